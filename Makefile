@@ -8,8 +8,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 INSTALLED := $(VENV)/.installed
-CODE := admin broker cli console metadata pipeline protocol replication runtime simulation storage testing
-CHECKED := $(CODE) demo tests
 ADDRESS ?= 127.0.0.1:9092
 PROCESSES ?= 1
 ARGS ?=
@@ -17,7 +15,7 @@ SEEDS ?= 200
 PYTHONS ?= 3.11 3.12 3.13 3.14
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-all test-ci test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
+.PHONY: help run test coverage test-all test-ci test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +55,9 @@ $(INSTALLED)-kubernetes: $(INSTALLED)
 $(INSTALLED)-power: $(INSTALLED)
 	$(call extra,power)
 
+$(INSTALLED)-coverage: $(INSTALLED)
+	$(call extra,coverage)
+
 $(INSTALLED)-docs: $(INSTALLED)
 	$(call extra,docs)
 
@@ -94,23 +95,38 @@ chromium: # visits the console
 java: # Spark runs on it
 	$(call needs,java,openjdk-17-jre-headless)
 
-test: $(INSTALLED)-pipeline kcat etcd java ## some of every kind of test, in about eight minutes on two cores (docs/own-tests.md)
-	@$(BIN)/python -m tests.suite test $(ARGS)
+# Tests run in WORKERS processes, a file at a time, in random order: ARGS=--randomly-seed=7 repeats one.
+# FEW_*: how much make test draws, simulates and kills; test-ci goes on with the seeds that follow.
+WORKERS ?= 4
+PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode $(BIN)/pytest -q
+SPREAD := $(PYTEST) -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
+FEW := EXAMPLES_PERCENT=25 RESTORE_SEEDS=5 ROUNDS=2 SECONDS_OF_TRANSFER=3 FRAMES=3000 SEEDS=20 CLUSTER_SEEDS=5
+MORE := FIRST_SEED=20 SEEDS=40 FIRST_CLUSTER_SEED=5 CLUSTER_SEEDS=20
+SUITE := tests/unit tests/wire tests/model tests/sim tests/clients tests/chaos tests/pipeline
+WAITING := $(addprefix tests/unit/,broker/network broker/lifecycle broker/partitions metadata runtime)
+WALKING := $(addprefix tests/unit/,protocol storage replication broker/partitions broker/lifecycle/test_start_lines.py) tests/wire \
+  $(addprefix tests/clients/test_,produce_and_consume.py delete_records.py erase.py transactions.py)
 
-test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests except those that need Maven or Go
-	@$(BIN)/python -m tests.suite all $(ARGS)
+test: $(INSTALLED)-pipeline kcat etcd java ## some of every kind of test, in about five minutes on two cores: docs/own-tests.md
+	@$(FEW) $(SPREAD) -m "not slow" $(SUITE) $(ARGS)
 
-test-ci: $(INSTALLED)-pipeline kcat etcd java ## what CI adds to test, in about ten minutes
-	@$(BIN)/python -m tests.suite ci $(ARGS)
+test-ci: $(INSTALLED)-pipeline kcat etcd java ## what CI adds to test: slow tests, all drawn examples, more seeds, asyncio's debug mode, no compiled code
+	@$(MORE) $(SPREAD) -m "(slow or seeds or hypothesis) and not slowest" $(SUITE) $(ARGS)
+	@$(FEW) PYTHONASYNCIODEBUG=1 $(SPREAD) -m "not slow" $(WAITING) $(ARGS)
+	@$(FEW) LOWTIDE_PURE=1 $(SPREAD) -m "not slow" $(WALKING) $(ARGS)
 
-test-rest: $(INSTALLED)-pipeline kcat etcd java ## what test-all adds to test
-	@$(BIN)/python -m tests.suite rest $(ARGS)
+test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests except those that need Maven, Go or root, for an hour
+	@SEEDS=200 CLUSTER_SEEDS=200 $(SPREAD) $(SUITE) $(ARGS)
+	@$(FEW) PYTHONASYNCIODEBUG=1 $(SPREAD) -m "not slow" tests/unit/broker tests/unit/metadata tests/unit/runtime tests/sim $(ARGS)
+	@$(MAKE) --no-print-directory test-pure
 
-test-pure: $(INSTALLED) kcat ## unit, wire and client tests without the compiled walk over records
-	@$(BIN)/python -m tests.suite pure $(ARGS)
+test-pure: $(INSTALLED) kcat ## unit, wire and client tests without compiled code
+	@$(FEW) LOWTIDE_PURE=1 $(SPREAD) -m "not slow" tests/unit tests/wire tests/clients $(ARGS)
 
-test-pythons: $(INSTALLED) ## unit and wire tests on Python 3.11 to 3.14, those that are available: PYTHONS="3.12 3.13"
-	@$(BIN)/python -m tests.suite.pythons $(PYTHONS)
+test-pythons: ## unit and wire tests on several versions of Python, each in an environment of its own: PYTHONS="3.12 3.13"
+	@failed=; for version in $(PYTHONS); do \
+	  $(MAKE) --no-print-directory unit PYTHON=python$$version VENV=build/pythons/$$version || failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed or missing:$$failed"; exit 1; }
 
 check: $(INSTALLED) ## check format, lint, types and layers
 	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make fmt"; exit 1; }
@@ -123,14 +139,21 @@ fmt: $(INSTALLED) ## format the code
 lint: $(INSTALLED) ## ruff
 	@$(BIN)/ruff check --quiet .
 
-types: $(INSTALLED) ## mypy --strict
-	@MYPYPATH=src $(BIN)/mypy src/lowtide
+types: $(INSTALLED) ## mypy, strict for the product and less so for tests: pyproject.toml
+	@$(BIN)/mypy
 
 layers: $(INSTALLED) ## imports point one way
 	@$(BIN)/lint-imports --no-cache >/dev/null || { $(BIN)/lint-imports --no-cache; exit 1; }
 
 unit: $(INSTALLED) ## unit and wire tests only
-	@$(BIN)/pytest -q tests/unit tests/wire
+	@$(FEW) $(SPREAD) -m "not slow" tests/unit tests/wire $(ARGS)
+
+coverage: $(INSTALLED)-coverage ## lines and branches of each room that unit, wire and model tests run, into docs/lab/coverage.md
+	@rm -f build/coverage*
+	-@$(FEW) COVERAGE_FILE=build/coverage env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode $(BIN)/coverage run -m pytest -n $(WORKERS) --dist=loadfile -q -m "not slow" tests/unit tests/wire tests/model $(ARGS)
+	@COVERAGE_FILE=build/coverage $(BIN)/coverage combine --quiet
+	@COVERAGE_FILE=build/coverage $(BIN)/coverage json --quiet -o build/coverage.json
+	@$(BIN)/python -m tests.coverage_page build/coverage.json
 
 sim: $(INSTALLED) ## simulated brokers and clusters: SEEDS=2000 runs that many of each, SEED=7 replays one
 	@SEEDS=$(SEEDS) CLUSTER_SEEDS=20 $(BIN)/pytest -q tests/sim

@@ -1,6 +1,7 @@
-"""Rules of access control (KIP-140): created, found and removed.
+"""Access control lists (KIP-140): describes, creates and deletes ACLs.
 
-Names are Kafka's. `*` is any resource of the type, or any host; the principal `User:*` is every principal.
+Names are Kafka's. The resource name `*` stands for all resources of the type, the host `*` for all hosts, and the
+principal `User:*` for all principals.
 """
 
 from __future__ import annotations
@@ -8,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from lowtide.admin.anywhere import outcome_of_error, to_a_broker
-from lowtide.admin.attempts import Attempts, Done, Outcome
-from lowtide.admin.cluster import BrokerHandle, raise_for_error
+from lowtide.admin.arguments import each_of
+from lowtide.admin.attempts import Done, Outcome
+from lowtide.admin.call import AdminClientBase, failure, outcome
 from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
 from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from lowtide.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from lowtide.protocol.messages.describe_acls import DescribeAclsRequest
 
 if TYPE_CHECKING:
-    from lowtide.admin.cluster import Cluster
     from lowtide.admin.errors import AdminError
-    from lowtide.admin.patience import Deadline
     from lowtide.protocol.types import BrokerId
 
 
@@ -27,7 +26,7 @@ FilterT = TypeVar("FilterT", DescribeAclsRequest, DeleteAclsFilter)
 
 
 class Acl(NamedTuple):
-    """One rule."""
+    """An access control list entry: allows or denies a principal an operation on resources."""
 
     resource_type: AclResourceType
     resource_name: str
@@ -45,7 +44,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Which rules are meant; None and ANY stand for all."""
+    """Selects ACLs; None and ANY match everything."""
 
     resource_type: AclResourceType = AclResourceType.ANY
     resource_name: str | None = None
@@ -57,14 +56,17 @@ class AclFilter(NamedTuple):
 
     @classmethod
     def exactly(cls, acl: Acl) -> AclFilter:
-        """The filter that means one rule."""
+        """Returns the filter that matches one ACL only."""
         return cls(*acl)
 
 
-async def create_acls(cluster: Cluster, acls: Iterable[Acl], deadline: Deadline) -> dict[Acl, AdminError | None]:
-    """See `AdminClient.create_acls`."""
+async def create_acls(
+    client: AdminClientBase, acls: Iterable[Acl], *, timeout: float | None = None
+) -> dict[Acl, AdminError | None]:
+    """Creates ACLs; None means that all brokers apply it. Creating an ACL that exists succeeds."""
+    call = client.call(timeout)
 
-    async def send(broker_id: BrokerId, asked: list[Acl], _: int) -> Mapping[Acl, Outcome[None]]:
+    async def send(broker_id: BrokerId, asked: list[Acl]) -> Mapping[Acl, Outcome[None]]:
         rows = [
             AclCreation(
                 resource_type=acl.resource_type,
@@ -77,60 +79,51 @@ async def create_acls(cluster: Cluster, acls: Iterable[Acl], deadline: Deadline)
             )
             for acl in asked
         ]
-        async with cluster.broker(broker_id, deadline) as handle:
-            response = await handle.ask(CreateAclsRequest(creations=rows))
-        return {
-            acl: outcome_of_error(acl, row.error_code, row.error_message) if row.error_code else Done(None)
-            for acl, row in zip(asked, response.results, strict=True)
-        }
+        response = await call.ask(broker_id, CreateAclsRequest(creations=rows))
+        return {acl: outcome(acl, row) for acl, row in zip(asked, response.results, strict=True)}
 
-    attempts = Attempts[Acl, None](cluster, deadline, to_a_broker(cluster, deadline), send)
-    await attempts.run(list(dict.fromkeys(acls)))
-    return attempts.results(str)
+    return await call.each(each_of(Acl, acls, "Acl(...)"), call.to_broker(), send)
 
 
 async def delete_acls(
-    cluster: Cluster, filters: Iterable[AclFilter], deadline: Deadline
+    client: AdminClientBase, filters: Iterable[AclFilter], *, timeout: float | None = None
 ) -> dict[AclFilter, list[Acl] | AdminError]:
-    """See `AdminClient.delete_acls`."""
+    """Deletes all ACLs that match; returns for each filter the deleted ACLs."""
+    call = client.call(timeout)
 
-    async def send(broker_id: BrokerId, asked: list[AclFilter], _: int) -> Mapping[AclFilter, Outcome[list[Acl]]]:
-        rows = [_filter(DeleteAclsFilter, each) for each in asked]
-        async with cluster.broker(broker_id, deadline) as handle:
-            response = await handle.ask(DeleteAclsRequest(filters=rows))
+    async def send(broker_id: BrokerId, asked: list[AclFilter]) -> Mapping[AclFilter, Outcome[list[Acl]]]:
+        request = DeleteAclsRequest(filters=[_filter(DeleteAclsFilter, each) for each in asked])
+        response = await call.ask(broker_id, request)
         found: dict[AclFilter, Outcome[list[Acl]]] = {}
         for each, row in zip(asked, response.filter_results, strict=True):
             error = next((one for one in (row, *row.matching_acls) if one.error_code), None)
-            found[each] = (
-                Done([_acl(one.resource_type, one.resource_name, one.pattern_type, one) for one in row.matching_acls])
-                if error is None
-                else outcome_of_error("the rules", error.error_code, error.error_message)
-            )
+            if error is not None:
+                found[each] = failure("the ACLs", error.error_code, error.error_message)
+            else:
+                acls = [_acl(one.resource_type, one.resource_name, one.pattern_type, one) for one in row.matching_acls]
+                found[each] = Done(acls)
         return found
 
-    attempts = Attempts[AclFilter, list[Acl]](cluster, deadline, to_a_broker(cluster, deadline), send)
-    await attempts.run(list(dict.fromkeys(filters)))
-    return attempts.results(lambda _filter: "the rules")
+    return await call.each(each_of(AclFilter, filters, "AclFilter(...)"), call.to_broker(), send, lambda _: "the ACLs")
 
 
-async def describe_acls(cluster: Cluster, wanted: AclFilter, deadline: Deadline) -> list[Acl]:
-    """See `AdminClient.describe_acls`."""
+async def describe_acls(
+    client: AdminClientBase, wanted: AclFilter | None = None, *, timeout: float | None = None
+) -> list[Acl]:
+    """Returns the ACLs that match, or all.
 
-    async def ask(handle: BrokerHandle) -> list[Acl]:
-        response = await handle.ask(_filter(DescribeAclsRequest, wanted))
-        raise_for_error(handle, response, "the rules")
-        return sorted(
-            _acl(each.resource_type, each.resource_name, each.pattern_type, row)
-            for each in response.resources
-            for row in each.acls
-        )
-
-    acls: list[Acl] = await cluster.ask_any(ask, deadline)
-    return acls
+    Errors: BrokerAnsweredError; SECURITY_DISABLED for a cluster without an authorizer.
+    """
+    request = _filter(DescribeAclsRequest, wanted or AclFilter())
+    response = await client.call(timeout).ask_any(request, "the ACLs")
+    return sorted(
+        _acl(resource.resource_type, resource.resource_name, resource.pattern_type, row)
+        for resource in response.resources
+        for row in resource.acls
+    )
 
 
 def _filter(message: type[FilterT], wanted: AclFilter) -> FilterT:
-    """The filter as a request, or a row of one, has it."""
     return message(
         resource_type_filter=wanted.resource_type,
         resource_name_filter=wanted.resource_name,

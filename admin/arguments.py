@@ -1,4 +1,4 @@
-"""Checks what callers give before anything is sent: a mistake is an error message, not an unintended request."""
+"""Checks the arguments of calls before anything is sent, so that a mistake never becomes a request."""
 
 from __future__ import annotations
 
@@ -12,37 +12,28 @@ T = TypeVar("T")
 
 
 def named(names: str | Iterable[str]) -> list[str]:
-    """The names.
-
-    One that stands alone is one name, and not as many as it has letters. Errors: ValueError for what isn't text.
-    """
+    """Returns a list of names; a single text is one name. Errors: ValueError for anything else."""
     found: list[Any] = [names] if isinstance(names, str) else list(names)
     for name in found:
         if not isinstance(name, str):
-            message = f"{name!r} is no name: allowed are texts"
-            raise ValueError(message)  # noqa: TRY004 - what can't be meant is a ValueError everywhere here
+            raise ValueError(f"{name!r} is not a name: it must be a string")  # noqa: TRY004
     return found
 
 
 def each_of(kind: type[T], things: T | Iterable[T], example: str) -> list[T]:
-    """The things, or the one thing.
-
-    `example` says how they are written. Errors: ValueError for one that isn't of this kind.
-    """
+    """Returns a list of things of a kind; a single thing is allowed. Errors: ValueError, with an `example`."""
     several = isinstance(things, Iterable) and not isinstance(things, kind)
     found: list[Any] = list(cast("Iterable[T]", things)) if several else [things]
     for thing in found:
         if not isinstance(thing, kind):
-            message = f"{thing!r} is no {kind.__name__}: allowed are those, as {example}"
-            raise ValueError(message)  # noqa: TRY004 - what can't be meant is a ValueError everywhere here
+            raise ValueError(f"{thing!r} is not a {kind.__name__}: write {example}")  # noqa: TRY004
     return found
 
 
 def by_partition(given: Any, values: str) -> dict[TopicPartition, Any]:
-    """The mapping, by partitions. `values` says what they are mapped to. Errors: ValueError for anything else."""
+    """Returns a mapping from partitions; `values` names what they map to. Errors: ValueError for anything else."""
     if not isinstance(given, Mapping):
-        message = f"a {type(given).__name__} is no mapping: allowed is one from each TopicPartition to {values}"
-        raise ValueError(message)  # noqa: TRY004 - what can't be meant is a ValueError everywhere here
+        raise ValueError(f"a {type(given).__name__} is not a mapping: map each TopicPartition to {values}")  # noqa: TRY004
     found: dict[TopicPartition, Any] = {}
     for key, value in given.items():
         try:
@@ -51,7 +42,6 @@ def by_partition(given: Any, values: str) -> dict[TopicPartition, Any]:
         except (TypeError, ValueError):
             topic = None
         if not isinstance(topic, str) or not isinstance(key, tuple):
-            message = f'{key!r} is no partition: allowed is TopicPartition("flights", 0)'
-            raise ValueError(message)  # noqa: TRY004 - what can't be meant is a ValueError everywhere here
+            raise ValueError(f'{key!r} is not a partition: write TopicPartition("flights", 0)')  # noqa: TRY004
         found[partition] = value
     return found

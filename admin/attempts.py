@@ -1,7 +1,7 @@
-"""Many items (partitions, groups) of one call, each tried until it is done, has failed for good, or the time is over.
+"""Retries the items (partitions, groups) of one call until each is done, has failed for good, or the deadline passes.
 
-Items are sent together to the broker that each belongs to: one request for a broker and attempt. Brokers don't wait for
-each other: what one answered as retriable is located and tried again while another is still silent.
+Each attempt sends one request to a broker, with all items that belong to it. Brokers do not wait for each other: an
+item with a retriable error is located and sent again while another broker is still silent.
 """
 
 from __future__ import annotations
@@ -11,68 +11,67 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from lowtide.admin.cluster import Cluster
+from lowtide.admin.cluster import ClusterConnections
 from lowtide.admin.errors import AdminError, AuthenticationFailedError, ConnectionFailedError, DeadlineExceededError
 from lowtide.admin.patience import Deadline
 from lowtide.protocol.types import BrokerId
 from lowtide.runtime.tasks import TaskRegistry
 
 IN_FLIGHT_MAX: Final = 64
-"""Brokers that one call asks at once; the others come after them."""
+"""Brokers that one call asks at once."""
 
 ITEMS_PER_REQUEST_MAX: Final = 25_000
-"""More go into several requests: a request of so many partitions has about half a megabyte."""
+"""A request with so many partitions has about half a megabyte."""
 
 GRACE_MS: Final = 50
-"""What is waited for ends with the deadline by itself, and says why; this much later it is cut off."""
+"""Waits end at the deadline by themselves, with a reason; the call is cancelled this much later."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Retry(NamedTuple):
-    """It didn't work this time. The reason is reported if no attempt succeeds."""
+class RetryLater(NamedTuple):
+    """The attempt failed and is repeated. The reason is reported if no attempt succeeds."""
 
     reason: str
 
 
 class Done(NamedTuple, Generic[V]):
-    """It worked."""
+    """The attempt succeeded."""
 
     value: V
 
 
-Outcome: TypeAlias = Done[V] | Retry | AdminError
-"""What one attempt came to; an AdminError is final."""
+Outcome: TypeAlias = Done[V] | RetryLater | AdminError
+"""The outcome of one attempt; an AdminError is final."""
 
 
 @dataclass(slots=True)
 class Located(Generic[K]):
-    """Where items belong now, and those for which no broker can be asked."""
+    """Items by the broker to ask, and items that can't be sent."""
 
     placed: dict[BrokerId, list[K]] = field(default_factory=dict)
-    others: dict[K, Retry | AdminError] = field(default_factory=dict)
+    others: dict[K, RetryLater | AdminError] = field(default_factory=dict)
 
     def put(self, broker_id: BrokerId, item: K) -> None:
-        """`item` belongs to this broker."""
+        """Assigns an item to a broker."""
         self.placed.setdefault(broker_id, []).append(item)
 
 
-Locate: TypeAlias = Callable[[Collection[K], int], Awaitable[Located[K]]]
-"""Finds where items belong; gets the number of the attempt, from 1. An AdminError ends the call."""
+Locate: TypeAlias = Callable[[Collection[K]], Awaitable[Located[K]]]
+"""Finds the brokers of items. An AdminError ends the call."""
 
-Send: TypeAlias = Callable[[BrokerId, list[K], int], Awaitable[Mapping[K, Outcome[V]]]]
-"""Asks one broker. A ConnectionFailedError lets all items be tried again, another AdminError is final for all of them."""
+Send: TypeAlias = Callable[[BrokerId, list[K]], Awaitable[Mapping[K, Outcome[V]]]]
+"""Asks one broker. After a ConnectionFailedError all items are retried; another AdminError is final for all of them."""
 
 
 class Attempts(Generic[K, V]):
-    """One call.
+    """The attempts of one call.
 
-    `done` and `failed` grow while `run` runs; what is in neither when it returns is in `unfinished`, with the last
-    reason.
+    When `run` returns, each item is in `done`, `failed` or `unfinished` (with the last reason).
     """
 
-    def __init__(self, cluster: Cluster, deadline: Deadline, locate: Locate[K], send: Send[K, V]) -> None:
+    def __init__(self, cluster: ClusterConnections, deadline: Deadline, locate: Locate[K], send: Send[K, V]) -> None:
         self.done: dict[K, V] = {}
         self.failed: dict[K, AdminError] = {}
         self.unfinished: dict[K, str] = {}
@@ -87,15 +86,11 @@ class Attempts(Generic[K, V]):
         self._fault: BaseException | None = None
 
     async def run(self, items: Collection[K]) -> None:
-        """Try until the deadline.
-
-        Errors: AuthenticationFailedError, and what `locate` raises: DeadlineExceededError too, if nothing could be
-        located at all.
-        """
+        """Retries until the deadline. Errors: AuthenticationFailedError; what `locate` raises at the first attempt."""
         if not items:
             return
         self._items = tuple(items)
-        self.unfinished = dict.fromkeys(items, "no broker was asked yet")
+        self.unfinished = dict.fromkeys(items, "no broker was asked")
         try:
             self._tasks.spawn(self._attempt(list(items), 1), name="attempt")
             async with asyncio.timeout((self._deadline.remaining_ms() + GRACE_MS) / 1000):
@@ -108,7 +103,7 @@ class Attempts(Generic[K, V]):
             raise self._fault
 
     def results(self, what: Callable[[K], str]) -> dict[K, V | AdminError]:
-        """Each item's outcome, in the order of `run`; for what isn't finished a sentence that begins with `what(item)`."""
+        """Returns each item's outcome, in the order of `run`. Errors of unfinished items begin with `what(item)`."""
         found: dict[K, V | AdminError] = {}
         for item in self._items:
             if item in self.unfinished:
@@ -121,18 +116,18 @@ class Attempts(Generic[K, V]):
         return found
 
     async def _attempt(self, items: list[K], number: int) -> None:
-        """Locate items and ask the brokers that they belong to."""
+        """Locates items and asks their brokers."""
         if number > 1:
             await self._cluster.rest(number - 1, self._deadline, self.unfinished[items[0]])
             if not self._deadline.remaining_ms():
                 self._end_if_last()
                 return
         try:
-            located = await self._locate(items, number)
+            located = await self._locate(items)
         except DeadlineExceededError as error:
             if number == 1:
                 raise
-            # What others are still waiting for may come at the last moment: `run` ends by itself.
+            # Other attempts may still get an answer: `run` ends by itself.
             self.unfinished.update(dict.fromkeys(items, str(error)))
             self._end_if_last()
             return
@@ -145,14 +140,14 @@ class Attempts(Generic[K, V]):
     async def _ask(self, broker_id: BrokerId, items: list[K], number: int) -> None:
         outcomes: dict[K, Outcome[V]]
         if number == 1:
-            self.unfinished.update(dict.fromkeys(items, f"broker {broker_id} hasn't answered"))
+            self.unfinished.update(dict.fromkeys(items, f"broker {broker_id} has not answered"))
         try:
             async with self._in_flight:
-                found = await self._send(broker_id, items, number)
-            lacking = Retry(f"the answer of broker {broker_id} lacked it")
+                found = await self._send(broker_id, items)
+            lacking = RetryLater(f"the answer of broker {broker_id} did not contain it")
             outcomes = {item: found.get(item, lacking) for item in items}
         except ConnectionFailedError as error:
-            outcomes = dict.fromkeys(items, Retry(f"broker {broker_id}: {error}"))
+            outcomes = dict.fromkeys(items, RetryLater(f"broker {broker_id}: {error}"))
         except AuthenticationFailedError:
             raise
         except AdminError as error:
@@ -160,10 +155,10 @@ class Attempts(Generic[K, V]):
         self._settle(outcomes, number)
 
     def _settle(self, outcomes: Mapping[K, Outcome[V]], number: int) -> None:
-        """Keep what is final, and try the rest again."""
+        """Keeps final outcomes and begins the next attempt for the rest."""
         again: list[K] = []
         for item, outcome in outcomes.items():
-            if isinstance(outcome, Retry):
+            if isinstance(outcome, RetryLater):
                 self.unfinished[item] = outcome.reason
                 again.append(item)
                 continue
@@ -178,11 +173,11 @@ class Attempts(Generic[K, V]):
             self._ended.set()
 
     def _end_if_last(self) -> None:
-        """The time is over, and no other attempt is under way."""
+        """Ends `run` when the time is over and no other attempt runs."""
         if len(self._tasks) == 1:
             self._ended.set()
 
     def _abort(self, error: BaseException) -> None:
-        """A task failed: the call does."""
+        """Fails the call with the error of a task."""
         self._fault = error
         self._ended.set()

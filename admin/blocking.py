@@ -1,4 +1,4 @@
-"""`BlockingAdminClient`: the same client for scripts and notebooks, where nothing can be awaited or a loop runs already."""
+"""`BlockingAdminClient`: the client for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from lowtide.admin.brokers import Ports
+from lowtide.admin.brokers import ClientPorts
 from lowtide.admin.client import AdminClient
 from lowtide.admin.errors import ClientClosedError
 from lowtide.admin.settings import ClientSettings
@@ -21,7 +21,7 @@ T = TypeVar("T")
 def _blocking(
     method: Callable[Concatenate[AdminClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[BlockingAdminClient, P], T]:
-    """The method of `AdminClient`, waited for."""
+    """Returns a method that waits for the result of one of `AdminClient`."""
 
     @wraps(method)
     def call(self: BlockingAdminClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -30,7 +30,7 @@ def _blocking(
         try:
             return self._thread.run(method(self._admin, *args, **kwargs))
         except (CancelledError, RuntimeError):
-            if self._closed:  # By another thread, while this one waited.
+            if self._closed:  # Another thread closed it during the call.
                 raise ClientClosedError("the client was closed") from None
             raise
 
@@ -43,15 +43,17 @@ class BlockingAdminClient:
         with BlockingAdminClient("localhost:9092") as admin:
             results = admin.delete_records({TopicPartition("flights", 0): 42})
 
-    Its loop runs in a thread of its own, so it works in a notebook, whose loop runs already, and several threads may
-    use it. Ctrl-C ends a call that is under way. After a fork (multiprocessing, a worker of Spark) the child needs an
-    object of its own: the inherited one raises RuntimeError. Settings can be pickled, clients can't.
+    Its event loop runs in its own thread. So it works in a notebook, where a loop is running, and several threads may
+    share it. Ctrl-C cancels a call. After a fork (multiprocessing, a Spark worker) the child process needs its own
+    client: the inherited one raises RuntimeError. Settings can be pickled, clients can't.
     """
 
     def __init__(
-        self, bootstrap_servers: str | Iterable[str] | Mapping[str, object] | ClientSettings, ports: Ports | None = None
+        self,
+        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | ClientSettings,
+        ports: ClientPorts | None = None,
     ) -> None:
-        """As `AdminClient`. Errors: SettingsError."""
+        """Takes the arguments of `AdminClient`. Errors: SettingsError."""
         self._admin = AdminClient(bootstrap_servers, ports)
         self._thread = LoopThread("lowtide-admin")
         self._closed = False
@@ -66,14 +68,11 @@ class BlockingAdminClient:
 
     @property
     def settings(self) -> ClientSettings:
-        """What it was made with."""
+        """The client's settings."""
         return self._admin.settings
 
     def close(self) -> None:
-        """Close all connections and end the thread.
-
-        Calls that other threads wait for fail. A second call does nothing.
-        """
+        """Closes all connections and ends the thread. Calls of other threads fail. A second call does nothing."""
         self._closed = True
         if not self._thread.is_closed:
             self._thread.run(self._admin.close())

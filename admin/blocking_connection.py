@@ -1,12 +1,10 @@
-"""One connection to one broker over a blocking socket: what Spark's workers read and write by.
+"""A connection to one broker over a blocking socket, for Spark's workers. It needs no event loop and no thread.
 
-No event loop, no thread.
-`protocol.client.connection` decides what bytes mean; here are the socket and the waiting. Requests may follow each other before the first
-is answered. **Records in an answer are views that the next `receive` ends**: an answer of megabytes is copied once, by
-the kernel.
+`protocol.client.connection` interprets the bytes. Several requests may be sent before the first answer. **The next
+`receive` invalidates the records of an answer**, which are views: only the kernel copies them.
 
-Deadlines are moments of the clock's `monotonic_ms`. After a ConnectionFailedError the connection is closed; what to try
-again is decided elsewhere.
+Deadlines are times of the clock's `monotonic_ms`. After a ConnectionFailedError the connection is closed; callers
+decide about retries.
 """
 
 from __future__ import annotations
@@ -31,29 +29,28 @@ if TYPE_CHECKING:
     from lowtide.protocol.schema import ApiMessage
 
 PARTS_MAX: Final = 64
-"""Parts of a request that one system call takes."""
+"""How many parts of a request one system call takes."""
 
 
 class BlockingConnection:
-    """One open connection. Opened by `open`; not to be shared between threads."""
+    """An open connection, which one thread may use. `open` creates it."""
 
     def __init__(self, address: Address, connected: socket.socket, settings: ClientSettings, clock: Clock) -> None:
-        """Use a socket that is connected; `open` does the rest."""
+        """Takes a connected socket; `open` does the rest."""
         self.address = address
         self._socket = connected
         self._is_encrypted = settings.tls is not None
         self._clock = clock
         self._core: ClientConnection[None] = ClientConnection(settings.client_id, now_ms=clock.monotonic_ms())
         self._answers: deque[Any] = deque()
-        """Received, and not yet returned by `receive`."""
+        """Answers that `receive` has not returned yet."""
 
     @classmethod
     def open(cls, address: Address, settings: ClientSettings, deadline_ms: int, clock: Clock | None = None) -> Self:
-        """Connect, with TLS and SASL where the settings say so, and ask which versions the broker speaks.
+        """Connects, with TLS and SASL if the settings have them, and learns the broker's versions.
 
-        It takes `connection_setup_timeout_ms` of the settings at most, and ends at the deadline. Errors:
-        ConnectionFailedError; where trying again changes nothing: TlsError, AuthenticationFailedError,
-        BrokerAnsweredError.
+        Takes at most `connection_setup_timeout_ms`, and ends at the deadline. Errors: ConnectionFailedError; TlsError,
+        AuthenticationFailedError and BrokerAnsweredError, for which a retry does not help.
         """
         clock = clock or SystemClock()
         sasl = _login(address, settings)
@@ -75,35 +72,34 @@ class BlockingConnection:
 
     @property
     def closed(self) -> bool:
-        """Whether no request can be sent any more."""
+        """Whether requests can no longer be sent."""
         return self._core.closed
 
     @property
     def waiting_count(self) -> int:
-        """How many answers `receive` has to return yet."""
+        """How many answers are still to be received."""
         return self._core.waiting_count + len(self._answers)
 
     @property
     def has_received(self) -> bool:
-        """Whether bytes of an answer are here that waiting for the socket doesn't see: they were read ahead."""
+        """Whether bytes were read ahead, which a wait for the socket does not see."""
         return bool(self._answers) or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0)
 
     def fileno(self) -> int:
-        """The socket's, to wait for several connections at once; -1 when it's closed."""
+        """Returns the socket's descriptor, to wait for several connections; -1 after `close`."""
         return self._socket.fileno()
 
     def version(self, request: type[ApiMessage], newest: int | None = None) -> int:
-        """The newest version of a request that both sides speak, `newest` at most. Errors: UnsupportedVersionError."""
+        """Returns the newest common version of a request, at most `newest`. Errors: UnsupportedVersionError."""
         version = self._core.versions.choose(request, at_most=newest)
         if isinstance(version, Refused):
-            message = f"broker {self.address}: {version.reason}"
-            raise UnsupportedVersionError(message)
+            raise UnsupportedVersionError(f"broker {self.address}: {version.reason}")
         return version
 
     def request(self, message: ApiMessage, deadline_ms: int, newest: int | None = None) -> Any:
-        """Send a request, in the newest version up to `newest` that both sides speak, and wait for its answer.
+        """Sends a request in the newest common version up to `newest`, and returns its answer.
 
-        Nothing else may be on its way. Errors: ConnectionFailedError, UnsupportedVersionError.
+        No other request may be pending. Errors: ConnectionFailedError, UnsupportedVersionError.
         """
         is_busy = self._core.waiting_count or self._answers
         assert not is_busy, "answers come in the order of the requests"
@@ -111,20 +107,20 @@ class BlockingConnection:
         return self.receive(deadline_ms)
 
     def send(self, message: ApiMessage, deadline_ms: int, newest: int | None = None) -> None:
-        """Send a request whose answer a later `receive` returns. Records in it are sent as they are, without a copy.
+        """Sends a request whose answer a later `receive` returns. Does not copy records. Blocks until it is sent.
 
-        Blocks while the broker doesn't take it. Errors: ConnectionFailedError, UnsupportedVersionError.
+        Errors: ConnectionFailedError, UnsupportedVersionError.
         """
         if self._core.closed:
             raise ConnectionFailedError(f"the connection to {self.address} is closed")
         if self._core.authentication_ends(self._clock.monotonic_ms()) and not self.waiting_count:
-            raise self._failed("its authentication ends")
+            raise self._failed("its authentication expires")
         self._send(message, self.version(type(message), newest), deadline_ms)
 
     def receive(self, deadline_ms: int) -> Any:
-        """The answer to the oldest request that waits for one. It ends the views that the last answer had.
+        """Returns the answer to the oldest pending request. Invalidates the views of the last answer.
 
-        Errors: ConnectionFailedError, also when the deadline passes: an answer that comes later has nowhere to go.
+        Errors: ConnectionFailedError, also at the deadline: a later answer could not be assigned.
         """
         while not self._answers:
             if self._core.closed:
@@ -135,17 +131,14 @@ class BlockingConnection:
         return self._answers.popleft()
 
     def close(self) -> None:
-        """Close it at once, whatever is on its way."""
+        """Closes it at once."""
         self._core.close("it is closed")
         self._answers.clear()
         self._socket.close()
 
     # ------------------------------------------------------------------ bytes
     def _begin_session(self, opening: Opening, deadline_ms: int) -> None:
-        """Learn the broker's versions, and log in.
-
-        Errors: ConnectionFailedError, AuthenticationFailedError, BrokerAnsweredError, ...
-        """
+        """Learns the broker's versions, and logs in. Errors: as `open`."""
         step = opening.begin()
         while isinstance(step, Ask):
             self._send(step.request, step.version, deadline_ms)
@@ -171,17 +164,17 @@ class BlockingConnection:
                 if count:
                     unsent[0] = unsent[0][count:]
         except TimeoutError:
-            raise self._failed("it didn't take a request in time") from None
+            raise self._failed("it did not accept a request in time") from None
         except OSError as error:
             raise self._failed(_reason(error)) from error
 
     def _receive_some(self, deadline_ms: int) -> None:
-        """Take what arrives next. Errors: ConnectionFailedError."""
+        """Reads the next bytes. Errors: ConnectionFailedError."""
         try:
             self._socket.settimeout(self._remaining_s(deadline_ms))
             count = self._socket.recv_into(self._core.get_buffer())
         except TimeoutError:
-            raise self._failed("it didn't answer in time") from None
+            raise self._failed("it did not answer in time") from None
         except OSError as error:
             raise self._failed(_reason(error)) from error
         if not count:
@@ -190,24 +183,24 @@ class BlockingConnection:
             self._answers.append(answer)
 
     def _remaining_s(self, deadline_ms: int) -> float:
-        """Errors: TimeoutError, when nothing is left."""
+        """Errors: TimeoutError after the deadline."""
         remaining_ms = deadline_ms - self._clock.monotonic_ms()
         if remaining_ms <= 0:
             raise TimeoutError
         return remaining_ms / 1000
 
     def _failed(self, reason: str) -> ConnectionFailedError:
-        """Close it: it is of no use any more, and what was on its way isn't waited for."""
+        """Closes it, and returns the error."""
         was_sent = self._core.in_session and self.waiting_count > 0
         self.close()
         return ConnectionFailedError(f"broker {self.address}: {reason}", was_sent=was_sent)
 
 
 def _login(address: Address, settings: ClientSettings) -> SaslSettings | None:
-    """Who we say we are, with a token that holds now. Errors: ConnectionFailedError, AuthenticationFailedError."""
+    """Returns the SASL settings, with a valid token. Errors: ConnectionFailedError, AuthenticationFailedError."""
     if settings.sasl is None or settings.tokens is None:
         return settings.sasl
-    from lowtide.runtime.token_source import TokenError, token_of  # noqa: PLC0415 - takes long, and few clients need it
+    from lowtide.runtime.token_source import TokenError, token_of  # noqa: PLC0415 - slow, and rarely needed
 
     try:
         return replace(settings.sasl, token=token_of(settings.tokens))
@@ -216,7 +209,7 @@ def _login(address: Address, settings: ClientSettings) -> SaslSettings | None:
 
 
 def _connect(address: Address, settings: ClientSettings, timeout_s: float) -> socket.socket:
-    """A connected socket, perhaps with TLS. Errors: ConnectionFailedError, TlsError."""
+    """Returns a connected socket, with TLS if the settings have it. Errors: ConnectionFailedError, TlsError."""
     context = None if settings.tls is None else client_context(settings.tls)
     try:
         connected = socket.create_connection(address, timeout_s)
@@ -229,7 +222,7 @@ def _connect(address: Address, settings: ClientSettings, timeout_s: float) -> so
         return connected if context is None else context.wrap_socket(connected, server_hostname=address.host)
     except ssl.SSLCertVerificationError as error:
         connected.close()
-        raise TlsError(f"broker {address}: its certificate isn't accepted: {error.verify_message}") from error
+        raise TlsError(f"broker {address}: its certificate is not trusted: {error.verify_message}") from error
     except OSError as error:
         connected.close()
         reason = f"TLS failed: {_reason(error)}" if context is not None else _reason(error)
@@ -237,9 +230,8 @@ def _connect(address: Address, settings: ClientSettings, timeout_s: float) -> so
 
 
 def _reason(error: OSError) -> str:
-    """A few words."""
     if isinstance(error, TimeoutError):
-        return "it didn't answer in time"
+        return "it did not answer in time"
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).lower().replace("_", " ")
     return (error.strerror or str(error)).lower()

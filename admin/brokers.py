@@ -1,8 +1,8 @@
 """The connections of a client, by address.
 
-For each address there is one that all quick requests share, and a few more for requests that the broker lets wait: such
-a request has one to itself while it lasts. A connection is opened when it is first needed, and again when it was lost;
-after a failure the next attempt waits, longer each time, and all callers meanwhile wait for the same attempt.
+Quick requests to an address share one connection. A request that the broker may hold uses a connection of its own while
+it lasts. Connections are opened on demand. After a failure the next attempt waits, longer each time; all callers wait
+for the same attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lowtide.admin.connection import Connection, open_connection
+from lowtide.admin.connection import AsyncConnection, open_connection
 from lowtide.admin.errors import AdminError, ClientClosedError, no_token
 from lowtide.admin.settings import Address, ClientSettings, SettingsError
 from lowtide.protocol.client.opening import Opening
@@ -29,38 +29,38 @@ if TYPE_CHECKING:
     from lowtide.runtime.token_source import Tokens
 
 OWN_CONNECTIONS_MAX: Final = 8
-"""Requests that may wait at one address at once; further ones wait here."""
+"""Requests that one address may hold at once; further ones wait in the client."""
 
 NONCE_BYTES: Final = 18
 
 
-class Ports(NamedTuple):
-    """The outside world: real for users, simulated in tests."""
+class ClientPorts(NamedTuple):
+    """Clock and random numbers: the system's for users, simulated ones in tests."""
 
     clock: Clock
     random: Random
-    """Unpredictable where there is SCRAM."""
+    """Must be unpredictable for SCRAM."""
 
 
-class _Place:
-    """What is known of one address."""
+class _AddressState:
+    """The connections to one address."""
 
     def __init__(self, backoff: Backoff) -> None:
         self.reachability = Reachability(backoff)
-        self.shared: Connection | None = None
-        self.opening: asyncio.Task[Connection] | None = None
-        self.idle: list[Connection] = []
-        self.lent: list[Connection] = []
+        self.shared: AsyncConnection | None = None
+        self.opening: asyncio.Task[AsyncConnection] | None = None
+        self.idle: list[AsyncConnection] = []
+        self.lent: list[AsyncConnection] = []
         self.room = asyncio.Semaphore(OWN_CONNECTIONS_MAX)
 
 
-class Brokers:
-    """The connections to all brokers of a cluster. Every method has to run on one loop."""
+class BrokerConnections:
+    """The connections to all brokers of a cluster. All methods must run on one event loop."""
 
-    def __init__(self, settings: ClientSettings, ports: Ports) -> None:
+    def __init__(self, settings: ClientSettings, ports: ClientPorts) -> None:
         self._settings = settings
         self._ports = ports
-        self._places: dict[Address, _Place] = {}
+        self._places: dict[Address, _AddressState] = {}
         self._tasks = TaskRegistry(_raised_where_awaited)
         self._tls: ssl.SSLContext | None = None
         self._tokens: Tokens | None = None
@@ -68,7 +68,7 @@ class Brokers:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def is_connected(self, address: Address) -> bool:
-        """Whether a shared connection is there, so that asking costs no connecting."""
+        """Returns whether the shared connection is open."""
         place = self._places.get(address)
         return (
             place is not None
@@ -77,28 +77,25 @@ class Brokers:
         )
 
     def rests(self, address: Address) -> bool:
-        """Whether the address failed just now, and isn't tried again yet."""
+        """Returns whether the address failed recently and must not be tried yet."""
         place = self._places.get(address)
         return place is not None and place.reachability.wait_ms(self._ports.clock.monotonic_ms()) > 0
 
     def was_silent(self, address: Address) -> bool:
-        """Whether the broker there let a question wait a short time ago, and has not answered since."""
+        """Returns whether the broker left a request unanswered recently."""
         place = self._places.get(address)
         return place is not None and place.reachability.was_silent(self._ports.clock.monotonic_ms())
 
     def note_silence(self, address: Address) -> None:
-        """The broker there takes longer than others should wait for."""
+        """Notes that a broker takes longer than a call should wait."""
         self._place(address).reachability.on_silence(self._ports.clock.monotonic_ms())
 
     def note_answer(self, address: Address) -> None:
-        """The broker there answers."""
+        """Notes that a broker answers."""
         self._place(address).reachability.on_answer()
 
-    async def shared(self, address: Address) -> Connection:
-        """The connection for quick requests.
-
-        Takes as long as it takes: callers set a limit. Errors: AdminError, SettingsError.
-        """
+    async def shared(self, address: Address) -> AsyncConnection:
+        """Returns the connection for quick requests. Callers limit the time. Errors: AdminError, SettingsError."""
         place = self._place(address)
         if place.shared is not None:
             place.shared.close_if_overdue()
@@ -115,8 +112,8 @@ class Brokers:
         return place.shared
 
     @asynccontextmanager
-    async def own(self, address: Address) -> AsyncIterator[Connection]:
-        """A connection for one request that may wait; no other request uses it meanwhile. Errors: AdminError."""
+    async def own(self, address: Address) -> AsyncIterator[AsyncConnection]:
+        """Lends a connection to one request that the broker may hold. Errors: AdminError."""
         place = self._place(address)
         async with place.room:
             connection = self._idle(place) or await self._open(address, place)
@@ -124,7 +121,7 @@ class Brokers:
             try:
                 yield connection
             except BaseException:
-                connection.close("a request on it was given up")
+                connection.close("a request on it was cancelled")
                 raise
             finally:
                 place.lent.remove(connection)
@@ -132,9 +129,9 @@ class Brokers:
                     place.idle.append(connection)
 
     async def close(self) -> None:
-        """Close all. Calls that wait fail with ClientClosedError."""
+        """Closes all connections. Calls that wait fail with ClientClosedError."""
         self._closed = True
-        if self._loop is not None and self._loop.is_closed():  # It has taken its sockets and tasks with it.
+        if self._loop is not None and self._loop.is_closed():  # Its sockets and tasks are gone.
             self._places.clear()
             return
         await self._tasks.cancel_all()
@@ -144,41 +141,40 @@ class Brokers:
                     connection.close("the client was closed")
         self._places.clear()
 
-    def _place(self, address: Address) -> _Place:
-        """Errors: ClientClosedError; RuntimeError on another loop, where what belongs to the first would be waited for in vain."""
+    def _place(self, address: Address) -> _AddressState:
+        """Returns the state of an address. Errors: ClientClosedError; RuntimeError on another event loop."""
         if self._closed:
             raise ClientClosedError("the client is closed")
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
-                message = (
-                    "the client was first used on another event loop: make one on each loop (each asyncio.run), "
+                raise RuntimeError(
+                    "the client was first used on another event loop: create a client on each loop (each asyncio.run), "
                     "or use BlockingAdminClient"
                 )
-                raise RuntimeError(message)
             self._loop = loop
         place = self._places.get(address)
         if place is None:
-            place = self._places[address] = _Place(self._settings.reconnect_backoff)
+            place = self._places[address] = _AddressState(self._settings.reconnect_backoff)
         return place
 
-    def _idle(self, place: _Place) -> Connection | None:
+    def _idle(self, place: _AddressState) -> AsyncConnection | None:
         while place.idle:
             connection = place.idle.pop()
             if connection.is_usable(self._settings.connections_max_idle_ms):
                 return connection
-            connection.close("it isn't used any more")
+            connection.close("it was idle for too long")
         return None
 
-    async def _open_shared(self, address: Address, place: _Place) -> Connection:
+    async def _open_shared(self, address: Address, place: _AddressState) -> AsyncConnection:
         try:
             place.shared = await self._open(address, place)
             return place.shared
         finally:
             place.opening = None
 
-    async def _open(self, address: Address, place: _Place) -> Connection:
-        """Open a connection, after the backoff of the last failure. Errors: AdminError."""
+    async def _open(self, address: Address, place: _AddressState) -> AsyncConnection:
+        """Opens a connection, after the backoff of the last failure. Errors: AdminError."""
         clock, random = self._ports
         wait_ms = place.reachability.wait_ms(clock.monotonic_ms())
         if wait_ms:
@@ -198,11 +194,11 @@ class Brokers:
         return connection
 
     async def _login(self, address: Address) -> SaslSettings | None:
-        """Who we say we are, with a token that holds now. Errors: AdminError."""
+        """Returns the SASL settings, with a valid token. Errors: AdminError."""
         sasl, source = self._settings.sasl, self._settings.tokens
         if sasl is None or source is None:
             return sasl
-        from lowtide.runtime.token_source import TokenError, Tokens  # noqa: PLC0415 - takes long, and few clients need it
+        from lowtide.runtime.token_source import TokenError, Tokens  # noqa: PLC0415 - slow, and rarely needed
 
         if self._tokens is None:
             self._tokens = Tokens(source, self._ports.clock)
@@ -213,4 +209,4 @@ class Brokers:
 
 
 def _raised_where_awaited(name: str, error: BaseException) -> None:
-    """A failed attempt is the result of those who asked for it."""
+    """Does nothing: callers that wait for the task get its error."""

@@ -1,7 +1,7 @@
-"""A cluster as a client reaches it: any broker, a certain one, the controller, a group's coordinator; and what Metadata says.
+"""How a client reaches a cluster: any broker, a given one, the controller, or a group's coordinator; and its metadata.
 
-Which brokers there are is learnt from every Metadata answer; where none of them can be reached, the bootstrap servers are asked again.
-Topics aren't remembered: each call asks for those that it is about, so nothing is decided on an old view. Times are given as deadlines.
+Every Metadata answer updates the list of brokers. If none of them is reachable, the bootstrap servers are asked again.
+Topics are not cached: each call asks for the topics that it needs, so it never uses an old view.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lowtide.admin.brokers import Brokers, Ports
+from lowtide.admin.brokers import BrokerConnections, ClientPorts
 from lowtide.admin.cluster_view import Broker, ClusterView, view_of
-from lowtide.admin.connection import Connection
+from lowtide.admin.connection import AsyncConnection
 from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError, DeadlineExceededError, error_of
 from lowtide.admin.first_answer import FirstAnswer
 from lowtide.admin.patience import Deadline
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from lowtide.protocol.schema import ApiMessage
 
 NO_CREATION_SINCE: Final = 4
-"""The version of Metadata from which asking for a topic doesn't create it."""
+"""The first version of Metadata whose requests can avoid the creation of topics."""
 
 GROUPS: Final = 0
-"""The type of key by which FindCoordinator finds the coordinators of groups."""
+"""FindCoordinator's key type for groups."""
 
 _MANY_COORDINATORS_SINCE: Final = 4
 
@@ -44,11 +44,11 @@ T = TypeVar("T")
 
 
 class BrokerHandle:
-    """A broker during one request: what it speaks, and the means to ask."""
+    """Access to a broker for one request."""
 
     __slots__ = ("_connection", "_deadline", "_request_timeout_ms", "versions")
 
-    def __init__(self, connection: Connection, deadline: Deadline, request_timeout_ms: int) -> None:
+    def __init__(self, connection: AsyncConnection, deadline: Deadline, request_timeout_ms: int) -> None:
         self.versions = connection.versions
         self._connection = connection
         self._deadline = deadline
@@ -56,51 +56,48 @@ class BrokerHandle:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The broker's address."""
         return self._connection.address
 
     def choose(self, request: type[ApiMessage], *, at_least: int = 0, at_most: int | None = None) -> int:
-        """The highest version of a request that both speak. Errors: UnsupportedVersionError."""
+        """Returns the highest version that both sides support. Errors: UnsupportedVersionError."""
         version = self.versions.choose(request, at_least=at_least, at_most=at_most)
         if isinstance(version, Refused):
             raise error_of(version)
         return version
 
     async def ask(self, request: ApiMessage, *, at_least: int = 0, at_most: int | None = None) -> Any:
-        """The answer to a request, in the highest version that both speak.
+        """Returns the answer to a request in the highest common version.
 
         Errors: UnsupportedVersionError, ConnectionFailedError.
         """
         return await self.ask_in(request, self.choose(type(request), at_least=at_least, at_most=at_most))
 
     async def ask_in(self, request: ApiMessage, version: int) -> Any:
-        """The same, in a version that the caller has chosen, since the request's fields depend on it."""
+        """Returns the answer to a request in a given version."""
         return await self._connection.ask(
             request, version, max(1, min(self._request_timeout_ms, self._deadline.remaining_ms()))
         )
 
 
-class Cluster:
-    """What the client knows of a cluster, and whom it asks.
+class ClusterConnections:
+    """Finds and asks the brokers of a cluster. All methods must run on one event loop, and may run concurrently."""
 
-    Every method has to run on one loop; all may run at once.
-    """
-
-    def __init__(self, settings: ClientSettings, ports: Ports) -> None:
+    def __init__(self, settings: ClientSettings, ports: ClientPorts) -> None:
         self.settings = settings
         self.ports = ports
-        self._connections = Brokers(settings, ports)
+        self._connections = BrokerConnections(settings, ports)
         self._known: dict[BrokerId, Broker] = {}
         self._controller: BrokerId | None = None
         self._last_answer_from: Address | None = None
-        """Where the last answer that any broker could give came from."""
+        """The address of the last answer to `ask_any`."""
 
     def deadline(self, timeout_ms: int | None) -> Deadline:
-        """By when a call has to end that begins now; None is `default.api.timeout.ms`."""
+        """Returns the deadline of a call that begins now; None stands for `default.api.timeout.ms`."""
         return Deadline(self.ports.clock, self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms)
 
     async def close(self) -> None:
-        """Close all connections. What waits fails."""
+        """Closes all connections. Pending calls fail."""
         await self._connections.close()
 
     # ------------------------------------------------------------------ one broker
@@ -108,11 +105,10 @@ class Cluster:
     async def broker(
         self, broker_id: BrokerId, deadline: Deadline, *, waits: bool = False
     ) -> AsyncIterator[BrokerHandle]:
-        """The broker of this id, for one request; `waits` when the broker may let it wait. Errors: AdminError."""
+        """Lends a broker to one request. `waits`: the broker may hold the request. Errors: AdminError."""
         known = self._known.get(broker_id)
         if known is None:
-            message = f"broker {broker_id} isn't among those that clients can reach now"
-            raise ConnectionFailedError(message)
+            raise ConnectionFailedError(f"broker {broker_id} is not among the brokers that clients can reach")
         async with self._reached(known.address, deadline, waits=waits) as handle:
             yield handle
 
@@ -120,7 +116,7 @@ class Cluster:
     async def _reached(
         self, address: Address, deadline: Deadline, *, waits: bool = False
     ) -> AsyncIterator[BrokerHandle]:
-        """Errors: ConnectionFailedError also when connecting takes longer than there is time."""
+        """Errors: ConnectionFailedError, also if connecting takes too long."""
         request_timeout_ms, remaining_ms = self.settings.request_timeout_ms, deadline.remaining_ms()
         if waits:
             async with self._connections.own(address) as connection:
@@ -135,11 +131,12 @@ class Cluster:
 
     # ------------------------------------------------------------------ any broker
     async def ask_any(self, ask: Callable[[BrokerHandle], Awaitable[T]], deadline: Deadline) -> T:
-        """What `ask` gets from some broker: those that are connected first, then the others, again and again until the deadline.
+        """Returns what `ask` gets from any broker, and tries all of them until the deadline, connected ones first.
 
-        A broker that does not answer within `SILENT_MS` is still waited for while the next one is asked too; the first answer counts.
+        If a broker does not answer within `SILENT_MS`, the next one is asked too, and the first answer counts.
 
-        Errors: DeadlineExceededError, with the last failure at each address; and what `ask` raises, except ConnectionFailedError.
+        Errors: DeadlineExceededError, with the last failure at each address; those of `ask`, except
+        ConnectionFailedError.
         """
         failures: dict[Address, str] = {}
         attempt = 0
@@ -150,18 +147,17 @@ class Cluster:
                 self._last_answer_from = answer.address
                 return answer.value
             attempt += 1
-            reasons = "; ".join(failures.values()) or "none was tried"
+            reasons = "; ".join(failures.values()) or "no address was tried"
             await self.rest(attempt, deadline, f"no broker answers: {reasons}")
             if not deadline.remaining_ms():
-                message = f"no broker answered within {deadline.timeout_ms} ms: {reasons}"
-                raise DeadlineExceededError(message)
+                raise DeadlineExceededError(f"no broker answered within {deadline.timeout_ms} ms: {reasons}")
 
     async def _ask_at(self, address: Address, ask: Callable[[BrokerHandle], Awaitable[T]], deadline: Deadline) -> T:
         async with self._reached(address, deadline) as handle:
             return await ask(handle)
 
     def _candidates(self) -> list[Address]:
-        """Addresses in the order in which they are tried; those that were silent a short time ago come last."""
+        """Returns the addresses in the order of attempts; those that were silent recently come last."""
         known = [broker.address for broker in self._known.values()]
         bootstrap = [address for address in self.settings.bootstrap_servers if address not in known]
         for addresses in (known, bootstrap):
@@ -175,12 +171,12 @@ class Cluster:
         return sorted(connected + ready or known + bootstrap, key=self._connections.was_silent)
 
     async def rest(self, attempt: int, deadline: Deadline, reason: str = "") -> None:
-        """The backoff after so many attempts, or the remaining time.
+        """Waits for the backoff after so many attempts, at most until the deadline.
 
-        Logs once in a call that it continues, and the `reason`.
+        Logs the `reason` once in a call.
         """
-        if reason and deadline.is_to_be_told():
-            _LOG.info("tried again for up to %d s more: %s", deadline.remaining_ms() // 1000, reason)
+        if reason and deadline.log_is_due():
+            _LOG.info("retrying for up to %d s more: %s", deadline.remaining_ms() // 1000, reason)
         pause_ms = min(
             self.settings.retry_backoff.rest_ms(attempt, self.ports.random.uniform(-1, 1)), deadline.remaining_ms()
         )
@@ -188,9 +184,8 @@ class Cluster:
 
     # ------------------------------------------------------------------ metadata
     async def view(self, topics: Iterable[str] | None, deadline: Deadline) -> ClusterView:
-        """What some broker knows now of the brokers and of these topics; None asks for all topics.
+        """Returns a broker's view of the brokers and of these topics; None asks for all topics. Creates no topic.
 
-        No topic is created by it.
         Errors: DeadlineExceededError, BrokerAnsweredError, AuthenticationFailedError, UnsupportedVersionError.
         """
         names = None if topics is None else list(dict.fromkeys(topics))
@@ -200,11 +195,11 @@ class Cluster:
         return view
 
     async def controller(self, deadline: Deadline) -> BrokerId:
-        """The broker to ask for changes of the cluster: the controller, or one that will pass it on to that.
+        """Returns the broker for changes of the cluster: the controller, or a broker that forwards requests to it.
 
-        Errors: as `view`. A controller that does not answer at once is not waited for: the broker whose metadata named
-        it passes the request on to it or to its successor. (Apache Kafka with ZooKeeper refuses that with
-        NOT_CONTROLLER; the call continues until it has a new controller.)
+        If the controller does not answer at once, that is the broker that returned the metadata. (Apache Kafka with
+        ZooKeeper then answers NOT_CONTROLLER, and the call is retried until a new controller is known.)
+        Errors: as `view`.
         """
         attempt = 0
         while True:
@@ -218,21 +213,20 @@ class Cluster:
             attempt += 1
             await self.rest(attempt, deadline)
             if not deadline.remaining_ms():
-                message = f"the cluster has no controller that could be reached within {deadline.timeout_ms} ms"
-                raise DeadlineExceededError(message)
+                raise DeadlineExceededError(f"the cluster had no reachable controller for {deadline.timeout_ms} ms")
 
     async def brokers(self, deadline: Deadline) -> Sequence[BrokerId]:
-        """All brokers that clients can reach now. Errors: as `view`."""
+        """Returns all brokers that clients can reach. Errors: as `view`."""
         view = await self.view((), deadline)
         return sorted(view.brokers)
 
     def any_of_last_view(self, otherwise: BrokerId) -> BrokerId:
-        """The broker that answered last, if its address is one that clients are given: it answers now, and any broker will do."""
+        """Returns the broker that answered last, which is likely to answer again, if its address is known."""
         by_address = {broker.address: broker_id for broker_id, broker in self._known.items()}
         return otherwise if self._last_answer_from is None else by_address.get(self._last_answer_from, otherwise)
 
     async def _answers(self, broker_id: BrokerId, deadline: Deadline) -> bool:
-        """Whether a broker answers the cheapest request within `SILENT_MS`; one that just answered is not asked."""
+        """Returns whether a broker answers ApiVersions within `SILENT_MS`, or was the last one to answer."""
         address = self._known[broker_id].address
         if address == self._last_answer_from:
             return True
@@ -254,7 +248,7 @@ class Cluster:
     async def coordinators(
         self, groups: Collection[str], deadline: Deadline
     ) -> Mapping[str, BrokerId | BrokerAnsweredError]:
-        """Who coordinates each group, or why no broker does now. Errors: as `view`."""
+        """Returns the coordinator of each group, or an error. Errors: as `view`."""
 
         async def ask(handle: BrokerHandle) -> dict[str, BrokerId | BrokerAnsweredError]:
             version = handle.choose(FindCoordinatorRequest)
@@ -273,11 +267,9 @@ class Cluster:
         return found
 
     def _coordinator(self, group: str, row: Any) -> BrokerId | BrokerAnsweredError:
-        """One row of an answer; a broker that isn't known yet is kept."""
+        """Reads a row of an answer, and keeps the address of a new broker."""
         if row.error_code:
-            return BrokerAnsweredError(
-                row.error_code, f"the coordinator of group {group} is not known", row.error_message
-            )
+            return BrokerAnsweredError(row.error_code, f"the coordinator of group {group}", row.error_message)
         broker = Broker(broker_id=row.node_id, address=Address(row.host, row.port))
         self._known.setdefault(row.node_id, broker)
         node: BrokerId = row.node_id
@@ -285,7 +277,7 @@ class Cluster:
 
 
 async def view_from(handle: BrokerHandle, topics: Collection[str] | None) -> ClusterView:
-    """What this broker knows of these topics.
+    """Returns a broker's view of these topics.
 
     Errors: ConnectionFailedError, UnsupportedVersionError, BrokerAnsweredError.
     """
@@ -296,14 +288,14 @@ async def view_from(handle: BrokerHandle, topics: Collection[str] | None) -> Clu
     if response.error_code and is_retriable(response.error_code):
         raise ConnectionFailedError(f"{handle.address}: {BrokerAnsweredError(response.error_code, 'no metadata')}")
     if response.error_code:
-        raise BrokerAnsweredError(response.error_code, "the broker didn't tell its metadata")
+        raise BrokerAnsweredError(response.error_code, "the metadata")
     return view_of(response)
 
 
 def raise_for_error(handle: BrokerHandle, response: Any, what: str) -> None:
-    """What the error of a whole answer means to `Cluster.ask_any`, if it has one.
+    """Raises the error of a whole answer, if there is one, as `ClusterConnections.ask_any` expects it.
 
-    Errors: ConnectionFailedError for what another broker, or a later attempt, may answer; BrokerAnsweredError.
+    Errors: ConnectionFailedError if another broker or a later attempt may answer; BrokerAnsweredError.
     """
     if response.error_code and is_retriable(response.error_code):
         raise ConnectionFailedError(f"{handle.address}: {BrokerAnsweredError(response.error_code, what)}")

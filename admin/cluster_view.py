@@ -1,4 +1,4 @@
-"""What a Metadata answer says, as values: brokers, topics, partitions and their leaders."""
+"""The contents of a Metadata answer: brokers, topics, partitions and their leaders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_LEADER: BrokerId = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A broker as clients reach it. `is_fenced` is known from `describe_cluster` only."""
+    """A broker with the address for clients. Only `describe_cluster` sets `is_fenced`."""
 
     broker_id: BrokerId
     address: Address
@@ -29,14 +29,14 @@ class Broker:
 
 
 class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One partition. `leader` is None while there is none; `error` is NONE, or why clients can't use it now."""
+    """A partition. `leader` is None while it has none; `error` is NONE, or why clients can't use it."""
 
     partition: int
     leader: BrokerId | None
     leader_epoch: LeaderEpoch
-    """-1 where the broker doesn't tell."""
+    """-1 if the broker does not return it."""
     replicas: tuple[BrokerId, ...]
-    """The preferred leader first."""
+    """The preferred leader comes first."""
     isr: tuple[BrokerId, ...]
     offline: tuple[BrokerId, ...] = ()
     error: int = 0
@@ -44,11 +44,11 @@ class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """One topic. Two topics of one name, one after the other, differ in their ids."""
+    """A topic. A topic that is deleted and created again has another id."""
 
     name: str
     topic_id: TopicId | None
-    """None where the broker doesn't tell (before Kafka 2.8)."""
+    """None from brokers before Kafka 2.8."""
     is_internal: bool
     partitions: Mapping[int, PartitionDescription]
 
@@ -60,30 +60,30 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """One answer: the brokers that clients can reach, and the topics that were asked for."""
+    """The reachable brokers, and the requested topics."""
 
     cluster_id: str | None
     controller_id: BrokerId | None
     brokers: Mapping[BrokerId, Broker]
     topics: Mapping[str, TopicDescription]
     errors: Mapping[str, int]
-    """Topics that couldn't be described, with the code."""
+    """The error codes of topics without a description."""
 
     def partition(self, partition: TopicPartition) -> PartitionDescription | int:
-        """The partition, or the error code that stands for it."""
+        """Returns the partition, or an error code."""
         topic = self.topics.get(partition.topic)
         if topic is None:
             return self.errors.get(partition.topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return topic.partitions.get(partition.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def topic_id(self, topic: str) -> TopicId | None:
-        """The id of a topic, where both are known."""
+        """Returns the id of a topic, if it is known."""
         found = self.topics.get(topic)
         return None if found is None else found.topic_id
 
 
 def view_of(response: MetadataResponse) -> ClusterView:
-    """What an answer says."""
+    """Returns the view that an answer contains."""
     topics: dict[str, TopicDescription] = {}
     errors: dict[str, int] = {}
     for topic in response.topics:

@@ -1,4 +1,4 @@
-"""Configurations of topics, brokers and groups: read, and changed key by key."""
+"""Configurations of topics, brokers, groups and client metrics: describes them, and changes single keys."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lowtide.admin.anywhere import UNKNOWN_IS_FINAL, outcome_of_error, to_a_broker
-from lowtide.admin.attempts import Attempts, Done, Outcome
+from lowtide.admin.arguments import each_of, named
+from lowtide.admin.attempts import Done, Outcome
+from lowtide.admin.call import UNKNOWN_IS_FINAL, AdminClientBase, failure, outcome
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from lowtide.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -18,14 +19,12 @@ from lowtide.protocol.messages.incremental_alter_configs import (
 from lowtide.runtime.properties import property_text
 
 if TYPE_CHECKING:
-    from lowtide.admin.cluster import Cluster
     from lowtide.admin.errors import AdminError
-    from lowtide.admin.patience import Deadline
     from lowtide.protocol.types import BrokerId
 
 
 class ResourceType(IntEnum):
-    """What can be configured. Source: ConfigResource.Type."""
+    """Kinds of configured things. Source: ConfigResource.Type."""
 
     TOPIC = 2
     BROKER = 4
@@ -35,7 +34,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """A topic, a broker (by its id as text; an empty name is what is set on all brokers), or a group."""
+    """A configured thing. A broker's name is its id as text; the empty name stands for the defaults of all brokers."""
 
     type: ResourceType
     name: str
@@ -45,7 +44,7 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from. Source: DescribeConfigsResponse.ConfigSource."""
+    """The origin of a value. Source: DescribeConfigsResponse.ConfigSource."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -60,7 +59,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One key. `value` is None for a secret, and for what has no value."""
+    """One key. `value` is None for secrets and for keys without a value."""
 
     key: str
     value: str | None
@@ -69,16 +68,16 @@ class ConfigEntry:
     is_sensitive: bool
     documentation: str | None = None
     synonyms: tuple[tuple[str, str | None, ConfigSource | int], ...] = ()
-    """The keys and values that stand behind this one, the strongest first, where they were asked for."""
+    """The values that this one overrides, the strongest first, if they were asked for."""
 
     @property
     def is_default(self) -> bool:
-        """Whether it is not set anywhere."""
+        """Whether the key is not set anywhere."""
         return self.source == ConfigSource.DEFAULT
 
 
 class ConfigOperation(IntEnum):
-    """What is done to a key; the last two are for lists. Source: AlterConfigOp.OpType."""
+    """Changes of a key; the last two are for lists. Source: AlterConfigOp.OpType."""
 
     SET = 0
     DELETE = 1
@@ -87,7 +86,7 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One change. DELETE takes no value: the default holds again."""
+    """A change of one key. DELETE takes no value: the default applies again."""
 
     key: str
     value: str | float | bool | None = None
@@ -99,93 +98,90 @@ def _text(change: ConfigChange) -> str | None:
 
 
 def _own_broker(resource: ConfigResource) -> BrokerId | None:
-    """The broker that has to be asked: a broker's own values are known by it alone."""
+    """Returns the broker that a request must go to: only a broker itself knows its own values."""
     of_broker = resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
     return int(resource.name) if of_broker and resource.name.isdecimal() else None
 
 
+def _what(resource: ConfigResource) -> str:
+    return f"the configuration of {resource}"
+
+
+def _resource(row: Any) -> ConfigResource:
+    return ConfigResource(ResourceType(row.resource_type), row.resource_name)
+
+
 async def describe_configs(
-    cluster: Cluster,
+    client: AdminClientBase,
     resources: Iterable[ConfigResource],
-    deadline: Deadline,
     *,
     keys: Iterable[str] | None = None,
     synonyms: bool = False,
     documentation: bool = False,
+    timeout: float | None = None,
 ) -> dict[ConfigResource, dict[str, ConfigEntry] | AdminError]:
-    """See `AdminClient.describe_configs`."""
-    wanted = None if keys is None else list(keys)
+    """Returns the keys of each resource (all, or those in `keys`) with their values and origins."""
+    call, wanted = client.call(timeout), None if keys is None else named(keys)
 
     async def send(
-        broker_id: BrokerId, asked: list[ConfigResource], _: int
+        broker_id: BrokerId, asked: list[ConfigResource]
     ) -> Mapping[ConfigResource, Outcome[dict[str, ConfigEntry]]]:
-        async with cluster.broker(broker_id, deadline) as handle:
-            rows = [
-                DescribeConfigsResource(
-                    resource_type=resource.type, resource_name=resource.name, configuration_keys=wanted
-                )
-                for resource in asked
-            ]
-            request = DescribeConfigsRequest(
-                resources=rows, include_synonyms=synonyms, include_documentation=documentation
-            )
-            response = await handle.ask(request)
-        found: dict[ConfigResource, Outcome[dict[str, ConfigEntry]]] = {}
-        for row in response.results:
-            resource = ConfigResource(ResourceType(row.resource_type), row.resource_name)
-            if row.error_code:
-                found[resource] = outcome_of_error(resource, row.error_code, row.error_message, final=UNKNOWN_IS_FINAL)
-            else:
-                found[resource] = Done({entry.name: _entry(entry) for entry in row.configs})
-        return found
+        rows = [
+            DescribeConfigsResource(resource_type=resource.type, resource_name=resource.name, configuration_keys=wanted)
+            for resource in asked
+        ]
+        request = DescribeConfigsRequest(resources=rows, include_synonyms=synonyms, include_documentation=documentation)
+        response = await call.ask(broker_id, request)
+        return {
+            _resource(row): failure(_resource(row), row.error_code, row.error_message, final=UNKNOWN_IS_FINAL)
+            if row.error_code
+            else Done({entry.name: _entry(entry) for entry in row.configs})
+            for row in response.results
+        }
 
-    attempts = Attempts[ConfigResource, dict[str, ConfigEntry]](
-        cluster, deadline, to_a_broker(cluster, deadline, _own_broker), send
-    )
-    await attempts.run(list(dict.fromkeys(resources)))
-    return attempts.results(lambda resource: f"the configuration of {resource}")
+    found = each_of(ConfigResource, resources, 'ConfigResource(ResourceType.TOPIC, "flights")')
+    return await call.each(found, call.to_broker(_own_broker), send, _what)
 
 
 async def alter_configs(
-    cluster: Cluster,
+    client: AdminClientBase,
     changes: Mapping[ConfigResource, Iterable[ConfigChange]],
-    deadline: Deadline,
     *,
     validate_only: bool = False,
+    timeout: float | None = None,
 ) -> dict[ConfigResource, AdminError | None]:
-    """See `AdminClient.alter_configs`."""
-    given = {resource: list(of_resource) for resource, of_resource in changes.items()}
+    """Changes keys; other keys stay as they are (KIP-339). All changes of a resource are applied, or none."""
+    call = client.call(timeout)
+    wanted = {
+        resource: each_of(ConfigChange, some, 'ConfigChange("retention.ms", "86400000")')
+        for resource, some in changes.items()
+    }
 
-    async def send(broker_id: BrokerId, asked: list[ConfigResource], _: int) -> Mapping[ConfigResource, Outcome[None]]:
-        async with cluster.broker(broker_id, deadline) as handle:
-            rows = [
-                AlterConfigsResource(
-                    resource_type=resource.type,
-                    resource_name=resource.name,
-                    configs=[
-                        AlterableConfig(name=change.key, config_operation=change.operation, value=_text(change))
-                        for change in given[resource]
-                    ],
-                )
-                for resource in asked
-            ]
-            response = await handle.ask(IncrementalAlterConfigsRequest(resources=rows, validate_only=validate_only))
-        found: dict[ConfigResource, Outcome[None]] = {}
-        for row in response.responses:
-            resource = ConfigResource(ResourceType(row.resource_type), row.resource_name)
-            if row.error_code:
-                found[resource] = outcome_of_error(resource, row.error_code, row.error_message, final=UNKNOWN_IS_FINAL)
-            else:
-                found[resource] = Done(None)
-        return found
+    async def send(broker_id: BrokerId, asked: list[ConfigResource]) -> Mapping[ConfigResource, Outcome[None]]:
+        rows = [
+            AlterConfigsResource(
+                resource_type=resource.type,
+                resource_name=resource.name,
+                configs=[
+                    AlterableConfig(
+                        name=change.key,
+                        config_operation=change.operation,
+                        value=_text(change),
+                    )
+                    for change in wanted[resource]
+                ],
+            )
+            for resource in asked
+        ]
+        request = IncrementalAlterConfigsRequest(resources=rows, validate_only=validate_only)
+        response = await call.ask(broker_id, request)
+        return {_resource(row): outcome(_resource(row), row, final=UNKNOWN_IS_FINAL) for row in response.responses}
 
-    attempts = Attempts[ConfigResource, None](cluster, deadline, to_a_broker(cluster, deadline, _own_broker), send)
-    await attempts.run(list(given))
-    return attempts.results(lambda resource: f"the configuration of {resource}")
+    return await call.each(wanted, call.to_broker(_own_broker), send, _what)
 
 
 def _source(number: int) -> ConfigSource | int:
-    """A source, or its number where it came after our table."""
+    """Returns the source, or its number if Kafka has added it since."""
     return ConfigSource(number) if number in _SOURCES else number
 
 

@@ -1,8 +1,8 @@
-"""One connection to one broker, for asyncio: the socket and the waiting around `protocol.client.connection`, which decides what bytes mean.
+"""An asyncio connection to one broker: the socket and the waiting around `protocol.client.connection`.
 
-A lost or closed connection fails everything that waits on it; so does an answer that doesn't come in time, for what comes after it can't be
-assigned to a request. A broker works on one request of a connection after the other, so a request that it lets wait (a delete, a fetch)
-holds up those behind it: `brokers.py` gives such requests connections of their own.
+A lost connection fails all pending requests. So does an answer that is late: later answers could not be assigned to
+requests. A broker handles the requests of a connection one by one, so a request that it holds (a delete, a fetch)
+delays those behind it; `brokers` gives such requests their own connections.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ if TYPE_CHECKING:
     from lowtide.protocol.schema import ApiMessage
     from lowtide.runtime.clock import Clock
 
-_NEVER_ANSWERED: Final = (
-    "it closed the connection without an answer: perhaps it expects another security.protocol there"
-)
+_NEVER_ANSWERED: Final = "it closed the connection without an answer: it may expect another security.protocol there"
 
-_NO_TLS: Final = "it doesn't speak TLS there: perhaps security.protocol is for another listener"
+_NO_TLS: Final = "it does not speak TLS there: security.protocol may be that of another listener"
 
 
-class Connection(asyncio.BufferedProtocol):
-    """One connection to a broker. Opened by `open_connection`."""
+class AsyncConnection(asyncio.BufferedProtocol):
+    """A connection to one broker. `open_connection` opens it."""
 
     def __init__(self, address: Address, client_id: str, clock: Clock) -> None:
         self.address = address
@@ -43,29 +41,29 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether no request can be sent any more."""
+        """Whether requests can no longer be sent."""
         return self._core.closed
 
     @property
     def versions(self) -> ApiVersions:
-        """What the broker speaks."""
+        """The versions that the broker supports."""
         return self._core.versions
 
     def is_usable(self, max_idle_ms: int) -> bool:
-        """Whether a request may still be sent: it is open, its authentication holds, and it wasn't idle for so long that it may be dead."""
+        """Returns whether it is open, its authentication is valid, and it was not idle for too long."""
         return self._core.is_usable(self._clock.monotonic_ms(), max_idle_ms)
 
     # ------------------------------------------------------------------ asyncio's callbacks
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keeps the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Room for what arrives."""
+        """Returns the buffer for received bytes."""
         return self._core.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand out every answer that is whole."""
+        """Completes the requests whose answers are complete."""
         for future, answer in self._core.receive(nbytes, self._clock.monotonic_ms()):
             if not future.done():
                 future.set_result(answer)
@@ -73,16 +71,16 @@ class Connection(asyncio.BufferedProtocol):
             self.close(self._core.broken)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what waits."""
+        """Fails all pending requests."""
         closed = "it closed the connection" if self._core.in_session and self._core.has_answered else _NEVER_ANSWERED
         self.close(f"the connection was lost ({exc})" if exc is not None else closed, by_broker=True)
         self._transport = None
 
     # ------------------------------------------------------------------ requests
     def begin(self, request: ApiMessage, version: int, due_ms: int = NEVER_MS) -> asyncio.Future[Any]:
-        """Send a request; the future gives its answer, or fails with ConnectionFailedError.
+        """Sends a request. Returns a future for its answer, or for a ConnectionFailedError.
 
-        Errors: ConnectionFailedError when it can't be sent.
+        Errors: ConnectionFailedError if it can't be sent.
         """
         reason = self._core.refusal()
         if reason is not None or self._transport is None:
@@ -92,9 +90,9 @@ class Connection(asyncio.BufferedProtocol):
         return future
 
     async def ask(self, request: ApiMessage, version: int, timeout_ms: int) -> Any:
-        """The answer, which has to come within `timeout_ms`; records in it may be kept.
+        """Returns the answer, within `timeout_ms`. Callers may keep records in it.
 
-        Errors: ConnectionFailedError; with `was_sent` the broker may have done what was asked.
+        Errors: ConnectionFailedError; with `was_sent` the broker may have executed the request.
         """
         future = self.begin(request, version, self._clock.monotonic_ms() + timeout_ms)
         try:
@@ -105,7 +103,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionFailedError(f"{self.address}: {self._core.reason}", was_sent=True) from None
 
     async def begin_session(self, opening: Opening, timeout_ms: int) -> None:
-        """Learn the broker's versions, and log in if `opening` says so.
+        """Learns the broker's versions, and logs in if `opening` says so.
 
         Errors: ConnectionFailedError, AuthenticationFailedError, UnsupportedVersionError, BrokerAnsweredError.
         """
@@ -117,33 +115,30 @@ class Connection(asyncio.BufferedProtocol):
         self._core.begin_session(step, self._clock.monotonic_ms())
 
     def close_if_overdue(self) -> None:
-        """Close it if the oldest answer is late: a caller that was cancelled meanwhile did not close it."""
+        """Closes it if the oldest answer is late: a cancelled caller did not."""
         if self._clock.monotonic_ms() > self._core.due_ms:
             self.close("it did not answer in time")
 
     def close(self, reason: str, *, by_broker: bool = False) -> None:
-        """Close at once.
-
-        What waits fails with a ConnectionFailedError and the reason; `by_broker`: it has ended the connection.
-        """
+        """Closes it at once. Pending requests fail with the reason. `by_broker`: the broker closed the connection."""
         for future in self._core.close(reason):
             if not future.done():
                 future.set_exception(
                     ConnectionFailedError(f"{self.address}: {reason}", was_sent=True, hung_up=by_broker)
                 )
-                future.exception()  # The caller may have been cancelled since; its error concerns nothing then.
+                future.exception()  # Marks it as seen: the caller may have been cancelled.
         if self._transport is not None:
             self._transport.abort()
 
 
 async def open_connection(
     address: Address, settings: ClientSettings, opening: Opening, clock: Clock, tls: ssl.SSLContext | None
-) -> Connection:
-    """A connection on which requests may be sent, within `socket.connection.setup.timeout.ms`.
+) -> AsyncConnection:
+    """Opens a connection and logs in, within `socket.connection.setup.timeout.ms`.
 
     Errors: ConnectionFailedError, AuthenticationFailedError, UnsupportedVersionError, BrokerAnsweredError.
     """
-    connection = Connection(address, settings.client_id, clock)
+    connection = AsyncConnection(address, settings.client_id, clock)
     timeout_ms = settings.connection_setup_timeout_ms
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -168,16 +163,16 @@ async def open_connection(
 
 
 def _tls_failure(address: Address, error: ssl.SSLError) -> Exception:
-    """A certificate that isn't trusted stays so; anything else of TLS may be a broker that is starting."""
+    """Returns a final error for an untrusted certificate; other TLS errors may come from a broker that is starting."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return AuthenticationFailedError(f"{address}: its certificate isn't trusted: {error.verify_message}")
+        return AuthenticationFailedError(f"{address}: its certificate is not trusted: {error.verify_message}")
     if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE"):
         return ConnectionFailedError(f"{address}: {_NO_TLS}")
     return ConnectionFailedError(f"{address}: no TLS: {(error.reason or str(error)).lower().replace('_', ' ')}")
 
 
 def _reason(error: OSError) -> str:
-    """A few words: asyncio puts several addresses, and the whole call, into one text."""
+    """Returns the reason in a few words, without the addresses that asyncio adds."""
     if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
         return "connection refused"
     return error.strerror or str(error) or type(error).__name__

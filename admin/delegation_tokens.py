@@ -1,7 +1,6 @@
-"""Delegation tokens (KIP-48, KIP-373): created, renewed, ended and described.
+"""Delegation tokens (KIP-48, KIP-373): creates, renews, expires and describes them.
 
-With the id of a token as user name and its HMAC as password a client logs in by SCRAM as the token's owner, until the
-token ends.
+A client logs in as the token's owner by SCRAM, with the token's id as its user name and the HMAC as its password.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.admin.anywhere import outcome_of_error, to_a_broker
-from lowtide.admin.attempts import Attempts, Done, Outcome
-from lowtide.admin.cluster import raise_for_error
-from lowtide.admin.errors import AdminError
+from lowtide.admin.attempts import Done, Outcome
+from lowtide.admin.call import AdminCall, AdminClientBase, failure
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_delegation_token import CreatableRenewer, CreateDelegationTokenRequest
 from lowtide.protocol.messages.describe_delegation_token import (
@@ -25,8 +22,6 @@ from lowtide.protocol.messages.expire_delegation_token import ExpireDelegationTo
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 
 if TYPE_CHECKING:
-    from lowtide.admin.cluster import BrokerHandle, Cluster
-    from lowtide.admin.patience import Deadline
     from lowtide.protocol.schema import ApiMessage
     from lowtide.protocol.types import BrokerId
 
@@ -34,21 +29,21 @@ _REMEDIES: Final = {
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "set delegation.token.secret.key, the same on all brokers",
     ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "log in with a password or a certificate, over TLS or SASL",
 }
-"""What helps, for responses that have no room for a message."""
+"""Remedies for errors whose responses have no message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationToken:
-    """A token. Principals are texts as `User:alice`; times are milliseconds since 1970. `repr` doesn't show the HMAC.
+    """A token. Principals are texts such as `User:alice`; times are milliseconds since 1970. `repr` hides the HMAC.
 
-    It ends at `expires_ms`, which a renewal sets, and at `ends_ms` at the latest.
+    It expires at `expires_ms`. Renewals move that, at most to `ends_ms`.
     """
 
     token_id: str
     hmac: bytes = field(repr=False)
     owner: str
     requester: str
-    """Empty where the broker doesn't say."""
+    """Empty if the broker does not return it."""
     renewers: tuple[str, ...]
     issued_ms: int
     expires_ms: int
@@ -56,24 +51,34 @@ class DelegationToken:
 
     @property
     def password(self) -> str:
-        """What a client gives as its password, with the id as its name and `tokenauth`."""
+        """The client's password; its user name is the token's id, and `tokenauth` is true."""
         return base64.b64encode(self.hmac).decode()
 
 
 async def create_delegation_token(
-    cluster: Cluster, owner: str | None, renewers: Iterable[str], lifetime_ms: int, deadline: Deadline
+    client: AdminClientBase,
+    *,
+    owner: str | None = None,
+    renewers: Iterable[str] = (),
+    lifetime_ms: int = -1,
+    timeout: float | None = None,
 ) -> DelegationToken:
-    """See `AdminClient.create_delegation_token`."""
-    named, may_renew = (None, None) if owner is None else _principal(owner), tuple(renewers)
+    """Creates a token with which clients log in as `owner` (`User:alice`; by default this client's user).
+
+    `renewers` may renew and expire it besides its owner. A positive `lifetime_ms` limits its lifetime, renewals
+    included; brokers have a limit too.
+    """
+    kind, name = (None, None) if owner is None else _principal(owner)
+    may_renew = tuple(renewers)
     request = CreateDelegationTokenRequest(
-        owner_principal_type=named[0],
-        owner_principal_name=named[1],
+        owner_principal_type=kind,
+        owner_principal_name=name,
         renewers=[
             CreatableRenewer(principal_type=kind, principal_name=name) for kind, name in map(_principal, may_renew)
         ],
         max_lifetime_ms=lifetime_ms,
     )
-    answer = await _change(cluster, request, "the token", deadline)
+    answer = await _change(client.call(timeout), request)
     return DelegationToken(
         token_id=answer.token_id,
         hmac=bytes(answer.hmac),
@@ -86,67 +91,56 @@ async def create_delegation_token(
     )
 
 
-async def renew_delegation_token(cluster: Cluster, hmac: bytes, period_ms: int, deadline: Deadline) -> int:
-    """See `AdminClient.renew_delegation_token`."""
+async def renew_delegation_token(
+    client: AdminClientBase, hmac: bytes, *, period_ms: int = -1, timeout: float | None = None
+) -> int:
+    """Lets a token expire after `period_ms`, or after the longest allowed period (-1). Returns when it expires."""
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
-    return int((await _change(cluster, request, "the token", deadline)).expiry_timestamp_ms)
+    return int((await _change(client.call(timeout), request)).expiry_timestamp_ms)
 
 
-async def expire_delegation_token(cluster: Cluster, hmac: bytes, period_ms: int, deadline: Deadline) -> int:
-    """See `AdminClient.expire_delegation_token`."""
+async def expire_delegation_token(
+    client: AdminClientBase, hmac: bytes, *, period_ms: int = -1, timeout: float | None = None
+) -> int:
+    """Lets a token expire after `period_ms`, or at once (-1). Returns when it expires."""
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
-    return int((await _change(cluster, request, "the token", deadline)).expiry_timestamp_ms)
+    return int((await _change(client.call(timeout), request)).expiry_timestamp_ms)
 
 
 async def describe_delegation_tokens(
-    cluster: Cluster, owners: Iterable[str] | None, deadline: Deadline
+    client: AdminClientBase, owners: Iterable[str] | None = None, *, timeout: float | None = None
 ) -> list[DelegationToken]:
-    """See `AdminClient.describe_delegation_tokens`."""
+    """Returns the tokens that this client may see, with their HMACs: all, or those of some owners."""
     rows = None
     if owners is not None:
         rows = [
             DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
             for kind, name in map(_principal, owners)
         ]
-
-    async def ask(handle: BrokerHandle) -> list[DelegationToken]:
-        response = await handle.ask(DescribeDelegationTokenRequest(owners=rows))
-        raise_for_error(handle, response, "the tokens")
-        return sorted(map(_described, response.tokens), key=lambda token: (token.issued_ms, token.token_id))
-
-    tokens: list[DelegationToken] = await cluster.ask_any(ask, deadline)
-    return tokens
+    response = await client.call(timeout).ask_any(DescribeDelegationTokenRequest(owners=rows), "the tokens")
+    return sorted(map(_described, response.tokens), key=lambda token: (token.issued_ms, token.token_id))
 
 
-async def _change(cluster: Cluster, request: ApiMessage, what: str, deadline: Deadline) -> Any:
-    """The answer of one broker; no second one is asked meanwhile, which would create another token.
+async def _change(call: AdminCall, request: ApiMessage) -> Any:
+    """Returns the answer of one broker.
 
-    Errors: AdminError.
+    No second broker is asked meanwhile: it would create another token. Errors: AdminError.
     """
 
-    async def send(broker_id: BrokerId, asked: list[str], _: int) -> Mapping[str, Outcome[Any]]:
-        async with cluster.broker(broker_id, deadline) as handle:
-            response = await handle.ask(request)
-        said = _REMEDIES.get(response.error_code)
-        return {
-            each: outcome_of_error(each, response.error_code, said) if response.error_code else Done(response)
-            for each in asked
-        }
+    async def send(broker_id: BrokerId, asked: list[str]) -> Mapping[str, Outcome[Any]]:
+        response = await call.ask(broker_id, request)
+        if response.error_code:
+            return {each: failure(each, response.error_code, _REMEDIES.get(response.error_code)) for each in asked}
+        return dict.fromkeys(asked, Done(response))
 
-    attempts = Attempts[str, Any](cluster, deadline, to_a_broker(cluster, deadline), send)
-    await attempts.run([what])
-    outcome = attempts.results(str)[what]
-    if isinstance(outcome, AdminError):
-        raise outcome
-    return outcome
+    return await call.single("the token", call.to_broker(), send)
 
 
 def _principal(text: str) -> tuple[str, str]:
-    """Type and name. Errors: ValueError."""
+    """Returns the type and the name of a principal. Errors: ValueError."""
     kind, _, name = text.partition(":")
     if not kind or not name:
-        message = f"a principal is Type:name, such as User:alice, and not {text!r}"
-        raise ValueError(message)
+        raise ValueError(f"{text!r} is not a principal: it must be Type:name, such as User:alice")
     return kind, name
 
 

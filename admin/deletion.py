@@ -1,7 +1,6 @@
-"""What can be deleted, what came of it, and how a delete can fail: the values of `delete_records`.
+"""The targets, results and errors of `delete_records`.
 
-A delete goes to an offset, exclusive: the first record that stays. `Timestamp` and `Committed` stand for offsets that
-are looked up.
+A delete ends at an offset, exclusive: the first record that stays. `Timestamp` and `Committed` are resolved to offsets.
 """
 
 from __future__ import annotations
@@ -19,56 +18,55 @@ from lowtide.admin.offsets import Timestamp
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition
 
 TO_HIGH_WATERMARK: Final = -1
-"""In place of an offset: everything that is committed when the call begins."""
+"""Stands for the high watermark at the call's beginning."""
 
 OFFSET_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The smallest offset that these groups have committed: everything that all of them have consumed goes.
+    """The smallest offset that these groups have committed: records that all of them have consumed are deleted.
 
-    A share group (KIP-932) counts with the start of its share partition: what lies before is done with.
+    For a share group (KIP-932) it is the start offset of the share partition.
     """
 
     groups: tuple[str, ...]
 
     def __init__(self, groups: str | Iterable[str]) -> None:
-        """One group, or several. Errors: ValueError for none, or for an empty name."""
+        """Takes one group or several. Errors: ValueError for none, or for an empty name."""
         names = tuple(dict.fromkeys([groups] if isinstance(groups, str) else groups))
         if not names or not all(names):
-            message = f"Committed({groups!r}): at least one group has to be named"
-            raise ValueError(message)
+            raise ValueError(f"Committed({groups!r}): give at least one group, and no empty names")
         object.__setattr__(self, "groups", names)
 
 
 DeleteTarget: TypeAlias = Offset | Timestamp | Committed
-"""Where a delete ends, exclusive. As an offset it is 0 or more, or `TO_HIGH_WATERMARK`."""
+"""Where a delete ends, exclusive. An offset is 0 or more, or `TO_HIGH_WATERMARK`."""
 
 
 class DeletedRecords(NamedTuple):
-    """A delete that is done. Both offsets are first readable positions, and -1 where the broker doesn't tell."""
+    """A finished delete. Both offsets are first readable offsets, or -1 if the broker does not return them."""
 
     low_watermark: Offset
-    """The smallest log start offset of all live replicas, when the leader answered. After an ordinary delete at least what was asked
-    for; after one of the leader alone it may be behind."""
+    """The smallest log start offset of all live replicas when the leader answered: at least the requested offset,
+    except after a delete with `leader_only`."""
     leader_log_start_offset: Offset = UNKNOWN_OFFSET
-    """The leader's own, -1 from brokers without version 3 of DeleteRecords (KIP-1343)."""
+    """The leader's own log start; -1 from brokers without version 3 of DeleteRecords (KIP-1343)."""
 
 
 class ErasedRecords(DeletedRecords):
-    """A delete that is done at every live replica, and which brokers have erased the records, too (docs/erasure.md)."""
+    """A finished delete, with the brokers that have erased the records from their files (docs/erasure.md)."""
 
     erased_by: tuple[BrokerId, ...] = ()
-    """No file of these has a record below the low watermark."""
+    """No file of these brokers has a record below the low watermark."""
     not_erased_by: Mapping[BrokerId, str] = MappingProxyType({})
-    """Replicas' brokers of which that isn't known, each with a clause that says why."""
+    """The other brokers with a replica, each with a reason."""
 
     @classmethod
     def of(
         cls, deleted: DeletedRecords, erased_by: tuple[BrokerId, ...], not_erased_by: Mapping[BrokerId, str]
     ) -> ErasedRecords:
-        """That delete, and what became of its records."""
+        """Adds the results of erasing to a delete."""
         made = cls(*deleted)
         made.erased_by, made.not_erased_by = erased_by, dict(not_erased_by)
         return made
@@ -78,22 +76,22 @@ class ErasedRecords(DeletedRecords):
 
 
 class DeleteStage(Enum):
-    """How far a delete had come when it failed."""
+    """The stage at which a delete failed."""
 
     RESOLVING = "finding the offset"
-    """Nothing was sent: -1, a time or groups didn't lead to an offset."""
+    """Nothing was sent: the target could not be resolved to an offset."""
     FINDING_LEADER = "finding the leader"
-    """Nothing is under way: no leader was found, or it isn't the topic any more that was meant."""
+    """Nothing is in progress: no leader was found, or the topic was created again."""
     SENDING = "sending"
-    """Nothing is under way: the leader couldn't be reached, or doesn't speak the version."""
+    """Nothing is in progress: the leader could not be reached, or does not support the version."""
     WAITING = "waiting for the answer"
-    """Sent, and the time ended, or the connection: `leader_done` says what is known."""
+    """The request was sent, and the time or the connection ended. See `leader_done`."""
     ANSWERED = "answered by the leader"
-    """The leader refused; `code` says why."""
+    """The leader refused the delete, with `code`."""
 
 
 class DeleteRecordsError(AdminError):
-    """A delete that isn't known to be done, for one partition."""
+    """A delete of one partition that failed, or whose outcome is unknown."""
 
     def __init__(
         self, partition: TopicPartition, stage: DeleteStage, reason: str, facts: DeleteFacts | None = None
@@ -111,25 +109,24 @@ class DeleteRecordsError(AdminError):
 
     @property
     def code(self) -> int | None:
-        """The error code that a broker answered last, if any; UNSUPPORTED_VERSION for what wasn't sent, since it wouldn't be understood."""
+        """The last error code from a broker, if any; UNSUPPORTED_VERSION if the broker lacks the request's version."""
         return self.facts.code
 
     @property
     def leader_done(self) -> bool | None:
-        """Whether the leader has deleted.
+        """Whether the leader has deleted the records.
 
-        True: its log start has reached the offset, so the records are gone there, and their replicas will follow.
-        False: it hasn't, and no request of this call is under way any more. None: not known; the delete may still
-        happen.
+        True: its log start has reached the offset, and the followers will follow. False: it has not, and no request of
+        this call is in progress. None: unknown; the delete may still happen.
         """
         return self.facts.leader_done
 
 
 class DeleteFacts(NamedTuple):
-    """What is known of a delete that failed."""
+    """The known facts of a failed delete."""
 
     offset: Offset | None = None
-    """Up to where, exclusive, once that was known."""
+    """The target offset, exclusive, once it was resolved."""
     code: int | None = None
     leader_done: bool | None = False
     low_watermark: Offset = UNKNOWN_OFFSET
@@ -137,14 +134,11 @@ class DeleteFacts(NamedTuple):
 
 
 class LeaderOnlyUnsupportedError(DeleteRecordsError, UnsupportedVersionError):
-    """The leader doesn't know deletes of the leader alone.
-
-    Nothing was sent: an ordinary delete would promise something else.
-    """
+    """The leader does not support `leader_only`. Nothing was sent: an ordinary delete has another guarantee."""
 
 
 class EraseUnsupportedError(DeleteRecordsError, UnsupportedVersionError):
-    """A broker with a replica can't erase. Nothing was deleted: a delete alone would promise something else."""
+    """A broker with a replica does not support erasing. Nothing was deleted."""
 
 
 DeleteResult: TypeAlias = DeletedRecords | DeleteRecordsError
@@ -152,17 +146,14 @@ DeleteResult: TypeAlias = DeletedRecords | DeleteRecordsError
 
 def _leaders_part(facts: DeleteFacts) -> str:
     if facts.leader_done is None:
-        return "; whether the leader has deleted isn't known"
+        return "; whether the leader has deleted is unknown"
     if facts.leader_done:
         return f"; the leader has deleted, the replicas' low watermark is {facts.low_watermark}"
     return ""
 
 
 def checked_targets(targets: Mapping[TopicPartition, DeleteTarget]) -> dict[TopicPartition, DeleteTarget]:
-    """The targets; numbers of numpy are numbers, too.
-
-    Errors: ValueError for what can't be meant, before anything is sent.
-    """
+    """Returns the targets, with integers of other libraries as int. Errors: ValueError for an invalid target."""
     found: dict[TopicPartition, DeleteTarget] = {}
     for partition, target in by_partition(targets, "an offset, Timestamp or Committed").items():
         if isinstance(target, Timestamp | Committed):
@@ -173,15 +164,15 @@ def checked_targets(targets: Mapping[TopicPartition, DeleteTarget]) -> dict[Topi
         except TypeError:
             offset = None
         if offset is None or not TO_HIGH_WATERMARK <= offset <= OFFSET_MAX:
-            message = f"{partition}: {target!r} is no offset: allowed are 0 and more, -1 for the high watermark, Timestamp and Committed"
-            raise ValueError(message)
+            allowed = "an offset from 0 on, -1 for the high watermark, a Timestamp or Committed"
+            raise ValueError(f"{partition}: {target!r} is not a target: it must be {allowed}")
         found[partition] = offset
     return found
 
 
 def check_topic_ids(topic_ids: Mapping[str, TopicId]) -> None:
-    """Errors: ValueError for what is no id: `TopicDescription.topic_id` is one, its text isn't."""
+    """Errors: ValueError for anything but ids as in `TopicDescription.topic_id`; their texts are invalid."""
     for topic, topic_id in topic_ids.items():
         if not isinstance(topic_id, bytes) or len(topic_id) != len(ZERO_TOPIC_ID):
-            message = f"{topic}: {topic_id!r} is no topic id: allowed is what TopicDescription.topic_id has, {len(ZERO_TOPIC_ID)} bytes"
-            raise ValueError(message)
+            allowed = f"{len(ZERO_TOPIC_ID)} bytes, as in TopicDescription.topic_id"
+            raise ValueError(f"{topic}: {topic_id!r} is not a topic id: it must be {allowed}")

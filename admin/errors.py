@@ -1,7 +1,7 @@
-"""What can go wrong between a client and a cluster, each with the sentence that a person needs.
+"""The errors of the client. All are `AdminError`, and their texts are for people.
 
-What concerns one item of a call (a topic, a partition, a group) is a value in the call's result, so that the others
-aren't lost; what concerns the whole call is raised. All are `AdminError`.
+An error of one item (a topic, a partition, a group) is a value in the call's result. An error of the whole call is
+raised.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from lowtide.protocol.errors import ErrorCode
 
 
 class AdminError(Exception):
-    """Anything that this client reports."""
+    """The base of all errors of the client."""
 
 
 class ConnectionFailedError(AdminError, ConnectionError):
-    """A connection could not be opened, or was lost. `was_sent`: the broker may have received and executed the request.
+    """A connection could not be opened, or was lost.
 
-    `hung_up`: the request was sent, and the broker ended the connection instead of an answer.
+    `was_sent`: the broker may have executed the request. `hung_up`: the broker closed the connection instead of
+    answering.
     """
 
     def __init__(self, reason: str, *, was_sent: bool = False, hung_up: bool = False) -> None:
@@ -27,26 +28,23 @@ class ConnectionFailedError(AdminError, ConnectionError):
 
 
 class ClientClosedError(AdminError):
-    """The client was closed before, or during, the call."""
+    """The client was closed before or during the call."""
 
 
 class AuthenticationFailedError(AdminError):
-    """The broker doesn't believe us, or we don't believe the broker. Trying again changes nothing."""
+    """The broker refused the login, or its certificate is not trusted. A retry does not help."""
 
 
 class UnsupportedVersionError(AdminError):
-    """The broker doesn't speak an API, or not in a version that what was asked for needs."""
+    """The broker lacks an API, or the version that the call needs."""
 
 
 class DeadlineExceededError(AdminError, TimeoutError):
-    """The time of the call is over. The text says what it was waiting for last, and why that didn't come."""
+    """The call did not finish in time. The text has the last reason for the delay."""
 
 
 class BrokerAnsweredError(AdminError):
-    """A broker answered with an error.
-
-    `code` is its number, in Kafka's table or not; `broker_message` what it said besides, or None.
-    """
+    """A broker answered with an error `code`, known to Kafka's table or not, and perhaps with a message."""
 
     def __init__(self, code: int, what: str, broker_message: str | None = None) -> None:
         super().__init__(f"{what}: {code_name(code)}{f' ({broker_message})' if broker_message else ''}")
@@ -58,14 +56,14 @@ class BrokerAnsweredError(AdminError):
 
     @property
     def name(self) -> str:
-        """The code as Kafka spells it, `NOT_LEADER_OR_FOLLOWER` for one."""
+        """Kafka's name of the code, such as `NOT_LEADER_OR_FOLLOWER`."""
         return code_name(self.code)
 
 
 def _restored(
     kind: type[BrokerAnsweredError], args: tuple[object, ...], code: int, broker_message: str | None
 ) -> BrokerAnsweredError:
-    """A BrokerAnsweredError out of its pickle."""
+    """Unpickles a BrokerAnsweredError."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.code, error.broker_message = code, broker_message
@@ -73,19 +71,19 @@ def _restored(
 
 
 def code_name(code: int) -> str:
-    """Kafka's name of an error code; a code that came after our table by its number."""
+    """Returns Kafka's name of an error code, or the number of an unknown one."""
     return ErrorCode(code).name if code in _CODES else f"error {code}"
 
 
 def no_token(address: object, reason: object, *, is_final: bool) -> AdminError:
-    """What to raise where there is no token to log in with. A final reason stays when it is tried again."""
+    """Returns the error for a missing token. With `is_final` a retry does not help."""
     return (AuthenticationFailedError if is_final else ConnectionFailedError)(
         f"{address}: no token to log in with: {reason}"
     )
 
 
 def error_of(refused: Refused) -> AdminError:
-    """What to raise for the end of an attempt."""
+    """Returns the error for a refused login or version."""
     if refused.kind is Refusal.ANSWER:
         return BrokerAnsweredError(refused.code, refused.reason)
     return (AuthenticationFailedError if refused.kind is Refusal.AUTHENTICATION else UnsupportedVersionError)(

@@ -1,8 +1,7 @@
-"""One question that any broker can answer, asked at one broker after the other until the first answer comes.
+"""Sends a request to one broker after the other, until the first answer comes.
 
-Guards: a broker that accepts the question and is silent (a stopped process, a dead link) costs a call `SILENT_MS`, not
-the time limit of a request. It is still waited for: where all brokers are slow, the first one that was asked usually
-answers first.
+A silent broker (a stopped process, a dead link) delays a call by `SILENT_MS` only, not by the request timeout. Its
+answer still counts: if all brokers are slow, the first one usually answers first.
 """
 
 from __future__ import annotations
@@ -17,41 +16,40 @@ from lowtide.protocol.client.retries import SILENT_MS
 from lowtide.runtime.tasks import TaskRegistry
 
 if TYPE_CHECKING:
-    from lowtide.admin.brokers import Brokers
+    from lowtide.admin.brokers import BrokerConnections
     from lowtide.admin.patience import Deadline
     from lowtide.admin.settings import Address
 
 T = TypeVar("T")
 
 TIMER_EARLY_MS: Final = 1
-"""A loop's timer may fire this much before its time, for loops count in whole milliseconds."""
+"""Event loops round to milliseconds, so a timer may fire this much too early."""
 
 
-class Answer(NamedTuple, Generic[T]):
-    """The first answer, and where it came from."""
+class BrokerAnswer(NamedTuple, Generic[T]):
+    """An answer and the address of its broker."""
 
     value: T
     address: Address
 
 
 class FirstAnswer:
-    """One round of asking. `failures` gets the reason of each address that failed.
+    """One round over the brokers. `failures` gets the reason of each address that failed.
 
-    An attempt that fails as the call's time ends was cut short, and says nothing about the broker: its reason replaces
-    no earlier one.
+    A failure at the call's deadline says nothing about the broker, so it does not replace an earlier reason.
     """
 
-    def __init__(self, connections: Brokers, failures: dict[Address, str], deadline: Deadline) -> None:
+    def __init__(self, connections: BrokerConnections, failures: dict[Address, str], deadline: Deadline) -> None:
         self._connections = connections
         self._failures = failures
         self._deadline = deadline
 
     async def of(
         self, candidates: Sequence[Address], ask: Callable[[Address], Coroutine[Any, Any, T]]
-    ) -> Answer[T] | None:
-        """The first answer; None when all have failed.
+    ) -> BrokerAnswer[T] | None:
+        """Returns the first answer, or None if all fail. `ask` must end by itself.
 
-        `ask` must end by itself. Errors: those of `ask`, except ConnectionFailedError.
+        Errors: those of `ask`, except ConnectionFailedError.
         """
         waiting = deque(candidates)
         asked: dict[asyncio.Task[T], Address] = {}
@@ -73,8 +71,8 @@ class FirstAnswer:
         finally:
             await tasks.cancel_all()
 
-    def _first_of(self, done: list[asyncio.Task[T]], asked: dict[asyncio.Task[T], Address]) -> Answer[T] | None:
-        """The first of these tasks that has an answer; those that failed are taken out. Errors: as `of`."""
+    def _first_of(self, done: list[asyncio.Task[T]], asked: dict[asyncio.Task[T], Address]) -> BrokerAnswer[T] | None:
+        """Returns the answer of the first successful task, and removes failed ones. Errors: as `of`."""
         for task in done:
             address = asked.pop(task)
             try:
@@ -84,9 +82,9 @@ class FirstAnswer:
                     self._failures[address] = str(error)
             else:
                 self._connections.note_answer(address)
-                return Answer(value, address)
+                return BrokerAnswer(value, address)
         return None
 
 
 def _seen_by_the_caller(name: str, error: BaseException) -> None:
-    """A task's failure is its result."""
+    """Does nothing: the caller reads the error from the task."""

@@ -1,7 +1,4 @@
-"""Groups of consumers: listed, described and deleted.
-
-Classic ones, those of KIP-848 and share groups come in one form.
-"""
+"""Groups: lists, describes and deletes classic groups, consumer groups (KIP-848) and share groups (KIP-932)."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.admin.anywhere import to_a_broker
-from lowtide.admin.attempts import Attempts, Done, Outcome
+from lowtide.admin.arguments import named
+from lowtide.admin.attempts import Done, Outcome
+from lowtide.admin.call import AdminClientBase, failure
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
-from lowtide.admin.group_offsets import coordinator_locator, final_or_retry
-from lowtide.admin.share_groups import described_share_groups
+from lowtide.admin.share_groups import NO_SUCH_GROUP
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.consumer_protocol import parse_assignment
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -21,18 +18,19 @@ from lowtide.protocol.messages.consumer_group_describe import ConsumerGroupDescr
 from lowtide.protocol.messages.delete_groups import DeleteGroupsRequest
 from lowtide.protocol.messages.describe_groups import DescribeGroupsRequest
 from lowtide.protocol.messages.list_groups import ListGroupsRequest
+from lowtide.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from lowtide.protocol.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
-    from lowtide.admin.cluster import BrokerHandle, Cluster
-    from lowtide.admin.patience import Deadline
+    from lowtide.admin.cluster import BrokerHandle
 
 CONSUMER_PROTOCOL: Final = "consumer"
-"""The protocol type of groups whose assignments are partitions of topics."""
+"""The protocol type of groups whose assignments are partitions; also the kind of KIP-848's groups."""
 
 SHARE: Final = "share"
-"""The kind of share groups, and their protocol type."""
+"""The kind and the protocol type of share groups."""
 
+_CLASSIC: Final = "classic"
 _STATES_SINCE: Final = 4
 _TYPES_SINCE: Final = 5
 _DEAD: Final = "Dead"
@@ -40,19 +38,22 @@ _DEAD: Final = "Dead"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group, as its coordinator lists it. What an old broker doesn't tell is empty."""
+    """A group as its coordinator lists it. Fields that an old broker lacks are empty."""
 
     group_id: str
     protocol_type: str
     state: str
     kind: str
-    """`classic`, `consumer` (KIP-848), `share` (KIP-932), or another of Kafka's."""
+    """`classic`, `consumer` (KIP-848), `share` (KIP-932), or a later kind of Kafka's."""
     coordinator: BrokerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroups:
-    """The groups of all brokers that answered, by name, and the brokers that didn't: with one of those the list isn't whole."""
+    """The groups of the brokers that answered, by name, and the errors of the others.
+
+    With errors the list is incomplete.
+    """
 
     groups: Mapping[str, GroupListing]
     errors: Mapping[BrokerId, AdminError]
@@ -60,10 +61,7 @@ class ListedGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member and what it has to read.
-
-    `target` is what a group of KIP-848 wants it to have; for classic ones it is the same.
-    """
+    """A member and its partitions. `target` differs from `assignment` only while a KIP-848 group rebalances."""
 
     member_id: str
     instance_id: str | None
@@ -87,24 +85,28 @@ class GroupDescription:
     members: tuple[GroupMember, ...]
     coordinator: BrokerId
     epoch: int = -1
-    """Of a group of KIP-848, or a share group."""
+    """-1 for a classic group."""
 
 
 async def list_groups(
-    cluster: Cluster, deadline: Deadline, *, states: Iterable[str] = (), kinds: Iterable[str] = ()
+    client: AdminClientBase,
+    *,
+    states: Iterable[str] = (),
+    kinds: Iterable[str] = (),
+    timeout: float | None = None,
 ) -> ListedGroups:
-    """See `AdminClient.list_groups`."""
-    wanted_states, wanted_kinds = list(states), list(kinds)
+    """Returns all groups, or those in some states (`Stable`, ...) and of some kinds (`consumer`, ...)."""
+    call = client.call(timeout)
+    request = ListGroupsRequest(states_filter=named(states), types_filter=named(kinds))
+    needed = _TYPES_SINCE if request.types_filter else _STATES_SINCE if request.states_filter else 0
 
-    async def send(
-        broker_id: BrokerId, asked: list[BrokerId], _: int
-    ) -> Mapping[BrokerId, Outcome[list[GroupListing]]]:
-        async with cluster.broker(broker_id, deadline) as handle:
-            needed = _TYPES_SINCE if wanted_kinds else _STATES_SINCE if wanted_states else 0
-            request = ListGroupsRequest(states_filter=wanted_states, types_filter=wanted_kinds)
-            response = await handle.ask(request, at_least=needed)
+    def what(broker_id: BrokerId) -> str:
+        return f"the groups of broker {broker_id}"
+
+    async def send(broker_id: BrokerId, asked: list[BrokerId]) -> Mapping[BrokerId, Outcome[list[GroupListing]]]:
+        response = await call.ask(broker_id, request, at_least=needed)
         if response.error_code:
-            return dict.fromkeys(asked, final_or_retry(response.error_code, f"the groups of broker {broker_id}"))
+            return dict.fromkeys(asked, failure(what(broker_id), response.error_code))
         found = [
             GroupListing(
                 group_id=row.group_id,
@@ -117,183 +119,136 @@ async def list_groups(
         ]
         return {broker_id: Done(found)}
 
-    locate = to_a_broker(cluster, deadline, lambda broker_id: broker_id)
-    attempts = Attempts[BrokerId, list[GroupListing]](cluster, deadline, locate, send)
-    await attempts.run(list(await cluster.brokers(deadline)))
     groups: dict[str, GroupListing] = {}
     errors: dict[BrokerId, AdminError] = {}
-    for broker_id, outcome in attempts.results(lambda broker_id: f"the groups of broker {broker_id}").items():
-        if isinstance(outcome, AdminError):
-            errors[broker_id] = outcome
+    brokers = await call.cluster.brokers(call.deadline)
+    answers = await call.each(brokers, call.to_broker(lambda broker_id: broker_id), send, what)
+    for broker_id, answer in answers.items():
+        if isinstance(answer, AdminError):
+            errors[broker_id] = answer
         else:
-            groups |= {listing.group_id: listing for listing in outcome}
+            groups |= {listing.group_id: listing for listing in answer}
     return ListedGroups(groups=dict(sorted(groups.items())), errors=errors)
 
 
 async def describe_groups(
-    cluster: Cluster, groups: Iterable[str], deadline: Deadline
+    client: AdminClientBase, group_ids: Iterable[str], *, timeout: float | None = None
 ) -> dict[str, GroupDescription | AdminError]:
-    """See `AdminClient.describe_groups`: as groups of KIP-848, then as share groups, then as classic ones."""
+    """Returns groups with their members and assignments; GROUP_ID_NOT_FOUND for unknown groups.
 
-    async def send(broker_id: BrokerId, asked: list[str], _: int) -> Mapping[str, Outcome[GroupDescription]]:
-        async with cluster.broker(broker_id, deadline) as handle:
+    Coordinators are asked about groups of KIP-848 first, then about share groups, then about classic groups.
+    """
+    call = client.call(timeout)
+
+    async def send(broker_id: BrokerId, asked: list[str]) -> Mapping[str, Outcome[GroupDescription]]:
+        async with call.cluster.broker(broker_id, call.deadline) as handle:
             found: dict[str, Outcome[GroupDescription]] = {}
             left = asked
-            for kind, describe in _DESCRIBED.items():
-                if left and handle.versions.highest(kind) >= 0:
-                    found |= await describe(handle, broker_id, left)
+            for kind, key in _KINDS.items():
+                if left and handle.versions.highest(key) >= 0:
+                    found |= await _describe(handle, broker_id, kind, left)
                     left = [group for group in asked if group not in found]
             return found
 
-    attempts = Attempts[str, GroupDescription](cluster, deadline, coordinator_locator(cluster, deadline), send)
-    await attempts.run(list(dict.fromkeys(groups)))
-    return attempts.results(lambda group: f"group {group}")
+    return await call.each(named(group_ids), call.to_coordinators, send, lambda group: f"group {group}")
 
 
-async def delete_groups(cluster: Cluster, groups: Iterable[str], deadline: Deadline) -> dict[str, AdminError | None]:
-    """See `AdminClient.delete_groups`."""
-    maybe_done: set[str] = set()
+async def delete_groups(
+    client: AdminClientBase, group_ids: Iterable[str], *, timeout: float | None = None
+) -> dict[str, AdminError | None]:
+    """Deletes groups and their committed offsets; NON_EMPTY_GROUP while a group has members."""
+    call, sent = client.call(timeout), set[str]()
 
-    async def send(broker_id: BrokerId, asked: list[str], number: int) -> Mapping[str, Outcome[None]]:
-        if number > 1:
-            maybe_done.update(asked)
-        async with cluster.broker(broker_id, deadline) as handle:
-            response = await handle.ask(DeleteGroupsRequest(groups_names=asked))
+    async def send(broker_id: BrokerId, asked: list[str]) -> Mapping[str, Outcome[None]]:
+        again = sent.intersection(asked)
+        sent.update(asked)
+        response = await call.ask(broker_id, DeleteGroupsRequest(groups_names=asked))
         found: dict[str, Outcome[None]] = {}
         for row in response.results:
-            gone = row.error_code == ErrorCode.GROUP_ID_NOT_FOUND and row.group_id in maybe_done
-            if row.error_code == ErrorCode.NONE or gone:
+            deleted_before = row.error_code == ErrorCode.GROUP_ID_NOT_FOUND and row.group_id in again
+            if row.error_code == ErrorCode.NONE or deleted_before:
                 found[row.group_id] = Done(None)
             else:
-                found[row.group_id] = final_or_retry(row.error_code, f"group {row.group_id}", row.error_message)
+                found[row.group_id] = failure(f"group {row.group_id}", row.error_code, row.error_message)
         return found
 
-    attempts = Attempts[str, None](cluster, deadline, coordinator_locator(cluster, deadline), send)
-    await attempts.run(list(dict.fromkeys(groups)))
-    return attempts.results(lambda group: f"group {group}")
+    return await call.each(named(group_ids), call.to_coordinators, send, lambda group: f"group {group}")
 
 
-async def _describe_consumer(
-    handle: BrokerHandle, broker_id: BrokerId, asked: list[str]
+_KINDS: Final = {
+    CONSUMER_PROTOCOL: ApiKey.CONSUMER_GROUP_DESCRIBE,
+    SHARE: ApiKey.SHARE_GROUP_DESCRIBE,
+    _CLASSIC: ApiKey.DESCRIBE_GROUPS,
+}
+"""The requests that describe groups of each kind, in the order of sending; the last one answers about all groups."""
+
+
+async def _describe(
+    handle: BrokerHandle, broker_id: BrokerId, kind: str, asked: list[str]
 ) -> dict[str, Outcome[GroupDescription]]:
-    """The groups of KIP-848 among those asked for; others aren't in the answer."""
-    request = ConsumerGroupDescribeRequest(group_ids=asked, include_authorized_operations=False)
-    response = await handle.ask(request)
+    """Returns the groups of one kind; groups of other kinds are missing."""
+    if kind == _CLASSIC:
+        response = await handle.ask(DescribeGroupsRequest(groups=asked))
+    else:
+        request = ShareGroupDescribeRequest if kind == SHARE else ConsumerGroupDescribeRequest
+        response = await handle.ask(request(group_ids=asked, include_authorized_operations=False))
     found: dict[str, Outcome[GroupDescription]] = {}
     for row in response.groups:
-        if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        if kind != _CLASSIC and row.error_code in NO_SUCH_GROUP:
             continue
         if row.error_code:
-            found[row.group_id] = final_or_retry(row.error_code, f"group {row.group_id}", row.error_message)
-            continue
-        members = tuple(
-            GroupMember(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                host=member.client_host,
-                assignment=_partitions(
-                    (topic.topic_name, topic.partitions) for topic in member.assignment.topic_partitions
-                ),
-                target=_partitions(
-                    (topic.topic_name, topic.partitions) for topic in member.target_assignment.topic_partitions
-                ),
-                epoch=member.member_epoch,
-            )
-            for member in row.members
-        )
-        found[row.group_id] = Done(
-            GroupDescription(
-                group_id=row.group_id,
-                kind="consumer",
-                state=row.group_state,
-                protocol_type=CONSUMER_PROTOCOL,
-                assignor=row.assignor_name,
-                members=members,
-                coordinator=broker_id,
-                epoch=row.group_epoch,
-            )
-        )
-    return found
-
-
-async def _describe_share(
-    handle: BrokerHandle, broker_id: BrokerId, asked: list[str]
-) -> dict[str, Outcome[GroupDescription]]:
-    """The share groups among those asked for; others aren't in the answer."""
-    found: dict[str, Outcome[GroupDescription]] = {}
-    for row in await described_share_groups(handle, asked):
-        if row.error_code:
-            found[row.group_id] = final_or_retry(row.error_code, f"group {row.group_id}", row.error_message)
-            continue
-        members = []
-        for member in row.members:
-            partitions = _partitions(
-                (topic.topic_name, topic.partitions) for topic in member.assignment.topic_partitions
-            )
-            members.append(
-                GroupMember(
-                    member_id=member.member_id,
-                    instance_id=None,
-                    client_id=member.client_id,
-                    host=member.client_host,
-                    assignment=partitions,
-                    target=partitions,
-                    epoch=member.member_epoch,
-                )
-            )
-        found[row.group_id] = Done(
-            GroupDescription(
-                group_id=row.group_id,
-                kind=SHARE,
-                state=row.group_state,
-                protocol_type=SHARE,
-                assignor=row.assignor_name,
-                members=tuple(members),
-                coordinator=broker_id,
-                epoch=row.group_epoch,
-            )
-        )
-    return found
-
-
-async def _describe_classic(
-    handle: BrokerHandle, broker_id: BrokerId, asked: list[str]
-) -> dict[str, Outcome[GroupDescription]]:
-    response = await handle.ask(DescribeGroupsRequest(groups=asked))
-    found: dict[str, Outcome[GroupDescription]] = {}
-    for row in response.groups:
-        if row.error_code:
-            found[row.group_id] = final_or_retry(row.error_code, f"group {row.group_id}", row.error_message)
+            found[row.group_id] = failure(f"group {row.group_id}", row.error_code, row.error_message)
+        elif kind != _CLASSIC:
+            found[row.group_id] = Done(_modern_group(row, kind, broker_id))
         elif (
             row.group_state == _DEAD and not row.members
-        ):  # How brokers before version 6 say that there is no such group.
+        ):  # Brokers before version 6 say so that there is no such group.
             found[row.group_id] = BrokerAnsweredError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {row.group_id}")
         else:
-            found[row.group_id] = Done(
-                GroupDescription(
-                    group_id=row.group_id,
-                    kind="classic",
-                    state=row.group_state,
-                    protocol_type=row.protocol_type,
-                    assignor=row.protocol_data,
-                    members=tuple(_classic_member(member, row.protocol_type) for member in row.members),
-                    coordinator=broker_id,
-                )
-            )
+            found[row.group_id] = Done(_classic_group(row, broker_id))
     return found
 
 
-_DESCRIBED: Final = {
-    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer,
-    ApiKey.SHARE_GROUP_DESCRIBE: _describe_share,
-    ApiKey.DESCRIBE_GROUPS: _describe_classic,
-}
-"""In this order, each of them about what the ones before don't know; the last one answers about every group."""
+def _modern_group(row: Any, kind: str, broker_id: BrokerId) -> GroupDescription:
+    """Reads a group of KIP-848 or a share group. Members of share groups have neither an instance id nor a target."""
+    members = tuple(
+        GroupMember(
+            member_id=member.member_id,
+            instance_id=getattr(member, "instance_id", None),
+            client_id=member.client_id,
+            host=member.client_host,
+            assignment=_assigned(member.assignment),
+            target=_assigned(getattr(member, "target_assignment", member.assignment)),
+            epoch=member.member_epoch,
+        )
+        for member in row.members
+    )
+    return GroupDescription(
+        group_id=row.group_id,
+        kind=kind,
+        state=row.group_state,
+        protocol_type=kind,
+        assignor=row.assignor_name,
+        members=members,
+        coordinator=broker_id,
+        epoch=row.group_epoch,
+    )
+
+
+def _classic_group(row: Any, broker_id: BrokerId) -> GroupDescription:
+    return GroupDescription(
+        group_id=row.group_id,
+        kind=_CLASSIC,
+        state=row.group_state,
+        protocol_type=row.protocol_type,
+        assignor=row.protocol_data,
+        members=tuple(_classic_member(member, row.protocol_type) for member in row.members),
+        coordinator=broker_id,
+    )
 
 
 def _classic_member(row: Any, protocol_type: str) -> GroupMember:
-    """A member; its assignment is bytes that only clients define, so what can't be read counts as empty."""
+    """Reads a member. Only clients define the bytes of its assignment: unreadable ones count as empty."""
     partitions: tuple[TopicPartition, ...] = ()
     if protocol_type == CONSUMER_PROTOCOL and row.member_assignment:
         try:
@@ -308,6 +263,10 @@ def _classic_member(row: Any, protocol_type: str) -> GroupMember:
         assignment=partitions,
         target=partitions,
     )
+
+
+def _assigned(assignment: Any) -> tuple[TopicPartition, ...]:
+    return _partitions((topic.topic_name, topic.partitions) for topic in assignment.topic_partitions)
 
 
 def _partitions(rows: Iterable[tuple[str, Iterable[int]]]) -> tuple[TopicPartition, ...]:

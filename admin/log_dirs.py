@@ -1,15 +1,15 @@
-"""Log directories of brokers, how large the replicas in them are, and moves between them (DescribeLogDirs, AlterReplicaLogDirs)."""
+"""Log directories of brokers: describes them and their replicas, and moves replicas between them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lowtide.admin.anywhere import outcome_of_error, to_a_broker
-from lowtide.admin.attempts import Attempts, Done, Outcome
+from lowtide.admin.attempts import Done, Outcome
+from lowtide.admin.call import AdminClientBase, failure, numbers_by_topic, outcome
 from lowtide.admin.errors import BrokerAnsweredError
 from lowtide.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -20,116 +20,119 @@ from lowtide.protocol.messages.describe_log_dirs import DescribableLogDirTopic, 
 from lowtide.protocol.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
-    from lowtide.admin.cluster import Cluster
     from lowtide.admin.errors import AdminError
-    from lowtide.admin.patience import Deadline
 
 
 class ReplicaSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A replica on a disk.
 
-    `offset_lag` is how many records it is behind the high watermark (a leader's is what isn't committed).
+    `offset_lag` counts records behind the high watermark; a leader's counts uncommitted records.
     """
 
     size_bytes: int
     offset_lag: int
     is_future: bool
-    """It is being moved into this directory."""
+    """The replica is being moved into this directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
-    """A directory of a broker. `error` is None, or why it is of no use: then nothing else is known."""
+    """A log directory of a broker. With an `error` it is offline, and nothing else is known."""
 
     path: str
     error: BrokerAnsweredError | None
     replicas: Mapping[TopicPartition, ReplicaSize]
     total_bytes: int
-    """Of its volume; -1 where the broker doesn't tell (before Kafka 3.3)."""
+    """The size of its volume; -1 from brokers before Kafka 3.3."""
     usable_bytes: int
 
 
 async def describe_log_dirs(
-    cluster: Cluster,
-    brokers: Collection[BrokerId] | None,
-    partitions: Collection[TopicPartition] | None,
-    deadline: Deadline,
+    client: AdminClientBase,
+    brokers: Collection[BrokerId] | None = None,
+    *,
+    partitions: Collection[TopicPartition] | None = None,
+    timeout: float | None = None,
 ) -> dict[BrokerId, dict[str, LogDir] | AdminError]:
-    """See `AdminClient.describe_log_dirs`."""
-    topics = None
+    """Returns the log directories of brokers (default: all that are reachable) by path, with their replicas.
+
+    `partitions` limits the replicas.
+    """
+    call, topics = client.call(timeout), None
     if partitions is not None:
-        indexes: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            indexes.setdefault(topic, []).append(partition)
-        topics = [DescribableLogDirTopic(topic=name, partitions=of_topic) for name, of_topic in indexes.items()]
+        topics = [
+            DescribableLogDirTopic(topic=name, partitions=numbers)
+            for name, numbers in numbers_by_topic(partitions).items()
+        ]
 
-    async def send(broker_id: BrokerId, asked: list[BrokerId], _: int) -> Mapping[BrokerId, Outcome[dict[str, LogDir]]]:
-        async with cluster.broker(broker_id, deadline) as handle:
-            response = await handle.ask(DescribeLogDirsRequest(topics=topics))
+    async def send(broker_id: BrokerId, asked: list[BrokerId]) -> Mapping[BrokerId, Outcome[dict[str, LogDir]]]:
+        response = await call.ask(broker_id, DescribeLogDirsRequest(topics=topics))
         if response.error_code:
-            return dict.fromkeys(asked, outcome_of_error(f"broker {broker_id}", response.error_code, None))
-        found: dict[str, LogDir] = {}
-        for row in response.results:
-            replicas = {
-                TopicPartition(topic.name, replica.partition_index): ReplicaSize(
-                    size_bytes=replica.partition_size, offset_lag=replica.offset_lag, is_future=replica.is_future_key
-                )
-                for topic in row.topics
-                for replica in topic.partitions
-            }
-            error = (
-                BrokerAnsweredError(row.error_code, f"{row.log_dir} of broker {broker_id}") if row.error_code else None
-            )
-            found[row.log_dir] = LogDir(
-                path=row.log_dir,
-                error=error,
-                replicas=replicas,
-                total_bytes=row.total_bytes,
-                usable_bytes=row.usable_bytes,
-            )
-        return {broker_id: Done(found)}
+            return dict.fromkeys(asked, failure(f"broker {broker_id}", response.error_code))
+        return {broker_id: Done({row.log_dir: _log_dir(broker_id, row) for row in response.results})}
 
-    attempts = Attempts[BrokerId, dict[str, LogDir]](
-        cluster, deadline, to_a_broker(cluster, deadline, lambda broker_id: broker_id), send
+    return await call.each(
+        await call.cluster.brokers(call.deadline) if brokers is None else brokers,
+        call.to_broker(lambda broker_id: broker_id),
+        send,
+        lambda broker_id: f"the log directories of broker {broker_id}",
     )
-    await attempts.run(list(await cluster.brokers(deadline)) if brokers is None else list(brokers))
-    return attempts.results(lambda broker_id: f"the log directories of broker {broker_id}")
+
+
+def _log_dir(broker_id: BrokerId, row: Any) -> LogDir:
+    replicas = {
+        TopicPartition(topic.name, replica.partition_index): ReplicaSize(
+            size_bytes=replica.partition_size, offset_lag=replica.offset_lag, is_future=replica.is_future_key
+        )
+        for topic in row.topics
+        for replica in topic.partitions
+    }
+    what = f"{row.log_dir} of broker {broker_id}"
+    return LogDir(
+        path=row.log_dir,
+        error=BrokerAnsweredError(row.error_code, what) if row.error_code else None,
+        replicas=replicas,
+        total_bytes=row.total_bytes,
+        usable_bytes=row.usable_bytes,
+    )
 
 
 async def alter_replica_log_dirs(
-    cluster: Cluster, wanted: Mapping[tuple[BrokerId, TopicPartition], str], deadline: Deadline
+    client: AdminClientBase, wanted: Mapping[tuple[BrokerId, TopicPartition], str], *, timeout: float | None = None
 ) -> dict[tuple[BrokerId, TopicPartition], AdminError | None]:
-    """See `AdminClient.alter_replica_log_dirs`."""
+    """Begins to move replicas of brokers into log directories, given by absolute path; None means begun (KIP-113).
+
+    `describe_log_dirs` shows the progress (`is_future`). Naming the directory where the replica is cancels its move.
+    """
+    call = client.call(timeout)
+
+    def what(replica: tuple[BrokerId, TopicPartition]) -> str:
+        return f"{replica[1]} of broker {replica[0]}"
 
     async def send(
-        broker_id: BrokerId, asked: list[tuple[BrokerId, TopicPartition]], _: int
+        broker_id: BrokerId, asked: list[tuple[BrokerId, TopicPartition]]
     ) -> Mapping[tuple[BrokerId, TopicPartition], Outcome[None]]:
-        directories: dict[str, dict[str, list[int]]] = {}
+        directories: dict[str, list[TopicPartition]] = {}
         for replica in asked:
-            _broker, key = replica
-            directories.setdefault(wanted[replica], {}).setdefault(key.topic, []).append(key.partition)
+            directories.setdefault(wanted[replica], []).append(replica[1])
         request = AlterReplicaLogDirsRequest(
             dirs=[
                 AlterReplicaLogDir(
                     path=path,
-                    topics=[AlterReplicaLogDirTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
+                    topics=[
+                        AlterReplicaLogDirTopic(name=name, partitions=numbers)
+                        for name, numbers in numbers_by_topic(keys).items()
+                    ],
                 )
-                for path, topics in directories.items()
+                for path, keys in directories.items()
             ]
         )
-        async with cluster.broker(broker_id, deadline) as handle:
-            response = await handle.ask(request)
+        response = await call.ask(broker_id, request)
         found: dict[tuple[BrokerId, TopicPartition], Outcome[None]] = {}
-        for result in response.results:
-            for row in result.partitions:
-                key = TopicPartition(result.topic_name, row.partition_index)
-                subject = f"{key} of broker {broker_id}"
-                found[broker_id, key] = (
-                    outcome_of_error(subject, row.error_code, None) if row.error_code else Done(None)
-                )
+        for topic in response.results:
+            for row in topic.partitions:
+                replica = (broker_id, TopicPartition(topic.topic_name, row.partition_index))
+                found[replica] = outcome(what(replica), row)
         return found
 
-    to_broker = to_a_broker(cluster, deadline, lambda replica: replica[0])
-    attempts = Attempts[tuple[BrokerId, TopicPartition], None](cluster, deadline, to_broker, send)
-    await attempts.run(list(wanted))
-    return attempts.results(lambda replica: f"{replica[1]} of broker {replica[0]}")
+    return await call.each(wanted, call.to_broker(lambda replica: replica[0]), send, what)

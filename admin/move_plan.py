@@ -1,7 +1,7 @@
-"""Plans that give partitions other replicas: decided from what the cluster says of itself, before anything is moved.
+"""Plans reassignments of replicas from a description of the cluster, before anything is moved.
 
-A plan names only partitions whose replicas change. A replica that leaves is followed by the new one at its place, so
-the order, and with it the preferred leader's place, stays.
+A plan has only partitions whose replicas change. A new replica takes the place of the one that it replaces in the
+list, so the position of the preferred leader stays.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Replicas = tuple[BrokerId, ...]
 
 @dataclass(slots=True, kw_only=True)
 class MovePlan:
-    """Replicas before and after, and partitions that can't be moved as wished, with the reason."""
+    """Replicas before and after, and the partitions that can't be moved, with a reason."""
 
     before: dict[TopicPartition, Replicas] = field(default_factory=dict)
     after: dict[TopicPartition, Replicas] = field(default_factory=dict)
     problems: dict[TopicPartition, str] = field(default_factory=dict)
 
     def move(self, key: TopicPartition, before: Replicas, after: Replicas) -> None:
-        """Have a partition moved, if that changes anything."""
+        """Adds a partition, if its replicas change."""
         if before != after:
             self.before[key], self.after[key] = before, after
 
 
 def assignment_of(topics: Mapping[str, TopicDescription]) -> dict[TopicPartition, Replicas]:
-    """The replicas of all partitions, by topic and number."""
+    """Returns the replicas of all partitions, sorted by topic and number."""
     return {
         TopicPartition(name, number): topics[name].partitions[number].replicas
         for name in sorted(topics)
@@ -40,7 +40,7 @@ def assignment_of(topics: Mapping[str, TopicDescription]) -> dict[TopicPartition
 
 
 def to_replicas(assignment: Mapping[TopicPartition, Replicas], replicas: Sequence[BrokerId]) -> MovePlan:
-    """Give all of these partitions the same replicas."""
+    """Plans the same replicas for all of these partitions."""
     plan = MovePlan()
     for key, before in assignment.items():
         plan.move(key, before, tuple(replicas))
@@ -48,7 +48,7 @@ def to_replicas(assignment: Mapping[TopicPartition, Replicas], replicas: Sequenc
 
 
 def replaced(assignment: Mapping[TopicPartition, Replicas], old: BrokerId, new: BrokerId) -> MovePlan:
-    """Give the replicas of a broker to another one."""
+    """Plans to move the replicas of one broker to another."""
     plan = MovePlan()
     for key, before in assignment.items():
         if old in before and new in before:
@@ -59,7 +59,7 @@ def replaced(assignment: Mapping[TopicPartition, Replicas], old: BrokerId, new: 
 
 
 def drained(assignment: Mapping[TopicPartition, Replicas], leaving: BrokerId, brokers: Collection[Broker]) -> MovePlan:
-    """Give the replicas of a broker to the others: to racks that have no replica of the partition first, then to those with fewest."""
+    """Plans to move a broker's replicas: first to racks without a replica, then to brokers with the fewest replicas."""
     plan = MovePlan()
     loads = Counter(broker_id for replicas in assignment.values() for broker_id in replicas)
     racks = {broker.broker_id: broker.rack for broker in brokers}
@@ -70,7 +70,7 @@ def drained(assignment: Mapping[TopicPartition, Replicas], leaving: BrokerId, br
         used = {racks.get(broker_id) for broker_id in before if broker_id != leaving} - {None}
         candidates = [broker_id for broker_id in able if broker_id not in before]
         if not candidates:
-            plan.problems[key] = "every other broker has a replica of it already, or is away: start another one first"
+            plan.problems[key] = "every other broker has a replica of it, or is fenced: start another broker first"
             continue
         chosen = min(candidates, key=lambda broker_id: (racks[broker_id] in used, loads[broker_id], broker_id))
         loads[chosen] += 1

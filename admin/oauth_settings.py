@@ -1,6 +1,6 @@
-"""Where a client gets its tokens for OAUTHBEARER from, by the keys of Kafka's clients and of librdkafka.
+"""Settings for the tokens of OAUTHBEARER, with the keys of Kafka's clients and of librdkafka.
 
-Loaded where that mechanism is chosen, and nowhere else. Sources: KIP-768, KIP-1139, the list of librdkafka's settings.
+Imported only if a client uses this mechanism. Sources: KIP-768, KIP-1139, the list of librdkafka's settings.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lowtide.admin.given import Given, SettingsError
+from lowtide.admin.client_properties import ClientProperties, SettingsError
 from lowtide.protocol.jaas import JaasError, parse_jaas
 from lowtide.runtime.https import UrlError, parse_url
 from lowtide.runtime.tls import TlsSettings
@@ -32,8 +32,8 @@ _OPTIONS: Final = (
 )
 
 
-def token_source(given: Given) -> TokenSource:
-    """Errors: SettingsError for what can't be, or is missing."""
+def token_source(given: ClientProperties) -> TokenSource:
+    """Reads where tokens come from. Errors: SettingsError for invalid or missing settings."""
     given.choice("sasl.login.callback.handler.class", _HANDLERS)
     given.choice("sasl.oauthbearer.method", ("oidc",))
     given.choice("sasl.oauthbearer.grant.type", ("client_credentials",))
@@ -41,16 +41,15 @@ def token_source(given: Given) -> TokenSource:
     options = _options(given)
     text = given.get(URL)
     if not text:
-        message = (
-            f"sasl.mechanism is OAUTHBEARER: {URL} must say where tokens come from, as file:/path or https://host/path."
+        raise SettingsError(
+            f"sasl.mechanism is OAUTHBEARER: {URL} must give the source of tokens, as file:/path or https://host/path."
         )
-        raise SettingsError(message)
     try:
         url = parse_url(text)
     except UrlError as error:
         raise given.error(URL, f"it {error}") from None
     if retriever in _RETRIEVERS[1:] and (retriever == _FILE) != url.is_file:
-        raise given.error(RETRIEVER, f"it doesn't fit {URL}, which is {text!r}")
+        raise given.error(RETRIEVER, f"it does not fit {URL}, which is {text!r}")
     client_id = given.get("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id") or options.get(
         "clientId", ""
     )
@@ -59,11 +58,10 @@ def token_source(given: Given) -> TokenSource:
     )
     secret = secret or options.get("clientSecret", "")
     if not url.is_file and not (client_id and secret):
-        message = (
-            "sasl.mechanism is OAUTHBEARER: sasl.oauthbearer.client.credentials.client.id and .client.secret (or clientId and clientSecret "
-            f"of {JAAS}) must say whom the endpoint gives tokens to."
+        raise SettingsError(
+            "sasl.mechanism is OAUTHBEARER: sasl.oauthbearer.client.credentials.client.id and .client.secret "
+            f"(or clientId and clientSecret of {JAAS}) must identify the client to the endpoint."
         )
-        raise SettingsError(message)
     return TokenSource(
         url=url,
         client_id=client_id,
@@ -76,8 +74,8 @@ def token_source(given: Given) -> TokenSource:
     )
 
 
-def _options(given: Given) -> Mapping[str, str]:
-    """The options of the login module, if there is one. Errors: SettingsError."""
+def _options(given: ClientProperties) -> Mapping[str, str]:
+    """Returns the options of the login module, if there is one. Errors: SettingsError."""
     text = given.get(JAAS)
     if text is None:
         return {}
@@ -89,7 +87,7 @@ def _options(given: Given) -> Mapping[str, str]:
         raise given.error(JAAS, f"its module is {module.name}, but sasl.mechanism is OAUTHBEARER", secret=True)
     strange = sorted(module.options.keys() - set(_OPTIONS))
     if strange:
-        raise given.error(JAAS, f"it has the option {strange[0]}, and allowed are {', '.join(_OPTIONS)}", secret=True)
+        raise given.error(JAAS, f"it has the option {strange[0]}: allowed are {', '.join(_OPTIONS)}", secret=True)
     if module.options.get("ssl.truststore.location") and module.options.get("ssl.truststore.type") != "PEM":
-        raise given.error(JAAS, "its trust store is not PEM, which is what can be read", secret=True)
+        raise given.error(JAAS, "its trust store is not PEM, the only readable format", secret=True)
     return module.options

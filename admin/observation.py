@@ -1,8 +1,9 @@
-"""What only brokers of Lowtide can tell: deletes that wait, segments and what keeps them (docs/adr/0008-requests-of-our-own.md).
+"""Calls that only Lowtide's brokers answer: pending deletes, segments, history and health.
 
-The requests are not advertised, so there is no version to choose. A broker that does not know one closes the connection, and so does one
-that dies or stops. It is asked again on a new connection, on which it has answered which versions it speaks: one that closes that too, at
-the same request, doesn't know it (UnsupportedVersionError). No other request uses these connections.
+ApiVersions does not list these requests (docs/adr/0008-requests-of-our-own.md), so they have one version. A broker that
+does not know a request closes the connection; so does a broker that dies or stops. The client repeats the request on
+new connections, on each of which the broker has answered ApiVersions first. A broker that closes several in a row does
+not know the request (UnsupportedVersionError). No other request uses these connections.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.admin.anywhere import outcome_of_error, to_a_broker
-from lowtide.admin.attempts import Attempts, Done, Outcome
+from lowtide.admin.attempts import Done, Outcome
+from lowtide.admin.call import AdminCall, AdminClientBase, failure, numbers_by_topic, partition_rows
 from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError, UnsupportedVersionError
-from lowtide.admin.leaders import Leaders
+from lowtide.admin.leaders import LeaderFinder
 from lowtide.admin.retained import sentence
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
 from lowtide.protocol.messages.describe_health import DescribeHealthRequest, DescribeHealthResponse
@@ -28,28 +29,23 @@ from lowtide.protocol.messages.describe_segments import (
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from lowtide.admin.cluster import Cluster
     from lowtide.admin.errors import AdminError
-    from lowtide.admin.patience import Deadline
     from lowtide.protocol.schema import ApiMessage
 
 PARTITIONS_PER_REQUEST: Final = 100
-"""As many as a broker describes at once with their segments."""
+"""A broker describes the segments of at most so many partitions at once."""
 
 HISTORIES_PER_REQUEST: Final = 200
 
 _VERSION: Final = 0
 
 HANG_UPS: Final = 3
-"""So often in a row a broker ends the connection at a request that it doesn't know. One that dies does so once, and is away then."""
+"""After so many closed connections in a row a broker does not know the request. One that dies closes only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSegments:
-    """The segments of a partition, as its leader has them.
-
-    Times are the leader's clock, in milliseconds; -1 is not known.
-    """
+    """The segments of a partition on its leader. Times are the leader's, in milliseconds; -1 is unknown."""
 
     leader: BrokerId
     checked_at_ms: int
@@ -58,151 +54,159 @@ class PartitionSegments:
 
     @property
     def explanation(self) -> str:
-        """What keeps the oldest segment, and when it goes, in a sentence without a full stop."""
+        """A sentence without a full stop: why the oldest segment is kept, and when it will be deleted."""
         return sentence(self.described.retained, self.checked_at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionHistory:
-    """A partition as a broker has sampled it, the oldest sample first; `interval_ms` apart where something changed."""
+class ReplicaHistory:
+    """Samples of a replica, the oldest first. They are `interval_ms` apart; unchanged ones are left out."""
 
     interval_ms: int
     samples: Sequence[LogSample]
 
 
-async def ask_lowtide(cluster: Cluster, broker_id: BrokerId, request: ApiMessage, deadline: Deadline) -> Any:
-    """The answer of a broker to a request that only Lowtide has.
+async def ask_lowtide(call: AdminCall, broker_id: BrokerId, request: ApiMessage) -> Any:
+    """Returns a broker's answer to a request that only Lowtide has.
 
-    Errors: UnsupportedVersionError where it closes `HANG_UPS` connections in a row instead; ConnectionFailedError,
-    which may pass.
+    Errors: UnsupportedVersionError if the broker closes `HANG_UPS` connections in a row; ConnectionFailedError, which
+    may be temporary.
     """
     for hang_ups in count(1):
         try:
-            async with cluster.broker(broker_id, deadline, waits=True) as handle:
+            async with call.cluster.broker(broker_id, call.deadline, waits=True) as handle:
                 return await handle.ask_in(request, _VERSION)
         except ConnectionFailedError as error:
-            if not error.hung_up or not deadline.remaining_ms():
+            if not error.hung_up or not call.deadline.remaining_ms():
                 raise
             if hang_ups == HANG_UPS:
-                raise UnsupportedVersionError(_not_known(broker_id, request)) from error
-        await cluster.rest(hang_ups, deadline)
+                name = type(request).__name__.removesuffix("Request")
+                raise UnsupportedVersionError(
+                    f"broker {broker_id} does not answer {name}: it has closed {HANG_UPS} connections in a row at this "
+                    "request. Apache Kafka and older versions of Lowtide do not know it"
+                ) from error
+        await call.cluster.rest(hang_ups, call.deadline)
     return None
 
 
-def _not_known(broker_id: BrokerId, request: ApiMessage) -> str:
-    name = type(request).__name__.removesuffix("Request")
-    what = f"broker {broker_id} doesn't answer {name}: it has closed {HANG_UPS} connections in a row at this request"
-    return f"{what}, as a broker does that doesn't know it (Apache Kafka, or an older Lowtide)"
+async def _of_brokers(
+    call: AdminCall, brokers: Collection[BrokerId] | None, request: ApiMessage, what: str
+) -> dict[BrokerId, Any]:
+    """Returns the answers of brokers; None asks all that are reachable."""
+
+    async def send(broker_id: BrokerId, asked: list[BrokerId]) -> Mapping[BrokerId, Outcome[Any]]:
+        response = await ask_lowtide(call, broker_id, request)
+        if response.error_code:
+            return dict.fromkeys(asked, failure(f"broker {broker_id}", response.error_code))
+        return {broker_id: Done(response)}
+
+    asked = await call.cluster.brokers(call.deadline) if brokers is None else brokers
+    return await call.each(asked, call.to_broker(lambda each: each), send, lambda each: f"{what} broker {each}")
 
 
 async def describe_deletes(
-    cluster: Cluster, brokers: Collection[BrokerId] | None, request: DescribeDeletesRequest, deadline: Deadline
+    client: AdminClientBase,
+    brokers: Collection[BrokerId] | None = None,
+    *,
+    waiting_max: int = 1_000,
+    finished_max: int = 1_000,
+    after_number: int = 0,
+    timeout: float | None = None,
 ) -> dict[BrokerId, DescribeDeletesResponse | AdminError]:
-    """See `AdminClient.describe_deletes`."""
-    return await _of_brokers(cluster, brokers, request, "the deletes at", deadline)
+    """Returns the pending and the last finished deletes of records at brokers (default: all that are reachable).
 
-
-async def _of_brokers(
-    cluster: Cluster, brokers: Collection[BrokerId] | None, request: ApiMessage, what: str, deadline: Deadline
-) -> dict[BrokerId, Any]:
-    """The answers of brokers, of all that can be reached without any."""
-
-    async def send(broker_id: BrokerId, asked: list[BrokerId], _: int) -> Mapping[BrokerId, Outcome[Any]]:
-        response = await ask_lowtide(cluster, broker_id, request, deadline)
-        if response.error_code:
-            return dict.fromkeys(asked, outcome_of_error(f"broker {broker_id}", response.error_code, None))
-        return {broker_id: Done(response)}
-
-    attempts = Attempts[BrokerId, Any](
-        cluster, deadline, to_a_broker(cluster, deadline, lambda broker_id: broker_id), send
-    )
-    await attempts.run(list(await cluster.brokers(deadline)) if brokers is None else list(brokers))
-    return attempts.results(lambda broker_id: f"{what} broker {broker_id}")
+    `after_number` leaves out finished deletes up to this number: pass the `last_number` of the broker's last answer.
+    UnsupportedVersionError for brokers other than Lowtide's.
+    """
+    request = DescribeDeletesRequest(waiting_max=waiting_max, finished_max=finished_max, after_number=after_number)
+    return await _of_brokers(client.call(timeout), brokers, request, "the deletes at")
 
 
 async def describe_health(
-    cluster: Cluster, brokers: Collection[BrokerId] | None, deadline: Deadline
+    client: AdminClientBase, brokers: Collection[BrokerId] | None = None, *, timeout: float | None = None
 ) -> dict[BrokerId, DescribeHealthResponse | AdminError]:
-    """See `AdminClient.describe_health`."""
-    return await _of_brokers(cluster, brokers, DescribeHealthRequest(), "the health of", deadline)
+    """Returns the event-loop lag and the disk usage (live, deleted, free) of brokers (default: all that are reachable).
+
+    UnsupportedVersionError for brokers other than Lowtide's.
+    """
+    return await _of_brokers(client.call(timeout), brokers, DescribeHealthRequest(), "the health of")
 
 
 async def describe_history(
-    cluster: Cluster, broker_id: BrokerId, partitions: Collection[TopicPartition], after_ms: int, deadline: Deadline
-) -> dict[TopicPartition, PartitionHistory | AdminError]:
-    """See `AdminClient.describe_history`."""
-    await cluster.brokers(deadline)
-    found: dict[TopicPartition, PartitionHistory | AdminError] = {}
+    client: AdminClientBase,
+    broker_id: BrokerId,
+    partitions: Collection[TopicPartition],
+    *,
+    after_ms: int = 0,
+    timeout: float | None = None,
+) -> dict[TopicPartition, ReplicaHistory | AdminError]:
+    """Returns log start, log end and size of a broker's replicas over the last hour, or after a wall-clock time.
+
+    Errors: UnsupportedVersionError for brokers other than Lowtide's; ConnectionFailedError.
+    """
+    call = client.call(timeout)
+    await call.cluster.brokers(call.deadline)
+    found: dict[TopicPartition, ReplicaHistory | AdminError] = {}
     wanted = list(dict.fromkeys(partitions))
     for start in range(0, len(wanted), HISTORIES_PER_REQUEST):
-        topics = [
-            DescribeHistoryTopic(name=name, partitions=numbers)
-            for name, numbers in _by_topic(wanted[start : start + HISTORIES_PER_REQUEST]).items()
-        ]
-        response = await ask_lowtide(
-            cluster, broker_id, DescribeHistoryRequest(topics=topics, after_ms=after_ms), deadline
-        )
+        some = numbers_by_topic(wanted[start : start + HISTORIES_PER_REQUEST])
+        topics = [DescribeHistoryTopic(name=name, partitions=numbers) for name, numbers in some.items()]
+        response = await ask_lowtide(call, broker_id, DescribeHistoryRequest(topics=topics, after_ms=after_ms))
         if response.error_code:
-            raise BrokerAnsweredError(response.error_code, f"broker {broker_id} doesn't tell its history")
-        for topic in response.topics:
-            for row in topic.partitions:
-                key = TopicPartition(topic.name, row.partition_index)
-                error = BrokerAnsweredError(row.error_code, f"{key} at broker {broker_id}") if row.error_code else None
-                found[key] = error or PartitionHistory(interval_ms=response.interval_ms, samples=row.samples)
+            raise BrokerAnsweredError(response.error_code, f"the history of broker {broker_id}")
+        for key, row in partition_rows(response.topics):
+            error = BrokerAnsweredError(row.error_code, f"{key} at broker {broker_id}") if row.error_code else None
+            found[key] = error or ReplicaHistory(interval_ms=response.interval_ms, samples=row.samples)
     return found
 
 
-def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        topics.setdefault(topic, []).append(number)
-    return topics
-
-
 async def describe_segments(
-    cluster: Cluster,
+    client: AdminClientBase,
     partitions: Collection[TopicPartition],
-    segments_max: int,
-    first_offset: Offset,
-    deadline: Deadline,
+    *,
+    segments_max: int = 1_000,
+    first_offset: Offset = 0,
+    timeout: float | None = None,
 ) -> dict[TopicPartition, PartitionSegments | AdminError]:
-    """See `AdminClient.describe_segments`."""
-    leaders = Leaders(cluster, deadline)
+    """Returns the segments and replicas of partitions, and what each retention rule keeps.
+
+    At most `segments_max` segments of each partition that end above `first_offset`, the oldest first.
+    UnsupportedVersionError where the leader is not Lowtide's.
+    """
+    call = client.call(timeout)
+    leaders = LeaderFinder(call)
 
     async def ask(
         broker_id: BrokerId, some: list[TopicPartition]
     ) -> Mapping[TopicPartition, Outcome[PartitionSegments]]:
-        rows = [DescribeSegmentsTopic(name=name, partitions=numbers) for name, numbers in _by_topic(some).items()]
+        rows = [
+            DescribeSegmentsTopic(name=name, partitions=numbers) for name, numbers in numbers_by_topic(some).items()
+        ]
         request = DescribeSegmentsRequest(topics=rows, segments_max=segments_max, first_offset=first_offset)
-        response = await ask_lowtide(cluster, broker_id, request, deadline)
+        response = await ask_lowtide(call, broker_id, request)
         if response.error_code:
-            return dict.fromkeys(some, outcome_of_error(f"broker {broker_id}", response.error_code, None))
+            return dict.fromkeys(some, failure(f"broker {broker_id}", response.error_code))
         found: dict[TopicPartition, Outcome[PartitionSegments]] = {}
-        for topic in response.topics:
-            for row in topic.partitions:
-                key = TopicPartition(topic.name, row.partition_index)
-                found[key] = (
-                    leaders.on_error(key, row.error_code, "its leader doesn't describe its segments")
-                    if row.error_code
-                    else Done(
-                        PartitionSegments(
-                            leader=broker_id,
-                            checked_at_ms=response.checked_at_ms,
-                            next_check_at_ms=response.next_check_at_ms,
-                            described=row,
-                        )
+        for key, row in partition_rows(response.topics):
+            if row.error_code:
+                found[key] = leaders.on_error(key, row.error_code, "its leader did not describe its segments")
+            else:
+                found[key] = Done(
+                    PartitionSegments(
+                        leader=broker_id,
+                        checked_at_ms=response.checked_at_ms,
+                        next_check_at_ms=response.next_check_at_ms,
+                        described=row,
                     )
                 )
         return found
 
     async def send(
-        broker_id: BrokerId, asked: list[TopicPartition], _: int
+        broker_id: BrokerId, asked: list[TopicPartition]
     ) -> Mapping[TopicPartition, Outcome[PartitionSegments]]:
         found: dict[TopicPartition, Outcome[PartitionSegments]] = {}
         for start in range(0, len(asked), PARTITIONS_PER_REQUEST):
             found.update(await ask(broker_id, asked[start : start + PARTITIONS_PER_REQUEST]))
         return found
 
-    attempts = Attempts[TopicPartition, PartitionSegments](cluster, deadline, leaders.locate, send)
-    await attempts.run(list(dict.fromkeys(partitions)))
-    return attempts.results(lambda key: f"the segments of {key}")
+    return await call.each(partitions, leaders.locate, send, lambda key: f"the segments of {key}")

@@ -1,38 +1,38 @@
-"""How long a call may take."""
+"""The deadline of a call."""
 
 from __future__ import annotations
 
 from lowtide.runtime.clock import Clock
 
-WAITING_TOLD_MS = 3000
-"""After so long a person wonders whether a call still does anything."""
+LOG_AFTER_MS = 3000
+"""After so long the client logs that a call continues."""
 
 
 class Deadline:
-    """The moment by which a call has to end. `timeout_ms` is what it was given at first, for sentences."""
+    """The time by which a call ends. `timeout_ms` is the original timeout, for messages."""
 
-    __slots__ = ("_at_ms", "_begun_ms", "_clock", "_told", "timeout_ms")
+    __slots__ = ("_at_ms", "_begun_ms", "_clock", "_is_logged", "timeout_ms")
 
     def __init__(self, clock: Clock, timeout_ms: int) -> None:
         self._clock = clock
         self._begun_ms = clock.monotonic_ms()
         self._at_ms = self._begun_ms + timeout_ms
         self.timeout_ms = timeout_ms
-        self._told = False
+        self._is_logged = False
 
-    def is_to_be_told(self) -> bool:
-        """Whether it is time to log that the call continues; once."""
-        if self._told or self._clock.monotonic_ms() - self._begun_ms < WAITING_TOLD_MS:
+    def log_is_due(self) -> bool:
+        """Returns once whether it is time to log that the call continues."""
+        if self._is_logged or self._clock.monotonic_ms() - self._begun_ms < LOG_AFTER_MS:
             return False
-        self._told = True
+        self._is_logged = True
         return True
 
     def remaining_ms(self) -> int:
-        """Never negative."""
+        """Returns the remaining time, never less than 0."""
         return max(0, self._at_ms - self._clock.monotonic_ms())
 
     def earlier(self, by_ms: int) -> Deadline:
-        """A deadline `by_ms` before this one, of which sentences tell the same timeout."""
+        """Returns a deadline `by_ms` before this one, with the same timeout in messages."""
         made = Deadline(self._clock, 0)
         made._at_ms, made._begun_ms, made.timeout_ms = self._at_ms - by_ms, self._begun_ms, self.timeout_ms
         return made

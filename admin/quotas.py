@@ -1,15 +1,14 @@
-"""Quotas of users, client ids and addresses: what is set, and changes of it (KIP-546)."""
+"""Quotas of users, client ids and addresses: describes and changes them (KIP-546)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.admin.anywhere import outcome_of_error, to_a_broker
-from lowtide.admin.attempts import Attempts, Done, Outcome
-from lowtide.admin.cluster import raise_for_error
+from lowtide.admin.attempts import Outcome
+from lowtide.admin.call import AdminClientBase, outcome
 from lowtide.protocol.messages.alter_client_quotas import (
     AlterClientQuotasEntry,
     AlterClientQuotasOperation,
@@ -19,17 +18,15 @@ from lowtide.protocol.messages.alter_client_quotas import (
 from lowtide.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 
 if TYPE_CHECKING:
-    from lowtide.admin.cluster import BrokerHandle, Cluster
     from lowtide.admin.errors import AdminError
-    from lowtide.admin.patience import Deadline
     from lowtide.protocol.types import BrokerId
 
 
 class Default(Enum):
-    """In place of a name."""
+    """Stands in the place of a name."""
 
     DEFAULT = "<default>"
-    """Every user, client id or address that has no quota by its name."""
+    """Every user, client id or address that has no quota of its own."""
 
 
 DEFAULT_NAME: Final = Default.DEFAULT
@@ -37,7 +34,7 @@ DEFAULT_NAME: Final = Default.DEFAULT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntity:
-    """On what a quota is set: a user, a client id, a client id of a user, or an address; None does not matter."""
+    """A user, a client id, a client id of a user, or an address that has quotas."""
 
     user: str | Default | None = None
     client_id: str | Default | None = None
@@ -48,44 +45,44 @@ class QuotaEntity:
 
     @property
     def pairs(self) -> list[tuple[str, str | None]]:
-        """As Kafka has it: types with names, None for the default."""
+        """Kafka's form: types with names, None for the default."""
         named = (("user", self.user), ("client-id", self.client_id), ("ip", self.ip))
         return [(kind, None if isinstance(name, Default) else name) for kind, name in named if name is not None]
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str | None]]) -> QuotaEntity:
-        """The inverse of `pairs`; a type that is not known is left out."""
+        """Returns the entity of some pairs. Unknown types are ignored."""
         names = {kind: DEFAULT_NAME if name is None else name for kind, name in pairs}
         return cls(user=names.get("user"), client_id=names.get("client-id"), ip=names.get("ip"))
 
 
-async def describe_quotas(cluster: Cluster, deadline: Deadline) -> dict[QuotaEntity, dict[str, float]]:
-    """See `AdminClient.describe_quotas`."""
+async def describe_quotas(
+    client: AdminClientBase, *, timeout: float | None = None
+) -> dict[QuotaEntity, dict[str, float]]:
+    """Returns all quotas that are set on users, client ids and addresses."""
+    request = DescribeClientQuotasRequest(components=[], strict=False)
+    response = await client.call(timeout).ask_any(request, "the quotas")
+    return {_entity(row): {value.key: value.value for value in row.values} for row in response.entries or ()}
 
-    async def ask(handle: BrokerHandle) -> dict[QuotaEntity, dict[str, float]]:
-        response = await handle.ask(DescribeClientQuotasRequest(components=[], strict=False))
-        raise_for_error(handle, response, "the quotas")
-        return {
-            QuotaEntity.of((part.entity_type, part.entity_name) for part in row.entity): {
-                value.key: value.value for value in row.values
-            }
-            for row in response.entries or ()
-        }
 
-    quotas: dict[QuotaEntity, dict[str, float]] = await cluster.ask_any(ask, deadline)
-    return quotas
+def _entity(row: Any) -> QuotaEntity:
+    return QuotaEntity.of((part.entity_type, part.entity_name) for part in row.entity)
 
 
 async def alter_quotas(
-    cluster: Cluster,
+    client: AdminClientBase,
     changes: Mapping[QuotaEntity, Mapping[str, float | None]],
-    deadline: Deadline,
     *,
     validate_only: bool = False,
+    timeout: float | None = None,
 ) -> dict[QuotaEntity, AdminError | None]:
-    """See `AdminClient.alter_quotas`."""
+    """Sets quotas by key, and removes those whose limit is None; other keys stay.
 
-    async def send(broker_id: BrokerId, asked: list[QuotaEntity], _: int) -> Mapping[QuotaEntity, Outcome[None]]:
+    All changes of an entity apply, or none.
+    """
+    call = client.call(timeout)
+
+    async def send(broker_id: BrokerId, asked: list[QuotaEntity]) -> Mapping[QuotaEntity, Outcome[None]]:
         rows = [
             AlterClientQuotasEntry(
                 entity=[AlteredQuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity.pairs],
@@ -98,16 +95,7 @@ async def alter_quotas(
             )
             for entity in asked
         ]
-        async with cluster.broker(broker_id, deadline) as handle:
-            response = await handle.ask(AlterClientQuotasRequest(entries=rows, validate_only=validate_only))
-        found: dict[QuotaEntity, Outcome[None]] = {}
-        for row in response.entries:
-            entity = QuotaEntity.of((part.entity_type, part.entity_name) for part in row.entity)
-            found[entity] = (
-                outcome_of_error(entity, row.error_code, row.error_message) if row.error_code else Done(None)
-            )
-        return found
+        response = await call.ask(broker_id, AlterClientQuotasRequest(entries=rows, validate_only=validate_only))
+        return {_entity(row): outcome(_entity(row), row) for row in response.entries}
 
-    attempts = Attempts[QuotaEntity, None](cluster, deadline, to_a_broker(cluster, deadline), send)
-    await attempts.run(list(changes))
-    return attempts.results(lambda entity: f"the quotas of {entity}")
+    return await call.each(changes, call.to_broker(), send, lambda entity: f"the quotas of {entity}")

@@ -1,97 +1,85 @@
-"""Some records of a partition, as its leader has them: for looking at, not for consuming."""
+"""Fetches some records of a partition from its leader, to inspect them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from lowtide.admin.anywhere import wait_ms as longest_wait_ms
-from lowtide.admin.attempts import Attempts, Done, Outcome, Retry
-from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
-from lowtide.admin.leaders import Leaders
+from lowtide.admin.attempts import Done, Outcome, RetryLater
+from lowtide.admin.call import AdminClientBase
+from lowtide.admin.errors import BrokerAnsweredError, code_name
+from lowtide.admin.leaders import LeaderFinder
 from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.types import BrokerId, Offset, ProducerId, TopicPartition
 
-if TYPE_CHECKING:
-    from lowtide.admin.cluster import Cluster
-    from lowtide.admin.patience import Deadline
-
 NAMES_UNTIL: Final = 12
-"""From version 13 on, Fetch takes topic ids instead of names."""
+"""The last version of Fetch with topic names; later ones have topic ids."""
 
 FETCH_BYTES: Final = 1 << 20
-"""What is asked for unless the caller says otherwise: Kafka's `max.partition.fetch.bytes`. A first batch that is larger comes whole."""
+"""Kafka's default of `max.partition.fetch.bytes`. A larger first batch is returned whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedRecords:
-    """Batches in their binary form, one after the other; the first may begin below the offset that was asked for, the last may be cut."""
+    """Record batches in binary form. The first batch may begin below the requested offset, the last one may be cut."""
 
     records: bytes | memoryview
     log_start_offset: Offset
-    """Exclusive ends are the two others, where the broker tells them; else -1."""
+    """The first readable offset. The high watermark and the last stable offset are exclusive ends. All are -1 if
+    unknown."""
     high_watermark: Offset
     last_stable_offset: Offset
     aborted: tuple[tuple[ProducerId, Offset], ...]
-    """Producers, and the first offset of each transaction of theirs that was aborted, for who reads committed records only."""
+    """With `read_committed`: the producer and the first offset of each aborted transaction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchOptions:
-    """How a fetch reads: about how many bytes, how long it waits for any, and whether what transactions left open or aborted is hidden."""
-
-    max_bytes: int = FETCH_BYTES
-    wait_ms: int = 0
-    read_committed: bool = False
-
-
-async def fetch_records(
-    cluster: Cluster, partition: TopicPartition, offset: Offset, options: FetchOptions, deadline: Deadline
+async def fetch_records(  # noqa: PLR0913 - a method of the client
+    client: AdminClientBase,
+    partition: TopicPartition,
+    offset: Offset,
+    *,
+    max_bytes: int = FETCH_BYTES,
+    wait_ms: int = 0,
+    read_committed: bool = False,
+    timeout: float | None = None,
 ) -> FetchedRecords:
-    """See `AdminClient.fetch_records`."""
-    leaders = Leaders(cluster, deadline)
+    """Fetches about `max_bytes` of record batches from `offset` on.
 
-    async def send(
-        broker_id: BrokerId, _: list[TopicPartition], __: int
-    ) -> Mapping[TopicPartition, Outcome[FetchedRecords]]:
-        row = FetchPartition(partition=partition.partition, fetch_offset=offset, partition_max_bytes=options.max_bytes)
+    The broker waits up to `wait_ms` for the first record. `protocol.records` reads the batches. With `read_committed`
+    the fetch ends at the last stable offset. Errors: BrokerAnsweredError, such as OFFSET_OUT_OF_RANGE;
+    DeadlineExceededError.
+    """
+    call = client.call(timeout)
+    leaders, what = LeaderFinder(call), f"{partition}: records from offset {offset} on"
+
+    async def send(broker_id: BrokerId, _: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[FetchedRecords]]:
+        row = FetchPartition(partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         request = FetchRequest(
-            max_wait_ms=min(options.wait_ms, longest_wait_ms(cluster, deadline)),
-            min_bytes=1 if options.wait_ms else 0,
-            max_bytes=options.max_bytes,
-            isolation_level=int(options.read_committed),
+            max_wait_ms=min(wait_ms, call.wait_ms()),
+            min_bytes=1 if wait_ms else 0,
+            max_bytes=max_bytes,
+            isolation_level=int(read_committed),
             topics=[FetchTopic(topic=partition.topic, partitions=[row])],
         )
-        async with cluster.broker(broker_id, deadline, waits=True) as handle:
-            response = await handle.ask(request, at_most=NAMES_UNTIL)
+        response = await call.ask(broker_id, request, waits=True, at_most=NAMES_UNTIL)
         if response.error_code:
-            return {partition: Retry(code_name(response.error_code))}
+            return {partition: RetryLater(code_name(response.error_code))}
         found = response.responses[0].partitions[0] if response.responses and response.responses[0].partitions else None
         if found is None:
             return {}
+        if is_retriable(found.error_code):
+            return {partition: leaders.on_error(partition, found.error_code, "its leader returned no records")}
         if found.error_code:
-            if is_retriable(found.error_code):
-                return {partition: leaders.on_error(partition, found.error_code, "its leader doesn't give records")}
-            return {
-                partition: BrokerAnsweredError(found.error_code, f"{partition}: no records from offset {offset} on")
-            }
-        return {
-            partition: Done(
-                FetchedRecords(
-                    records=found.records if found.records is not None else b"",
-                    log_start_offset=found.log_start_offset,
-                    high_watermark=found.high_watermark,
-                    last_stable_offset=found.last_stable_offset,
-                    aborted=tuple((row.producer_id, row.first_offset) for row in found.aborted_transactions or ()),
-                )
-            )
-        }
+            return {partition: BrokerAnsweredError(found.error_code, what)}
+        records = FetchedRecords(
+            records=found.records if found.records is not None else b"",
+            log_start_offset=found.log_start_offset,
+            high_watermark=found.high_watermark,
+            last_stable_offset=found.last_stable_offset,
+            aborted=tuple((row.producer_id, row.first_offset) for row in found.aborted_transactions or ()),
+        )
+        return {partition: Done(records)}
 
-    attempts = Attempts[TopicPartition, FetchedRecords](cluster, deadline, leaders.locate, send)
-    await attempts.run([partition])
-    outcome = attempts.results(lambda _: f"{partition}: records from offset {offset} on")[partition]
-    if isinstance(outcome, AdminError):
-        raise outcome
-    return outcome
+    return await call.single(partition, leaders.locate, send, lambda _: what)

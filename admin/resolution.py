@@ -1,14 +1,13 @@
-"""From what a delete was asked for to offsets: -1, times and groups are looked up once, before anything is deleted.
+"""Resolves the targets of a delete (-1, times, groups) to offsets, once, before anything is deleted.
 
-Any doubt means that nothing of the partition is deleted:
+Nothing of a partition is deleted if its target is in doubt:
 
-* a group without a commit for it (a share group: without a start), or one whose offsets are not known;
-* a commit of a leader epoch that is above the partition's: it is of a topic of this name that is gone;
-* a time that no record seems to reach, unless the largest timestamp confirms it: Kafka may answer "none" although there is one, when
-  records below the log start are the newest of their segment.
+* a group has no commit for it (a share group: no start offset), or its offsets are unknown;
+* a commit has a higher leader epoch than the partition: it belongs to a deleted topic of the same name;
+* no record reaches a time, and the largest timestamp does not confirm that. Kafka may answer "none" although a record
+  exists, if the newest records of its segment are below the log start.
 
-Everything is looked up in the order that errs towards keeping: the end of the log before the time, so that what comes
-meanwhile stays.
+The end of the log is looked up before the time, so that records which arrive meanwhile stay.
 """
 
 from __future__ import annotations
@@ -19,22 +18,21 @@ from typing import TYPE_CHECKING
 from lowtide.admin.cluster_view import PartitionDescription
 from lowtide.admin.deletion import Committed, DeleteFacts, DeleteRecordsError, DeleteStage, DeleteTarget
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
-from lowtide.admin.group_offsets import CommittedOffset, GroupOffsets, list_group_offsets
-from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp, list_offsets
-from lowtide.admin.share_groups import ShareOffset, is_no_share_group, list_share_group_offsets
+from lowtide.admin.group_offsets import CommittedOffset, GroupOffsets, committed_offsets_of
+from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp, offsets_at
+from lowtide.admin.share_groups import ShareOffset, is_no_share_group, share_offsets_of
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from lowtide.admin.cluster import Cluster
+    from lowtide.admin.call import AdminCall
     from lowtide.admin.cluster_view import ClusterView
-    from lowtide.admin.patience import Deadline
 
 
-class Resolved(dict[TopicPartition, "Offset | DeleteRecordsError"]):
-    """Each partition's offset (0 or more, exclusive), or why there is none."""
+class ResolvedTargets(dict[TopicPartition, "Offset | DeleteRecordsError"]):
+    """Each partition's offset (0 or more, exclusive), or its error."""
 
     def fail(self, partition: TopicPartition, reason: object) -> None:
-        """Nothing of this partition is deleted."""
+        """Keeps the error of a partition: nothing of it is deleted."""
         facts = DeleteFacts(code=reason.code) if isinstance(reason, BrokerAnsweredError) else None
         self[partition] = DeleteRecordsError(
             partition, DeleteStage.RESOLVING, str(reason).removeprefix(f"{partition}: "), facts
@@ -42,21 +40,21 @@ class Resolved(dict[TopicPartition, "Offset | DeleteRecordsError"]):
 
 
 def needs_looking_up(target: DeleteTarget) -> bool:
-    """Whether a target isn't an offset yet."""
+    """Returns whether a target must be resolved to an offset."""
     return not isinstance(target, int) or target < 0
 
 
 async def resolve(
-    cluster: Cluster, targets: Mapping[TopicPartition, DeleteTarget], view: ClusterView, deadline: Deadline
-) -> Resolved:
-    """The offset of each target. `view` is that of the call's beginning. Errors: AuthenticationFailedError."""
-    resolved = Resolved(
+    call: AdminCall, targets: Mapping[TopicPartition, DeleteTarget], view: ClusterView
+) -> ResolvedTargets:
+    """Returns the offset of each target. `view` is from the call's beginning. Errors: AuthenticationFailedError."""
+    resolved = ResolvedTargets(
         {partition: target for partition, target in targets.items() if isinstance(target, int) and target >= 0}
     )
     times = {partition: target for partition, target in targets.items() if isinstance(target, Timestamp)}
     groups = {partition: target for partition, target in targets.items() if isinstance(target, Committed)}
     ends = {partition for partition, target in targets.items() if isinstance(target, int) and target < 0}
-    latest = await list_offsets(cluster, dict.fromkeys((*ends, *times), OffsetSpec.LATEST), deadline, view=view)
+    latest = await offsets_at(call, dict.fromkeys((*ends, *times), OffsetSpec.LATEST), view=view)
     for partition in ends:
         end = latest[partition]
         if isinstance(end, AdminError):
@@ -64,13 +62,13 @@ async def resolve(
         else:
             resolved[partition] = end.offset
     if times:
-        await _resolve_times(cluster, times, latest, resolved, view, deadline)
+        await _resolve_times(call, times, latest, resolved, view)
     if groups:
         asked: dict[str, list[TopicPartition]] = {}
         for partition, target in groups.items():
             for group in target.groups:
                 asked.setdefault(group, []).append(partition)
-        committed = await _consumed(cluster, asked, deadline)
+        committed = await _consumed(call, asked)
         for partition, target in groups.items():
             smallest = smallest_commit(partition, target.groups, committed, view)
             if isinstance(smallest, str):
@@ -81,20 +79,20 @@ async def resolve(
 
 
 async def _consumed(
-    cluster: Cluster, asked: Mapping[str, Collection[TopicPartition]], deadline: Deadline
+    call: AdminCall, asked: Mapping[str, Collection[TopicPartition]]
 ) -> Mapping[str, GroupOffsets | AdminError]:
-    """What groups have committed; of share groups (KIP-932), where their partitions start: what lies before is done with."""
-    committed = await list_group_offsets(cluster, asked, deadline)
+    """Returns the committed offsets of groups; for share groups (KIP-932) their start offsets."""
+    committed = await committed_offsets_of(call, asked)
     lacking = [
         group
         for group, found in committed.items()
         if isinstance(found, AdminError) or not found.keys() >= set(asked[group])
     ]
-    for group, starts in (await list_share_group_offsets(cluster, lacking, deadline)).items():
+    for group, starts in (await share_offsets_of(call, lacking)).items():
         if isinstance(starts, AdminError):
             if not is_no_share_group(starts):
                 committed[group] = starts
-        elif starts:  # Kafka answers for groups of other kinds, too: they have none.
+        elif starts:  # Kafka answers about groups of other kinds too: they have no start offsets.
             committed[group] = {
                 key: CommittedOffset(offset=each.offset) if isinstance(each, ShareOffset) else each
                 for key, each in starts.items()
@@ -108,7 +106,7 @@ def smallest_commit(
     committed: Mapping[str, GroupOffsets | AdminError],
     view: ClusterView,
 ) -> Offset | str:
-    """The smallest offset that all of the groups have committed, or why the partition is left as it is."""
+    """Returns the smallest offset that the groups have committed, or why there is none."""
     described = view.partition(partition)
     epoch = described.leader_epoch if isinstance(described, PartitionDescription) else UNKNOWN_OFFSET
     offsets: list[Offset] = []
@@ -118,22 +116,22 @@ def smallest_commit(
             return str(of_group)
         found = of_group.get(partition)
         if found is None:
-            return f"group {group} hasn't committed an offset for it"
+            return f"group {group} has committed no offset for it"
         if not isinstance(found, CommittedOffset):
             return str(found)
         if found.leader_epoch > epoch >= 0:
-            return f"group {group} committed {found.offset} in leader epoch {found.leader_epoch}, but the partition is in epoch {epoch}"
+            committed_in = f"group {group} committed {found.offset} in leader epoch {found.leader_epoch}"
+            return f"{committed_in}, but the partition is in epoch {epoch}"
         offsets.append(found.offset)
     return min(offsets)
 
 
 async def _resolve_times(
-    cluster: Cluster,
+    call: AdminCall,
     times: Mapping[TopicPartition, Timestamp],
     latest: Mapping[TopicPartition, ListedOffset | AdminError],
-    resolved: Resolved,
+    resolved: ResolvedTargets,
     view: ClusterView,
-    deadline: Deadline,
 ) -> None:
     known = {
         partition: end.offset
@@ -143,7 +141,7 @@ async def _resolve_times(
     for partition in times:
         if partition not in known:
             resolved.fail(partition, latest[partition])
-    first = await list_offsets(cluster, {partition: times[partition] for partition in known}, deadline, view=view)
+    first = await offsets_at(call, {partition: times[partition] for partition in known}, view=view)
     unreached: list[TopicPartition] = []
     for partition, found in first.items():
         if isinstance(found, AdminError):
@@ -152,23 +150,21 @@ async def _resolve_times(
             unreached.append(partition)
         else:
             resolved[partition] = found.offset
-    await _resolve_unreached(cluster, unreached, times, known, resolved, deadline)
+    await _resolve_unreached(call, unreached, times, known, resolved)
 
 
 async def _resolve_unreached(
-    cluster: Cluster,
+    call: AdminCall,
     partitions: Collection[TopicPartition],
     times: Mapping[TopicPartition, Timestamp],
     latest: Mapping[TopicPartition, Offset],
-    resolved: Resolved,
-    deadline: Deadline,
+    resolved: ResolvedTargets,
 ) -> None:
-    """Partitions without a record at or after their time: all of their records go, if none is newer indeed.
+    """Resolves partitions without a record at or after their time: all records are deleted, if none is newer.
 
-    The newest may be one that was deleted and is still on the disk: where all are deleted, there is no doubt, and
-    nothing that could go.
+    The newest record may be a deleted one that is still on the disk. If all records are deleted, there is no doubt.
     """
-    newest = await list_offsets(cluster, dict.fromkeys(partitions, OffsetSpec.MAX_TIMESTAMP), deadline)
+    newest = await offsets_at(call, dict.fromkeys(partitions, OffsetSpec.MAX_TIMESTAMP))
     doubtful: dict[TopicPartition, ListedOffset] = {}
     for partition, found in newest.items():
         if isinstance(found, AdminError):
@@ -177,14 +173,14 @@ async def _resolve_unreached(
             resolved[partition] = latest[partition]
         else:
             doubtful[partition] = found
-    starts = await list_offsets(cluster, dict.fromkeys(doubtful, OffsetSpec.EARLIEST), deadline)
+    starts = await offsets_at(call, dict.fromkeys(doubtful, OffsetSpec.EARLIEST))
     for partition, found in doubtful.items():
         start = starts[partition]
         if isinstance(start, ListedOffset) and start.offset >= latest[partition]:
             resolved[partition] = latest[partition]
         else:
             reason = (
-                f"its leader found no record of {times[partition].ms} ms or later, but one of {found.timestamp_ms} ms at {found.offset}: "
-                "what is newer is not known"
+                f"its leader found no record of {times[partition].ms} ms or later, but one of {found.timestamp_ms} ms "
+                f"at offset {found.offset}: which records are newer is unknown"
             )
             resolved.fail(partition, reason)

@@ -1,6 +1,6 @@
-"""What `lowtide topics explain` says of a partition, in words and as a value: pure, from the leader's answer.
+"""Explains in words why a partition's oldest segment is kept, and when which retention rule deletes it.
 
-One sentence a partition: what keeps its oldest segment, and when that goes, by which rule.
+Pure: `lowtide topics explain` and the console pass in the leader's answer.
 """
 
 from __future__ import annotations
@@ -8,24 +8,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lowtide.admin.unfreed import waits_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartition, RetentionRule
 
+UNFREED: Final[Mapping[str, str]] = {
+    "round": "freed within a second",
+    "reader": "an answer is being sent from the file",
+    "batch": "they share a batch with records that are kept",
+    "file-system": "the file system makes no holes in files",
+    "compacted": "the log is, or was, compacted",
+    "switched-off": "lowtide.log.free.deleted is false",
+}
+"""Why deleted bytes still use disk space."""
+
 _HOLDS: Final[Mapping[str, str]] = {
-    "empty": "there is nothing in it",
-    "not-replicated": "not all replicas in sync have it yet",
-    "compacted": "its cleanup.policy has no delete, so only compaction takes from it",
-    "no-policy": "its cleanup.policy is empty, so only a request takes from it",
+    "empty": "it is empty",
+    "not-replicated": "not all in-sync replicas have it yet",
+    "compacted": "its cleanup.policy has no delete, so only compaction removes records",
+    "no-policy": "its cleanup.policy is empty, so only requests delete records",
 }
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _KILO: Final = 1000
 _DECIMALS: Final = ((10, 2), (100, 1))
-"""Below which value how many decimals are shown."""
+"""How many decimals values below a limit have."""
+
+
+def waits_for(reason: str) -> str:
+    """Returns why deleted bytes still use disk space; an unknown reason of another version as it is."""
+    return UNFREED.get(reason, reason)
 
 
 def sentence(row: RetainedPartition, now_ms: int) -> str:
-    """What keeps a partition's oldest segment, and when it goes. `now_ms` is the broker's time."""
+    """Returns why a partition's oldest segment is kept, and when it is deleted. `now_ms` is the broker's time."""
     if row.error_code != ErrorCode.NONE:
         return f"not known: {ErrorCode(row.error_code).name}"
     waits = [text for text in (_wait(rule, row.segment_end) for rule in row.rules) if text]
@@ -35,7 +49,7 @@ def sentence(row: RetainedPartition, now_ms: int) -> str:
     times = [(rule.goes_at_ms, rule.reason) for rule in row.rules if rule.goes_at_ms != UNKNOWN]
     if times and row.hold != "empty":
         goes_at_ms, reason = min(times)
-        # Of rules that are due the first one takes it.
+        # The first rule that is due deletes it.
         reason = next((each for at_ms, each in times if at_ms <= now_ms), reason)
         after = "" if row.hold != "not-replicated" else " once they do"
         when = f"in {duration(goes_at_ms - now_ms)}" if goes_at_ms > now_ms else "at the next check"
@@ -48,10 +62,7 @@ def sentence(row: RetainedPartition, now_ms: int) -> str:
 
 
 def _wait(rule: RetentionRule, end_offset: int) -> str:
-    """What a rule waits for besides time; empty where it waits for nothing.
-
-    `end_offset` is the segment's, exclusive.
-    """
+    """Returns what a rule waits for besides time, or an empty text. `end_offset` is the segment's, exclusive."""
     if rule.goes_at_ms != UNKNOWN:
         return ""
     if rule.reason == "consumed":
@@ -81,7 +92,7 @@ def _consumed(rule: RetentionRule, end_offset: int) -> str:
 
 
 def line(row: RetainedPartition, now_ms: int) -> str:
-    """A partition in one line."""
+    """Returns a line about a partition."""
     if row.error_code != ErrorCode.NONE:
         return f"{row.partition_index}: {sentence(row, now_ms)}"
     end = row.segment_end - 1
@@ -106,7 +117,7 @@ def line(row: RetainedPartition, now_ms: int) -> str:
 
 
 def as_value(row: RetainedPartition, now_ms: int) -> dict[str, Any]:
-    """A partition for programs: what isn't known is null."""
+    """Returns a partition for JSON; unknown values are null."""
     error = ErrorCode(row.error_code)
     value: dict[str, Any] = {"partition": row.partition_index, "error": None if error == ErrorCode.NONE else error.name}
     if error != ErrorCode.NONE:
@@ -147,7 +158,7 @@ def _known(number: int) -> int | None:
 
 
 def duration(ms: int) -> str:
-    """A time in its two largest units.
+    """Formats a time in its two largest units.
 
     >>> duration(3 * 3_600_000 + 12 * 60_000 + 5_000), duration(86_400_000), duration(400)
     ('3 h 12 min', '1 d', '1 s')
@@ -162,7 +173,7 @@ def duration(ms: int) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes with three digits.
+    """Formats a number of bytes with three digits.
 
     >>> size(999), size(1_234_567), size(20_000_000_000)
     ('999 B', '1.23 MB', '20.0 GB')

@@ -1,6 +1,6 @@
-"""What keeps the oldest segment of each partition of a topic, and when it goes: the leaders' own words (DescribeRetention).
+"""Asks leaders why each partition's oldest segment is kept, and when it will be deleted (DescribeRetention).
 
-A request that only Lowtide has, and that ApiVersions doesn't list (docs/adr/0008-requests-of-our-own.md).
+Only Lowtide has this request; ApiVersions does not list it (docs/adr/0008-requests-of-our-own.md).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from lowtide.admin.call import AdminClientBase
 from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.errors import AdminError, BrokerAnsweredError, UnsupportedVersionError
 from lowtide.admin.observation import ask_lowtide
@@ -16,21 +17,19 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import (
     UNKNOWN,
     DescribeRetentionRequest,
-    DescribeRetentionResponse,
     DescribeRetentionTopic,
     RetainedPartition,
 )
 
 if TYPE_CHECKING:
-    from lowtide.admin.client import AdminClient
     from lowtide.protocol.types import BrokerId
 
 PARTITIONS_PER_REQUEST: Final = 1_000
-"""As many as a broker answers for at once."""
+"""A broker answers about at most so many partitions at once."""
 
 
 class Explanation(msgspec.Struct):
-    """What the leaders said. Times are the brokers' own, in milliseconds."""
+    """The leaders' answers. Times are the brokers' own, in milliseconds."""
 
     rows: list[RetainedPartition]
     checked_at_ms: int
@@ -41,8 +40,8 @@ class NotAnsweredError(AdminError):
     """A leader gave no answer."""
 
 
-async def explain_retention(client: AdminClient, described: TopicDescription, timeout_ms: int) -> Explanation:
-    """Ask the leaders of a topic. Errors: AdminError."""
+async def explain_retention(client: AdminClientBase, described: TopicDescription) -> Explanation:
+    """Asks the leaders of a topic. Errors: AdminError."""
     leaders: dict[BrokerId | None, list[int]] = {}
     for number, partition in described.partitions.items():
         leaders.setdefault(partition.leader, []).append(number)
@@ -52,23 +51,18 @@ async def explain_retention(client: AdminClient, described: TopicDescription, ti
     for leader, numbers in leaders.items():
         assert leader is not None
         for start in range(0, len(numbers), PARTITIONS_PER_REQUEST):
-            some = DescribeRetentionTopic(
-                name=described.name, partitions=numbers[start : start + PARTITIONS_PER_REQUEST]
-            )
-            await _ask(client, leader, some, timeout_ms, explanation)
+            some = numbers[start : start + PARTITIONS_PER_REQUEST]
+            await _ask(client, leader, DescribeRetentionTopic(name=described.name, partitions=some), explanation)
     explanation.rows.sort(key=lambda row: row.partition_index)
     return explanation
 
 
 async def _ask(
-    client: AdminClient, leader: BrokerId, topic: DescribeRetentionTopic, timeout_ms: int, explanation: Explanation
+    client: AdminClientBase, leader: BrokerId, topic: DescribeRetentionTopic, explanation: Explanation
 ) -> None:
-    """Add what the leader of some partitions says. Errors: AdminError."""
-    deadline = client.cluster.deadline(timeout_ms)
+    """Adds a leader's answer. Errors: AdminError."""
     try:
-        answer: DescribeRetentionResponse = await ask_lowtide(
-            client.cluster, leader, DescribeRetentionRequest(topics=[topic]), deadline
-        )
+        answer = await ask_lowtide(client.call(), leader, DescribeRetentionRequest(topics=[topic]))
     except UnsupportedVersionError as error:
         raise NotAnsweredError(str(error)) from error
     except AdminError as error:

@@ -1,11 +1,11 @@
-"""How a client reaches a cluster and how patient it is, by the keys of Kafka's clients.
+"""Settings of a client, with the keys of Kafka's clients.
 
-The keys are those of Kafka's Java client, and for TLS and SASL also those of librdkafka. A value that can't be is
-refused with its source, its key and itself, but never shown when it is a secret. Keys that mean nothing to this client
-are kept in `unused_keys`, to be reported once: a file of properties is often shared with producers and consumers.
+The keys are those of Kafka's Java client, and for TLS and SASL also those of librdkafka. Errors name the source, the
+key and the value, except for secrets. `unused_keys` has the keys that this client does not use, for a warning:
+producers and consumers often share a file of properties with it.
 
-A `ClientSettings` is a value: it can be compared, and pickled for another process or machine, where the files that it
-names have to exist. Its `repr` shows no secret; a pickle contains them.
+`ClientSettings` can be compared, and pickled for another process or machine, where the files that it names must exist.
+Its `repr` shows no secrets; a pickle contains them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from lowtide.admin.given import Given, SettingsError
+from lowtide.admin.client_properties import ClientProperties, SettingsError
 from lowtide.protocol.client.retries import Backoff
 from lowtide.protocol.client.sasl import SaslSettings
 from lowtide.protocol.jaas import JaasError, parse_jaas
@@ -32,19 +32,19 @@ __all__ = ["Address", "ClientSettings", "SettingsError", "parse_addresses", "rea
 DEFAULT_PORT: Final = 9092
 REQUEST_TIMEOUT_MS: Final = 30_000
 API_TIMEOUT_MS: Final = 60_000
-"""Defaults of Kafka's clients; those of the other times stand beside them below."""
+"""Defaults of Kafka's clients; the other times have theirs below."""
 
 INT32_MAX: Final = 2**31 - 1
 PROPERTIES_BYTES_MAX: Final = 1 << 20
-"""A file of properties that is larger is something else."""
+"""A larger file is not a file of properties."""
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-"""What `sasl.mechanism` may say; the last one is known and not supported, which is an error when a connection is opened."""
+"""Values of `sasl.mechanism`. The last one is known but not supported: connections fail."""
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The host and the port of a broker."""
 
     host: str
     port: int
@@ -55,50 +55,44 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """All settings, checked.
-
-    Times are in milliseconds. Made by `of` or `read`, or by hand from parts that are known to fit.
-    """
+    """All settings, checked. Times are in milliseconds. `of` and `read` create them."""
 
     bootstrap_servers: tuple[Address, ...]
-    """Tried in a random order until one answers; the cluster itself says where its brokers are."""
+    """Tried in random order until one answers; the cluster returns the addresses of its brokers."""
     client_id: str = "lowtide"
     tls: TlsSettings | None = None
-    """None: plain text."""
+    """None for plain text."""
     sasl: SaslSettings | None = None
     tokens: TokenSource | None = None
-    """Where the tokens for OAUTHBEARER come from: each login has the one of then."""
+    """The source of tokens for OAUTHBEARER; each login uses the current one."""
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
-    """How long one request may go without its answer. Longer waits that a request itself asks for come on top of it."""
+    """How long a request may be without an answer, besides the wait that the request itself asks for."""
     default_api_timeout_ms: int = API_TIMEOUT_MS
-    """How long a call may take with all its retries, where the caller says nothing else."""
+    """How long a call may take with all retries, by default."""
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
     reconnect_backoff_ms: int = 50
     reconnect_backoff_max_ms: int = 1000
     connection_setup_timeout_ms: int = 10_000
-    """For one attempt, TLS and SASL included."""
+    """For one attempt, with TLS and SASL."""
     connections_max_idle_ms: int = 300_000
     metadata_max_age_ms: int = 300_000
     unused_keys: tuple[str, ...] = field(default=(), compare=False)
-    """Keys that were given and mean nothing here, in their order."""
+    """Given keys that this client does not use, in their order."""
 
     @property
     def retry_backoff(self) -> Backoff:
-        """Of the attempts of one call."""
+        """The backoff between the attempts of a call."""
         return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
 
     @property
     def reconnect_backoff(self) -> Backoff:
-        """Of the attempts to reach one address."""
+        """The backoff between connections to one address."""
         return Backoff(self.reconnect_backoff_ms, self.reconnect_backoff_max_ms)
 
     @classmethod
     def of(cls, properties: Mapping[str, object], source: str = "the settings") -> Self:
-        """The settings that `properties` give. `source` says in errors where they come from. Errors: SettingsError.
-
-        A list of texts stands for them with commas between.
-        """
+        """Reads settings from properties; lists are joined with commas. Errors: SettingsError, which names `source`."""
         try:
             given = {key: (property_text(key, value), source) for key, value in properties.items()}
         except PropertiesError as error:
@@ -113,9 +107,9 @@ class ClientSettings:
         source: str = "the settings",
         files: FileSystem | None = None,
     ) -> Self:
-        """The settings in a file of properties (None: no file), and over them `overrides`, which come from `source`.
+        """Reads settings from a file of properties, if one is given, and then `overrides`, which come from `source`.
 
-        Reads the file now. Errors: SettingsError, also for a file that can't be read.
+        Errors: SettingsError, also for an unreadable file.
         """
         given = {} if path is None else read_properties_file(path, files or OsFileSystem())
         given |= {key: (str(value), source) for key, value in (overrides or {}).items()}
@@ -123,45 +117,44 @@ class ClientSettings:
 
 
 def read_properties_file(path: str, files: FileSystem) -> dict[str, tuple[str, str]]:
-    """Each key of a file of properties with its value and where it stands. Errors: SettingsError."""
+    """Returns the keys of a file of properties, each with its value and its line. Errors: SettingsError."""
     name = PurePath(path).name
     try:
         if files.file_size(path) > PROPERTIES_BYTES_MAX:
-            message = f"{path} has more than {PROPERTIES_BYTES_MAX} bytes: it is no file of properties."
-            raise SettingsError(message)
+            raise SettingsError(f"{path} has more than {PROPERTIES_BYTES_MAX} bytes: it is not a file of properties.")
         text = files.read_bytes(path).decode("utf-8")
         return {key: (value, f"{name} line {line}") for key, value, line in read_properties(text, name)}
     except PropertiesError as error:
         raise SettingsError(str(error)) from None
     except UnicodeDecodeError as error:
-        message = f"{name} is not a text in UTF-8: byte {error.start} is {error.object[error.start]:#x}."
-        raise SettingsError(message) from None
+        raise SettingsError(
+            f"{name} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}."
+        ) from None
     except OSError as error:
-        message = f"{path} can't be read: {error.strerror}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{path} can't be read: {error.strerror}.") from None
 
 
 def parse_addresses(text: str, source: str = "the settings", key: str = "bootstrap.servers") -> tuple[Address, ...]:
-    """`host:port,[::1]:9092`, perhaps with `PLAINTEXT://` in front; without a port it is 9092.
+    """Reads `host:port,[::1]:9092`; `PLAINTEXT://` in front is allowed.
 
-    Errors: SettingsError.
+    The default port is 9092. Errors: SettingsError.
     """
     found = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = re.fullmatch(r"(?:[A-Za-z_]+://)?(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+))(?::(\d{1,5}))?", part)
         port = DEFAULT_PORT if match is None or match[3] is None else int(match[3])
         if match is None or not 0 < port < 1 << 16:
-            message = f"{source}: {key} has {part!r}: allowed is host:port, with a port from 1 to 65535."
-            raise SettingsError(message)
+            raise SettingsError(
+                f"{source}: {key} contains {part!r}: it must be host:port, with a port from 1 to 65535."
+            )
         found.append(Address(match[1] or match[2], port))
     if not found:
-        message = f"{source}: {key} is empty: at least one host:port is needed."
-        raise SettingsError(message)
+        raise SettingsError(f"{source}: {key} is empty: at least one host:port is needed.")
     return tuple(dict.fromkeys(found))
 
 
 class _Integer(NamedTuple):
-    """Where an integer goes, and what it may be (inclusive)."""
+    """The field of an integer, and its range (inclusive)."""
 
     name: str
     low: int
@@ -182,13 +175,14 @@ _INTEGERS: Final = {
 
 
 def _fields(properties: Mapping[str, tuple[str, str]]) -> dict[str, object]:
-    """What the properties say, by the names of the fields. Errors: SettingsError."""
-    given = Given(properties)
+    """Reads the properties into fields. Errors: SettingsError."""
+    given = ClientProperties(properties)
     servers = given.get("bootstrap.servers", "metadata.broker.list")
     if servers is None:
         sources = dict.fromkeys(source.partition(" line ")[0] for _, source in properties.values()) or ["the settings"]
-        message = f"{', '.join(sources)}: bootstrap.servers is missing: it names at least one broker as host:port."
-        raise SettingsError(message)
+        raise SettingsError(
+            f"{', '.join(sources)}: bootstrap.servers is missing: give at least one broker as host:port."
+        )
     key = "bootstrap.servers" if "bootstrap.servers" in properties else "metadata.broker.list"
     fields: dict[str, object] = {"bootstrap_servers": parse_addresses(servers, properties[key][1], key)}
     client_id = given.get("client.id")
@@ -210,17 +204,16 @@ def _fields(properties: Mapping[str, tuple[str, str]]) -> dict[str, object]:
     return fields
 
 
-def _integer(given: Given, key: str, text: str, integer: _Integer) -> int:
+def _integer(given: ClientProperties, key: str, text: str, integer: _Integer) -> int:
     if re.fullmatch(r"-?[0-9]{1,19}", text) is None or not integer.low <= int(text) <= integer.high:
-        raise given.error(key, f"allowed are whole numbers from {integer.low} to {integer.high}")
+        raise given.error(key, f"it must be a whole number from {integer.low} to {integer.high}")
     return int(text)
 
 
-def _fit_times(given: Given, fields: dict[str, object]) -> None:
-    """A call may take at least as long as one of its requests.
+def _fit_times(given: ClientProperties, fields: dict[str, object]) -> None:
+    """Makes the timeout of a call at least that of a request. Errors: SettingsError if both are given and conflict.
 
-    Errors: SettingsError, when both were given and don't fit.
-    Source: KafkaAdminClient, which treats the two likewise.
+    Source: KafkaAdminClient.
     """
     request, call = fields.get("request_timeout_ms"), fields.get("default_api_timeout_ms")
     if isinstance(request, int) and isinstance(call, int) and call < request:
@@ -233,11 +226,11 @@ def _fit_times(given: Given, fields: dict[str, object]) -> None:
 
 _STORE_TYPES: Final = ("PEM", "JKS", "PKCS12")
 _NO_OTHER_STORES: Final = (
-    "Python reads PEM only: set it to PEM and give a PEM file (openssl pkcs12 and keytool -exportcert make one)"
+    "Python reads PEM only: set it to PEM and give a PEM file (openssl pkcs12 and keytool -exportcert create one)"
 )
 
 
-def _tls(given: Given) -> TlsSettings:
+def _tls(given: ClientProperties) -> TlsSettings:
     """Errors: SettingsError."""
     for side, location in (("truststore", "ssl.truststore.location"), ("keystore", "ssl.keystore.location")):
         kind = given.choice(f"ssl.{side}.type", _STORE_TYPES)
@@ -267,15 +260,15 @@ def _ciphers(text: str | None) -> str | None:
     return ":".join(piece.strip() for piece in text.split(",")) if text else None
 
 
-def _minimum_version(given: Given) -> str | None:
-    """The oldest of the versions that are enabled. Errors: SettingsError for one that is neither 1.2 nor 1.3."""
+def _minimum_version(given: ClientProperties) -> str | None:
+    """Returns the oldest enabled version. Errors: SettingsError for versions other than 1.2 and 1.3."""
     key = "ssl.enabled.protocols" if given.get("ssl.enabled.protocols") else "ssl.protocol"
     text = given.get(key)
     if not text:
         return None
     versions = sorted(piece.strip() for piece in text.split(","))
     if not set(versions) <= {"TLSv1.2", "TLSv1.3"}:
-        raise given.error(key, "allowed are TLSv1.2 and TLSv1.3")
+        raise given.error(key, "it must contain only TLSv1.2 and TLSv1.3")
     return versions[0] if key == "ssl.enabled.protocols" else None
 
 
@@ -286,8 +279,8 @@ _LOGIN_MODULES: Final = {
 }
 
 
-def _sasl(given: Given, *, required: bool) -> SaslSettings | None:
-    """Errors: SettingsError for what isn't possible, and when it is required and something is missing."""
+def _sasl(given: ClientProperties, *, required: bool) -> SaslSettings | None:
+    """Errors: SettingsError for invalid settings, and for missing ones if a login is required."""
     mechanism = given.choice("sasl.mechanism", MECHANISMS) or given.choice("sasl.mechanisms", MECHANISMS) or "GSSAPI"
     username, password, by_token = given.get("sasl.username"), given.secret("sasl.password"), False
     login = given.get("sasl.jaas.config")
@@ -296,24 +289,24 @@ def _sasl(given: Given, *, required: bool) -> SaslSettings | None:
     if login is not None and username is None and mechanism != "OAUTHBEARER":
         username, password, by_token = _login(given, login, mechanism)
     if mechanism in _LOGIN_MODULES and (not username or password is None):
-        message = f"sasl.mechanism is {mechanism}: sasl.jaas.config (or sasl.username and sasl.password) must say username and password."
-        raise SettingsError(message)
+        needed = "sasl.jaas.config, or sasl.username and sasl.password, must give username and password"
+        raise SettingsError(f"sasl.mechanism is {mechanism}: {needed}.")
     return SaslSettings(mechanism=mechanism, username=username or "", password=password or "", by_token=by_token)
 
 
-def _tokens(given: Given, sasl: SaslSettings | None) -> TokenSource | None:
+def _tokens(given: ClientProperties, sasl: SaslSettings | None) -> TokenSource | None:
     """Errors: SettingsError."""
     if sasl is None or sasl.mechanism != "OAUTHBEARER":
         return None
-    from lowtide.admin.oauth_settings import token_source  # noqa: PLC0415 - takes long, and few clients need it
+    from lowtide.admin.oauth_settings import token_source  # noqa: PLC0415 - slow, and rarely needed
 
     return token_source(given)
 
 
-def _login(given: Given, text: str, mechanism: str) -> tuple[str | None, str | None, bool]:
-    """What a line for Java's JAAS says: `module required username="..." password="...";`, and with `tokenauth="true"` by a token.
+def _login(given: ClientProperties, text: str, mechanism: str) -> tuple[str | None, str | None, bool]:
+    """Reads a JAAS line: `module required username="..." password="...";`.
 
-    Errors: SettingsError.
+    Returns also whether it has `tokenauth="true"`. Errors: SettingsError.
     """
     key = "sasl.jaas.config"
     try:
@@ -324,7 +317,5 @@ def _login(given: Given, text: str, mechanism: str) -> tuple[str | None, str | N
         raise given.error(key, f"its module is {module.name}, but sasl.mechanism is {mechanism}", secret=True)
     by_token = module.options.get("tokenauth", "").lower() == "true"
     if by_token and not mechanism.startswith("SCRAM-"):
-        raise given.error(
-            key, f"it has tokenauth, which only SCRAM knows, but sasl.mechanism is {mechanism}", secret=True
-        )
+        raise given.error(key, f"tokenauth requires SCRAM, but sasl.mechanism is {mechanism}", secret=True)
     return module.options.get("username"), module.options.get("password"), by_token

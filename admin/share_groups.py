@@ -1,20 +1,20 @@
-"""Share groups (KIP-932): described, where their share partitions start, and those starts set.
+"""Share groups (KIP-932): reads and sets the start offsets of their share partitions.
 
-A share partition starts at the first record that isn't done with: what is before it is never delivered again. Starts
-are set only while the group has no members, as with Kafka's tools. Sources: KIP-932, and KIP-1226 for the lag.
+Records below the start offset are never delivered again. Start offsets can be set only while the group has no members.
+Sources: KIP-932; KIP-1226 for the lag.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from lowtide.admin.attempts import Attempts, Done, Outcome, Retry
+from lowtide.admin.arguments import named
+from lowtide.admin.attempts import Done, Outcome, RetryLater
+from lowtide.admin.call import AdminCall, AdminClientBase, by_topic, failure, is_worth_a_retry
 from lowtide.admin.errors import AdminError, BrokerAnsweredError, UnsupportedVersionError, code_name
-from lowtide.admin.group_offsets import coordinator_locator, final_or_retry
-from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -25,129 +25,107 @@ from lowtide.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareOffsetsGroup,
 )
-from lowtide.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset, TopicPartition
 
-if TYPE_CHECKING:
-    from lowtide.admin.cluster import BrokerHandle, Cluster
-    from lowtide.admin.patience import Deadline
-
-_NO_SUCH_GROUP: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
-"""What a broker answers about other groups, and about all while `share.version` is 0."""
+NO_SUCH_GROUP: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+"""A broker's answer about other kinds of groups, and about all groups while `share.version` is 0."""
 
 
 class ShareOffset(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a share partition starts, and how many records are still to be delivered: None where the broker doesn't count."""
+    """The start offset of a share partition, and how many records remain, if the broker counts them."""
 
     offset: Offset
     lag: int | None
 
 
 ShareOffsets: TypeAlias = dict[TopicPartition, ShareOffset | BrokerAnsweredError]
-"""Of one group; a partition of which no record was acquired yet isn't in it."""
-
-
-async def described_share_groups(handle: BrokerHandle, asked: list[str]) -> list[Any]:
-    """The rows of those among the groups that are share groups; others aren't in it."""
-    response = await handle.ask(ShareGroupDescribeRequest(group_ids=asked, include_authorized_operations=False))
-    return [row for row in response.groups if row.error_code not in _NO_SUCH_GROUP]
+"""The start offsets of a group; partitions of which no record was acquired are missing."""
 
 
 def is_no_share_group(error: AdminError) -> bool:
-    """Whether a group was asked for its starts that has none, for it is of another kind, or unknown."""
+    """Returns whether an error about start offsets means that the group is unknown or of another kind."""
     return isinstance(error, UnsupportedVersionError) or (
-        isinstance(error, BrokerAnsweredError) and error.code in _NO_SUCH_GROUP
+        isinstance(error, BrokerAnsweredError) and error.code in NO_SUCH_GROUP
     )
 
 
+def _what(group: str) -> str:
+    return f"the start offsets of share group {group}"
+
+
 async def list_share_group_offsets(
-    cluster: Cluster, groups: Iterable[str], deadline: Deadline
+    client: AdminClientBase, group_ids: Iterable[str], *, timeout: float | None = None
 ) -> dict[str, ShareOffsets | AdminError]:
-    """See `AdminClient.list_share_group_offsets`."""
-
-    async def send(broker_id: BrokerId, asked: list[str], _: int) -> Mapping[str, Outcome[ShareOffsets]]:
-        request = DescribeShareGroupOffsetsRequest(
-            groups=[DescribeShareOffsetsGroup(group_id=group, topics=None) for group in asked]
-        )
-        async with cluster.broker(broker_id, deadline) as handle:
-            response = await handle.ask(request)
-        return {row.group_id: _found(row) for row in response.groups}
-
-    attempts = Attempts[str, ShareOffsets](cluster, deadline, coordinator_locator(cluster, deadline), send)
-    await attempts.run(list(dict.fromkeys(groups)))
-    return attempts.results(lambda group: f"the starts of share group {group}")
+    """Returns the start offset and the lag of each share partition; GROUP_ID_NOT_FOUND for other kinds of groups."""
+    return await share_offsets_of(client.call(timeout), named(group_ids))
 
 
-def _found(group: Any) -> Outcome[ShareOffsets]:
-    """What one group's part of an answer says."""
+async def share_offsets_of(call: AdminCall, groups: Iterable[str]) -> dict[str, ShareOffsets | AdminError]:
+    """Lists start offsets as part of a call."""
+
+    async def send(broker_id: BrokerId, asked: list[str]) -> Mapping[str, Outcome[ShareOffsets]]:
+        rows = [DescribeShareOffsetsGroup(group_id=group, topics=None) for group in asked]
+        response = await call.ask(broker_id, DescribeShareGroupOffsetsRequest(groups=rows))
+        return {row.group_id: _listed(row) for row in response.groups}
+
+    return await call.each(groups, call.to_coordinators, send, _what)
+
+
+def _rows(topics: Iterable[Any]) -> dict[TopicPartition, Any]:
+    return {TopicPartition(topic.topic_name, row.partition_index): row for topic in topics for row in topic.partitions}
+
+
+def _listed(group: Any) -> Outcome[ShareOffsets]:
+    """Reads one group's part of an answer."""
     if group.error_code:
-        return final_or_retry(group.error_code, f"the starts of share group {group.group_id}", group.error_message)
+        return failure(_what(group.group_id), group.error_code, group.error_message)
     found: ShareOffsets = {}
-    for topic in group.topics:
-        for row in topic.partitions:
-            key = TopicPartition(topic.topic_name, row.partition_index)
-            if (
-                row.error_code
-                and is_retriable(row.error_code)
-                and row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            ):
-                return Retry(f"{key}: {code_name(row.error_code)}")
-            if row.error_code:
-                found[key] = BrokerAnsweredError(
-                    row.error_code, f"{key}: the start of share group {group.group_id}", row.error_message
-                )
-            elif row.start_offset != UNKNOWN_OFFSET:
-                found[key] = ShareOffset(offset=row.start_offset, lag=row.lag if row.lag >= 0 else None)
+    for key, row in _rows(group.topics).items():
+        if is_worth_a_retry(row.error_code):
+            return RetryLater(f"{key}: {code_name(row.error_code)}")
+        if row.error_code:
+            what = f"{key}: the start offset of share group {group.group_id}"
+            found[key] = BrokerAnsweredError(row.error_code, what, row.error_message)
+        elif row.start_offset != UNKNOWN_OFFSET:
+            found[key] = ShareOffset(offset=row.start_offset, lag=row.lag if row.lag >= 0 else None)
     return Done(found)
 
 
 async def alter_share_group_offsets(
-    cluster: Cluster, group: str, starts: Mapping[TopicPartition, Offset], deadline: Deadline
+    client: AdminClientBase, group: str, starts: Mapping[TopicPartition, Offset], *, timeout: float | None = None
 ) -> dict[TopicPartition, AdminError | None]:
-    """See `AdminClient.alter_share_group_offsets`; all of it is repeated while any of it is answered as retriable."""
-    by_topic: dict[str, list[AlterShareOffsetsPartition]] = {}
-    for key, offset in starts.items():
-        by_topic.setdefault(key.topic, []).append(
-            AlterShareOffsetsPartition(partition_index=key.partition, start_offset=offset)
-        )
-    topics = [AlterShareOffsetsTopic(topic_name=name, partitions=rows) for name, rows in by_topic.items()]
+    """Sets the start offsets of a share group; None means done. NON_EMPTY_GROUP while the group has members.
+
+    One retriable error in the answer repeats all of it.
+    """
+    call = client.call(timeout)
+    rows = {
+        key: AlterShareOffsetsPartition(partition_index=key.partition, start_offset=offset)
+        for key, offset in starts.items()
+    }
+    topics = [AlterShareOffsetsTopic(topic_name=name, partitions=some) for name, some in by_topic(rows).items()]
     request = AlterShareGroupOffsetsRequest(group_id=group, topics=topics)
-    what = f"the starts of share group {group}"
 
-    async def send(
-        broker_id: BrokerId, _: list[str], __: int
-    ) -> Mapping[str, Outcome[dict[TopicPartition, AdminError | None]]]:
-        async with cluster.broker(broker_id, deadline) as handle:
-            response = await handle.ask(request)
+    async def send(broker_id: BrokerId, _: list[str]) -> Mapping[str, Outcome[dict[TopicPartition, AdminError | None]]]:
+        response = await call.ask(broker_id, request)
         if response.error_code:
-            return {group: final_or_retry(response.error_code, what, response.error_message)}
-        return {group: _altered(response, what, starts)}
+            return {group: failure(_what(group), response.error_code, response.error_message)}
+        return {group: _altered(response, _what(group), starts)}
 
-    attempts = Attempts[str, dict[TopicPartition, AdminError | None]](
-        cluster, deadline, coordinator_locator(cluster, deadline), send
-    )
-    await attempts.run([group])
-    outcome = attempts.results(lambda _: what)[group]
-    return dict.fromkeys(starts, outcome) if isinstance(outcome, AdminError) else outcome
+    result = (await call.each([group], call.to_coordinators, send, _what))[group]
+    return dict.fromkeys(starts, result) if isinstance(result, AdminError) else result
 
 
 def _altered(
     response: Any, what: str, asked: Collection[TopicPartition]
 ) -> Outcome[dict[TopicPartition, AdminError | None]]:
-    """What became of each partition; one that the broker leaves out is an error."""
-    rows = {
-        TopicPartition(topic.topic_name, row.partition_index): row
-        for topic in response.responses
-        for row in topic.partitions
-    }
+    """Returns the outcome of each partition. A partition that the broker leaves out is an error."""
+    rows = _rows(response.responses)
     outcomes: dict[TopicPartition, AdminError | None] = {}
     for key in asked:
         code = rows[key].error_code if key in rows else ErrorCode.UNKNOWN_SERVER_ERROR
-        if is_retriable(code) and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return Retry(f"{key}: {code_name(code)}")
-        outcomes[key] = (
-            BrokerAnsweredError(code, f"{key}: {what}", rows[key].error_message if key in rows else None)
-            if code
-            else None
-        )
+        if is_worth_a_retry(code):
+            return RetryLater(f"{key}: {code_name(code)}")
+        message = rows[key].error_message if key in rows else None
+        outcomes[key] = BrokerAnsweredError(code, f"{key}: {what}", message) if code else None
     return Done(outcomes)

@@ -1,6 +1,6 @@
-"""SCRAM credentials of users (KIP-554): described, set and deleted.
+"""SCRAM credentials of users (KIP-554): describes, sets and deletes them.
 
-A password is salted and hashed here, and never sent.
+The client salts and hashes passwords; it never sends them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lowtide.admin.anywhere import outcome_of_error, to_the_controller
-from lowtide.admin.attempts import Attempts, Done, Outcome
+from lowtide.admin.arguments import named
+from lowtide.admin.attempts import Outcome
+from lowtide.admin.call import AdminClientBase, outcome
 from lowtide.admin.errors import BrokerAnsweredError
 from lowtide.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -21,15 +22,14 @@ from lowtide.protocol.messages.describe_user_scram_credentials import DescribeUs
 from lowtide.protocol.scram import ITERATIONS_MIN, ScramMechanism, salted_password
 
 if TYPE_CHECKING:
-    from lowtide.admin.cluster import BrokerHandle, Cluster
+    from lowtide.admin.cluster import BrokerHandle
     from lowtide.admin.errors import AdminError
-    from lowtide.admin.patience import Deadline
     from lowtide.protocol.types import BrokerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramUpsertion:
-    """A credential to set. `salt` is random, and used once. `repr` doesn't show the password."""
+    """A credential to set. `salt` is random and used once. `repr` hides the password."""
 
     mechanism: ScramMechanism
     password: str = field(repr=False)
@@ -38,13 +38,13 @@ class ScramUpsertion:
 
 
 async def describe_scram_users(
-    cluster: Cluster, users: Iterable[str] | None, deadline: Deadline
+    client: AdminClientBase, names: Iterable[str] | None = None, *, timeout: float | None = None
 ) -> dict[str, dict[ScramMechanism, int] | AdminError]:
-    """See `AdminClient.describe_scram_users`."""
-    names = None if users is None else [UserName(name=name) for name in users]
+    """Returns the SCRAM mechanisms of users (all, or these), with the iterations of each credential."""
+    users = None if names is None else [UserName(name=name) for name in named(names)]
 
     async def ask(handle: BrokerHandle) -> dict[str, dict[ScramMechanism, int] | AdminError]:
-        response = await handle.ask(DescribeUserScramCredentialsRequest(users=names))
+        response = await handle.ask(DescribeUserScramCredentialsRequest(users=users))
         if response.error_code:
             raise BrokerAnsweredError(response.error_code, "the users", response.error_message)
         return {
@@ -54,13 +54,15 @@ async def describe_scram_users(
             for row in response.results
         }
 
-    return await cluster.ask_any(ask, deadline)
+    call = client.call(timeout)
+    return await call.cluster.ask_any(ask, call.deadline)
 
 
 async def alter_scram_users(
-    cluster: Cluster, changes: Mapping[str, ScramUpsertion | ScramMechanism], deadline: Deadline
+    client: AdminClientBase, changes: Mapping[str, ScramUpsertion | ScramMechanism], *, timeout: float | None = None
 ) -> dict[str, AdminError | None]:
-    """See `AdminClient.alter_scram_users`."""
+    """Sets credentials of users, or deletes those of a mechanism; None means done."""
+    call = client.call(timeout)
     upsertions = {
         user: ScramCredentialUpsertion(
             name=user,
@@ -78,20 +80,12 @@ async def alter_scram_users(
         if isinstance(change, ScramMechanism)
     }
 
-    async def send(broker_id: BrokerId, asked: list[str], _: int) -> Mapping[str, Outcome[None]]:
+    async def send(broker_id: BrokerId, asked: list[str]) -> Mapping[str, Outcome[None]]:
         request = AlterUserScramCredentialsRequest(
             deletions=[deletions[user] for user in asked if user in deletions],
             upsertions=[upsertions[user] for user in asked if user in upsertions],
         )
-        async with cluster.broker(broker_id, deadline) as handle:
-            response = await handle.ask(request)
-        return {
-            row.user: outcome_of_error(f"user {row.user}", row.error_code, row.error_message)
-            if row.error_code
-            else Done(None)
-            for row in response.results
-        }
+        response = await call.ask(broker_id, request)
+        return {row.user: outcome(f"user {row.user}", row) for row in response.results}
 
-    attempts = Attempts[str, None](cluster, deadline, to_the_controller(cluster, deadline), send)
-    await attempts.run(list(changes))
-    return attempts.results(lambda user: f"user {user}")
+    return await call.each(changes, call.to_controller, send, lambda user: f"user {user}")

@@ -1,4 +1,4 @@
-"""What people write to name partitions, times and offsets, read strictly: a slip must not delete what wasn't meant.
+"""Parses partitions, times and offsets that people write. It is strict: a typing error must not delete anything.
 
 >>> parse_partitions("flights:0,2-4")
 ('flights', [0, 2, 3, 4])
@@ -15,14 +15,14 @@ from datetime import datetime
 from typing import Final
 
 PARTITIONS_MAX: Final = 1_000_000
-"""In one range; a range of more is a slip."""
+"""In one range."""
 
 SECONDS_UNTIL: Final = 100_000_000_000
-"""Numbers below it are times of 1973 in milliseconds, and far likelier meant as seconds."""
+"""Lower numbers would be times before 1973; most likely they are seconds."""
 
 OFFSET_MAX: Final = 2**63 - 1
 END: Final = "end"
-"""In place of an offset: everything that is committed."""
+"""Stands for the high watermark."""
 
 TO_HIGH_WATERMARK: Final = -1
 
@@ -31,14 +31,11 @@ _RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?")
 
 
 def parse_partitions(text: str) -> tuple[str, list[int] | None]:
-    """`topic`, or `topic:0,2-4`: the topic and its partitions in rising order; None for all.
-
-    Errors: ValueError, a sentence.
-    """
+    """Reads `topic` or `topic:0,2-4` into the topic and its sorted partitions, or None for all. Errors: ValueError."""
     topic, colon, listed = text.partition(":")
     if not _TOPIC.fullmatch(topic):
-        message = f"{topic!r} is no name of a topic: allowed are up to 249 letters, digits, dots, underscores and minus"
-        raise ValueError(message)
+        allowed = "it must have 1 to 249 letters, digits, dots, underscores and minus signs"
+        raise ValueError(f"{topic!r} is not a topic name: {allowed}")
     if not colon:
         return topic, None
     found: set[int] = set()
@@ -46,42 +43,36 @@ def parse_partitions(text: str) -> tuple[str, list[int] | None]:
         match = _RANGE.fullmatch(part.strip())
         first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
         if not first <= last < 1 << 31 or last - first >= PARTITIONS_MAX:
-            message = f"{part!r} in {text!r} is no partition: allowed are numbers and ranges, as in {topic}:0,2-4"
-            raise ValueError(message)
+            raise ValueError(f"{part!r} in {text!r} is not a partition: write numbers and ranges, as in {topic}:0,2-4")
         found.update(range(first, last + 1))
     return topic, sorted(found)
 
 
 def parse_time(text: str) -> int:
-    """A moment in milliseconds since 1970: as that number, or in ISO 8601 with a time zone.
-
-    Errors: ValueError, a sentence.
-    """
+    """Reads milliseconds since 1970, as a number or in ISO 8601 with a time zone. Errors: ValueError."""
     if text.isascii() and text.isdigit():
         if len(text) > len(str(OFFSET_MAX)) or not SECONDS_UNTIL <= int(text) <= OFFSET_MAX:
-            message = f"{text} is no time in milliseconds since 1970 (of now it has 13 digits)"
-            raise ValueError(message)
+            raise ValueError(f"{text} is not a time in milliseconds since 1970: today's have 13 digits")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        message = f"{text!r} is no time: allowed are ISO 8601, as in 2026-11-01T12:00:00Z, and milliseconds since 1970"
-        raise ValueError(message) from None
+        raise ValueError(
+            f"{text!r} is not a time: write ISO 8601, as in 2026-11-01T12:00:00Z, or milliseconds since 1970"
+        ) from None
     if moment.tzinfo is None:
-        message = f"{text!r} has no time zone: end it with Z for UTC, or with one as +02:00"
-        raise ValueError(message)
+        raise ValueError(f"{text!r} has no time zone: end it with Z for UTC, or with an offset such as +02:00")
     milliseconds = round(moment.timestamp() * 1000)
     if milliseconds < 0:
-        message = f"{text!r} is before 1970"
-        raise ValueError(message)
+        raise ValueError(f"{text!r} is before 1970")
     return milliseconds
 
 
 def parse_offset(text: str) -> int:
-    """An offset, or -1 for `end`. Errors: ValueError, a sentence."""
+    """Reads an offset, or -1 for `end`. Errors: ValueError."""
     if text == END:
         return TO_HIGH_WATERMARK
     if not text.isascii() or not text.isdigit() or len(text) > len(str(OFFSET_MAX)) or int(text) > OFFSET_MAX:
-        message = f"{text!r} is no offset: allowed is a number from 0 on, the first offset that stays, or `{END}` for all that is committed"
-        raise ValueError(message)
+        allowed = f"a number from 0 on, the first offset that stays, or `{END}` for all committed records"
+        raise ValueError(f"{text!r} is not an offset: write {allowed}")
     return int(text)

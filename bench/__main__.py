@@ -67,9 +67,8 @@ def main(words: Sequence[str] | None = None) -> int:
             target.close()
         shutil.rmtree(scratch, ignore_errors=True)
         _save(arguments, results, about)
-    print(
-        f"\n## Summary\n\n{summary_table(results, {name: WORKLOADS[name].headline for name in arguments.workloads if name != FLOOR})}"
-    )
+    headlines = {name: WORKLOADS[name].headline for name in arguments.workloads if name != FLOOR}
+    print(f"\n## Summary\n\n{summary_table(results, headlines)}")
     for fault in results.faults:
         print(f"bench: {fault}", file=sys.stderr)
     return 1 if results.faults else 0

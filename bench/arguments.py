@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .cluster import FILLED_IN, FILLED_IN_OF_SEVERAL
 from .figures import MEBIBYTE
@@ -25,16 +25,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PORT_MAX = 65_535
 
 _EPILOG = """\
-Lowtide itself is the first target, started from this working tree, unless a target has the name "lowtide" or --only-given is said.
-Ratios are to the first target. Brokers that are started listen on a free port of 127.0.0.1.
+Lowtide itself is the first target, started from this working tree, unless a target has the name "lowtide" or
+--only-given is given. Ratios are to the first target. Brokers that are started listen on a free port of 127.0.0.1.
 
-With --brokers 3 every started target is three brokers, each of them started by the command, which then also has {id}, {peer_port}, {peers}
-(1@127.0.0.1:7001,2@…) and {etcd}, the address of an etcd that is started first; a target given by address is taken for as many. Topics have
-a replica on each, and min.insync.replicas=2. CPU and memory are those of all of them together.
+With --brokers 3 every started target is three brokers. The command starts each of them and also gets {id}, {peer_port},
+{peers} (1@127.0.0.1:7001,2@…) and {etcd}, the address of an etcd that is started first. A target given by address
+counts as three brokers. Topics have a replica on each, and min.insync.replicas=2. CPU and memory are those of all.
 
   make bench
   make bench ARGS='--brokers 3 -w closed,replicated,failover'
-  make bench ARGS='--start "kfake=kfake -port {port} -d {dir}" --target kafka=127.0.0.1:9092:4711 -w batches,closed -r 5 --json out.json'
+  make bench ARGS='--start "kfake=kfake -port {port} -d {dir}" --target kafka=127.0.0.1:9092:4711 -r 5 --json out.json'
 
 Workloads:
 """
@@ -65,7 +65,8 @@ def parse_target(text: str) -> TargetSpec:
 
 
 def parse_start(text: str) -> TargetSpec:
-    """Read `NAME=COMMAND`; `{port}` and `{dir}` in it are filled in at each start, and more if several brokers are started.
+    """Read `NAME=COMMAND`; `{port}` and `{dir}` in it are filled in at each start, and more if several brokers are
+    started.
 
     Errors: ValueError with a message.
     """
@@ -115,9 +116,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--target", action="append", default=[], dest="given", type=_as_argument(parse_target), metavar="NAME=HOST:PORT[:PID[+PID]]",
+    given: Any = {"action": "append", "default": [], "dest": "given"}
+    add("--target", **given, type=_as_argument(parse_target), metavar="NAME=HOST:PORT[:PID[+PID]]",
         help="a broker that runs; PID (on this machine) lets its CPU and memory be seen")  # fmt: skip
-    add("--start", action="append", default=[], dest="given", type=_as_argument(parse_start), metavar="NAME='COMMAND {port} {dir}'",
+    add("--start", **given, type=_as_argument(parse_start), metavar="NAME='COMMAND {port} {dir}'",
         help="a broker to start in a new directory, and to end")  # fmt: skip
     add("--only-given", action="store_true", help="do not add a Lowtide of this working tree")
     add("--brokers", type=_positive, default=1, help="how many brokers each target is (1)")
@@ -140,7 +142,10 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--scratch",
         type=Path,
-        help="where directories for brokers are created: the disk that they are measured on (the system's for temporary files)",
+        help=(
+            "where directories for brokers are created: the disk that they are measured on (the system's for "
+            "temporary files)"
+        ),
     )
     add("--json", type=Path, help="write everything to this file")
     add("--csv", type=Path, help="write every figure of every round to this file")
@@ -168,7 +173,8 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         f"{{{each}}}" in word for target in targets for word in target.command for each in FILLED_IN_OF_SEVERAL
     ):
         parser.error(
-            f"one broker is started with {{port}} and {{dir}}; {', '.join(FILLED_IN_OF_SEVERAL)} are there with --brokers 3"
+            f"one broker is started with {{port}} and {{dir}}; {', '.join(FILLED_IN_OF_SEVERAL)} are there with "
+            "--brokers 3"
         )
     of_one = [name for name, workload in WORKLOADS.items() if not workload.several]
     workloads = given.workloads or [FLOOR, *(of_one if given.brokers == 1 else OF_CLUSTERS)]

@@ -54,11 +54,11 @@ def bench_produce() -> None:
         view, rules = memoryview(batch), ValidationRules()
         row(
             f"decode Produce v9, {count} x {size} B",
-            smallest_us(lambda frame=frame: codec.decode(frame, 0, len(frame))),
+            smallest_us(lambda frame=frame: codec.decode(frame, 0, len(frame))),  # type: ignore[misc]
         )
         row(
             f"validate, {count} x {size} B",
-            smallest_us(lambda view=view, rules=rules: validate_produce(view, rules, NOW_MS)),
+            smallest_us(lambda view=view, rules=rules: validate_produce(view, rules, NOW_MS)),  # type: ignore[misc]
         )
         with tempfile.TemporaryDirectory() as folder:
             place = TopicPartition("bench", 0)
@@ -78,7 +78,7 @@ def bench_produce() -> None:
             row(
                 f"append to the page cache, {count} x {size} B",
                 smallest_us(
-                    lambda validated=validated, append=append: append(validated, leader_epoch=0, now_ms=NOW_MS)
+                    lambda validated=validated, append=append: append(validated, leader_epoch=0, now_ms=NOW_MS)  # type: ignore[misc]
                 ),
             )
 

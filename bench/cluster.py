@@ -1,8 +1,9 @@
-"""A target of several brokers, each started by the same command with its own id, port and directory; with an etcd if the command uses one.
+"""A target of several brokers, each started by the same command with its own id, port and directory; with an etcd if
+the command uses one.
 
-The placeholders are: `{id}`, `{port}`, `{dir}`; `{peer_port}` and `{peers}` (`1@127.0.0.1:7001,2@…`), a second port of each broker and of
-all, for brokers that elect among themselves; `{etcd}`, the address of an etcd that is started first. CPU and memory are those of the
-brokers together, without the etcd.
+The placeholders are: `{id}`, `{port}`, `{dir}`; `{peer_port}` and `{peers}` (`1@127.0.0.1:7001,2@…`), a second port of
+each broker and of all, for brokers that elect among themselves; `{etcd}`, the address of an etcd that is started first.
+CPU and memory are those of the brokers together, without the etcd.
 """
 
 from __future__ import annotations
@@ -99,7 +100,11 @@ class ClusterTarget(Target):
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self.scratch))
             numbers = range(1, self.spec.brokers + 1)
-            self.members = [Member(number, *free_ports(2), self._directory / f"broker-{number}") for number in numbers]
+            ports = [free_ports(2) for _ in numbers]
+        self.members = [
+            Member(number, port, peer_port, self._directory / f"broker-{number}")
+            for number, (port, peer_port) in zip(numbers, ports, strict=True)
+        ]
         if self._etcd is None and any("{etcd}" in word for word in self.spec.command):
             self._etcd = EtcdProcess(self._directory / "etcd")
             self._etcd.__enter__()

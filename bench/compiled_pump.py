@@ -31,7 +31,7 @@ class CompiledLane(NamedTuple):
 class CompiledLoad(NamedTuple):
     """The results of a load. `cpu_s` is the generator's, with reading its input and connecting."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # nobody counts the fields of a load
     seconds: float
     cpu_s: float
     p50_us: float

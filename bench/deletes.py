@@ -101,7 +101,8 @@ def _delete(topic: Topic, offsets: dict[int, int]) -> float:
         check(row.error_code, f"DeleteRecords of partition {row.partition_index}")
         if row.low_watermark != offsets[row.partition_index]:
             raise BenchError(
-                f"partition {row.partition_index} was deleted to {row.low_watermark}, not to {offsets[row.partition_index]}"
+                f"partition {row.partition_index} was deleted to {row.low_watermark}, not to "
+                f"{offsets[row.partition_index]}"
             )
     return seconds
 

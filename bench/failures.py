@@ -1,4 +1,4 @@
-"""Workloads of several brokers: deletes that all replicas must have, a silent follower, leadership that moves, a leader that fails."""
+"""Workloads of several brokers: deletes on all replicas, a silent follower, moved leadership, a failed leader."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ MEBIBYTE = 1 << 20
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value at or below which `share` (0 to 1) of the ordered values are, one of the values themselves; `nan` without values."""
+    """Returns the smallest value that at least `share` (0 to 1) of the ordered values don't exceed, or `nan`."""
     return float(ordered[int((len(ordered) - 1) * share)]) if ordered else math.nan
 
 

@@ -73,19 +73,22 @@ KEYS = {spec.request: key for key, spec in API.items()} | {spec.response: key fo
 _LENGTH_OF_RECORDS_BYTES = 4
 
 
+_codec_for: Any = codec_for
+
+
 def request_frame(request: Any, version: int | None = None) -> bytes:
     """A request as on the wire; by default in the version of `VERSIONS`."""
     key = KEYS[type(request)]
     chosen = VERSIONS[key] if version is None else version
     return frame(
-        request_header(key, chosen, CORRELATION_ID, CLIENT_ID), codec_for(type(request), chosen).encode(request)
+        request_header(key, chosen, CORRELATION_ID, CLIENT_ID), _codec_for(type(request), chosen).encode(request)
     )
 
 
 def response_frame(response: Any, version: int | None = None) -> bytes:
     """An answer as a broker sends it, by default in the version of `VERSIONS`; not in a flexible one."""
     chosen = VERSIONS[KEYS[type(response)]] if version is None else version
-    return frame(response_header(CORRELATION_ID, flexible=False), codec_for(type(response), chosen).encode(response))
+    return frame(response_header(CORRELATION_ID, flexible=False), _codec_for(type(response), chosen).encode(response))
 
 
 def first_difference(make: Callable[[int], bytes]) -> int:
@@ -138,7 +141,7 @@ def delete_error_position(topic: str) -> int:
 
 
 def commit_error_position(topic: str, partitions: int) -> int:
-    """The position of the first partition's error code in the answer to an OffsetCommit of a topic's first partitions."""
+    """Returns the position of the first error code in the answer to an OffsetCommit of one topic."""
 
     def answer(error: int) -> bytes:
         rows = [

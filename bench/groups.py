@@ -57,8 +57,8 @@ def _rebalance(client: Client, group: str, member_id: str) -> str:
     """Join, send the assignment, and receive it. Returns the member's id."""
     protocols = [JoinGroupRequestProtocol(name="bench", metadata=b"topics")]
     join = JoinGroupRequest(
-        group_id=group, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=SESSION_MS, member_id=member_id, protocol_type="bench",
-        protocols=protocols,
+        group_id=group, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=SESSION_MS, member_id=member_id,
+        protocol_type="bench", protocols=protocols,
     )  # fmt: skip
     joined = ask_ready(client, join, lambda answer: answer.error_code)
     rows = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"partitions")]

@@ -125,7 +125,7 @@ def closed(target: Target, amounts: Amounts) -> Figures:
 
 
 def fetches(target: Target, amounts: Amounts) -> Figures:
-    """Fetch the only record of a topic on many connections, closed loops: without sessions, in sessions, and in sessions without news."""
+    """Fetches the only record of a topic on many connections: without sessions, in sessions, and in idle sessions."""
     figures: Figures = {}
     with topic_on(target, 1) as topic:
         records = batch(1, SMALL_RECORD_BYTES, now_ms())
@@ -156,7 +156,7 @@ def fetches(target: Target, amounts: Amounts) -> Figures:
 
 
 def _session_lane(address: Address, topic: str, offset: int | None) -> Lane:
-    """A connection with a fetch session of its own, from its second request on: they name an offset, or nothing, for all was read."""
+    """A connection with a fetch session; later requests name an offset, or nothing if everything was read."""
     with Client(address) as client:  # A session outlives the connection that began it.
         answer = client.ask(session_request(topic, 0, 0, END if offset is None else offset), SESSION_VERSION)
     check(answer.error_code or answer.responses[0].partitions[0].error_code, "a fetch")
@@ -199,7 +199,8 @@ def _workload(run: Callable[[Target, Amounts], Figures], says: str, *headline: s
 WORKLOADS = {
     "batches": _workload(
         batches,
-        "16 records of 1 KiB a batch, one batch a request; 3 partitions, a connection each, 5 requests in flight; then read back",
+        "16 records of 1 KiB a batch, one batch a request; 3 partitions, a connection each, 5 requests in flight; "
+        "then read back",
         "produce, records/s",
         "produce, broker CPU s per million records",
         "consume, MB/s",

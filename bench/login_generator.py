@@ -1,7 +1,8 @@
-"""Clients that log in by SCRAM-SHA-256 over TLS and leave: `python -m bench.login_generator PORT AUTHORITIES COUNT RATE`.
+"""Clients that log in by SCRAM-SHA-256 over TLS and leave: `python -m bench.login_generator PORT AUTHORITIES COUNT
+RATE`.
 
-RATE is logins a second, each begun when it is due, on a few threads; 0 has all connect first, and log in when all are connected. Prints
-how many a second there were. Any failure ends it with an error.
+RATE is logins a second, each begun when it is due, on a few threads; 0 has all connect first, and log in when all are
+connected. Prints how many a second there were. Any failure ends it with an error.
 """
 
 from __future__ import annotations

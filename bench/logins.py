@@ -28,7 +28,7 @@ from .loads import SMALL_RECORD_BYTES, now_ms
 from .login_generator import MECHANISM, PASSWORD, USER
 from .measure import Amounts, Figures, Workload, cost_of
 from .pump import Lane, pump
-from .targets import Secured, Target
+from .targets import SecureTarget, Target
 from .tls import Certificate
 from .topics import topic_on
 
@@ -41,7 +41,7 @@ _SALT = b"a salt of sixteen"
 
 
 def logins(target: Target, amounts: Amounts) -> Figures:
-    """Clients that log in and leave: alone, beside one that produces, and all at once; then the longest hold of the loop."""
+    """Clients log in and leave: alone, beside a producer, and all at once. Then the longest block of the loop."""
     certificate = Certificate.of(target.scratch)
     with _serving(target.secured(certificate.chain)) as broker:
         _log_in(broker, certificate, 1, 0)
@@ -89,7 +89,7 @@ def _longest_ms(target: Target, path: Path) -> float:
 
 
 @contextmanager
-def _serving(broker: Secured) -> Iterator[Secured]:
+def _serving(broker: SecureTarget) -> Iterator[SecureTarget]:
     """Started, with the user."""
     try:
         broker.target.start()
@@ -108,7 +108,7 @@ def _serving(broker: Secured) -> Iterator[Secured]:
 
 
 def _produced(target: Target, beside: subprocess.Popen[str] | None) -> tuple[list[float], float]:
-    """The latencies of a client that produces record after record, in order, while `beside` runs; and what that printed."""
+    """Returns the latencies of a client that produces record after record while `beside` runs, and its output."""
     latencies: list[float] = []
     with topic_on(target, 1) as topic:
         frame, error_position = (
@@ -126,13 +126,13 @@ def _produced(target: Target, beside: subprocess.Popen[str] | None) -> tuple[lis
     return sorted(latencies), 0.0 if beside is None else _rate(beside)
 
 
-def _generator(broker: Secured, certificate: Certificate, count: int, rate: int) -> subprocess.Popen[str]:
+def _generator(broker: SecureTarget, certificate: Certificate, count: int, rate: int) -> subprocess.Popen[str]:
     words = [str(broker.logins[1]), str(certificate.authorities), str(count), str(rate)]
     command = [sys.executable, "-m", "bench.login_generator", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def _log_in(broker: Secured, certificate: Certificate, count: int, rate: int) -> float:
+def _log_in(broker: SecureTarget, certificate: Certificate, count: int, rate: int) -> float:
     """So many logins. Returns how many a second there were."""
     return _rate(_generator(broker, certificate, count, rate))
 

@@ -1,8 +1,10 @@
-"""One-record Produce to one broker process and to several of the same machine (`lowtide serve --processes`): `python -m bench.processes`.
+"""One-record Produce to one broker process and to several of the same machine (`lowtide serve --processes`): `python -m
+bench.processes`.
 
-Each round starts each count of processes on an empty directory, interleaved, so that what else the machine does strikes all of them alike.
-The load generator needs a core too: with two cores, two processes can't be twice as fast as one, and the generator's share is printed. It
-is the one in C (`pump.c`), which leaves more of the cores to the brokers than the one in Python.
+Each round starts each count of processes on an empty directory, interleaved, so that what else the machine does strikes
+all of them alike. The load generator needs a core too: with two cores, two processes can't be twice as fast as one, and
+the generator's share is printed. It is the one in C (`pump.c`), which leaves more of the cores to the brokers than the
+one in Python.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ def main() -> int:
                 rate, said = _measure(count, options, pump)
                 rates[count].append(rate)
                 print(
-                    f"round {number + 1}, {count} process(es): {rate:,.0f} requests/s, {said}; load average {os.getloadavg()[0]:.1f}",
+                    f"round {number + 1}, {count} process(es): {rate:,.0f} requests/s, {said}; load average "
+                    f"{os.getloadavg()[0]:.1f}",
                     flush=True,
                 )
     medians = {count: statistics.median(found) for count, found in rates.items()}

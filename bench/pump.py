@@ -204,7 +204,8 @@ def pump(lanes: Sequence[Lane], *, count: int, depth: int = 1, error_position: i
     """Send `count` requests over the lanes, up to `depth` unanswered on each, and wait for the answers.
 
     Lanes may run dry before.
-    `error_position`: see `bench/frames.py`; None if an answer has no fixed one. Errors: BenchError; the lanes are closed in any case.
+    `error_position`: see `bench/frames.py`; None if an answer has no fixed one. Errors: BenchError; the lanes are
+    closed in any case.
     """
     clock, by_fd = time.perf_counter_ns, {lane.fd: lane for lane in lanes}
     latencies: list[int] = []

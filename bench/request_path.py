@@ -1,6 +1,7 @@
 """The path of a request through a broker: its files, their lines, the calls, and how often the reader changes the file.
 
-`make path` prints it; `tests/unit/bench/test_request_path.py` checks budgets. The brokers are real ones over simulated ports, on virtual
+`make path` prints it; `tests/unit/bench/test_request_path.py` checks budgets. The brokers are real ones over simulated
+ports, on virtual
 time, so the same request takes the same path in each run. The trace counts calls of Python functions in the broker that
 serves it, from the first byte of the request to the last one of the answer; the simulated network, disk, store,
 generated codecs and this client are not. The ports of clock and committer are reported separately: in a real broker
@@ -56,7 +57,7 @@ PORTS: Final = (
     "runtime/completions.py",
     "runtime/durations.py",
 )
-"""Replacements for C code and another thread of a real broker: the clocks, and the committer that syncs the journal, with its figures."""
+"""Stand-ins for C code and for another thread: the clocks, and the committer that syncs the journal."""
 
 TOPIC: Final = "t"
 RECORDS: Final = build_batch([(1, None, b"x", ())])
@@ -125,7 +126,7 @@ class Tracer:
 
 
 def _place(code: Any) -> tuple[str, str] | None:
-    """File and function, if it is the broker's code; comprehensions and generators count with the function around them."""
+    """Returns file and function of the broker's code; a comprehension counts with the function around it."""
     path = Path(code.co_filename)
     if code.co_name.startswith("<") or not path.is_file():
         return None
@@ -266,7 +267,10 @@ def main() -> int:
         return 2
     print(f"{'request':36} files  lines  calls  moves  of them back  calls of ports")
     for name, path in paths.items():
-        row = f"{len(path.files):5}  {path.lines:5}  {len(path.calls):5}  {path.moves:5}  {path.moves_back:12}  {len(path.port_calls):14}"
+        row = (
+            f"{len(path.files):5}  {path.lines:5}  {len(path.calls):5}  {path.moves:5}  {path.moves_back:12}  "
+            f"{len(path.port_calls):14}"
+        )
         print(f"{name:36} {row}")
     for name, path in paths.items():
         print(f"\n{name}")

@@ -1,9 +1,11 @@
 """What many partitions and clients cost real brokers: `python -m bench.scale cluster`, or `broker`, or `clients`.
 
-*cluster*: three brokers and an etcd on loopback, every partition on all three: memory, idle CPU, the death of a broker, its restart, one
+*cluster*: three brokers and an etcd on loopback, every partition on all three: memory, idle CPU, the death of a broker,
+its restart, one
 delete over all partitions, the size of the metadata in etcd before and after compaction.
 
-*broker*: one broker with many partitions beside one with few, both alive: CPU of a request, the least of interleaved rounds,
+*broker*: one broker with many partitions beside one with few, both alive: CPU of a request, the least of interleaved
+rounds,
 memory, idle CPU, stop and restart, and each as a ratio.
 
 *clients*: one broker with many groups, and then with many connections.
@@ -72,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> int:
     about = circumstances()
     print("\n".join(f"{name}: {value}" for name, value in about.items()))
     keep_bytecode(scratch)
-    figures = Printed()
+    figures = PrintedFigures()
     try:
         if arguments.what == "cluster":
             measure_cluster(scratch, arguments, figures)
@@ -87,7 +89,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-class Printed(dict[str, float]):
+class PrintedFigures(dict[str, float]):
     """Figures that are printed as they come."""
 
     def __setitem__(self, name: str, value: float) -> None:
@@ -170,7 +172,7 @@ def tell_idle_cpu(target: ClusterTarget, seconds: float, figures: Figures) -> No
 
 
 def tell_etcd(target: ClusterTarget, when: str, figures: Figures) -> None:
-    """The size of etcd's database as it is, and after everything before the last revision is forgotten and the file is written again."""
+    """Returns the size of etcd's database before and after its history is compacted and the file is defragmented."""
     etcd = target.etcd
     assert etcd is not None
     size, used, revision = etcd.sizes()
@@ -236,7 +238,7 @@ def delete_all(topics: Sequence[Topic], figures: Figures) -> None:
 
 
 def fail_over(target: ClusterTarget, topics: Sequence[Topic], victim: Member, number: int, figures: Figures) -> None:
-    """SIGKILL of a broker, until each of its partitions has a leader that answers; then it is started again, until all are in sync."""
+    """Kills a broker until all partitions have a leader again, then starts it until all are in sync."""
     survivor = next(member for member in target.members if member is not victim)
     led = [key for key, row in rows_of(survivor, topics).items() if row.leader_id == victim.broker_id]
     others = [member.process.pid for member in target.members if member is not victim and member.process is not None]

@@ -31,7 +31,7 @@ _TOPIC = "scale-clients"
 
 
 def measure_clients(scratch: Path, idle_s: float, figures: Figures) -> None:
-    """Groups that have committed an offset each, then connections that have asked for ApiVersions: each number on top of the one before."""
+    """Groups with a committed offset each, then connections that have asked for ApiVersions."""
     target = Target(TargetSpec(name="lowtide", command=LOWTIDE), scratch)
     try:
         target.start_fresh()

@@ -1,10 +1,13 @@
-"""`format("lowtide")` beside Spark's own Kafka connector, on the same broker and the same records: `python -m bench.spark --help`.
+"""`format("lowtide")` beside Spark's own Kafka connector, on the same broker and the same records: `python -m
+bench.spark --help`.
 
-One Spark, which both share, reads a topic in one go, reads it as a stream with `availableNow`, and writes a topic. Rounds are interleaved,
-every other one backwards; the first is separate, because a JVM compiles while it works. The figure is the CPU time of the driver, its
-JVM and its Python workers together, for each row: it is more meaningful than wall time on a busy machine.
+One Spark, which both share, reads a topic in one go, reads it as a stream with `availableNow`, and writes a topic.
+Rounds are interleaved, every other one backwards; the first is separate, because a JVM compiles while it works. The
+figure is the CPU time of the driver, its JVM and its Python workers together, for each row: it is more meaningful than
+wall time on a busy machine.
 
-The connector's jars come from `SPARK_KAFKA_JARS`, a list in the form of `spark.jars`. Without it only our format is measured.
+The connector's jars come from `SPARK_KAFKA_JARS`, a list in the form of `spark.jars`. Without it only our format is
+measured.
 """
 
 from __future__ import annotations
@@ -130,7 +133,7 @@ class Bench:
 
     # ------------------------------------------------------------------ jobs
     def write(self, kind: str, topic: str) -> None:
-        """Rows that are generated, acknowledged by all in-sync replicas, with an idempotent producer, as both do by default."""
+        """Writes generated rows with an idempotent producer and acks=all, the default of both formats."""
         rows = self.spark.range(self._rows).selectExpr(
             "cast(id as string) as key", f"cast(repeat(cast(id % 10 as string), {VALUE_BYTES}) as binary) as value"
         )
@@ -179,10 +182,11 @@ def run(bench: Bench, formats: Sequence[str], rounds: int) -> dict[tuple[str, st
         for name, job in JOBS.items():
             for kind in formats if number % 2 == 0 else formats[::-1]:
                 topic = bench.topic() if job is Bench.write else filled
-                cost = bench.measured(lambda job=job, kind=kind, topic=topic: job(bench, kind, topic))
+                cost = bench.measured(lambda job=job, kind=kind, topic=topic: job(bench, kind, topic))  # type: ignore[misc]
                 costs.setdefault((name, kind), []).append(cost)
                 print(
-                    f"round {number}: {name}, {kind}: {cost.cpu_us:.1f} us of CPU a row, {1e6 / cost.wall_us:,.0f} rows/s",
+                    f"round {number}: {name}, {kind}: {cost.cpu_us:.1f} us of CPU a row, {1e6 / cost.wall_us:,.0f} "
+                    "rows/s",
                     flush=True,
                 )
                 if topic != filled:
@@ -201,7 +205,8 @@ def table(costs: dict[tuple[str, str], list[Cost]]) -> str:
         middle = [statistics.median(values) for values in zip(*later, strict=True)]
         second = f"{found[1].cpu_us:.1f}" if len(found) > 1 else "-"
         lines.append(
-            f"| {name} | {kind} | {found[0].cpu_us:.1f} | {second} | {middle[0]:.1f} | {1e6 / middle[1]:,.0f} | {middle[2]:.2f} |"
+            f"| {name} | {kind} | {found[0].cpu_us:.1f} | {second} | {middle[0]:.1f} | {1e6 / middle[1]:,.0f} | "
+            f"{middle[2]:.2f} |"
         )
     return "\n".join(lines)
 

@@ -1,4 +1,5 @@
-"""The brokers that are measured: given by address and not touched, or started here, in their own directories, and ended here.
+"""The brokers that are measured: given by address and not touched, or started here, in their own directories, and ended
+here.
 
 Only processes that this module started are ever signalled, each by its id: the started one and its descendants.
 """
@@ -63,8 +64,8 @@ class TargetSpec:
 
     command: tuple[str, ...] = ()
     tls: tuple[str, ...] = ()
-    """What the command needs besides for listeners with TLS, with `{tls_port}`, `{login_port}` and `{certificate}` in it; empty without
-    such a command."""
+    """What the command needs besides for listeners with TLS, with `{tls_port}`, `{login_port}` and `{certificate}` in
+    it; empty without such a command."""
 
     brokers: int = 1
     """The number of brokers; each is started by the same command."""
@@ -100,13 +101,13 @@ class Target:
         """Whether it is started here, so that it may also be stopped."""
         return bool(self.spec.command)
 
-    def secured(self, certificate: Path) -> Secured:
+    def secured(self, certificate: Path) -> SecureTarget:
         """Another one beside it, which has yet to be started and shows the certificate of this file."""
         tls_port, login_port = free_ports(2)
         values = {"{tls_port}": str(tls_port), "{login_port}": str(login_port), "{certificate}": str(certificate)}
         filled = [reduce(lambda text, name: text.replace(name, values[name]), values, word) for word in self.spec.tls]
         spec = replace(self.spec, name=f"{self.name}-tls", command=(*self.spec.command, *filled))
-        return Secured(Target(spec, self.scratch), (LOOPBACK, tls_port), (LOOPBACK, login_port))
+        return SecureTarget(Target(spec, self.scratch), (LOOPBACK, tls_port), (LOOPBACK, login_port))
 
     @property
     def bootstrap(self) -> str:
@@ -229,7 +230,7 @@ class Target:
             time.sleep(_POLL_S)
 
 
-class Secured(NamedTuple):
+class SecureTarget(NamedTuple):
     """A broker that has listeners with TLS too, and their addresses."""
 
     target: Target

@@ -1,7 +1,9 @@
-"""A topic that is filled at a rate and read, while another client deletes everything behind: the space on the disk, and what that costs.
+"""A topic that is filled at a rate and read, while another client deletes everything behind: the space on the disk, and
+what that costs.
 
-The space is that of allocated blocks (`st_blocks`) of all files of the partition. Beside it stands what is still readable: the records from
-the acknowledged log start to the acknowledged end, which is read first, so that records in between count as space beyond it.
+The space is that of allocated blocks (`st_blocks`) of all files of the partition. Beside it stands what is still
+readable: the records from the acknowledged log start to the acknowledged end, which is read first, so that records in
+between count as space beyond it.
 """
 
 from __future__ import annotations
@@ -202,7 +204,10 @@ def _space_bytes(folder: Path) -> int:
 WORKLOADS = {
     "trim": Workload(
         run=trims,
-        says="one partition, 20 MB/s, everything deleted each 100 ms, segments of 1 GiB: blocks on the disk beyond what can be read",
+        says=(
+            "one partition, 20 MB/s, everything deleted each 100 ms, segments of 1 GiB: blocks on the disk beyond "
+            "what can be read"
+        ),
         headline=("space over live, most MiB", "broker CPU s a GB", "delete, p50 us"),
         warms=False,
         starts=True,

@@ -18,7 +18,7 @@ PROC = Path("/proc")
 UNKNOWN = math.nan
 
 _PROCESS_CLOCK = 2
-"""Lowest bits of a clock id that mean: CPU time of a whole process, by the scheduler. Source: clock_getcpuclockid(3), posix-timers.h."""
+"""The lowest bits of a clock id for the CPU time of a process. Source: clock_getcpuclockid(3), posix-timers.h."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

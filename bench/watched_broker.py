@@ -1,7 +1,9 @@
-"""The `lowtide` command with a watch on its event loop: how long a pass of it takes at most, in CPU time of the loop's thread.
+"""The `lowtide` command with a watch on its event loop: how long a pass of it takes at most, in CPU time of the loop's
+thread.
 
-SIGUSR1 has the longest pass since the last one written to the file that `BENCH_HOLDS` names, in milliseconds. A watched loop never
-sleeps, so nothing else of such a broker is to be measured. Waiting for a disk or for a processor is no CPU time.
+SIGUSR1 has the longest pass since the last one written to the file that `BENCH_HOLDS` names, in milliseconds. A watched
+loop never sleeps, so nothing else of such a broker is to be measured. Waiting for a disk or for a processor is no CPU
+time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`lowtide acls`: list, allow, deny and remove rules of access control, and say which rule decides."""
+"""`lowtide acls`: lists, creates and removes ACLs, and explains which one decides."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from lowtide.admin.errors import AdminError
 from lowtide.broker.authorizer.acl_index import AclIndex, decide
 from lowtide.broker.authorizer.resources import CLUSTER_NAME, Resource
 from lowtide.broker.authorizer.standard_authorizer import parse_super_users
-from lowtide.cli.call import NetworkCall, network
+from lowtide.cli.call import NetworkCall, Yes, network
 from lowtide.cli.confirmation import confirm
 from lowtide.cli.outcome import ExitCode, misused
-from lowtide.cli.printing import Output, plural, print_json, print_table, printable
-from lowtide.cli.results import report_each
+from lowtide.cli.printing import Output, plural, print_json, printable
+from lowtide.cli.results import errors_of, report_each
 from lowtide.metadata.records import AclRecord
 from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
 from lowtide.runtime.addresses import in_normal_form
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="List, allow, deny, remove and explain rules of access control."
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 User = Annotated[str, typer.Argument(metavar="USER", help="alice, User:alice, or * for all")]
 Operations = Annotated[str, typer.Argument(metavar="OPERATION,…", help="read, write, describe, … or all")]
 ResourceWords = Annotated[
     str,
     typer.Argument(
-        metavar="RESOURCE", help="topic:flights, topic:flights-* (all that begin so), topic:*, group:etl, cluster, …"
+        metavar="RESOURCE", help="topic:flights, topic:flights-* (a prefix), topic:*, group:etl, cluster, …"
     ),
 ]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="from this address only")]
@@ -48,15 +46,15 @@ _WILDCARD: Final = "*"
 
 
 def principal_of(user: str) -> str:
-    """`alice` is `User:alice`. Errors: CommandError."""
+    """Returns the principal of a user: `User:alice` for `alice`. Errors: CommandError."""
     principal = user if ":" in user else f"User:{user}"
     if not all(principal.partition(":")[::2]):
-        raise misused(f"{user!r} is no user: alice, or User:alice.")
+        raise misused(f"{user!r} is not a user: write alice or User:alice.")
     return principal
 
 
 def operations_of(words: str) -> list[AclOperation]:
-    """Operations by their names, separated by commas. Errors: CommandError."""
+    """Reads names of operations, separated by commas. Errors: CommandError."""
     found = []
     for word in words.split(","):
         name = word.strip().upper().replace("-", "_")
@@ -64,22 +62,20 @@ def operations_of(words: str) -> list[AclOperation]:
             names = ", ".join(
                 each.name.lower().replace("_", "-") for each in AclOperation if each is not AclOperation.ANY
             )
-            raise misused(f"{word.strip()!r} is no operation: {names}.")
+            raise misused(f"{word.strip()!r} is not an operation: it must be one of {names}.")
         found.append(AclOperation[name])
     return found
 
 
 def resource_of(words: str) -> tuple[AclResourceType, str, AclPattern]:
-    """`topic:flights`; a star at the end of a name stands for all that begin so, alone for all.
-
-    Errors: CommandError.
-    """
+    """Reads `topic:flights`, `topic:flights-*` (a prefix) or `topic:*` (all). Errors: CommandError."""
     kind, _, name = words.partition(":")
     if kind == "cluster" and name in ("", CLUSTER_NAME):
         return AclResourceType.CLUSTER, CLUSTER_NAME, AclPattern.LITERAL
     if kind not in _KINDS or kind == "cluster" or not name:
         raise misused(
-            f"{words!r} is no resource: topic:NAME, group:ID, transactional-id:ID, token:ID, user:User:NAME, or cluster."
+            f"{words!r} is not a resource: write topic:NAME, group:ID, transactional-id:ID, token:ID, user:User:NAME "
+            "or cluster."
         )
     if name != _WILDCARD and name.endswith(_WILDCARD):
         return _KINDS[kind], name[:-1], AclPattern.PREFIXED
@@ -87,7 +83,7 @@ def resource_of(words: str) -> tuple[AclResourceType, str, AclPattern]:
 
 
 def shown_resource(acl: Acl) -> str:
-    """As `resource_of` reads it."""
+    """Returns the text that `resource_of` reads."""
     kind = next(word for word, each in _KINDS.items() if each is acl.resource_type)
     if acl.resource_type is AclResourceType.CLUSTER:
         return kind
@@ -100,9 +96,9 @@ async def list_acls(
     call: NetworkCall,
     *,
     resource: Annotated[
-        str | None, typer.Option("--resource", metavar="RESOURCE", help="about this resource, general ones too")
+        str | None, typer.Option("--resource", metavar="RESOURCE", help="only ACLs that apply to this resource")
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="that name this user")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="only ACLs of this user")] = None,
 ) -> ExitCode:
     """List the rules."""
     wanted = AclFilter(principal=None if user is None else principal_of(user))
@@ -113,8 +109,7 @@ async def list_acls(
             resource_name=name,
             pattern=AclPattern.MATCH if pattern is AclPattern.LITERAL else pattern,
         )
-    acls = await call.client.describe_acls(wanted, timeout=call.timeout_ms / 1000)
-    _print(acls, call.output)
+    _show(call, await call.client.describe_acls(wanted))
     return ExitCode.DONE
 
 
@@ -144,27 +139,23 @@ async def remove(
     resource: ResourceWords,
     *,
     operation: Annotated[
-        str | None, typer.Option("--operation", metavar="OPERATION,…", help="rules about these operations only")
+        str | None, typer.Option("--operation", metavar="OPERATION,…", help="only ACLs with these operations")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
+    yes: Yes = False,
 ) -> ExitCode:
     """Remove the rules of a user about a resource that was named so."""
     kind, name, pattern = resource_of(resource)
     operations = [AclOperation.ANY] if operation is None else operations_of(operation)
     filters = [AclFilter(kind, name, pattern, principal_of(user), None, each) for each in operations]
-    timeout = call.timeout_ms / 1000
     if not yes:
-        found = [acl for each in filters for acl in await call.client.describe_acls(each, timeout=timeout)]
+        found = [acl for each in filters for acl in await call.client.describe_acls(each)]
         if not found:
-            _print(found, call.output)
+            _show(call, found)
             return ExitCode.DONE
         confirm(f"Remove {plural(len(found), 'rule')}?", (_COLUMNS, [_row(acl) for acl in found]))
-    results = await call.client.delete_acls(filters, timeout=timeout)
-    removed = [acl for each in results.values() if not isinstance(each, AdminError) for acl in each]
-    errors: dict[str, AdminError | None] = {
-        each.operation.name.lower(): result for each, result in results.items() if isinstance(result, AdminError)
-    }
-    _print(removed, call.output)
+    results = await call.client.delete_acls(filters)
+    _show(call, [acl for each in results.values() if not isinstance(each, AdminError) for acl in each])
+    errors = {each.operation.name.lower(): error for each, error in errors_of(results).items()}
     return report_each(errors, call.output, quiet=True)
 
 
@@ -180,9 +171,9 @@ async def explain(
     operations = operations_of(operation)
     kind, name, pattern = resource_of(resource)
     if pattern is AclPattern.PREFIXED or len(operations) != 1 or operations[0] is AclOperation.ALL:
-        raise misused("One resource by its name and one operation can be explained.")
+        raise misused("explain takes one resource by its full name, and one operation.")
     wanted = AclFilter(resource_type=kind, resource_name=name, pattern=AclPattern.MATCH)
-    acls = await call.client.describe_acls(wanted, timeout=call.timeout_ms / 1000)
+    acls = await call.client.describe_acls(wanted)
     super_users, open_by_default = await _authorizer_settings(call)
     principal = principal_of(user)
     index = AclIndex.of(AclRecord(*acl) for acl in acls)
@@ -204,11 +195,11 @@ async def explain(
 
 
 async def _authorizer_settings(call: NetworkCall) -> tuple[frozenset[str], bool]:
-    """The super users, and whether resources without a rule are allowed to all, as a broker has them; none if it does not return them."""
-    described = await call.client.describe_cluster(timeout=call.timeout_ms / 1000)
+    """Returns the super users, and whether everyone may use resources without ACLs, from a broker's configuration."""
+    described = await call.client.describe_cluster()
     broker = ConfigResource(ResourceType.BROKER, str(described.brokers[0].broker_id))
     keys = ("super.users", "allow.everyone.if.no.acl.found")
-    found = (await call.client.describe_configs([broker], keys=keys, timeout=call.timeout_ms / 1000))[broker]
+    found = (await call.client.describe_configs([broker], keys=keys))[broker]
     if isinstance(found, AdminError):
         raise found
     values = {key: entry.value or "" for key, entry in found.items()}
@@ -233,7 +224,7 @@ def _acls(user: str, operation: str, resource: str, host: str, permission: AclPe
 
 
 async def _create(call: NetworkCall, acls: list[Acl]) -> ExitCode:
-    return report_each(await call.client.create_acls(acls, timeout=call.timeout_ms / 1000), call.output, done="created")
+    return report_each(await call.client.create_acls(acls), call.output, done="created")
 
 
 _COLUMNS: Final = ("permission", "principal", "operation", "resource", "host")
@@ -251,8 +242,6 @@ def _value(acl: Acl) -> dict[str, str]:
     }
 
 
-def _print(acls: Iterable[Acl], output: Output) -> None:
-    if output is Output.JSON:
-        print_json({"acls": [_value(acl) for acl in acls]})
-    else:
-        print_table(_COLUMNS, [_row(acl) for acl in acls])
+def _show(call: NetworkCall, acls: Iterable[Acl]) -> None:
+    listed = list(acls)
+    call.show({"acls": [_value(acl) for acl in listed]}, _COLUMNS, [_row(acl) for acl in listed])

@@ -1,4 +1,4 @@
-"""The commands that Typer parses, each imported when it is called; those that parse their own words stand here for help and completion."""
+"""The commands that Typer parses. Each is imported on use; the others are listed for help and completion."""
 
 from __future__ import annotations
 
@@ -16,69 +16,59 @@ from lowtide.cli.outcome import ExitCode
 from lowtide.cli.own_commands import own_command
 from lowtide.runtime.early_signals import restore_signals
 
-BROKERS: Final = "Brokers"
-CLUSTER: Final = "A cluster"
-FILES: Final = "Files"
-OTHERS: Final = "Others"
-
 
 class Entry(NamedTuple):
-    """A command of `lowtide`. Without a module it parses its words itself."""
+    """A command of `lowtide`. Without a module, `own_commands` has it."""
 
     help: str
     panel: str
     module: str = ""
 
 
+BROKERS: Final = "Brokers"
+CLUSTER: Final = "A cluster"
+FILES: Final = "Files"
+OTHERS: Final = "Others"
+
 ENTRIES: Final = {
-    "serve": Entry("run a broker", BROKERS),
-    "dev": Entry("run a cluster of several brokers in one process, for laptops and tests", BROKERS),
+    "serve": Entry("Run a broker.", BROKERS),
+    "dev": Entry("Run a cluster of several brokers in one process, for laptops and tests.", BROKERS),
     "certificates": Entry(
-        "create and renew certificates, passwords and settings of a secure cluster", BROKERS, "certificates"
+        "Create and renew the certificates and settings of a secure cluster.", BROKERS, "certificates"
     ),
-    "keys": Entry("print every configuration key of a broker, as a page in Markdown", BROKERS),
-    "metrics": Entry("print every metric of a broker, as a page in Markdown", BROKERS),
-    "console": Entry("show a cluster in a browser on this machine", CLUSTER, "console"),
-    "cluster": Entry(
-        "the brokers, the controller, what is wrong; elections, and moves of replicas", CLUSTER, "cluster"
-    ),
-    "topics": Entry(
-        "list, describe, create, change, delete topics, and explain what keeps their oldest segments", CLUSTER, "topics"
-    ),
-    "configs": Entry("what is set for topics, brokers and groups, and changes of it", CLUSTER, "configs"),
-    "quotas": Entry("how much of the brokers users, client ids and addresses may use", CLUSTER, "quotas"),
-    "groups": Entry("list and describe consumer groups, set their offsets, delete them", CLUSTER, "groups"),
-    "acls": Entry("list, allow, deny, remove rules of access control, and say which decides", CLUSTER, "acls"),
-    "records": Entry("delete records, sweep many partitions, show records, write some", CLUSTER, "records"),
-    "users": Entry("who logs in by SCRAM: add, list, remove users", CLUSTER, "users"),
-    "tokens": Entry("logins for a time: create, list, renew, end delegation tokens", CLUSTER, "tokens"),
+    "keys": Entry("Print all configuration keys of a broker, as a Markdown page.", BROKERS),
+    "metrics": Entry("Print all metrics of a broker, as a Markdown page.", BROKERS),
+    "console": Entry("Show a cluster in a browser on this machine.", CLUSTER, "console"),
+    "cluster": Entry("Show brokers, controller and problems; move replicas and leaders.", CLUSTER, "cluster"),
+    "topics": Entry("List, describe, create, change and delete topics; explain their retention.", CLUSTER, "topics"),
+    "configs": Entry("Show and change the configuration of topics, brokers and groups.", CLUSTER, "configs"),
+    "quotas": Entry("Show and change quotas of users, client ids and addresses.", CLUSTER, "quotas"),
+    "groups": Entry("List and describe groups, reset their offsets, delete them.", CLUSTER, "groups"),
+    "acls": Entry("List, create, remove and explain ACLs.", CLUSTER, "acls"),
+    "records": Entry("Delete, sweep, show and produce records.", CLUSTER, "records"),
+    "users": Entry("Add, list and remove users that log in by SCRAM.", CLUSTER, "users"),
+    "tokens": Entry("Create, list, renew and expire delegation tokens.", CLUSTER, "tokens"),
     "log-dirs": Entry(
-        "log directories of brokers, how much space partitions take, and moves between them", CLUSTER, "log_dirs"
+        "Show log directories and sizes of partitions; move partitions between them.", CLUSTER, "log_dirs"
     ),
-    "top": Entry("brokers, disks, topics by rate, deletes that wait and groups by lag, live", CLUSTER, "top"),
-    "metadata": Entry(
-        "compare the metadata with what log directories know, bring them forward after a restore", FILES, "metadata"
-    ),
-    "backup": Entry(
-        "write the metadata to one file, also while brokers run, and show what such a file holds", FILES, "backup"
-    ),
-    "restore": Entry(
-        "put a backup of the metadata into an empty store, with what log directories know besides", FILES, "restore"
-    ),
-    "dump-log": Entry("say what is in the files of a log, also damaged ones; reads only", FILES, "dump_log"),
-    "repair-log-start": Entry("keep what is readable of a damaged journal of log start offsets", FILES),
-    "version": Entry("print the version", OTHERS),
-    "help": Entry("print this", OTHERS),
+    "top": Entry("Show brokers, disks, topics, pending deletes and group lags, live.", CLUSTER, "top"),
+    "metadata": Entry("Compare the metadata with what log directories know, and recover them.", FILES, "metadata"),
+    "backup": Entry("Write the metadata to a file, also while brokers run; check such a file.", FILES, "backup"),
+    "restore": Entry("Restore a backup of the metadata into an empty store.", FILES, "restore"),
+    "dump-log": Entry("Show the files of a log, also damaged ones.", FILES, "dump_log"),
+    "repair-log-start": Entry("Keep what is readable of a damaged log start journal.", FILES),
+    "version": Entry("Print the version.", OTHERS),
+    "help": Entry("Print this help.", OTHERS),
 }
 """In the order of the help."""
 
 _ERROR_CLASSES: Final = typer.BadParameter.__mro__
 CallError: Final[Any] = next(each for each in _ERROR_CLASSES if each.__name__ == "ClickException")
-"""What all errors of parsing are; Typer has it, but no public name for it."""
+"""The base of all parsing errors, which has no public name in Typer."""
 
 
 class _Commands(TyperGroup):
-    """Imports a command when it is asked for."""
+    """Imports a command on use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(ENTRIES)
@@ -95,7 +85,7 @@ class _Commands(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As Typer does, which suggests only commands that are imported: `topic` means `topics`."""
+        """Suggests commands that are not imported too: `topics` for `topic`."""
         try:
             return super().resolve_command(ctx, args)
         except CallError as error:
@@ -105,7 +95,7 @@ class _Commands(TyperGroup):
 
 
 def _passed_on(name: str) -> typer.Typer:
-    """A command that parses its words itself."""
+    """Returns a command that parses its words itself."""
     app = typer.Typer(add_completion=False)
 
     @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
@@ -117,10 +107,10 @@ def _passed_on(name: str) -> typer.Typer:
 
 
 def run(words: Sequence[str]) -> int:
-    """Parses the words and runs what they say; returns the exit code."""
+    """Parses and runs a command line; returns the exit code."""
     if (
         sys.modules.get("rich", sys) is None
-    ):  # `serve` and `dev` keep structlog from importing it; they ran in this process before.
+    ):  # `serve` or `dev` ran in this process, and kept structlog from importing it.
         del sys.modules["rich"]
     app = typer.Typer(
         cls=_Commands,
@@ -134,21 +124,17 @@ def run(words: Sequence[str]) -> int:
 
 
 def ended(command: Callable[[], Any]) -> int:
-    """Runs a command that is parsed; its exit code, and for errors of parsing a sentence on standard error."""
+    """Runs a command; returns its exit code. Prints a parsing error as a sentence."""
     try:
         code = command()
     except CallError as error:
         context = getattr(error, "ctx", None)
         name = context.command_path if context is not None else "lowtide"
         sentence = error.format_message().rstrip(".\n")
-        if (
-            "\n" in sentence
-        ):  # The help of a group that was called without a command; Typer's later versions have printed it.
+        if "\n" in sentence:  # The help of a group without a command; later versions of Typer have printed it already.
             print(sentence, file=sys.stderr)
         elif sentence:
-            print(
-                f"{name}: {sentence}{'' if sentence.endswith('?') else '.'} `{name} --help` says more.", file=sys.stderr
-            )
+            print(f"{name}: {sentence}{'' if sentence.endswith('?') else '.'} See `{name} --help`.", file=sys.stderr)
         return ExitCode.MISUSED
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED

@@ -1,4 +1,4 @@
-"""`lowtide backup`: the metadata in one file, as of one revision, from a store that brokers may be using; and what is in such a file."""
+"""`lowtide backup`: writes the metadata at one revision to a file, also while brokers run, and checks such files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from lowtide.cli.call import Call, local
-from lowtide.cli.metadata_stores import Ca, Cert, Key, Metadata, Place, open_store, run_on_store, store_file
+from lowtide.cli.metadata_stores import StoreOptions, open_store, run_on_store, store_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, plural, print_json, print_table, remark
 from lowtide.cli.recovering import read_apart
@@ -28,9 +28,11 @@ app = typer.Typer(add_completion=False)
 
 
 ROWS_SHOWN: Final = 50
-"""Of topics, for people; --output json has all."""
+"""Topics in the table; --output json has all."""
 
-SECRETS: Final = "It holds hashes of passwords, tokens and secret configurations: keep it where only those who may run brokers can read it."
+SECRETS: Final = (
+    "It contains password hashes, tokens and secret configurations: only operators of brokers should read it."
+)
 
 
 @app.command()
@@ -39,40 +41,40 @@ def backup(
     call: Call,
     *,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE", help="write the metadata to this file, readable for you alone")
+        str | None,
+        typer.Option("--to", metavar="FILE", help="write the metadata to this file, which only you can read"),
     ] = None,
     verify: Annotated[
         str | None,
-        typer.Option("--verify", metavar="FILE", help="check a file, and show what is in it, without secrets"),
+        typer.Option("--verify", metavar="FILE", help="check a file, and show its contents without secrets"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace the file if it is there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
     log_dirs: Annotated[
         str | None,
         typer.Option("--log-dirs", metavar="DIR,DIR", help="the log directories of the broker, as in log.dirs"),
     ] = None,
-    metadata: Metadata = None,
-    metadata_ca: Ca = None,
-    metadata_cert: Cert = None,
-    metadata_key: Key = None,
+    store: StoreOptions,
 ) -> ExitCode:
-    """Write the metadata to one file, as they stand at one revision, while brokers run or are stopped; or check such a file (--verify).
+    """Write the metadata at one revision to a file, or check such a file (--verify). Brokers may run.
 
-    Topics, configurations, users, rules and quotas are in it, no records and no committed offsets. It holds credentials: keep it safe.
+    The file has topics, configurations, users, ACLs and quotas, but no records and no committed offsets. It contains
+    credentials: keep it safe.
     """
     if (to is None) == (verify is None):
-        raise misused("Either --to or --verify is to be given.")
+        raise misused("give either --to or --verify.")
     if to is None:
         given = [
-            name for name, value in (("--force", force), ("--log-dirs", log_dirs), ("--metadata", metadata)) if value
+            name
+            for name, value in (("--force", force), ("--log-dirs", log_dirs), ("--metadata", store.metadata))
+            if value
         ]
         if given:
-            raise misused(f"{given[0]} is of no use with --verify.")
+            raise misused(f"{given[0]} and --verify exclude each other.")
         _print(call, read_backup(str(verify)), str(verify))
         return ExitCode.DONE
     if not force and OsFileSystem().exists(to):
-        raise misused(f"{to} is there already; --force replaces it.")
-    place = Place(metadata, metadata_ca, metadata_cert, metadata_key)
-    rows, revision = _read(place, log_dirs)
+        raise misused(f"{to} exists already: --force replaces it.")
+    rows, revision = _read(store, log_dirs)
     try:
         made = backup_of(rows, revision, made_ms=SystemClock().wall_ms(), version=version("lowtide"))
     except BackupError as error:
@@ -94,7 +96,7 @@ def backup(
 
 
 def read_backup(path: str) -> Backup:
-    """What is in a file. Errors: CommandError, a sentence that names the file."""
+    """Reads a backup. Errors: CommandError."""
     try:
         return decode_backup(OsFileSystem().read_bytes(path))
     except OSError as error:
@@ -103,14 +105,14 @@ def read_backup(path: str) -> Backup:
         raise CommandError(f"{path}: {error}.") from error
 
 
-def _read(place: Place, log_dirs: str | None) -> tuple[dict[bytes, Row], Revision]:
-    """What the store has, at one revision. Errors: CommandError."""
+def _read(store: StoreOptions, log_dirs: str | None) -> tuple[dict[bytes, Row], Revision]:
+    """Reads the store at one revision. Errors: CommandError."""
     first = (log_dirs or "").split(",")[0].strip()
-    path = store_file(place, first or None, several=False)
+    path = store_file(store, first or None, several=False)
     if not path:
-        return run_on_store(_read_etcd(place))
+        return run_on_store(_read_etcd(store))
     if not Path(path).is_file():
-        raise misused(f"There is no {path}. --metadata names another file, or an etcd.")
+        raise misused(f"there is no {path}: --metadata gives another file, or an etcd.")
     try:
         pairs, revision = read_embedded_in_use(path)
     except MetadataFileError as error:
@@ -118,8 +120,8 @@ def _read(place: Place, log_dirs: str | None) -> tuple[dict[bytes, Row], Revisio
     return {row[0]: row for row in rows_of(pairs, DEFAULT_PREFIX)}, revision
 
 
-async def _read_etcd(place: Place) -> tuple[dict[bytes, Row], Revision]:
-    store, prefix = await open_store(place, "")
+async def _read_etcd(options: StoreOptions) -> tuple[dict[bytes, Row], Revision]:
+    store, prefix = await open_store(options, "")
     try:
         return await read_apart(store, prefix)
     finally:

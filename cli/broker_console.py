@@ -1,7 +1,7 @@
-"""The console that a broker serves at `http.listeners`: it reaches the cluster through one of the broker's own listeners, as its visitors.
+"""The console that a broker serves at `http.listeners`. It reaches the cluster through one of the broker's listeners.
 
-A listener with SASL comes first, where visitors log in by their names and passwords. Through a listener without one all visitors are the
-same user, so that console is for visitors of this machine alone, who reach the listener as well.
+Listeners with SASL are preferred: visitors log in with their own names and passwords. Without SASL all visitors are the
+same user; the console then accepts visitors of this machine only, who can reach the listener as well.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lowtide import __version__
 from lowtide.admin.settings import ClientSettings
 from lowtide.broker.config.listener_keys import ListenerKeys
-from lowtide.console.sessions import Ports
-from lowtide.console.settings import PASSWORD_MECHANISMS, ConsoleSettings, Login, console_client
+from lowtide.console.sessions import ConsolePorts
+from lowtide.console.settings import PASSWORD_MECHANISMS, ConsoleSettings, LoginKind, console_client
 from lowtide.console.site import ConsoleSite
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.random import system_random
@@ -27,17 +27,17 @@ _TRUST = ("ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.cert
 
 
 def broker_console(broker: Broker) -> ConsoleSite:
-    """The site of a broker that listens. Errors: SettingsError."""
+    """Creates the console of a running broker. Errors: SettingsError."""
 
     def on_failed(name: str, error: BaseException) -> None:
         broker.log.error("the console failed", task=name, error=f"{type(error).__name__}: {error}")
 
-    ports = Ports(SystemClock(), system_random(), TaskRegistry(on_failed))
+    ports = ConsolePorts(SystemClock(), system_random(), TaskRegistry(on_failed))
     return ConsoleSite(settings_of(broker.config, broker.ports), ports)
 
 
 def settings_of(config: BrokerConfig, ports: dict[str, int]) -> ConsoleSettings:
-    """How the console reaches a broker; `ports` has those that the system chose. Errors: SettingsError."""
+    """Returns the settings of the console. `ports` are those that the system chose. Errors: SettingsError."""
     listener, mechanisms = chosen_listener(config)
     keys = ListenerKeys(config.values, config.given, listener.name)
     advertised = next((each for each in config.advertised_listeners if each.name == listener.name), listener)
@@ -50,7 +50,7 @@ def settings_of(config: BrokerConfig, ports: dict[str, int]) -> ConsoleSettings:
         }
     return ConsoleSettings(
         client=console_client(ClientSettings.of(properties, "the broker's listener")),
-        login=Login.PASSWORD if mechanisms else Login.NONE,
+        login=LoginKind.PASSWORD if mechanisms else LoginKind.NONE,
         mechanisms=mechanisms or PASSWORD_MECHANISMS,
         write=config.values["console.write"] is True,
         is_local_only=not mechanisms,
@@ -59,7 +59,7 @@ def settings_of(config: BrokerConfig, ports: dict[str, int]) -> ConsoleSettings:
 
 
 def chosen_listener(config: BrokerConfig) -> tuple[Listener, tuple[str, ...]]:
-    """The listener, and by which mechanisms visitors log in there; none where it asks for no login."""
+    """Returns the listener and the mechanisms of its logins; no mechanisms without logins."""
     for listener in config.listeners:
         secured = config.secured_listeners.get(listener.name)
         offered = (

@@ -1,8 +1,8 @@
-"""What all commands have in common: their options, how they are run, and how their errors end them.
+"""The options, the execution and the errors that all commands share.
 
-A command is a function whose first argument is a `Call`. `local` is for those that need no cluster, `network` for
-coroutines that get a client in theirs; both add the options and turn errors into one sentence on standard error and an
-exit code.
+A command is a function whose first argument is a `Call`. `local` marks commands without a cluster, `network` coroutines
+that use a client, `unhurried` commands that wait for their user. Each adds its options, and turns errors into one
+sentence on standard error and an exit code. Options that several commands share are an `OptionGroup`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 import inspect
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
@@ -21,7 +21,7 @@ import typer
 
 from lowtide.broker.config.sources import BOOTSTRAP_SERVER, COMMAND_CONFIG
 from lowtide.cli.outcome import CommandError, ExitCode
-from lowtide.cli.printing import Output, print_json_line, printable, remark
+from lowtide.cli.printing import Output, print_json, print_json_line, print_table, printable, remark
 from lowtide.runtime.process import environment
 
 if TYPE_CHECKING:
@@ -40,27 +40,37 @@ class Call:
 
     output: Output
 
+    def show(self, document: Any, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Prints a JSON document for programs, or a table for people."""
+        if self.output is Output.JSON:
+            print_json(document)
+        else:
+            print_table(columns, rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCall(Call):
-    """How a command was called that asks a cluster."""
+    """How a command was called that asks a cluster. `--timeout` is the client's default timeout."""
 
     client: AdminClient
-    timeout_ms: int
-    """How long each question to the cluster may take, with what is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsCall(Call):
-    """How a command was called that reaches a cluster by a client of its own, and waits by itself."""
+    """How a command was called that makes its own client."""
 
     settings: ClientSettings
-    timeout_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionGroup:
+    """The base of groups of options: a command takes a group as one parameter, and has its fields as options."""
+
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="don't ask for confirmation")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text is for people, json for programs")]
-_OWN_OUTPUT: Final = {"output": (OutputOption, Output.TEXT)}
-_NETWORK: Final[Mapping[str, tuple[Any, Any]]] = {
+_OUTPUT: Final = {"output": (OutputOption, Output.TEXT)}
+_NETWORK_OPTIONS: Final[Mapping[str, tuple[Any, Any]]] = {
     "bootstrap_server": (
         Annotated[
             str | None,
@@ -69,7 +79,7 @@ _NETWORK: Final[Mapping[str, tuple[Any, Any]]] = {
                 "-b",
                 metavar="HOST:PORT,…",
                 envvar=BOOTSTRAP_SERVER,
-                help=f"brokers to ask first; without it bootstrap.servers of --command-config, or {DEFAULT_ADDRESS}",
+                help=f"brokers to ask first; default: bootstrap.servers of --command-config, or {DEFAULT_ADDRESS}",
             ),
         ],
         None,
@@ -81,7 +91,7 @@ _NETWORK: Final[Mapping[str, tuple[Any, Any]]] = {
                 "--command-config",
                 metavar="FILE",
                 envvar=COMMAND_CONFIG,
-                help="settings of a client, in Kafka's names: TLS, SASL, times",
+                help="client settings with Kafka's names: TLS, SASL, timeouts",
             ),
         ],
         None,
@@ -94,65 +104,48 @@ _NETWORK: Final[Mapping[str, tuple[Any, Any]]] = {
                 metavar="SECONDS",
                 min=0.1,
                 max=HOUR_S,
-                help="how long a request may take, retries included",
+                help="how long a call may take, with its retries",
             ),
         ],
         TIMEOUT_S,
     ),
-    **_OWN_OUTPUT,
+    **_OUTPUT,
 }
 
 
 def local(function: Callable[..., ExitCode]) -> Callable[..., int]:
-    """A command that needs no cluster."""
-
-    @wraps(function)
-    def run(context: typer.Context, **given: Any) -> int:
-        call = Call(output=given.pop("output"))
-        return _ended(context, call.output, lambda: function(call, **given))
-
-    return _with_options(run, function, _OWN_OUTPUT)
+    """Makes a command that needs no cluster."""
+    return _command(function, _OUTPUT, lambda common, given: function(Call(output=common["output"]), **given))
 
 
 def network(function: Callable[..., Awaitable[ExitCode]]) -> Callable[..., int]:
-    """A command that asks a cluster."""
+    """Makes a command that asks a cluster."""
 
-    @wraps(function)
-    def run(context: typer.Context, **given: Any) -> int:
-        common = {name: given.pop(name) for name in _NETWORK}
+    def run(common: Mapping[str, Any], given: Mapping[str, Any]) -> ExitCode:
+        return asyncio.run(connected(_settings(common), common["output"], lambda call: function(call, **given)))
 
-        def whole() -> ExitCode:
-            settings = client_settings(common["bootstrap_server"], common["command_config"])
-            return asyncio.run(
-                connected(settings, common["timeout"], common["output"], lambda call: function(call, **given))
-            )
-
-        return _ended(context, common["output"], whole)
-
-    return _with_options(run, function, _NETWORK)
+    return _command(function, _NETWORK_OPTIONS, run)
 
 
 def unhurried(function: Callable[..., ExitCode]) -> Callable[..., int]:
-    """A command that may wait for its user: Ctrl-C ends it where it waits, for no event loop is around it."""
+    """Makes a command that may wait for its user. It has no event loop, so Ctrl-C ends it at once."""
 
-    @wraps(function)
-    def run(context: typer.Context, **given: Any) -> int:
-        common = {name: given.pop(name) for name in _NETWORK}
+    def run(common: Mapping[str, Any], given: Mapping[str, Any]) -> ExitCode:
+        return function(SettingsCall(output=common["output"], settings=_settings(common)), **given)
 
-        def whole() -> ExitCode:
-            settings = client_settings(common["bootstrap_server"], common["command_config"])
-            call = SettingsCall(output=common["output"], settings=settings, timeout_ms=round(common["timeout"] * 1000))
-            return function(call, **given)
+    return _command(function, _NETWORK_OPTIONS, run)
 
-        return _ended(context, common["output"], whole)
 
-    return _with_options(run, function, _NETWORK)
+def _settings(common: Mapping[str, Any]) -> ClientSettings:
+    """Returns the client settings that the common options give. Errors: CommandError."""
+    settings = client_settings(common["bootstrap_server"], common["command_config"])
+    return replace(settings, default_api_timeout_ms=round(common["timeout"] * 1000))
 
 
 def client_settings(
     bootstrap_server: str | None, command_config: str | None, overrides: Mapping[str, object] = MappingProxyType({})
 ) -> ClientSettings:
-    """What the options and the file say, and over them `overrides`. Errors: CommandError."""
+    """Returns the settings of the options and the file, and then `overrides`. Errors: CommandError."""
     from lowtide.admin.settings import ClientSettings, SettingsError  # noqa: PLC0415 - commands without a cluster don't need it
 
     source = BOOTSTRAP_SERVER if environment().get(BOOTSTRAP_SERVER) == bootstrap_server else "--bootstrap-server"
@@ -167,7 +160,7 @@ def client_settings(
 
 
 def names_brokers(path: str) -> bool:
-    """Whether a file of settings says where brokers are. Errors: SettingsError."""
+    """Returns whether a file of settings has bootstrap servers. Errors: SettingsError."""
     from lowtide.admin.settings import read_properties_file  # noqa: PLC0415
     from lowtide.runtime.filesystem import OsFileSystem  # noqa: PLC0415
 
@@ -175,7 +168,7 @@ def names_brokers(path: str) -> bool:
 
 
 def network_error(error: AdminError) -> CommandError:
-    """How a command ends by an error that concerns all of it."""
+    """Returns the error of a command for an error of the whole call."""
     from lowtide.admin.errors import AuthenticationFailedError, ConnectionFailedError, DeadlineExceededError  # noqa: PLC0415
 
     away = isinstance(error, AuthenticationFailedError | ConnectionFailedError | DeadlineExceededError)
@@ -186,7 +179,7 @@ def network_error(error: AdminError) -> CommandError:
 
 
 async def connected(
-    settings: ClientSettings, timeout_s: float, output: Output, command: Callable[[NetworkCall], Awaitable[ExitCode]]
+    settings: ClientSettings, output: Output, command: Callable[[NetworkCall], Awaitable[ExitCode]]
 ) -> ExitCode:
     """Runs a command with a client. Errors: CommandError."""
     from lowtide.admin.client import AdminClient  # noqa: PLC0415
@@ -194,34 +187,26 @@ async def connected(
     from lowtide.admin.settings import SettingsError  # noqa: PLC0415
 
     if sys.stderr.isatty():
-        _tell_of_waiting()
+        _log_long_waits()
     try:
         async with AdminClient(settings) as client:
-            return await command(NetworkCall(output=output, client=client, timeout_ms=round(timeout_s * 1000)))
+            return await command(NetworkCall(output=output, client=client))
     except AdminError as error:
         raise network_error(error) from error
-    except SettingsError as error:  # Of files that are read when the first connection is opened.
+    except SettingsError as error:  # The first connection reads the files that settings name.
         raise CommandError(str(error), ExitCode.MISUSED) from error
 
 
-def _tell_of_waiting() -> None:
-    """Have the client say on the terminal what it waits for, when that takes long."""
+def _log_long_waits() -> None:
+    """Lets the client log on the terminal why a call takes long."""
     log = logging.getLogger("lowtide.admin")
     log.setLevel(logging.INFO)
     if not log.handlers:
         log.addHandler(logging.StreamHandler())
 
 
-def ended(context: typer.Context, command: Callable[[], ExitCode]) -> int:
-    """Runs a command that prints for people alone; its exit code."""
-    return _ended(context, Output.TEXT, command)
-
-
-def _ended(context: typer.Context, output: Output, command: Callable[[], ExitCode]) -> int:
-    """Runs a command; its exit code.
-
-    An error that ends it is printed for people, and as a document where programs read.
-    """
+def ended(context: typer.Context, command: Callable[[], ExitCode], output: Output = Output.TEXT) -> int:
+    """Runs a command; returns its exit code. Prints an error for people, and as a JSON document for programs."""
     try:
         return int(command())
     except CommandError as error:
@@ -231,18 +216,40 @@ def _ended(context: typer.Context, output: Output, command: Callable[[], ExitCod
         return int(error.code)
 
 
-def _with_options(
-    run: Callable[..., int], function: Callable[..., Any], options: Mapping[str, tuple[Any, Any]]
+def _command(
+    function: Callable[..., Any],
+    options: Mapping[str, tuple[Any, Any]],
+    run: Callable[[Mapping[str, Any], Mapping[str, Any]], ExitCode],
 ) -> Callable[..., int]:
-    """`run`, which shows the parameters of `function` without the first, and those of `options` behind them."""
-    hints = get_type_hints(function, include_extras=True)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    own = list(inspect.signature(function).parameters.values())[1:]
+    """Returns a command for Typer with the parameters of `function`, except the first, and with `options`.
+
+    `run` gets the values of `options` and those of the other parameters.
+    """
+    hints, keyword = get_type_hints(function, include_extras=True), inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
-    parameters += [each.replace(kind=keyword, annotation=hints[each.name]) for each in own]
+    groups: dict[str, type[OptionGroup]] = {}
+    for each in list(inspect.signature(function).parameters.values())[1:]:
+        hint = hints[each.name]
+        if not (isinstance(hint, type) and issubclass(hint, OptionGroup)):
+            parameters.append(each.replace(kind=keyword, annotation=hint))
+            continue
+        groups[each.name] = hint
+        kinds = get_type_hints(hint, include_extras=True)
+        parameters += [
+            inspect.Parameter(field.name, keyword, default=field.default, annotation=kinds[field.name])
+            for field in fields(hint)
+        ]
     parameters += [
         inspect.Parameter(name, keyword, default=default, annotation=kind) for name, (kind, default) in options.items()
     ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
+
+    @wraps(function)
+    def command(context: typer.Context, **given: Any) -> int:
+        common = {name: given.pop(name) for name in options}
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        return ended(context, lambda: run(common, given), common["output"])
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command

@@ -1,4 +1,4 @@
-"""`lowtide certificates`: what a secure cluster needs on its machines, created in a folder, and renewed when it is called again."""
+"""`lowtide certificates`: creates and renews the certificates and settings of a secure cluster in a folder."""
 
 from __future__ import annotations
 
@@ -35,30 +35,31 @@ _SHOWN: Final = ("ca.pem", "broker.pem", BROKER_PROPERTIES, "etcd.pem", "metadat
 @local
 def certificates(
     call: Call,
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="the folder; what is in it stays")],
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="the folder; existing files stay")],
     *,
     host: Annotated[
-        list[str] | None, typer.Option("--host", help="a name or address of brokers, besides those of loopback")
+        list[str] | None, typer.Option("--host", help="a name or address of a broker, besides loopback")
     ] = None,
     etcd_host: Annotated[
-        list[str] | None, typer.Option("--etcd-host", help="a name or address of an etcd, which gets certificates")
+        list[str] | None, typer.Option("--etcd-host", help="a name or address of an etcd, for its certificates")
     ] = None,
     listener: Annotated[
-        str, typer.Option("--listener", metavar="NAME", help="the listener where brokers log in to each other")
+        str, typer.Option("--listener", metavar="NAME", help="the listener for connections between brokers")
     ] = LISTENER,
     bootstrap_server: Annotated[
-        str, typer.Option("--bootstrap-server", "-b", help="for the files of clients")
+        str, typer.Option("--bootstrap-server", "-b", help="the address in client settings")
     ] = DEFAULT_ADDRESS,
     client_path: Annotated[
-        str, typer.Option("--client-path", metavar="DIR", help="where the files of clients will be, if elsewhere")
+        str,
+        typer.Option("--client-path", metavar="DIR", help="the folder of client settings on the client, if it differs"),
     ] = "",
 ) -> ExitCode:
-    """Create an authority, certificates, passwords and settings for a cluster with TLS, logins by SCRAM and an authorizer.
+    """Create an authority, certificates, passwords and settings for a cluster with TLS, SCRAM and an authorizer.
 
-    Its folders `brokers` and `etcd` have what those machines need; the authority's key and the passwords stay outside of them.
+    The folders `brokers` and `etcd` have the files for those machines. The authority's key and the passwords stay
+    outside.
 
-    Called again, it renews certificates that are near their end or lack a host, and leaves the rest. Brokers take renewed files over while
-    they run.
+    Call it again to renew certificates that expire soon or lack a host. Running brokers load renewed files.
     """
     maker = system_maker()
     loopback = list(LOOPBACK_HOSTS)
@@ -87,6 +88,5 @@ def _print(call: Call, material: Material) -> None:
     ]
     print(*files, *shared, sep="\n")
     for user in (ADMIN, BROKER):
-        print(
-            f"before the first start: lowtide users add {user} --log-dirs LOG_DIR --password-file {material.directory}/{user}.password"
-        )
+        options = f"--log-dirs LOG_DIR --password-file {material.directory}/{user}.password"
+        print(f"before the first start: lowtide users add {user} {options}")

@@ -1,6 +1,7 @@
-"""`python -m lowtide.cli.child_broker ID DESCRIPTORS…`: one of several brokers of a machine, started by `lowtide serve --processes`.
+"""`python -m lowtide.cli.child_broker ID DESCRIPTORS…`: a broker that `lowtide serve --processes` starts.
 
-The descriptors are of sockets to the supervisor, from which the configuration comes too: a command line can be read by every user.
+The descriptors are sockets to the supervisor. It sends the configuration too, because all users can read a command
+line.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from lowtide.runtime.process import raise_open_file_limit
 
 
 def child_broker(arguments: Sequence[str]) -> int:
-    """Run the broker; returns the exit code."""
-    from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415 - the collector is paused now
+    """Runs the broker; returns the exit code."""
+    from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415 - garbage collection is paused now
     from lowtide.runtime.serving_loop import new_serving_loop  # noqa: PLC0415
 
     node_id, *descriptors = map(int, arguments)
@@ -30,7 +31,7 @@ def child_broker(arguments: Sequence[str]) -> int:
 
 
 async def _run(descriptors: list[int]) -> int:
-    """Run it until its supervisor has it stop. Errors: those of `Broker.start`."""
+    """Runs it until its supervisor stops it. Errors: those of `Broker.start`."""
     from lowtide.broker.config.broker_config import load_config  # noqa: PLC0415
     from lowtide.broker.config.log_levels import level_of_start  # noqa: PLC0415
     from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`lowtide cluster`: the brokers, the controller, and what is wrong; `cluster_moves` has the commands that change it."""
+"""`lowtide cluster`: shows the brokers, the controller and problems. `cluster_moves` has the commands for changes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any, Final
 import typer
 
 from lowtide.admin.client import AdminClient
-from lowtide.admin.cluster_description import ClusterDescription
+from lowtide.admin.cluster_description import ClusterDescription, describe_all_brokers
 from lowtide.admin.cluster_view import PartitionDescription, TopicDescription
-from lowtide.admin.errors import AdminError, UnsupportedVersionError, code_name
+from lowtide.admin.errors import AdminError, code_name
 from lowtide.cli import cluster_moves
 from lowtide.cli.call import NetworkCall, network
-from lowtide.cli.cluster_questions import asked_controller
 from lowtide.cli.full_directories import FullDirectory, full_directories, full_values, print_full
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, plural, print_json, print_table, remark
@@ -23,11 +22,7 @@ from lowtide.protocol.messages.list_partition_reassignments import (
 )
 from lowtide.protocol.types import TopicPartition
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Show the brokers, the controller, and what is wrong; move replicas and leaders.",
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 for name, command in (
     ("elect", cluster_moves.elect),
     ("move", cluster_moves.move),
@@ -39,10 +34,10 @@ for name, command in (
     app.command(name)(command)
 
 SHOWN: Final = 20
-"""Rows of a kind of trouble, for people."""
+"""Rows of each kind of problem."""
 
 PATIENCE_MS: Final = 5_000
-"""How long one broker is waited for that can be left out. By default the cluster has fenced a silent one then."""
+"""How long the command waits for the answer of a single broker. By default the cluster fences a silent one earlier."""
 
 Unwell = Mapping[TopicPartition, PartitionDescription]
 
@@ -52,34 +47,31 @@ Unwell = Mapping[TopicPartition, PartitionDescription]
 async def status(call: NetworkCall) -> ExitCode:
     """Show the brokers, the controller, unhealthy partitions, reassignments, full log directories, and features.
 
-    The exit code is 1 if a partition has no leader or lacks a replica, a broker is fenced, or a log directory has no
-    room: what is being moved is no failure.
+    The exit code is 1 if there is no controller, a partition has no leader or a replica out of sync, a broker is
+    fenced, or a log directory is full. Reassignments are no failure.
     """
-    await _described(call.client, call.timeout_ms)  # Whether there is a cluster.
-    # What single brokers are asked comes first: answers from before a silent one was waited for would be shown as they
-    # no longer are.
-    patience_ms = min(call.timeout_ms, PATIENCE_MS)
-    full = await _full(call.client, patience_ms)
-    moves = await _moves(call.client, patience_ms)
-    described = await _described(call.client, call.timeout_ms)
-    topics = await call.client.list_topics(include_internal=True, timeout=call.timeout_ms / 1000)
+    client = call.client
+    await describe_all_brokers(client)  # Fails if there is no cluster.
+    # Single brokers are asked first, because a silent one takes time: the other answers are then up to date.
+    patience_s = min(client.settings.default_api_timeout_ms, PATIENCE_MS) / 1000
+    full, moves = await _full(client, patience_s), await _moves(client, patience_s)
+    described = await describe_all_brokers(client)
+    topics = await client.list_topics(include_internal=True)
     leaderless = _those(topics, lambda each: each.leader is None)
     behind = _those(topics, lambda each: len(each.isr) < len(each.replicas))
-    features = await call.client.describe_features(timeout=call.timeout_ms / 1000)
+    features = await client.describe_features()
     levels = {name: feature.finalized_level or None for name, feature in sorted(features.items())}
     if call.output is Output.JSON:
-        print_json(
-            _value(described, topics, leaderless, behind)
-            | {"reassignments": moves, "features": levels, "full_log_dirs": full_values(full)}
-        )
+        details = {"reassignments": moves, "features": levels, "full_log_dirs": full_values(full)}
+        print_json(_value(described, topics, leaderless, behind) | details)
     else:
         _print(described, topics, leaderless, behind)
         if moves is None:
-            print("The reassignments are not known.")
+            print("The reassignments are unknown.")
         elif moves:
             print_table(
                 ("being moved", "replicas", "adding", "removing"),
-                [(*(f"{row['topic']}-{row['partition']}",), *_lists(row)) for row in moves],
+                [(f"{row['topic']}-{row['partition']}", *_lists(row)) for row in moves],
             )
         else:
             print("Nothing is being moved.")
@@ -92,38 +84,30 @@ async def status(call: NetworkCall) -> ExitCode:
     )
 
 
-async def _described(client: AdminClient, timeout_ms: int) -> ClusterDescription:
-    """With fenced brokers, where the cluster knows that question."""
+async def _full(client: AdminClient, timeout_s: float) -> list[FullDirectory]:
+    """Returns the full log directories of the brokers that answer."""
     try:
-        return await client.describe_cluster(include_fenced=True, timeout=timeout_ms / 1000)
-    except UnsupportedVersionError:
-        return await client.describe_cluster(timeout=timeout_ms / 1000)
-
-
-async def _full(client: AdminClient, timeout_ms: int) -> list[FullDirectory]:
-    """Log directories without room, of the brokers that answer."""
-    try:
-        answers = await client.describe_log_dirs(timeout=timeout_ms / 1000)
+        answers = await client.describe_log_dirs(timeout=timeout_s)
     except AdminError as error:
-        remark(f"the free space of log directories is not known: {error}")
+        remark(f"the free space of log directories is unknown: {error}")
         return []
     for broker_id, each in answers.items():
         if isinstance(each, AdminError):
-            remark(f"the free space of the log directories of broker {broker_id} is not known: {each}")
+            remark(f"the free space of the log directories of broker {broker_id} is unknown: {each}")
     return full_directories(answers)
 
 
-async def _moves(client: AdminClient, timeout_ms: int) -> list[dict[str, Any]] | None:
-    """Reassignments that aren't through; None where the cluster doesn't tell."""
+async def _moves(client: AdminClient, timeout_s: float) -> list[dict[str, Any]] | None:
+    """Returns the reassignments in progress; None if the cluster does not return them."""
+    call = client.call(timeout_s)
     try:
-        answer: ListPartitionReassignmentsResponse = await asked_controller(
-            client, ListPartitionReassignmentsRequest(), timeout_ms
-        )
+        controller = await call.cluster.controller(call.deadline)
+        answer: ListPartitionReassignmentsResponse = await call.ask(controller, ListPartitionReassignmentsRequest())
     except AdminError as error:
-        remark(f"the reassignments are not known: {error}")
+        remark(f"the reassignments are unknown: {error}")
         return None
     if answer.error_code:
-        remark(f"the reassignments are not known: {code_name(answer.error_code)}")
+        remark(f"the reassignments are unknown: {code_name(answer.error_code)}")
         return None
     return [
         {
@@ -202,10 +186,4 @@ def _value(
 
 
 def _unwell(key: TopicPartition, each: PartitionDescription) -> dict[str, Any]:
-    return {
-        "topic": key.topic,
-        "partition": key.partition,
-        "leader": each.leader,
-        "replicas": each.replicas,
-        "isr": each.isr,
-    }
+    return {**key._asdict(), "leader": each.leader, "replicas": each.replicas, "isr": each.isr}

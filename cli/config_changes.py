@@ -1,4 +1,7 @@
-"""Changes of configurations as people write them, the same for topics, brokers and groups: KEY=VALUE, or KEY to have the default again."""
+"""Options that change the configuration of topics, brokers and groups.
+
+KEY=VALUE sets a key, KEY restores its default.
+"""
 
 from __future__ import annotations
 
@@ -19,35 +22,35 @@ SetOption = Annotated[
 UnsetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--unset", "-u", "--delete-config", metavar="KEY", help="have the default hold again; may be repeated"
+        "--unset", "-u", "--delete-config", metavar="KEY", help="restore the default of a key; may be repeated"
     ),
 ]
 ValidateOnlyOption = Annotated[
-    bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")
+    bool, typer.Option("--validate-only", help="check whether the change is possible, and change nothing")
 ]
 
 
 def assignments_of(texts: Iterable[str]) -> dict[str, str]:
-    """Keys with their values. Errors: CommandError for one without `=`, and for a key that is there twice."""
+    """Reads KEY=VALUE texts. Errors: CommandError for a text without `=`, and for a repeated key."""
     found: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise misused(f"{text!r} has no value: allowed is KEY=VALUE.")
+            raise misused(f"{text!r} has no value: write KEY=VALUE.")
         if key.strip() in found:
-            raise misused(f"{key.strip()} is there twice.")
+            raise misused(f"{key.strip()} is given twice.")
         found[key.strip()] = value.strip()
     return found
 
 
 def changes_of(settings: Sequence[str], unset: Sequence[str]) -> list[ConfigChange]:
-    """The changes. Errors: CommandError for none, and for a key that is set and unset."""
+    """Returns the changes. Errors: CommandError for none, and for a key that is set and unset."""
     given = assignments_of(settings)
     both = [key for key in unset if key in given]
     if both:
-        raise misused(f"{both[0]} is set and unset.")
+        raise misused(f"{both[0]} is both set and unset.")
     if not given and not unset:
-        raise misused("nothing is to be changed: give --set KEY=VALUE or --unset KEY.")
+        raise misused("give --set KEY=VALUE or --unset KEY.")
     changes = [ConfigChange(key, value) for key, value in given.items()]
     return changes + [ConfigChange(key, operation=ConfigOperation.DELETE) for key in dict.fromkeys(unset)]
 
@@ -60,9 +63,7 @@ async def alter(
     *,
     validate_only: bool,
 ) -> ExitCode:
-    """Change the same of each resource, and say what became of it."""
+    """Makes the same changes to each resource, and prints the outcomes."""
     changes = changes_of(settings, unset)
-    outcomes = await call.client.alter_configs(
-        dict.fromkeys(resources, changes), validate_only=validate_only, timeout=call.timeout_ms / 1000
-    )
+    outcomes = await call.client.alter_configs(dict.fromkeys(resources, changes), validate_only=validate_only)
     return report_each(outcomes, call.output, done="could be changed" if validate_only else "changed")

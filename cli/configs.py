@@ -1,4 +1,4 @@
-"""`lowtide configs`: what is set for topics, brokers and groups, and changes of it."""
+"""`lowtide configs`: shows and changes the configuration of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.config_changes import SetOption, UnsetOption, ValidateOnlyOption, alter
 from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.printing import Output, print_json, print_table, printable
-from lowtide.cli.results import error_value, report_each
+from lowtide.cli.results import error_value, errors_of, report_each
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Show what is set for topics, brokers and groups, and change it."
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 ALL_BROKERS: Final = "all"
-"""In place of a broker's id: what is set on all of them."""
+"""Stands for the defaults of all brokers."""
 
 Topic = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="may be repeated, as the two others")
+    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="may be repeated, like the other two")
 ]
 Broker = Annotated[
     list[str] | None,
@@ -30,9 +28,7 @@ Broker = Annotated[
 ]
 Logger = Annotated[
     list[str] | None,
-    typer.Option(
-        "--broker-logger", metavar="ID", help="the levels of a broker's log, by the rooms of its code (KIP-412)"
-    ),
+    typer.Option("--broker-logger", metavar="ID", help="the log levels of a broker, by parts of its code (KIP-412)"),
 ]
 Group = Annotated[list[str] | None, typer.Option("--group", "-g", metavar="GROUP")]
 
@@ -50,19 +46,19 @@ _SOURCES: Final = {
 def resources_of(
     topics: list[str] | None, brokers: list[str] | None, groups: list[str] | None, loggers: list[str] | None = None
 ) -> list[ConfigResource]:
-    """What is named. Errors: CommandError for nothing, and for a broker's id that is none."""
+    """Returns the named resources. Errors: CommandError for none, and for an invalid broker id."""
     found = [ConfigResource(ResourceType.TOPIC, name) for name in topics or []]
     for broker in brokers or []:
         if broker != ALL_BROKERS and not (broker.isascii() and broker.isdigit()):
-            raise misused(f"{broker!r} is no broker: allowed are an id and `{ALL_BROKERS}`.")
+            raise misused(f"{broker!r} is not a broker: write an id or `{ALL_BROKERS}`.")
         found.append(ConfigResource(ResourceType.BROKER, "" if broker == ALL_BROKERS else str(int(broker))))
     for broker in loggers or []:
         if not (broker.isascii() and broker.isdigit()):
-            raise misused(f"{broker!r} is no broker: allowed is an id.")
+            raise misused(f"{broker!r} is not a broker: write an id.")
         found.append(ConfigResource(ResourceType.BROKER_LOGGER, str(int(broker))))
     found += [ConfigResource(ResourceType.GROUP, name) for name in groups or []]
     if not found:
-        raise misused("nothing is named: give --topic, --broker, --broker-logger or --group.")
+        raise misused("give --topic, --broker, --broker-logger or --group.")
     return list(dict.fromkeys(found))
 
 
@@ -75,11 +71,11 @@ async def describe(
     broker: Broker = None,
     broker_logger: Logger = None,
     group: Group = None,
-    every: Annotated[bool, typer.Option("--all", "-a", help="defaults too, not only what was set")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="defaults too, not only keys that are set")] = False,
 ) -> ExitCode:
-    """Show what is set, and where it was."""
+    """Show the keys that are set, and where they are set."""
     resources = resources_of(topic, broker, group, broker_logger)
-    described = await call.client.describe_configs(resources, timeout=call.timeout_ms / 1000)
+    described = await call.client.describe_configs(resources)
     values: list[dict[str, Any]] = []
     for resource, found in described.items():
         entries = (
@@ -98,11 +94,7 @@ async def describe(
             print_table(("key", "value", "set by"), [(entry.key, _shown(entry), _source(entry)) for entry in entries])
     if call.output is Output.JSON:
         print_json({"resources": values})
-    return report_each(
-        {each: found if isinstance(found, AdminError) else None for each, found in described.items()},
-        call.output,
-        quiet=True,
-    )
+    return report_each(errors_of(described), call.output, quiet=True)
 
 
 @app.command("alter")
@@ -118,7 +110,7 @@ async def alter_configs(
     unset: UnsetOption = None,
     validate_only: ValidateOnlyOption = False,
 ) -> ExitCode:
-    """Change what is set, key by key; other keys stay as they are."""
+    """Change keys; other keys stay as they are."""
     return await alter(
         call,
         resources_of(topic, broker, group, broker_logger),

@@ -1,4 +1,4 @@
-"""Asks a person before something is deleted. Without a terminal nothing is deleted."""
+"""Asks for confirmation before a change. Without a terminal nothing is changed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ def confirm(
     question: str,
     shown: tuple[Sequence[str], Iterable[Sequence[object]]] | None = None,
     *,
-    rehearsal: str = ", or look with --dry-run first",
+    rehearsal: str = ", or try --dry-run first",
 ) -> None:
-    """Asks on the terminal, below a table if there is one to be shown.
+    """Asks on the terminal, below a table if one is given. Errors: CommandError unless the answer is yes.
 
-    `rehearsal`: what else could be done without a terminal.
-    Errors: CommandError unless the answer is yes.
+    `rehearsal` is an alternative for calls without a terminal.
     """
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        message = f"this command asks before it acts, and there is no terminal to ask on: give --yes{rehearsal}. Nothing was done."
-        raise CommandError(message, ExitCode.NOT_CONFIRMED)
+        reason = "this command asks for confirmation, and there is no terminal"
+        raise CommandError(f"{reason}: give --yes{rehearsal}. Nothing was done.", ExitCode.NOT_CONFIRMED)
     if shown is not None:
         print_table(*shown)
         sys.stdout.flush()
@@ -33,10 +32,7 @@ def confirm(
 
 
 def _answer() -> str:
-    """What is typed.
-
-    An event loop would take note of Ctrl-C when it next runs, which it doesn't while we wait: here it interrupts.
-    """
+    """Reads the answer. Ctrl-C interrupts at once: the event loop would notice it only after the answer."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return sys.stdin.readline()

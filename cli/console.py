@@ -1,4 +1,4 @@
-"""`lowtide console`: a site on this machine that shows a cluster, over the client alone: any cluster that speaks Kafka's protocol."""
+"""`lowtide console`: serves the console on this machine, for any cluster that speaks Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -43,23 +43,29 @@ def console(
             "--command-config",
             metavar="FILE",
             envvar=COMMAND_CONFIG,
-            help="settings of a client, in Kafka's names. With SASL but without a name and a password, visitors log in with theirs",
+            help="client settings with Kafka's names; with SASL but without credentials, visitors log in with theirs",
         ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", min=0, max=65_535, help=f"where to listen on 127.0.0.1; {DEFAULT_PORT} if it is free, 0 for any"
+            "--port",
+            min=0,
+            max=65_535,
+            help=f"the port on 127.0.0.1; default: {DEFAULT_PORT} if it is free; 0: any free port",
         ),
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="let visitors change what the cluster allows them; else it is read-only")
+        bool,
+        typer.Option(
+            "--write", help="let visitors make the changes that the cluster allows; by default the console is read-only"
+        ),
     ] = False,
 ) -> int:
-    """Show a cluster in a browser on this machine: what is kept, why, when it goes, and what waits."""
+    """Show a cluster in a browser on this machine: topics, retention, deletes and groups."""
 
     def run() -> ExitCode:
-        from lowtide.admin.settings import SettingsError  # noqa: PLC0415 - imported only where it is needed
+        from lowtide.admin.settings import SettingsError  # noqa: PLC0415 - slow
 
         try:
             settings = console_settings(bootstrap_server, command_config, write=write)
@@ -71,9 +77,9 @@ def console(
 
 
 def console_settings(bootstrap_server: str | None, command_config: str | None, *, write: bool) -> ConsoleSettings:
-    """How the console reaches the cluster, and what visitors have to show. Errors: CommandError, SettingsError."""
-    from lowtide.admin.settings import read_properties_file  # noqa: PLC0415 - imported only where it is needed
-    from lowtide.console.settings import PASSWORD_MECHANISMS, ConsoleSettings, Login, console_client  # noqa: PLC0415
+    """Returns the settings of the console. Errors: CommandError, SettingsError."""
+    from lowtide.admin.settings import read_properties_file  # noqa: PLC0415 - slow
+    from lowtide.console.settings import PASSWORD_MECHANISMS, ConsoleSettings, LoginKind, console_client  # noqa: PLC0415
     from lowtide.runtime.random import system_random  # noqa: PLC0415
 
     given = {} if command_config is None else read_properties_file(command_config, OsFileSystem())
@@ -85,23 +91,25 @@ def console_settings(bootstrap_server: str | None, command_config: str | None, *
     client = console_client(client_settings(bootstrap_server, command_config, overrides))
     named = next((given[key][0].strip().upper() for key in _MECHANISM if key in given), None) if asks else None
     if named is not None and named not in PASSWORD_MECHANISMS:
-        message = f"{given[_MECHANISM[0]][1]}: visitors can log in by {', '.join(PASSWORD_MECHANISMS)}, not by {named}."
-        raise misused(message)
+        raise misused(
+            f"{given[_MECHANISM[0]][1]}: sasl.mechanism is {named}: visitors can log in with "
+            f"{', '.join(PASSWORD_MECHANISMS)} only."
+        )
     settings = ConsoleSettings(
         client=replace(client, unused_keys=()),
-        login=Login.PASSWORD if asks else Login.TOKEN,
+        login=LoginKind.PASSWORD if asks else LoginKind.TOKEN,
         mechanisms=PASSWORD_MECHANISMS if named is None else (named,),
         write=write,
         version=__version__,
     )
-    if settings.login is not Login.TOKEN:
+    if settings.login is not LoginKind.TOKEN:
         return settings
     return replace(settings, token=f"{system_random().getrandbits(TOKEN_BITS):048x}")
 
 
 async def _serve(settings: ConsoleSettings, port: int | None) -> ExitCode:
-    """Until a signal ends it. Errors: CommandError."""
-    from lowtide.cli.console_server import ConsoleServer  # noqa: PLC0415 - imported only where it is needed
+    """Serves until a signal. Errors: CommandError."""
+    from lowtide.cli.console_server import ConsoleServer  # noqa: PLC0415 - slow
 
     server = ConsoleServer(settings)
     try:
@@ -109,12 +117,13 @@ async def _serve(settings: ConsoleSettings, port: int | None) -> ExitCode:
             address = await server.listen(DEFAULT_PORT if port is None else port)
         except OSError as error:
             if port is not None:
-                message = f"127.0.0.1:{port} is not possible: {error.strerror or error}."
-                raise CommandError(message, ExitCode.FAILED) from None
+                raise CommandError(
+                    f"the console can't listen on 127.0.0.1:{port}: {error.strerror or error}.", ExitCode.FAILED
+                ) from None
             address = await server.listen(0)
         print(f"The console is at {address}", flush=True)
         if not settings.write:
-            print("It is read-only; --write lets it change what the cluster allows.", file=sys.stderr)
+            print("It is read-only; --write allows changes.", file=sys.stderr)
         await server.until_stopped()
     finally:
         await server.close()

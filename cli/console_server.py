@@ -1,4 +1,4 @@
-"""The server of `lowtide console`: one site on 127.0.0.1, for browsers of this machine."""
+"""The HTTP server of `lowtide console`, on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.console.settings import ConsoleSettings, Login
+from lowtide.console.settings import ConsoleSettings, LoginKind
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.http_origin import LOOPBACK_NAMES, comes_from_another_site, host_of, is_local
 from lowtide.runtime.http_server import HttpServer
@@ -23,14 +23,14 @@ HOST: Final = "127.0.0.1"
 
 
 class _Log:
-    """What goes wrong in the server itself, on standard error."""
+    """Prints errors of the server on standard error."""
 
     def error(self, event: str, *, error: object = "", **_: Any) -> None:
         print(f"lowtide console: {event}: {error}", file=sys.stderr)
 
 
 class ConsoleServer:
-    """`listen`, then `until_stopped`, then `close`."""
+    """Serves the console: `listen`, then `until_stopped`, then `close`."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
@@ -41,42 +41,42 @@ class ConsoleServer:
         self._stopping = asyncio.Event()
 
     async def listen(self, port: int) -> str:
-        """Listen; returns the address for a browser, with the token if it needs one. Errors: OSError."""
+        """Begins to listen; returns the URL, with a token if it is needed. Errors: OSError."""
         bound = await self._server.listen(HOST, port)
-        secret = f"#/?token={self._settings.token}" if self._settings.login is Login.TOKEN else ""
+        secret = f"#/?token={self._settings.token}" if self._settings.login is LoginKind.TOKEN else ""
         return f"http://{HOST}:{bound}/console/{secret}"
 
     async def until_stopped(self) -> None:
-        """Wait for SIGINT or SIGTERM."""
+        """Waits for SIGINT or SIGTERM."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         await self._stopping.wait()
 
     async def close(self) -> None:
-        """End all connections, and what visitors have under way."""
+        """Closes all connections, and cancels running work."""
         await self._server.close()
         await self._tasks.cancel_all()
 
     def _load_site(self) -> Site:
-        from lowtide.console.sessions import Ports  # noqa: PLC0415 - aiohttp comes with it
+        from lowtide.console.sessions import ConsolePorts  # noqa: PLC0415 - imports aiohttp
         from lowtide.console.site import ConsoleSite  # noqa: PLC0415
 
-        return ConsoleSite(self._settings, Ports(self._clock, system_random(), TaskRegistry(self._on_failed)))
+        return ConsoleSite(self._settings, ConsolePorts(self._clock, system_random(), TaskRegistry(self._on_failed)))
 
     def _on_failed(self, name: str, error: BaseException) -> None:
         self._log.error(f"{name} failed", error=f"{type(error).__name__}: {error}")
 
 
 class LoopbackGate:
-    """Lets in what comes from this machine, by its own name, and from no page of another site."""
+    """Accepts requests from this machine to its own name, and none from pages of other sites."""
 
     async def passed(self, request: web.Request) -> web.StreamResponse | str:
-        """Returns an empty name: the site itself asks for logins. An answer refuses the request."""
-        from aiohttp import web  # noqa: PLC0415 - imported by then
+        """Returns an answer that refuses the request, or an empty user name: the site asks for logins itself."""
+        from aiohttp import web  # noqa: PLC0415
 
         if comes_from_another_site(request):
-            return web.Response(status=403, text="a page of another site may not ask for this\n")
+            return web.Response(status=403, text="requests from pages of other sites are refused\n")
         if not is_local(request) or host_of(request) not in LOOPBACK_NAMES:
-            return web.Response(status=421, text="the host is localhost, 127.0.0.1 or [::1], and no proxy is between\n")
+            return web.Response(status=421, text="the host must be localhost, 127.0.0.1 or [::1], without a proxy\n")
         return ""

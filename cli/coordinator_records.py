@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` and `__transaction_state` as values for people and programs."""
+"""Decodes records of `__consumer_offsets` and `__transaction_state` for people and for JSON."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
 
 def decoded(topic: str, key: bytes | None, value: bytes | None) -> dict[str, Any] | None:
-    """What a record of a coordinator's topic says; None for other topics and for records of a kind that isn't known.
+    """Decodes a record of a coordinator's topic; returns None for other topics and unknown kinds of records.
 
-    `type` names the kind; a tombstone has the value None. Bytes that are no such record have the kind `unreadable`, and why.
+    `type` is the kind; a tombstone has the value None. Invalid bytes have the kind `unreadable`, with a reason.
     """
     try:
         if topic == OFFSETS_TOPIC:
@@ -65,7 +65,7 @@ def _of_group(
 
 
 def plain(value: Any) -> Any:
-    """A message as dictionaries and lists; topic ids in Kafka's text form, other bytes in hex digits."""
+    """Converts a message to dictionaries and lists; topic ids to Kafka's text form, other bytes to hex digits."""
     if isinstance(value, msgspec.Struct):
         return {name: _field(name, getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, list | tuple):
@@ -82,7 +82,7 @@ def _field(name: str, value: Any) -> Any:
 
 
 def in_words(said: dict[str, Any]) -> str:
-    """The same in one line."""
+    """Formats a decoded record in one line."""
     head = " ".join(f"{name} {each}" for name, each in said.items() if name not in ("type", "value"))
     value = said.get("value")
     if said["type"] == "unreadable":

@@ -1,29 +1,65 @@
-"""What the options of a delete mean, and how a plan and its results are shown."""
+"""Reads the options of a delete, and shows plans and results."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
 
 from lowtide.admin.cluster_view import ClusterView
-from lowtide.admin.delete_plan import Plan, PlannedDelete
+from lowtide.admin.delete_plan import DeletePlan, PlannedDelete
 from lowtide.admin.deletion import Committed, DeletedRecords, DeleteResult, DeleteTarget, ErasedRecords
 from lowtide.admin.errors import code_name
 from lowtide.admin.offsets import Timestamp
 from lowtide.admin.retained import size
-from lowtide.admin.wanted_offsets import parse_offset, parse_partitions, parse_time
+from lowtide.admin.wanted_offsets import parse_offset, parse_time
+from lowtide.cli.call import OptionGroup
 from lowtide.cli.outcome import misused
 from lowtide.cli.printing import moment, plural
 from lowtide.protocol.types import TopicPartition
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions(OptionGroup):
+    """Where a delete ends. Exactly one is given."""
+
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "--offset", metavar="OFFSET", help="the first offset that stays, or `end` for all committed records"
+        ),
+    ] = None
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="TIME",
+            help="delete what precedes the first record of a time: ISO 8601 with a time zone, or milliseconds",
+        ),
+    ] = None
+    committed_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--committed-by", metavar="GROUP", help="what a group has consumed; repeated: what all groups have"
+        ),
+    ] = None
+
+
+LeaderOnly = Annotated[
+    bool, typer.Option("--leader-only", help="done when the leaders have deleted; followers follow later (KIP-1343)")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="show what would be deleted, and delete nothing")]
+
+
 def target_of(offset: str | None, before: str | None, groups: Sequence[str]) -> DeleteTarget:
-    """What the options ask for: exactly one of them. Errors: CommandError."""
+    """Returns the target that exactly one option gives. Errors: CommandError."""
     given = [name for name, value in (("--offset", offset), ("--before", before), ("--committed-by", groups)) if value]
     if len(given) != 1:
-        together = f"{' and '.join(given)} are not possible together" if given else "it isn't said up to where"
-        raise misused(f"{together}: give one of --offset, --before and --committed-by.")
+        conflict = f"{' and '.join(given)} exclude each other: " if given else ""
+        raise misused(f"{conflict}give one of --offset, --before and --committed-by.")
     try:
         if offset is not None:
             return parse_offset(offset)
@@ -35,43 +71,26 @@ def target_of(offset: str | None, before: str | None, groups: Sequence[str]) -> 
 
 
 def in_words(target: DeleteTarget) -> str:
-    """What would go, for a question to a person."""
+    """Describes a target for the question for confirmation."""
     if isinstance(target, Timestamp):
         return f"all records before the first one of {moment(target.ms)} or later"
     if isinstance(target, Committed):
-        return f"all records that {' and '.join(target.groups)} {'has' if len(target.groups) == 1 else 'have all'} consumed"
+        have = "has" if len(target.groups) == 1 else "have all"
+        return f"all records that {' and '.join(target.groups)} {have} consumed"
     return "all records" if target < 0 else f"all records below offset {target}"
 
 
-def chosen_partitions(texts: Iterable[str], view: ClusterView) -> list[TopicPartition]:
-    """The partitions that `topic` or `topic:0,2-4` name, of topics that are there. Errors: CommandError."""
-    found: dict[TopicPartition, None] = {}
-    for text in texts:
-        try:
-            topic, numbers = parse_partitions(text)
-        except ValueError as error:
-            raise misused(f"{error}.") from None
-        described = view.topics.get(topic)
-        if described is None:
-            raise misused(f"there is no topic {topic}, or it may not be described.")
-        missing = [number for number in numbers or () if number not in described.partitions]
-        if missing:
-            raise misused(f"topic {topic} has no partition {missing[0]}: it has {len(described.partitions)}.")
-        found.update(dict.fromkeys(TopicPartition(topic, number) for number in numbers or described.partitions))
-    return list(found)
-
-
 def matching_topics(patterns: Iterable[str], view: ClusterView) -> list[str]:
-    """The topics, but for internal ones, whose names fit one of the patterns (`*` and `?`).
+    """Returns the topics that match a pattern (`*` and `?`), except internal ones.
 
-    Errors: CommandError for one that none fits.
+    Errors: CommandError if none does.
     """
     names = [name for name, topic in sorted(view.topics.items()) if not topic.is_internal]
     found: dict[str, None] = {}
     for pattern in patterns:
         fitting = fnmatch.filter(names, pattern)
         if not fitting:
-            raise misused(f"no topic fits {pattern!r}.")
+            raise misused(f"no topic matches {pattern!r}.")
         found.update(dict.fromkeys(fitting))
     return sorted(found)
 
@@ -79,33 +98,24 @@ def matching_topics(patterns: Iterable[str], view: ClusterView) -> list[str]:
 PLAN_COLUMNS = ("topic", "partition", "log start", "delete to", "records", "bytes, about", "remark")
 
 
-def plan_rows(plan: Plan) -> list[tuple[object, ...]]:
-    """For people."""
+def plan_rows(plan: DeletePlan) -> list[tuple[object, ...]]:
+    """Returns the rows of the table."""
     return [
-        (
-            each.partition.topic,
-            each.partition.partition,
-            each.log_start,
-            each.delete_to,
-            each.records,
-            each.bytes,
-            each.reason or "",
-        )
+        (*each.partition, each.log_start, each.delete_to, each.records, each.bytes, each.reason or "")
         for each in plan.deletes
     ]
 
 
-def summary(plan: Plan) -> str:
-    """For people, in one line."""
+def summary(plan: DeletePlan) -> str:
+    """Returns the plan in one line."""
     space = "" if plan.bytes is None else f", about {size(plan.bytes)}"
     return f"{plural(plan.records, 'record')} of {plural(len(plan.offsets), 'partition')}{space}"
 
 
 def plan_value(each: PlannedDelete) -> dict[str, Any]:
-    """For programs."""
+    """Returns a planned delete for JSON."""
     return {
-        "topic": each.partition.topic,
-        "partition": each.partition.partition,
+        **each.partition._asdict(),
         "log_start_offset": each.log_start,
         "delete_to": each.delete_to,
         "records": each.records,
@@ -117,7 +127,7 @@ def plan_value(each: PlannedDelete) -> dict[str, Any]:
 
 
 def result_value(each: PlannedDelete, result: DeleteResult | None) -> dict[str, Any]:
-    """For programs, after the delete; without a result it wasn't tried."""
+    """Returns the result of a delete for JSON; None if nothing was sent."""
     value = plan_value(each) | {"low_watermark": None, "leader_log_start_offset": None}
     if isinstance(result, DeletedRecords):
         value["low_watermark"] = result.low_watermark
@@ -140,7 +150,7 @@ def result_value(each: PlannedDelete, result: DeleteResult | None) -> dict[str, 
 
 
 def not_erased(results: Mapping[TopicPartition, DeleteResult]) -> str | None:
-    """One sentence about the brokers that have deleted and are not known to have erased, and what to do; None if all have."""
+    """Returns a sentence about the brokers that have not erased, with the remedy; None if all have."""
     brokers: dict[int, tuple[int, str]] = {}
     for result in results.values():
         if isinstance(result, ErasedRecords):
@@ -153,6 +163,5 @@ def not_erased(results: Mapping[TopicPartition, DeleteResult]) -> str | None:
         for broker, (count, reason) in sorted(brokers.items())
     ]
     return (
-        f"Deleted everywhere, but not erased at {', '.join(parts)}: "
-        "run the same command again when that has passed, as often as you like."
+        f"Deleted everywhere, but not erased at {', '.join(parts)}: run the same command again when the cause is gone."
     )

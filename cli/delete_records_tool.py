@@ -1,8 +1,8 @@
-"""`lowtide-delete-records`: in the place of Kafka's `kafka-delete-records`, with the same options, file and output.
+"""`lowtide-delete-records`: replaces Kafka's `kafka-delete-records`, with the same options, file and output.
 
-It differs where Kafka's lets pass what harms: a file with a slip is refused before anything is deleted (`offset_file`),
-and a partition that failed makes the exit code 1, where Kafka's is 0. `--leader-only` is KIP-1343's, and has each line
-end with the leader's log start offset. Needs no Typer: it is started by scripts, often.
+It is stricter: a file with a typing error is refused before anything is deleted (`offset_file`), and the exit code is 1
+if a partition failed, where Kafka's is 0. With `--leader-only` (KIP-1343) each line ends with the leader's log start
+offset. It does not use Typer, because scripts start it often.
 
 Source: Kafka's `DeleteRecordsCommand`; KIP-107, which calls the option for the file `--delete-offset-json-file`.
 """
@@ -30,7 +30,7 @@ NAME: Final = "lowtide-delete-records"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool; returns the exit code."""
+    """Runs the tool; returns the exit code."""
     return guarded(NAME, lambda: _main(arguments))
 
 
@@ -47,7 +47,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         if getattr(options, option[2:].replace("-", "_")) is None
     ]
     if missing:
-        return _refuse(f"{' and '.join(missing)} must be given. --help says more.", ExitCode.MISUSED)
+        return _refuse(f"{' and '.join(missing)} must be given. See --help.", ExitCode.MISUSED)
     try:
         settings = ClientSettings.read(
             options.command_config, {"bootstrap.servers": options.bootstrap_server}, "--bootstrap-server"
@@ -58,14 +58,11 @@ def _main(arguments: Sequence[str] | None) -> int:
     print("Executing records delete operation", flush=True)
     try:
         results = asyncio.run(_delete(settings, offsets, leader_only=options.leader_only))
-    except (
-        AdminError,
-        SettingsError,
-    ) as error:  # Settings name files that are read when the first connection is opened.
+    except (AdminError, SettingsError) as error:  # The first connection reads the files that settings name.
         code = ExitCode.MISUSED if isinstance(error, SettingsError) else ExitCode.UNREACHABLE
         return _refuse(f"{str(error).rstrip('.')}.", code)
     except KeyboardInterrupt:
-        return _refuse("interrupted; what was sent may still be deleted.", ExitCode.INTERRUPTED)
+        return _refuse("interrupted; requests that were sent may still delete records.", ExitCode.INTERRUPTED)
     print("Records delete operation completed:")
     for partition, result in results.items():
         print(line(partition, result, leader_only=options.leader_only))
@@ -76,22 +73,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=NAME,
         description="This tool helps to delete records of the given partitions down to the specified offset.",
-        epilog="The exit code is 0 if all is deleted, 1 if a partition failed, 2 if nothing was done because the call, the file or the "
-        "settings can't be, 3 if the cluster can't be reached.",
+        epilog="The exit code is 0 if all records are deleted, 1 if a partition failed, 2 if the call, the file or the "
+        "settings are invalid and nothing was done, 3 if the cluster can't be reached.",
     )
     parser.add_argument("--bootstrap-server", metavar="HOST:PORT,…", help="REQUIRED: brokers to ask first")
     parser.add_argument(
         "--offset-json-file",
         "--delete-offset-json-file",
         metavar="FILE",
-        help='REQUIRED: the offset per partition: {"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}. '
-        "An offset is the first one that stays; -1 deletes all that is committed",
+        help='REQUIRED: the offset of each partition: {"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], '
+        '"version": 1}. An offset is the first one that stays; -1 deletes all committed records',
     )
-    parser.add_argument("--command-config", metavar="FILE", help="a file of properties: settings of an admin client")
+    parser.add_argument("--command-config", metavar="FILE", help="a properties file with the settings of the client")
     parser.add_argument(
         "--leader-only",
         action="store_true",
-        help="done as soon as the leader has deleted (KIP-1343); prints its log start offset, too",
+        help="done when the leader has deleted (KIP-1343); prints its log start offset too",
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     return parser
@@ -105,7 +102,7 @@ async def _delete(
 
 
 def line(partition: TopicPartition, result: DeleteResult, *, leader_only: bool) -> str:
-    """What became of a partition, as Kafka's tool prints it; with the leader's log start offset behind it after `--leader-only`."""
+    """Formats the outcome of a partition like Kafka's tool; with `leader_only` adds the leader's log start offset."""
     if not isinstance(result, DeletedRecords):
         return f"partition: {partition}\terror: {printable(str(result).removeprefix(f'{partition}: '))}"
     text = f"partition: {partition}\tlow_watermark: {result.low_watermark}"

@@ -1,7 +1,7 @@
-"""`lowtide dev`: a cluster of several brokers in this one process, until it is stopped. For laptops and tests.
+"""`lowtide dev`: runs a cluster of several brokers in this process until it is stopped, for laptops and tests.
 
-Real sockets, real files, real replication, one embedded metadata store; what it can't show is the death of a machine,
-for all brokers live and die together. A broker that cannot continue is stopped, and the others continue without it.
+Sockets, files and replication are real, and there is one embedded metadata store. The brokers share the process, so the
+loss of a single machine can't be tested. A broker that fails is stopped, and the others continue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.broker.config.broker_config import ConfigError, Given, load_config
 from lowtide.broker.config.log_levels import level_of_start
-from lowtide.cli.options import SOURCES, add_configuration, given_configuration
+from lowtide.cli.options import SOURCES, add_configuration, given_configuration, whole_number
 from lowtide.cli.serve import SWITCH_INTERVAL_S
 from lowtide.storage.errors import StorageError
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from lowtide.broker.lifecycle.secure_cluster import SecureCluster
 
 BROKERS_MAX: Final = 20
-"""More would only take each other's processor: they share one thread."""
+"""All brokers share one thread."""
 
 _PORT_MAX: Final = 65_535
 
 
 def dev(arguments: Sequence[str]) -> int:
-    """Run the subcommand; returns the exit code."""
+    """Runs the command; returns the exit code."""
     options = _parser().parse_args(arguments)
     if not __debug__:
         return _refuse("Python must not run with -O: the broker relies on its assertions.")
     last_port = options.port + options.brokers - 1
     if options.port and last_port > _PORT_MAX:
         return _refuse(
-            f"--port {options.port} is not possible: the last of {options.brokers} brokers would listen on {last_port}."
+            f"--port {options.port} is too high: the last of {options.brokers} brokers would listen on {last_port}."
         )
     try:
         given = given_configuration(options)
@@ -53,7 +53,7 @@ def dev(arguments: Sequence[str]) -> int:
         )
         secured = None
         if options.secure:
-            from lowtide.broker.lifecycle.secure_cluster import SecureCluster  # noqa: PLC0415  nothing else needs it
+            from lowtide.broker.lifecycle.secure_cluster import SecureCluster  # noqa: PLC0415
 
             try:
                 secured = SecureCluster(directory)
@@ -66,39 +66,31 @@ def dev(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lowtide dev",
-        description=f"Run a cluster of several brokers in one process, on 127.0.0.1. {SOURCES} They hold for all of the brokers, whose ids "
-        "are 1, 2, 3 and so on.",
+        description="Run a cluster of several brokers in one process, on 127.0.0.1. "
+        f"{SOURCES} They apply to all brokers, "
+        "whose ids are 1, 2, 3 and so on.",
     )
-    parser.add_argument("--brokers", type=_broker_count, default=3, metavar="COUNT", help="how many; default 3")
+    parser.add_argument(
+        "--brokers",
+        type=whole_number(1, BROKERS_MAX),
+        default=3,
+        metavar="COUNT",
+        help="the number of brokers; default 3",
+    )
     parser.add_argument(
         "--port",
-        type=_port,
+        type=whole_number(0, _PORT_MAX),
         default=9092,
-        help="where the first broker listens, default 9092; the others have the next ports. 0: free ones",
+        help="the port of the first broker, default 9092; the others have the following ports. 0: free ports",
     )
-    parser.add_argument("--data", metavar="DIR", help="where the data are, and stay; without it they are temporary")
+    parser.add_argument("--data", metavar="DIR", help="a directory that keeps the data; by default they are temporary")
     parser.add_argument(
         "--secure",
         action="store_true",
-        help="with TLS, logins and an authorizer; certificates, and the settings of an administrator, are in the folder secure of the data",
+        help="use TLS, logins and an authorizer; the folder `secure` of the data has certificates and client settings",
     )
     add_configuration(parser)
     return parser
-
-
-def _broker_count(text: str) -> int:
-    return _number(text, 1, BROKERS_MAX)
-
-
-def _port(text: str) -> int:
-    return _number(text, 0, _PORT_MAX)
-
-
-def _number(text: str, least: int, most: int) -> int:
-    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-        message = f"{text!r} is not possible: allowed is a number from {least} to {most}"
-        raise argparse.ArgumentTypeError(message)
-    return int(text)
 
 
 def _run(given: Mapping[str, Given], directory: str, options: argparse.Namespace, secured: SecureCluster | None) -> int:
@@ -116,7 +108,7 @@ def _run(given: Mapping[str, Given], directory: str, options: argparse.Namespace
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     make_logger = partial(make_logger_of_level, level=level_of_start(first.values))
     if unenforced := first.unenforced_keys_given:
-        make_logger(1).warning("these keys are known, but not acted upon yet", keys=list(unenforced))
+        make_logger(1).warning("these keys are known but have no effect yet", keys=list(unenforced))
     try:
         with asyncio.Runner(loop_factory=new_serving_loop) as runner:
             return runner.run(_serve(configurations, directory, secured, make_logger))
@@ -130,7 +122,7 @@ async def _serve(
     secured: SecureCluster | None,
     make_logger: Callable[[int], Any],
 ) -> int:
-    """Run until SIGINT or SIGTERM, or until no broker can continue. Errors: those of `Broker.start`."""
+    """Runs until SIGINT or SIGTERM, or until all brokers have failed. Errors: those of `Broker.start`."""
     from lowtide.broker.lifecycle.local_cluster import LocalCluster  # noqa: PLC0415
     from lowtide.runtime.long_lived import LongLived  # noqa: PLC0415
 
@@ -155,7 +147,7 @@ async def _serve(
     await cluster.start()
     long_lived.freeze()
     bootstrap = ",".join(cluster.addresses.values())
-    said = [] if secured is None else _say_how_to_log_in(secured, bootstrap)
+    said = [] if secured is None else _login_help(secured, bootstrap)
     print(f"bootstrap.servers={bootstrap}", flush=True)
     print(
         f"{len(configurations)} brokers, data in {directory}; Ctrl-C stops them, a second one at once.",
@@ -166,15 +158,15 @@ async def _serve(
     return await _until_stopped(cluster, ends)
 
 
-def _say_how_to_log_in(secured: SecureCluster, bootstrap: str) -> list[str]:
-    """Write the files of clients; returns the lines that name them. Errors: StorageError."""
+def _login_help(secured: SecureCluster, bootstrap: str) -> list[str]:
+    """Writes settings for clients; returns lines about them. Errors: StorageError."""
     from lowtide.broker.lifecycle.client_settings import LIBRDKAFKA_FILE, PROPERTIES_FILE, PYTHON_FILE  # noqa: PLC0415
     from lowtide.broker.lifecycle.secure_material import ADMIN  # noqa: PLC0415
 
     secured.write_client_files(bootstrap)
     folder = secured.client_folder
     conf, properties = (shlex.quote(f"{folder}/{name}") for name in (LIBRDKAFKA_FILE, PROPERTIES_FILE))
-    said = f"User {ADMIN} may do everything. Its settings are in {folder}:"
+    said = f"User {ADMIN} may do everything. Its client settings are in {folder}:"
     return [
         f"{said} {PROPERTIES_FILE} (Java), {LIBRDKAFKA_FILE} (librdkafka), {PYTHON_FILE} (Python).",
         f"  kcat -F {conf} -L",
@@ -184,7 +176,7 @@ def _say_how_to_log_in(secured: SecureCluster, bootstrap: str) -> list[str]:
 
 
 async def _until_stopped(cluster: LocalCluster, ends: asyncio.Queue[int | None]) -> int:
-    """Stop what fails, and all when None comes. Returns the exit code: 1 if a broker has failed."""
+    """Stops brokers that fail, and all after None. Returns 1 if a broker has failed, else 0."""
     failed = False
     while cluster.brokers and (broker_id := await ends.get()) is not None:
         failed = True

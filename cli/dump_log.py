@@ -1,6 +1,7 @@
-"""`lowtide dump-log`: what is in the files of a log: batches, records, indexes, snapshots, checkpoints, the journal of log starts.
+"""`lowtide dump-log`: shows the files of a log: batches, indexes, snapshots, checkpoints, the log start journal.
 
-Needs no broker, and reads only; a broker may be running. For a damaged file it prints where, continues behind it, and ends with 1.
+It needs no broker, and only reads; a broker may be running. It prints where a file is damaged, continues after the
+damage, and exits with 1.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from lowtide.cli.dumped_batches import RECORD_BYTES_MAX, Damage, DumpedBatch, du
 from lowtide.cli.dumped_files import Row, base_offset_of, dumper_of
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, plural, print_json_line, printable
-from lowtide.cli.record_format import Form, record_text, record_value
-from lowtide.protocol.control_records import ControlRecordType, read_control_record
+from lowtide.cli.record_format import Form, marker_name, record_text, record_value
+from lowtide.protocol.control_records import read_control_record
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import CURRENT_MAGIC, RECORD_BATCH_OVERHEAD, Record, iterate_records, read_batch_header
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
@@ -28,12 +29,12 @@ from lowtide.storage.log.segments.segment_names import DELETED_SUFFIX, INDEX_SUF
 app = typer.Typer(add_completion=False)
 
 SMALL_FILE_BYTES_MAX: Final = 1 << 30
-"""Of those that are read whole; the journal of log starts is the largest."""
+"""The largest file that is read whole; the log start journal is the largest of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is to be printed of a segment. Offsets are inclusive below, exclusive above."""
+class DumpRequest:
+    """What to print of a segment: offsets from `first` to `end` (exclusive)."""
 
     records: bool
     form: Form
@@ -47,24 +48,24 @@ def dump_log(
     call: Call,
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH…", help="files, or folders: of a partition, or a log directory's own files"),
+        typer.Argument(metavar="PATH…", help="files; folders of partitions; log directories"),
     ],
     *,
-    records: Annotated[bool, typer.Option("--records", "-r", help="print the records of each batch, too")] = False,
-    form: Annotated[Form, typer.Option("--format", help="how keys and values are written")] = Form.TEXT,
+    records: Annotated[bool, typer.Option("--records", "-r", help="show the records of each batch too")] = False,
+    form: Annotated[Form, typer.Option("--format", help="the format of keys and values")] = Form.TEXT,
     first: Annotated[
-        int, typer.Option("--from", metavar="OFFSET", min=0, help="leave out batches that end before it")
+        int, typer.Option("--from", metavar="OFFSET", min=0, help="leave out batches below this offset")
     ] = 0,
     end: Annotated[
-        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="leave out batches from it on")
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="leave out batches from this offset on")
     ] = None,
 ) -> ExitCode:
-    """Show what is in the files of a log, also damaged ones. Reads only; a broker may be running.
+    """Show the files of a log, also damaged ones. Only reads; a broker may be running.
 
     Records of __consumer_offsets and __transaction_state are decoded. With --output json each line is an object with
     "file" and "kind".
     """
-    wanted = Wanted(records=records, form=form, first=first, end=end)
+    wanted = DumpRequest(records=records, form=form, first=first, end=end)
     files = OsFileSystem()
     faults = 0
     for path in _files(files, paths):
@@ -82,13 +83,13 @@ def dump_log(
 
 
 def _files(files: FileSystem, paths: Iterable[str]) -> Iterator[str]:
-    """The files that are meant, those of a folder in their order. Errors: CommandError."""
+    """Yields the files that paths name; those of a folder in order. Errors: CommandError."""
     for path in paths:
         if not files.exists(path):
-            raise misused(f"there is no {path}.")
+            raise misused(f"there is no file {path}.")
         if not files.is_directory(path):
             if dumper_of(PurePath(path).name) is None and not _is_segment(path):
-                raise misused(f"{path} is no file of a log that is known here.")
+                raise misused(f"{path} is not a known file of a log.")
             yield path
             continue
         found = [f"{path.rstrip('/')}/{name}" for name in sorted(files.listdir(path))]
@@ -98,7 +99,7 @@ def _files(files: FileSystem, paths: Iterable[str]) -> Iterator[str]:
             if not files.is_directory(each) and (_is_segment(each) or dumper_of(PurePath(each).name) is not None)
         ]
         if not known:
-            raise misused(f"in {path} is no file of a log.")
+            raise misused(f"{path} contains no file of a log.")
         yield from known
 
 
@@ -106,15 +107,15 @@ def _is_segment(path: str) -> bool:
     return path.removesuffix(DELETED_SUFFIX).endswith(LOG_SUFFIX)
 
 
-def dump_file(files: FileSystem, path: str, wanted: Wanted) -> Iterator[Row]:
-    """What is in one file. Errors: CommandError when it can't be read."""
+def dump_file(files: FileSystem, path: str, wanted: DumpRequest) -> Iterator[Row]:
+    """Yields the contents of one file. Errors: CommandError if it can't be read."""
     try:
         if _is_segment(path):
             yield from _segment(files, path, wanted)
             return
         size = files.file_size(path)
         if size > SMALL_FILE_BYTES_MAX:
-            yield Row("damage", {}, f"it has {size} bytes; such a file has at most {SMALL_FILE_BYTES_MAX}")
+            yield Row("damage", {}, f"it has {size} bytes; the limit for this kind of file is {SMALL_FILE_BYTES_MAX}")
             return
         name = PurePath(path).name
         dumper = dumper_of(name)
@@ -122,15 +123,13 @@ def dump_file(files: FileSystem, path: str, wanted: Wanted) -> Iterator[Row]:
         rows = dumper(files.read_bytes(path), name)
         yield from _compared(files, path, rows) if name.endswith(INDEX_SUFFIX) else rows
     except OSError as error:
-        message = f"{path} can't be read: {error.strerror}."
-        raise CommandError(message) from error
+        raise CommandError(f"{path} can't be read: {error.strerror}.") from error
 
 
 def _compared(files: FileSystem, path: str, rows: Iterator[Row]) -> Iterator[Row]:
-    """The entries of an offset index, each with whether a batch lies there from which its offset is found.
+    """Checks that each entry of an offset index points to a batch from which its offset is found. Errors: OSError.
 
-    Errors: OSError.
-    The batch may end before the offset: Kafka's followers had one entry for all batches that came together.
+    The batch may end before the offset: Kafka's followers wrote one entry for all batches of a fetch.
     """
     log = path.removesuffix(INDEX_SUFFIX) + LOG_SUFFIX
     if not files.exists(log):
@@ -144,16 +143,18 @@ def _compared(files: FileSystem, path: str, rows: Iterator[Row]) -> Iterator[Row
                 header = read_batch_header(head) if len(head) == RECORD_BATCH_OVERHEAD else None
                 known = header is not None and header.magic == CURRENT_MAGIC
                 if header is None or not known or header.base_offset > row.values["offset"]:
-                    there = f"one that begins at {header.base_offset}" if header is not None and known else "no batch"
-                    yield row._replace(fault=f"at byte {row.values['position']} of the segment is {there}")
+                    there = (
+                        f"a batch that begins at {header.base_offset}" if header is not None and known else "no batch"
+                    )
+                    yield row._replace(fault=f"at byte {row.values['position']} the segment has {there}")
                     continue
             yield row
     finally:
         file.close()
 
 
-def _segment(files: FileSystem, path: str, wanted: Wanted) -> Iterator[Row]:
-    """The batches of a segment, and its records. Errors: OSError."""
+def _segment(files: FileSystem, path: str, wanted: DumpRequest) -> Iterator[Row]:
+    """Yields the batches and records of a segment. Errors: OSError."""
     try:
         base_offset = base_offset_of(PurePath(path).name)
     except ValueError as error:
@@ -174,7 +175,7 @@ def _segment(files: FileSystem, path: str, wanted: Wanted) -> Iterator[Row]:
         file.close()
 
 
-def _batch(found: DumpedBatch, topic: str, wanted: Wanted) -> Iterator[Row]:
+def _batch(found: DumpedBatch, topic: str, wanted: DumpRequest) -> Iterator[Row]:
     header = found.header
     outside = header.last_offset < wanted.first or (wanted.end is not None and header.base_offset >= wanted.end)
     if outside and found.fault is None:
@@ -221,23 +222,22 @@ def _record(record: Record, topic: str, form: Form) -> Row:
 
 
 def _marker(batch: DumpedBatch) -> str | None:
-    """How a transaction ended, if it is its end."""
+    """Returns how a control batch ends its transaction."""
     try:
-        control = read_control_record(batch.content, max_bytes=RECORD_BYTES_MAX)
+        return marker_name(read_control_record(batch.content, max_bytes=RECORD_BYTES_MAX))
     except ProtocolError:
         return None
-    return None if control is None else "commit" if control.type is ControlRecordType.COMMIT else "abort"
 
 
 def in_line(row: Row) -> str:
-    """A row for people."""
+    """Formats a row in one line."""
     values = row.values
     if row.kind == "batch":
         text = _batch_line(values)
     elif row.kind == "record":
         text = f"  {values['offset']}  {moment(values['timestamp'])}  {values['text']}"
     elif row.kind == "unwritten":
-        text = f"byte {values['position']}: zeros to the end of the file, {values['bytes']:,} bytes that were not written so far"
+        text = f"byte {values['position']}: zeros to the end of the file, {values['bytes']:,} bytes not written yet"
     elif row.kind == "damage":
         return f"DAMAGE  {printable(row.fault or '')}"
     else:

@@ -1,6 +1,7 @@
-"""The batches of a segment's file, sound or not, and where no batch can be recognized any more: for looking at damaged files.
+"""Reads the batches of a segment's file, valid or not, and finds damage.
 
-Reads a batch at a time, and changes nothing. Behind damage the next sound batch is looked for, one whose CRC is right: nothing is guessed.
+It reads one batch at a time and changes nothing. After damage it looks for the next batch with a correct CRC; it does
+not guess.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import File
 
 BATCH_BYTES_MAX: Final = 256 << 20
-"""A batch that says it is larger is taken for damage; a request of Kafka's has 100 MiB at most."""
+"""A larger batch counts as damage; a request of Kafka has at most 100 MiB."""
 
 RECORD_BYTES_MAX: Final = 256 << 20
-"""Of a batch's records behind their compression."""
+"""The largest decompressed batch that is read."""
 
 _CHUNK_BYTES: Final = 1 << 20
 _LENGTH: Final = struct.Struct(">i")
@@ -37,7 +38,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpedBatch:
-    """A batch and its bytes. `fault` says what is wrong with it, though its end is still known."""
+    """A batch and its bytes. A batch with a `fault` still has a known end."""
 
     position: FilePosition
     header: BatchHeader
@@ -47,7 +48,7 @@ class DumpedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Bytes from `position` to `end` (exclusive) that are no batches."""
+    """Bytes from `position` to `end` (exclusive) that are not batches."""
 
     position: FilePosition
     end: FilePosition
@@ -56,7 +57,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unwritten:
-    """Zeros from `position` to `end` (exclusive), the end of the file: it was preallocated, and not written so far."""
+    """Zeros from `position` to `end` (exclusive), the end of a preallocated file."""
 
     position: FilePosition
     end: FilePosition
@@ -65,9 +66,9 @@ class Unwritten:
 def dump_batches(
     file: File, size: int, base_offset: Offset, *, check_records: bool
 ) -> Iterator[DumpedBatch | Damage | Unwritten]:
-    """What is in the first `size` bytes of a segment's file, which begins at `base_offset`. Errors: OSError.
+    """Yields the contents of the first `size` bytes of a segment that begins at `base_offset`. Errors: OSError.
 
-    `check_records`: whether every record is decoded, which takes a hundred times as long as the CRC.
+    `check_records` decodes every record, which takes a hundred times as long as the CRC.
     """
     position, next_offset = 0, base_offset
     while position < size:
@@ -77,7 +78,7 @@ def dump_batches(
         if isinstance(found, DumpedBatch):
             header, fault = found.header, found.fault
             if fault is None and header.base_offset < next_offset:
-                fault = f"it begins at offset {header.base_offset}, where {next_offset} or a later one follows"
+                fault = f"it begins at offset {header.base_offset}, but {next_offset} or a later one must follow"
             yield DumpedBatch(
                 position=position,
                 header=header,
@@ -96,33 +97,36 @@ def dump_batches(
 
 
 def _batch_at(file: File, position: FilePosition, size: int) -> DumpedBatch | str:
-    """The batch that begins at `position`, or why none does."""
+    """Returns the batch at `position`, or why there is none."""
     left = size - position
     head = file.pread(RECORD_BATCH_OVERHEAD, position)
     if len(head) < RECORD_BATCH_OVERHEAD or left < RECORD_BATCH_OVERHEAD:
-        return f"a batch is cut in its header: {left} of {RECORD_BATCH_OVERHEAD} bytes are there"
+        return f"a batch is cut in its header: {left} of {RECORD_BATCH_OVERHEAD} bytes exist"
     header = read_batch_header(head)
     if header.magic in (0, 1):
-        return f"magic is {header.magic}: messages as they were before Kafka 0.11, which aren't read"
+        return f"magic is {header.magic}: the format before Kafka 0.11, which is not supported"
     if header.magic != CURRENT_MAGIC:
         return f"no batch begins here: magic is {header.magic} instead of {CURRENT_MAGIC}"
     if not SMALLEST_BATCH_LENGTH <= header.batch_length <= BATCH_BYTES_MAX - LOG_OVERHEAD:
         return f"no batch begins here: its length would be {header.batch_length}"
     if header.size_bytes > left:
-        return f"a batch is cut: of {header.size_bytes} bytes {left} are there"
+        return f"a batch is cut: {left} of {header.size_bytes} bytes exist"
     content = file.pread(header.size_bytes, position)
     fault = None if check_crc(content, 0, header) else "the CRC is wrong"
     return DumpedBatch(position=position, header=header, content=content, fault=fault)
 
 
 def _something_follows(file: File, batch: DumpedBatch, size: int) -> bool:
-    """Whether the length of a batch with a wrong CRC can be believed: the file ends behind it, or another batch begins there."""
+    """Returns whether the length of a batch with a wrong CRC is plausible.
+
+    The file ends after it, or a batch follows.
+    """
     end = batch.position + batch.header.size_bytes
     return end == size or isinstance(_batch_at(file, end, size), DumpedBatch)
 
 
 def _fault_of_records(batch: DumpedBatch) -> str | None:
-    """The fault of the records of a batch whose CRC is right: its writer wrote it so."""
+    """Returns the fault of the records in a batch with a correct CRC."""
     try:
         for _ in iterate_records(batch.content, max_bytes=RECORD_BYTES_MAX):
             pass
@@ -141,7 +145,7 @@ def _only_zeros(file: File, position: FilePosition, size: int) -> bool:
 
 
 def _next_sound(file: File, position: FilePosition, size: int) -> FilePosition:
-    """Where the next batch begins whose CRC is right; the end of the file without one."""
+    """Returns the position of the next batch with a correct CRC, or the end of the file."""
     while position + RECORD_BATCH_OVERHEAD <= size:
         chunk = file.pread(min(_CHUNK_BYTES, size - position), position)
         if len(chunk) < RECORD_BATCH_OVERHEAD:

@@ -1,7 +1,6 @@
-"""The small files of a log and of a log directory, each as rows of (kind, values), with what is wrong with them.
+"""Reads the small files of a log and of a log directory into rows with their faults.
 
-Nothing is repaired or guessed: a file that can't be read whole is named as damaged, with the reason that a broker would
-log.
+Nothing is repaired or guessed: an unreadable file is reported as damaged, with the reason that a broker would log.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalDamage
 
 
 class Row(NamedTuple):
-    """One thing in a file. `fault` says what is wrong with it."""
+    """An entry of a file, perhaps with a fault."""
 
     kind: str
     values: dict[str, Any]
@@ -55,76 +54,67 @@ _TIME_ENTRY: Final = struct.Struct(">qi")
 
 
 def base_offset_of(name: str) -> Offset:
-    """The offset that a segment's files are named after. Errors: ValueError where it is no such name."""
+    """Returns the base offset in the name of a segment's file. Errors: ValueError for another name."""
     stem = name.partition(".")[0]
     if not stem.isascii() or not stem.isdigit():
-        message = f"{name} is not named after an offset"
-        raise ValueError(message)
+        raise ValueError(f"{name} is not named after an offset")
     return int(stem)
 
 
 def dumper_of(name: str) -> Dumper | None:
-    """The reader for a file of this name; None for others, and for segments."""
-    if name in _BY_NAME:
-        return _BY_NAME[name]
-    return next(
-        (dumper for suffix, dumper in _BY_SUFFIX.items() if name.removesuffix(".deleted").endswith(suffix)), None
-    )
+    """Returns the reader of a file; None for segments and unknown files."""
+    stem = name.removesuffix(".deleted")
+    dumper = _BY_NAME.get(name) or next((each for end, each in _BY_SUFFIX.items() if stem.endswith(end)), None)
+    return None if dumper is None else _with_damage(dumper)
 
 
 def _offset_index(content: bytes, name: str) -> Iterator[Row]:
-    base, before = base_offset_of(name), (-1, -1)
-    whole, zeros = _entries(content, OFFSET_ENTRY_BYTES)
-    for number, entry in enumerate(_OFFSET_ENTRY.iter_unpack(content[: whole * OFFSET_ENTRY_BYTES])):
-        relative, position = entry
-        fault = (
-            None
-            if relative > before[0] and position > before[1]
-            else f"entry {number} doesn't rise above the one before"
-        )
-        yield Row("offset-index", {"offset": base + relative, "position": position}, fault)
-        before = entry
-    yield from _tail(content, whole, zeros, OFFSET_ENTRY_BYTES)
+    base, last = base_offset_of(name), (-1, -1)
+    for number, (relative, position) in enumerate(_entries(content, _OFFSET_ENTRY)):
+        values = {"offset": base + relative, "position": position}
+        yield Row("offset-index", values, _order_fault(number, relative > last[0] and position > last[1]))
+        last = (relative, position)
+    yield from _tail(content, OFFSET_ENTRY_BYTES)
 
 
 def _time_index(content: bytes, name: str) -> Iterator[Row]:
-    base, before = base_offset_of(name), (-1, -1)
-    whole, zeros = _entries(content, TIME_ENTRY_BYTES)
-    for number, entry in enumerate(_TIME_ENTRY.iter_unpack(content[: whole * TIME_ENTRY_BYTES])):
-        timestamp, relative = entry
-        fault = (
-            None
-            if timestamp > before[0] and relative >= before[1]
-            else f"entry {number} doesn't rise above the one before"
-        )
-        yield Row("time-index", {"timestamp": timestamp, "offset": base + relative}, fault)
-        before = entry
-    yield from _tail(content, whole, zeros, TIME_ENTRY_BYTES)
+    base, last = base_offset_of(name), (-1, -1)
+    for number, (timestamp, relative) in enumerate(_entries(content, _TIME_ENTRY)):
+        values = {"timestamp": timestamp, "offset": base + relative}
+        yield Row("time-index", values, _order_fault(number, timestamp > last[0] and relative >= last[1]))
+        last = (timestamp, relative)
+    yield from _tail(content, TIME_ENTRY_BYTES)
 
 
-def _entries(content: bytes, entry_bytes: int) -> tuple[int, int]:
-    """How many entries a file has, and how many bytes of zeros stand behind them: Kafka makes these files larger beforehand."""
+def _order_fault(number: int, rises: bool) -> str | None:  # noqa: FBT001 named by its callers
+    return None if rises else f"entry {number} is not above the one before"
+
+
+def _used(content: bytes, entry_bytes: int) -> tuple[int, int]:
+    """Returns the number of entries and of zeros after them: Kafka preallocates these files."""
     used = -(-len(content.rstrip(b"\0")) // entry_bytes)
-    whole = min(used, len(content) // entry_bytes)
-    return whole, len(content) - used * entry_bytes
+    return min(used, len(content) // entry_bytes), len(content) - used * entry_bytes
 
 
-def _tail(content: bytes, whole: int, zeros: int, entry_bytes: int) -> Iterator[Row]:
+def _entries(content: bytes, layout: struct.Struct) -> Iterator[tuple[int, int]]:
+    whole, _ = _used(content, layout.size)
+    return layout.iter_unpack(content[: whole * layout.size])
+
+
+def _tail(content: bytes, entry_bytes: int) -> Iterator[Row]:
+    whole, zeros = _used(content, entry_bytes)
     if zeros > 0:
         yield Row("unwritten", {"position": whole * entry_bytes, "bytes": zeros})
     if len(content) % entry_bytes and zeros <= 0:
         position = whole * entry_bytes
-        yield Row(
-            "damage",
-            {"position": position},
-            f"byte {position}: an entry is cut: {len(content) - position} of {entry_bytes} bytes",
-        )
+        fault = f"byte {position}: an entry is cut: {len(content) - position} of {entry_bytes} bytes exist"
+        yield Row("damage", {"position": position}, fault)
 
 
 def _transaction_index(content: bytes, name: str) -> Iterator[Row]:
     entries = decode_aborted(content, base_offset_of(name))
     if entries is None:
-        yield Row("damage", {"position": 0}, "it is no index of aborted transactions")
+        yield Row("damage", {"position": 0}, "it is not an index of aborted transactions")
         return
     for each in entries:
         values = {"producer_id": each.producer_id, "first_offset": each.first_offset, "last_offset": each.last_offset}
@@ -169,10 +159,8 @@ def _meta_properties(content: bytes, name: str) -> Iterator[Row]:
     found = decode_meta_properties(content, name)
     if found is not None:
         directory_id = topic_id_text(found.directory_id)
-        yield Row(
-            "meta-properties",
-            {"cluster_id": found.cluster_id, "node_id": found.node_id, "directory_id": directory_id, **found.others},
-        )
+        values = {"cluster_id": found.cluster_id, "node_id": found.node_id, "directory_id": directory_id}
+        yield Row("meta-properties", {**values, **found.others})
 
 
 def _clean_shutdown(content: bytes, _name: str) -> Iterator[Row]:
@@ -183,7 +171,7 @@ def _journal(content: bytes, _name: str) -> Iterator[Row]:
     try:
         found = decode_journal(content)
     except JournalDamageError as error:
-        yield Row("damage", {}, f"{error}; `lowtide repair-log-start --dry-run` says what can be kept")
+        yield Row("damage", {}, f"{error}; `lowtide repair-log-start --dry-run` shows what can be kept")
         return
     values = {
         "capacity": found.header.capacity,
@@ -195,8 +183,8 @@ def _journal(content: bytes, _name: str) -> Iterator[Row]:
         yield Row("log-start", {"topic_id": topic_id_text(topic_id), "partition": partition, "offset": offset})
 
 
-def _told(dumper: Dumper) -> Dumper:
-    """The same, in which a file without its format is a row that says so."""
+def _with_damage(dumper: Dumper) -> Dumper:
+    """Returns a reader that yields a row for a file in another format."""
 
     def dump(content: bytes, name: str) -> Iterator[Row]:
         try:
@@ -209,26 +197,21 @@ def _told(dumper: Dumper) -> Dumper:
     return dump
 
 
-_BY_SUFFIX: Final = {
-    INDEX_SUFFIX: _told(_offset_index),
-    TIME_INDEX_SUFFIX: _told(_time_index),
-    TRANSACTION_INDEX_SUFFIX: _told(_transaction_index),
-    SNAPSHOT_SUFFIX: _told(_snapshot),
+_BY_SUFFIX: Final[dict[str, Dumper]] = {
+    INDEX_SUFFIX: _offset_index,
+    TIME_INDEX_SUFFIX: _time_index,
+    TRANSACTION_INDEX_SUFFIX: _transaction_index,
+    SNAPSHOT_SUFFIX: _snapshot,
 }
-_BY_NAME: Final = {
-    LEADER_EPOCH_CHECKPOINT: _told(_leader_epochs),
-    PARTITION_METADATA: _told(_partition_metadata),
-    META_PROPERTIES: _told(_meta_properties),
-    CLEAN_SHUTDOWN_MARKER: _told(_clean_shutdown),
-    JOURNAL_NAME: _told(_journal),
-    **dict.fromkeys(
-        (
-            RECOVERY_POINT_CHECKPOINT,
-            HIGH_WATERMARK_CHECKPOINT,
-            LOG_BEGIN_CHECKPOINT,
-            LOG_START_CHECKPOINT,
-            CLEANER_CHECKPOINT,
-        ),
-        _told(_offsets),
-    ),
+_BY_NAME: Final[dict[str, Dumper]] = {
+    LEADER_EPOCH_CHECKPOINT: _leader_epochs,
+    PARTITION_METADATA: _partition_metadata,
+    META_PROPERTIES: _meta_properties,
+    CLEAN_SHUTDOWN_MARKER: _clean_shutdown,
+    JOURNAL_NAME: _journal,
+    RECOVERY_POINT_CHECKPOINT: _offsets,
+    HIGH_WATERMARK_CHECKPOINT: _offsets,
+    LOG_BEGIN_CHECKPOINT: _offsets,
+    LOG_START_CHECKPOINT: _offsets,
+    CLEANER_CHECKPOINT: _offsets,
 }

@@ -1,6 +1,6 @@
-"""`lowtide topics explain`: what keeps the oldest segment of each partition of a topic, and when it will go.
+"""`lowtide topics explain`: shows why the oldest segment of each partition is kept, and when it will be deleted.
 
-The leaders are asked, with a request that only Lowtide has (docs/adr/0008-requests-of-our-own.md).
+It asks the leaders, with a request that only Lowtide has (docs/adr/0008-requests-of-our-own.md).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from lowtide.protocol.messages.describe_retention import UNKNOWN
 
 @network
 async def explain(call: NetworkCall, topic: Annotated[str, typer.Argument(metavar="TOPIC")]) -> ExitCode:
-    """Show what keeps the oldest segment of each partition of a topic, and when it will go, by which rule.
+    """Show why the oldest segment of each partition of a topic is kept, and when which rule will delete it.
 
-    Lowtide's brokers know that.
+    Only Lowtide's brokers answer.
     """
-    described = (await call.client.describe_topics([topic], timeout=call.timeout_ms / 1000))[topic]
+    described = (await call.client.describe_topics([topic]))[topic]
     if not isinstance(described, TopicDescription):
         unknown = isinstance(described, BrokerAnsweredError) and described.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         raise misused(f"there is no topic {topic}.") if unknown else CommandError(f"{described}.")
     try:
-        explanation = await explain_retention(call.client, described, call.timeout_ms)
+        explanation = await explain_retention(call.client, described)
     except NotAnsweredError as error:
         raise CommandError(f"{error}.") from error
     if call.output is Output.JSON:

@@ -1,4 +1,4 @@
-"""Log directories without room, as brokers describe them (DescribeLogDirs from version 4 on), and what would free space."""
+"""Finds full log directories in the answers of brokers (DescribeLogDirs from version 4 on), and suggests remedies."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from lowtide.cli.printing import print_table
 from lowtide.protocol.types import BrokerId
 
 ROOM_MIN_BYTES: Final = 1 << 20
-"""Less is no room. Lowtide's brokers use the same figure (`broker/lifecycle/disk_space.py`), and tell 0 where a quota refuses writes."""
+"""A directory with less is full. Lowtide's brokers use the same limit, and return 0 if a quota refuses writes."""
 
 TOPICS_NAMED: Final = 3
 
 REMEDY: Final = (
-    "Appends to them are refused, and their followers fall behind. What frees space: delete records (lowtide records delete), lower "
-    "retention.ms or retention.bytes of their largest topics (lowtide configs), delete topics, or enlarge the volume. "
-    "Files go file.delete.delay.ms after they were deleted, a minute by default; lower it if that is too late."
+    "Appends to them are refused, and their followers fall behind. To free space, delete records (lowtide records "
+    "delete), "
+    "lower retention.ms or retention.bytes of the largest topics (lowtide configs), delete topics, or enlarge the "
+    "volume. "
+    "Files are removed file.delete.delay.ms after they were deleted, a minute by default; lower it if that is too late."
 )
 
 
 class FullDirectory(NamedTuple):
-    """One of them."""
+    """A full log directory of a broker."""
 
     broker_id: BrokerId
     directory: LogDir
 
     @property
     def largest_topics(self) -> dict[str, int]:
-        """The topics that take the most of it, with their bytes."""
+        """The largest topics in it, with their bytes."""
         sizes = Counter[str]()
         for key, replica in self.directory.replicas.items():
             sizes[key.topic] += replica.size_bytes
@@ -40,12 +42,12 @@ class FullDirectory(NamedTuple):
 
 
 def is_full(directory: LogDir) -> bool:
-    """Whether it has no room. Brokers before Kafka 3.3 don't tell."""
+    """Returns whether a directory is full. Brokers before Kafka 3.3 do not return the space."""
     return directory.error is None and 0 <= directory.usable_bytes < ROOM_MIN_BYTES
 
 
 def full_directories(answers: Mapping[BrokerId, Mapping[str, LogDir] | AdminError]) -> list[FullDirectory]:
-    """Those of all brokers that have answered."""
+    """Returns the full directories of all brokers that have answered."""
     return [
         FullDirectory(broker_id, directory)
         for broker_id, directories in sorted(answers.items())
@@ -56,7 +58,7 @@ def full_directories(answers: Mapping[BrokerId, Mapping[str, LogDir] | AdminErro
 
 
 def print_full(full: list[FullDirectory]) -> None:
-    """For people; nothing where there is none."""
+    """Prints full directories and the remedies, if there are any."""
     if not full:
         return
     print("Log directories without room:")
@@ -75,7 +77,7 @@ def print_full(full: list[FullDirectory]) -> None:
 
 
 def full_values(full: list[FullDirectory]) -> list[dict[str, Any]]:
-    """For programs."""
+    """Returns full directories for JSON."""
     return [
         {
             "broker": each.broker_id,

@@ -1,4 +1,4 @@
-"""`lowtide keys`: every configuration key, as a page in Markdown. `docs/configuration.md` is what it prints."""
+"""`lowtide keys`: prints all configuration keys as a Markdown page, which is `docs/configuration.md`."""
 
 from __future__ import annotations
 
@@ -24,20 +24,34 @@ from lowtide.protocol.api_keys import API
 _HEAD: Final = """\
 # Configuration
 
-Every key, as `lowtide keys` prints it. Names, types, defaults and limits are those of Apache Kafka 4.3, but for these defaults:
-`node.id` is 0, `process.roles` is broker, `log.dirs` is ./data, `queued.max.request.bytes` is 256 MiB, `broker.session.timeout.ms` is
-4000 (Kafka's 9000) and `broker.heartbeat.interval.ms` 500 (2000). `inter.broker.protocol.version` is one that Kafka has no more.
+Every key, as `lowtide keys` prints it. Names, types, defaults and limits are those of Apache Kafka 4.3, but for these
+defaults: `node.id` is 0, `process.roles` is broker, `log.dirs` is ./data, `queued.max.request.bytes` is 256 MiB,
+`broker.session.timeout.ms` is 4000 (Kafka's 9000) and `broker.heartbeat.interval.ms` 500 (2000).
+`inter.broker.protocol.version` is one that Kafka has no more.
 
-A broker takes its keys, from weak to strong, from `--config FILE`, from the environment (`LOWTIDE_LOG_DIRS` is `log.dirs`) and from
-`--set key=value`. An unknown key or an impossible value keeps it from starting. **Does** says whether Lowtide does what the key
-says; the other keys are checked and kept, and named in one warning at the start when they are set. Keys that ask for protection (TLS, SASL,
-tokens, an authorizer, policies) are no such case: while Lowtide does not do what one says, a broker on which it is set refuses to start,
-unless the value is the default or empty. A topic's and a group's keys, and those of a broker that are marked *while running*, can be
-changed at any time with the tools and clients that change Kafka's.
+A broker takes its keys, from weak to strong, from `--config FILE`, from the environment (`LOWTIDE_LOG_DIRS` is
+`log.dirs`) and from `--set key=value`. An unknown key or an impossible value keeps it from starting. **Does** says
+whether Lowtide does what the key says; the other keys are checked and kept, and named in one warning at the start when
+they are set. Keys that ask for protection (TLS, SASL, tokens, an authorizer, policies) are no such case: while Lowtide
+does not do what one says, a broker on which it is set refuses to start, unless the value is the default or empty. A
+topic's and a group's keys, and those of a broker that are marked *while running*, can be changed at any time with the
+tools and clients that change Kafka's.
 
-Also taken, and checked as their last part: `listener.name.<listener>.<key>`, which has an effect where the key is one of security; those
-marked *of a listener while running* can be changed in this form, on a single broker. Without effect yet: `config.providers.<name>.<key>`,
-`rsm.config.<key>` and `rlmm.config.<key>`.
+Also taken, and checked as their last part: `listener.name.<listener>.<key>`, which has an effect where the key is one
+of security; those marked *of a listener while running* can be changed in this form, on a single broker. Without effect
+yet: `config.providers.<name>.<key>`, `rsm.config.<key>` and `rlmm.config.<key>`.
+"""
+
+_TOPICS: Final = """\
+Given when a topic is created, or later. A topic that doesn't set a key follows the broker's key beside it.
+
+"""
+
+_SINGLE_GROUPS: Final = """\
+Set on a group whose partitions the broker assigns, before it is there or later, within the broker's
+`group.consumer.min.*` and `group.consumer.max.*`, or `group.share.min.*` and `group.share.max.*`. A group that doesn't
+set a key follows the broker's key beside it.
+
 """
 
 _BROKER_TABLES: Final = (
@@ -50,29 +64,19 @@ _BROKER_TABLES: Final = (
 
 
 def keys(arguments: Sequence[str]) -> int:
-    """Run the subcommand; returns the exit code."""
+    """Runs the command; returns the exit code."""
     argparse.ArgumentParser(
-        prog="lowtide keys", description="Print every configuration key, as a page in Markdown."
+        prog="lowtide keys", description="Print all configuration keys of a broker, as a Markdown page."
     ).parse_args(arguments)
     print(configuration_page(), end="")
     return 0
 
 
 def configuration_page() -> str:
-    """The whole page. Keys that Kafka has for its own tests are left out."""
-    parts = [_HEAD, "\n## Lowtide's own keys\n\n", _own_keys(), "\n## Topics\n\n"]
-    parts.append(
-        "Given when a topic is created, or later. A topic that doesn't set a key follows the broker's key beside it.\n\n"
-    )
-    parts.append(_table(TOPIC_KEYS, follow_brokers=True))
-    parts.append(
-        "\n## Single groups\n\nSet on a group whose partitions the broker assigns, before it is there or later, within the broker's\n"
-    )
-    parts.append(
-        "`group.consumer.min.*` and `group.consumer.max.*`, or `group.share.min.*` and `group.share.max.*`. A group that doesn't set\n"
-        "a key follows the broker's key beside it.\n\n"
-    )
-    parts.append(_table(KEYS_OF_GROUPS, follow_brokers=True))
+    """Returns the page, without the keys that Kafka has for its own tests."""
+    parts = [_HEAD, "\n## Lowtide's own keys\n\n", _own_keys()]
+    parts += ["\n## Topics\n\n", _TOPICS, _table(TOPIC_KEYS, follow_brokers=True)]
+    parts += ["\n## Single groups\n\n", _SINGLE_GROUPS, _table(KEYS_OF_GROUPS, follow_brokers=True)]
     for title, table in _BROKER_TABLES:
         parts.append(f"\n## {title}\n\n")
         parts.append(_table(table))
@@ -84,17 +88,16 @@ def _own_keys() -> str:
     for key, spec in sorted(API.items(), key=lambda item: api_name(item[0])):
         name = api_name(key)
         rows.append(
-            f"| `{MAX_VERSION_PREFIX}{name}` | from {spec.min_version} to {spec.max_version} | The highest version of {name} to offer; "
+            f"| `{MAX_VERSION_PREFIX}{name}` | from {spec.min_version} to {spec.max_version} | The highest version "
+            f"of {name} to offer; "
             f"`--max-version {name}={spec.max_version}` says the same. |\n"
         )
     return "".join([*rows, "\n", _table(OWN_KEYS)])
 
 
 def _table(table: Iterable[ConfigKey], *, follow_brokers: bool = False) -> str:
-    extra = " broker's key |" if follow_brokers else ""
-    rows = [
-        f"| key | default | allowed |{extra} does | meaning |\n|---|---|---|{'---|' if follow_brokers else ''}---|---|\n"
-    ]
+    extra, line = (" broker's key |", "---|") if follow_brokers else ("", "")
+    rows = [f"| key | default | allowed |{extra} does | meaning |\n|---|---|---|{line}---|---|\n"]
     for key in sorted(table, key=lambda key: key.name):
         if key.internal:
             continue
@@ -107,7 +110,7 @@ def _table(table: Iterable[ConfigKey], *, follow_brokers: bool = False) -> str:
 
 
 def _while_running(name: str) -> str:
-    """Whether a broker's key can be set while it runs."""
+    """Returns the remark about changes while a broker runs."""
     if name in STORE_KEYS | LOGIN_KEYS:
         return ", *of a listener while running*"
     return ", *while running*" if name in DYNAMIC_KEYS else ""

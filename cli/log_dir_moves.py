@@ -1,6 +1,6 @@
-"""Moves of replicas between the log directories of a broker: planned, and followed until all are through.
+"""Plans moves of replicas between the log directories of a broker, and watches them until all are done.
 
-Brokers move by themselves, so an end of the command (Ctrl-C, a lost connection) ends no move that has begun.
+Brokers move replicas themselves: when the command ends early (Ctrl-C, a lost connection), moves in progress continue.
 
 Sources: KIP-113, Kafka's `ReassignPartitionsCommand`, which compares the same answers of DescribeLogDirs.
 """
@@ -22,16 +22,16 @@ from lowtide.cli.printing import progress, remark
 from lowtide.protocol.types import BrokerId, TopicPartition
 
 POLL_S: Final = 0.5
-"""How often brokers are asked how far they are."""
+"""How often brokers are asked for the progress."""
 
 UNSEEN_MAX: Final = 20
-"""Answers in a row that show neither the replica in its new directory nor a copy there, which may begin late, but not after ten seconds."""
+"""A move counts as ended after so many answers without the replica or a copy in the new directory: ten seconds."""
 
 Answers = Mapping[BrokerId, Mapping[str, LogDir] | AdminError]
 
 
 class Replica(NamedTuple):
-    """A replica of a broker."""
+    """A replica of a partition on a broker."""
 
     broker_id: BrokerId
     partition: TopicPartition
@@ -41,16 +41,16 @@ class Replica(NamedTuple):
 
 
 class PlannedMove(msgspec.Struct, frozen=True):
-    """Where a replica is, and how large it is there."""
+    """The directory and the size of a replica."""
 
     directory: str
     size_bytes: int
 
 
 def plan_moves(answers: Answers, partitions: Collection[TopicPartition], path: str) -> dict[Replica, PlannedMove]:
-    """The replicas of these partitions on brokers that have the directory, from what those that may be concerned have answered.
+    """Returns the replicas of these partitions on the brokers that have the directory.
 
-    Errors: CommandError, where a partition can't be moved there on any of them.
+    Errors: CommandError if a partition can't be moved there on any broker.
     """
     found: dict[Replica, PlannedMove] = {}
     for key in partitions:
@@ -65,38 +65,38 @@ def plan_moves(answers: Answers, partitions: Collection[TopicPartition], path: s
                 f"broker {broker_id}: {each}" for broker_id, each in answers.items() if isinstance(each, AdminError)
             ]
             where = ", ".join(f"broker {broker_id}" for broker_id in sorted(answers)) or "no broker"
-            message = f"no log directory of {where} has a replica of {key}{''.join(f'; {each}' for each in failed)}."
-            raise CommandError(message)
+            raise CommandError(
+                f"no log directory of {where} has a replica of {key}{''.join(f'; {each}' for each in failed)}."
+            )
         if not moves:
             have = "; ".join(
                 f"broker {broker_id} has {', '.join(sorted(each))}" for broker_id, each in sorted(holders.items())
             )
-            message = f"--to {path} is not possible for {key}: allowed is a log directory of its broker, and {have}."
-            raise misused(message)
+            raise misused(f"--to {path} is invalid for {key}: it must be a log directory of its broker, and {have}.")
         found |= moves
     return found
 
 
 class Moving:
-    """What is left of moves into a directory, by what brokers answer. Decides only."""
+    """The remaining moves to a directory, from the answers of brokers. Pure."""
 
     def __init__(self, replicas: Mapping[Replica, PlannedMove], path: str) -> None:
         self.left: dict[Replica, int] = {
             replica: each.size_bytes for replica, each in replicas.items() if each.directory != path
         }
-        """Bytes to go, of those that aren't through."""
+        """The remaining bytes of each move."""
         self.failed: dict[Replica, AdminError] = {}
         self._path = path
         self._unseen: Counter[Replica] = Counter()
 
     def observe(self, answers: Answers) -> int:
-        """Take answers over. Returns how many bytes fewer are to go; appends may have them grow."""
+        """Takes answers. Returns by how many bytes the rest has shrunk; appends may make it grow."""
         before = sum(self.left.values())
         for replica in list(self.left):
             directories = answers.get(replica.broker_id)
             if directories is None or isinstance(directories, AdminError):
                 self._fail(
-                    replica, f"{directories or 'its broker does not answer'}; the move continues, if the broker does"
+                    replica, f"{directories or 'its broker does not answer'}; the move continues if the broker runs"
                 )
             else:
                 self._look(replica, directories)
@@ -113,10 +113,10 @@ class Moving:
         else:
             self._unseen[replica] += 1
             if target is not None and target.error is not None:
-                self._fail(replica, f"its move has ended: {target.error}")
+                self._fail(replica, f"its move was cancelled or failed: {target.error}")
             elif self._unseen[replica] > UNSEEN_MAX:
-                where = "no log directory that works has it" if here is None else f"it is in {here}"
-                self._fail(replica, f"its move has ended: {where}")
+                where = "no online log directory has it" if here is None else f"it is in {here}"
+                self._fail(replica, f"its move was cancelled or failed: {where}")
 
     def _fail(self, replica: Replica, reason: str) -> None:
         del self.left[replica]
@@ -124,25 +124,23 @@ class Moving:
 
 
 async def follow(call: NetworkCall, moving: Moving) -> None:
-    """Return when no move is left, with its progress on a terminal. Errors: AdminError."""
+    """Waits until all moves are done, and shows the progress on a terminal. Errors: AdminError."""
     replicas = list(moving.left)
     brokers, partitions = {each.broker_id for each in replicas}, {each.partition for each in replicas}
     try:
         with progress("moving", sum(moving.left.values()), is_bytes=True) as bar:
             while moving.left:
-                answers = await call.client.describe_log_dirs(
-                    sorted(brokers), partitions=partitions, timeout=call.timeout_ms / 1000
-                )
+                answers = await call.client.describe_log_dirs(sorted(brokers), partitions=partitions)
                 bar.advance(moving.observe(answers))
                 if moving.left:
                     await asyncio.sleep(POLL_S)
     except BaseException:
-        remark("\nWhat has begun goes on. `lowtide log-dirs describe --partitions` shows how far it is.")
+        remark("\nMoves in progress continue. `lowtide log-dirs describe --partitions` shows them.")
         raise
 
 
 def _place(directories: Mapping[str, LogDir], key: TopicPartition) -> str | None:
-    """The directory in which the replica is, not a copy that is on its way."""
+    """Returns the directory of the replica, not of a copy in progress."""
     return next(
         (path for path, each in directories.items() if key in each.replicas and not each.replicas[key].is_future), None
     )

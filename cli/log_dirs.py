@@ -1,9 +1,9 @@
-"""`lowtide log-dirs`: the log directories of brokers, how much space partitions take in them, and moves between them."""
+"""`lowtide log-dirs`: shows log directories and the sizes of partitions, and moves partitions between directories."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -17,22 +17,18 @@ from lowtide.cli.full_directories import full_directories, is_full, print_full
 from lowtide.cli.log_dir_moves import Moving, follow, plan_moves
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, print_json, print_table
-from lowtide.cli.results import error_value, report_each
-
-_HELP: Final = (
-    "Show log directories, how full they are and what partitions take; move partitions between those of a broker."
-)
+from lowtide.cli.results import error_value, error_values, errors_of, report_each
 
 
 class _Describes(TyperGroup):
-    """Without the name of a command it describes, as it did before there were others."""
+    """Runs `describe` if no command is given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         is_option = bool(args) and args[0].startswith("-") and args[0] not in ("--help", "-h")
         return super().parse_args(ctx, ["describe", *args] if is_option or not args else args)
 
 
-app = typer.Typer(add_completion=False, cls=_Describes, help=_HELP)
+app = typer.Typer(add_completion=False, cls=_Describes)
 
 
 @app.command()
@@ -41,23 +37,21 @@ async def describe(
     call: NetworkCall,
     *,
     broker: Annotated[
-        list[int] | None, typer.Option("--broker", metavar="ID", help="of this broker; may be repeated; without it all")
+        list[int] | None, typer.Option("--broker", metavar="ID", help="a broker; may be repeated; default: all")
     ] = None,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", metavar="PATTERN", help="of these topics, with * and ?")
+        list[str] | None, typer.Option("--topic", "-t", metavar="PATTERN", help="topics, with the wildcards * and ?")
     ] = None,
     partitions: Annotated[
         bool, typer.Option("--partitions", "-p", help="a row for each partition, the largest first")
     ] = False,
 ) -> ExitCode:
-    """Show what log directories brokers have, how full they are, and how much space partitions take.
+    """Show the log directories of brokers, their free space, and the sizes of partitions.
 
     `lowtide log-dirs` without a command does the same.
     """
-    answers = await call.client.describe_log_dirs(broker or None, timeout=call.timeout_ms / 1000)
-    failed: dict[Any, AdminError | None] = {
-        f"broker {broker_id}": each for broker_id, each in answers.items() if isinstance(each, AdminError)
-    }
+    answers = await call.client.describe_log_dirs(broker or None)
+    failed: dict[Any, AdminError] = {f"broker {key}": error for key, error in errors_of(answers).items()}
     found = {broker_id: each for broker_id, each in answers.items() if not isinstance(each, AdminError)}
     rows = [
         (broker_id, directory) for broker_id, directories in sorted(found.items()) for directory in directories.values()
@@ -70,27 +64,17 @@ async def describe(
         if directory.error is not None
     }
     if call.output is Output.JSON:
-        errors = {str(name): error_value(each) for name, each in failed.items() if each is not None}
-        print_json(
-            {"log_dirs": [_value(broker_id, directory, chosen) for broker_id, directory in rows], "errors": errors}
-        )
+        values = [_value(broker_id, directory, chosen) for broker_id, directory in rows]
+        print_json({"log_dirs": values, "errors": error_values(failed)})
     elif partitions:
-        sizes: list[tuple[str, int, int, int, int, str]] = [
-            (
-                key.topic,
-                key.partition,
-                broker_id,
-                replica.size_bytes,
-                replica.offset_lag,
-                _shown(directory.path, replica),
-            )
+        sizes = [
+            (*key, broker_id, replica.size_bytes, replica.offset_lag, _shown(directory.path, replica))
             for broker_id, directory in rows
             for key, replica in directory.replicas.items()
             if key.topic in chosen
         ]
-        columns = ("topic", "partition", "broker", "bytes", "behind", "directory")
         sizes.sort(key=lambda row: (-row[3], row))
-        print_table(columns, sizes)
+        print_table(("topic", "partition", "broker", "bytes", "behind", "directory"), sizes)
     else:
         columns = ("broker", "directory", "partitions", "their size", "free", "of")
         print_table(columns, [_row(broker_id, directory, chosen) for broker_id, directory in rows])
@@ -104,28 +88,23 @@ async def move(
     call: NetworkCall,
     partitions: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITIONS]…", help="flights, or flights:0,2-4")],
     *,
-    to: Annotated[
-        str, typer.Option("--to", metavar="DIR", help="a log directory of the broker, as `describe` shows it")
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="a log directory of the broker, from `describe`")],
     broker: Annotated[
         int | None,
-        typer.Option(
-            "--broker", metavar="ID", min=0, help="on this broker; without it on each that has a replica and DIR"
-        ),
+        typer.Option("--broker", metavar="ID", min=0, help="the broker; default: each that has a replica and DIR"),
     ] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="begin the moves, and leave them to the brokers")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="begin the moves, and do not wait")] = False,
 ) -> ExitCode:
-    """Move partitions into another log directory of their broker, and wait until they are there.
+    """Move partitions to another log directory of their broker, and wait.
 
-    They are written and read meanwhile. Where a partition is in DIR already, another move of it ends.
+    They can be written and read meanwhile. If a partition is in DIR already, its move to another directory is
+    cancelled.
     """
-    timeout_s, path = call.timeout_ms / 1000, to.rstrip("/") or "/"
-    chosen = chosen_partitions(partitions, await call.client.list_topics(include_internal=True, timeout=timeout_s))
-    answers = await call.client.describe_log_dirs(
-        None if broker is None else [broker], partitions=chosen, timeout=timeout_s
-    )
+    path = to.rstrip("/") or "/"
+    chosen = chosen_partitions(partitions, await call.client.list_topics(include_internal=True))
+    answers = await call.client.describe_log_dirs(None if broker is None else [broker], partitions=chosen)
     plan = plan_moves(answers, chosen, path)
-    begun = await call.client.alter_replica_log_dirs(dict.fromkeys(plan, path), timeout=timeout_s)
+    begun = await call.client.alter_replica_log_dirs(dict.fromkeys(plan, path))
     outcomes = {replica: begun[replica] for replica in plan}
     if not no_wait:
         moving = Moving({replica: each for replica, each in plan.items() if outcomes[replica] is None}, path)
@@ -134,8 +113,7 @@ async def move(
     more = {
         replica: {
             "broker": replica.broker_id,
-            "topic": replica.partition.topic,
-            "partition": replica.partition.partition,
+            **replica.partition._asdict(),
             "from": plan[replica].directory,
             "to": path,
             "bytes": plan[replica].size_bytes,
@@ -162,8 +140,7 @@ def _row(broker_id: int, directory: LogDir, chosen: set[str]) -> tuple[object, .
 def _value(broker_id: int, directory: LogDir, chosen: set[str]) -> dict[str, Any]:
     rows = [
         {
-            "topic": key.topic,
-            "partition": key.partition,
+            **key._asdict(),
             "bytes": replica.size_bytes,
             "offset_lag": replica.offset_lag,
             "moving_here": replica.is_future,

@@ -1,7 +1,7 @@
-"""The `lowtide` command: `serve` and what else parses its own words is started from here, everything else is Typer's.
+"""The `lowtide` command. Some commands parse their words themselves; Typer parses the others.
 
-`serve` is to answer a fraction of a second after it was called, so it imports neither Typer nor rich; `app` is imported for the others.
-Exit codes are those of `outcome.ExitCode`. Here nothing is imported before `end_by_signals` but what that needs.
+A broker should start in a fraction of a second, so `serve` imports neither Typer nor rich. Exit codes are those of
+`outcome.ExitCode`. This module imports nothing before `end_by_signals` except what that needs.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final
 from lowtide.runtime.early_signals import end_by_signals, restore_signals
 
 COMPLETE: Final = "_LOWTIDE_COMPLETE"
-"""The variable by which a shell requests the completion of a word: the words are in others, and none are given."""
+"""The variable with which a shell requests completion; other variables have the words."""
 
 _INTERRUPTED: Final = 130
-"""`ExitCode.INTERRUPTED`, while a command is still being imported; later it says more."""
+"""`ExitCode.INTERRUPTED`, for signals during imports."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code.
+    """Runs a command line, by default that of the process; returns the exit code.
 
-    Without arguments it is that of the process: signals end it until the command runs.
+    Signals end it until a command runs.
     """
     if arguments is None:
         end_by_signals()
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def delete_records() -> int:
-    """Run the command line of the process as that of `lowtide-delete-records`; returns the exit code."""
+    """Runs `lowtide-delete-records` with the command line of the process; returns the exit code."""
     end_by_signals()
     try:
         from lowtide.cli import delete_records_tool  # noqa: PLC0415 - signals end the process now
@@ -63,13 +63,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     command = own_command("version" if name == "--version" else name)
     if command is None:
         return _parsed(words)
-    if name != "serve":  # Signals end that one until its event loop handles them.
+    if name != "serve":  # Signals end `serve` until its event loop handles them.
         restore_signals()
     return command(rest)
 
 
 def _parsed(words: Sequence[str]) -> int:
-    from lowtide.cli.app import run  # noqa: PLC0415 - Typer is for those that need it
+    from lowtide.cli.app import run  # noqa: PLC0415 - slow
     from lowtide.cli.streams import guarded  # noqa: PLC0415
 
     return guarded("lowtide", lambda: run(words))

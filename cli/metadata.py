@@ -1,6 +1,6 @@
-"""`lowtide metadata`: whether the metadata are as the log directories remember them, and bringing them forward where they aren't.
+"""`lowtide metadata`: compares the metadata with what log directories know, and recovers them.
 
-Works on log directories that no broker uses, on files that `export` made of them on other machines, and on the store.
+Works on log directories that no broker uses, on files that `export` wrote on other machines, and on the store.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ import typer
 
 from lowtide.cli.call import Call, local
 from lowtide.cli.confirmation import confirm
-from lowtide.cli.metadata_stores import Ca, Cert, Key, LogDirs, Metadata, Place, run_on_store, store_file
+from lowtide.cli.metadata_stores import LogDirs, StoreOptions, run_on_store, store_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table, remark
 from lowtide.cli.recovering import (
-    AcceptLoss,
-    DryRun,
-    Without,
-    Yes,
+    RecoveryOptions,
     check_losses,
     given_facts,
     look,
@@ -28,7 +25,8 @@ from lowtide.cli.recovering import (
     surveyed,
     written,
 )
-from lowtide.metadata.recovery import BrokerFacts, encode_facts, is_needed, plan_recovery
+from lowtide.metadata.broker_facts import BrokerFacts, encode_facts
+from lowtide.metadata.recovery import is_needed, plan_recovery
 from lowtide.metadata.store_guard import least_surplus
 from lowtide.protocol.types import topic_id_text
 from lowtide.runtime.filesystem import OsFileSystem
@@ -39,13 +37,13 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 Files = Annotated[
     list[str] | None,
-    typer.Argument(metavar="FILE…", help="what `lowtide metadata export` has written on other machines"),
+    typer.Argument(metavar="FILE…", help="files that `lowtide metadata export` wrote on other machines"),
 ]
 
 
 @app.callback()
 def metadata() -> None:
-    """Compare the metadata with what log directories remember of them, and bring them forward after a backup was restored."""
+    """Compare the metadata with what log directories know, and recover them after an old backup was restored."""
 
 
 @app.command()
@@ -55,20 +53,16 @@ def status(
     files: Files = None,
     *,
     log_dirs: LogDirs = None,
-    metadata: Metadata = None,
-    metadata_ca: Ca = None,
-    metadata_cert: Cert = None,
-    metadata_key: Key = None,
+    store: StoreOptions,
 ) -> ExitCode:
-    """Show what log directories and the store know, and whether the store may be acted upon.
+    """Show what log directories and the store know, and whether the store is up to date.
 
-    Changes nothing; brokers must be stopped.
-    Ends with 0 if the store is as the directories know it, with 1 if it has to be brought forward.
+    Changes nothing; brokers must be stopped. The exit code is 0 if the store is up to date, and 1 if it must be
+    recovered.
     """
     facts = _facts(files, log_dirs)
-    place = Place(metadata, metadata_ca, metadata_cert, metadata_key)
-    path = store_file(place, facts[0].directories[0].path, several=len(facts) > 1)
-    rows, revision, surplus = look(place, path)
+    path = store_file(store, facts[0].directories[0].path, several=len(facts) > 1)
+    rows, revision, surplus = look(store, path)
     reason = planned(lambda: is_needed(facts, rows, revision, surplus))
     table = [_known(each) for each in facts]
     if call.output is Output.JSON:
@@ -77,7 +71,7 @@ def status(
     else:
         print_table(("broker", "history", "revision", "log directories"), table)
         print(f"The metadata store is at revision {revision}." if rows else "The metadata store is empty.")
-        print("It is as the log directories know it." if reason is None else f"It must be brought forward: {reason}.")
+        print("It is up to date." if reason is None else f"It must be recovered: {reason}.")
     return ExitCode.DONE if reason is None else ExitCode.FAILED
 
 
@@ -86,14 +80,14 @@ def status(
 def export(
     call: Call,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="is written; it holds the configurations, not the records")
+        str, typer.Argument(metavar="FILE", help="the file to write; it contains configurations, no records")
     ],
     *,
     log_dirs: Annotated[
         str, typer.Option("--log-dirs", metavar="DIR,DIR", help="all log directories of the broker, as in log.dirs")
     ],
 ) -> ExitCode:
-    """Write to a file what the log directories of one broker know, for `recover` on another machine.
+    """Write what the log directories of one broker know to a file, for `recover` on another machine.
 
     The broker must be stopped.
     """
@@ -110,7 +104,8 @@ def export(
         )
     else:
         print(
-            f"Broker {facts.broker_id} knows the metadata up to revision {copy.revision}, and has {plural(count, 'replica')}: {file}"
+            f"Broker {facts.broker_id} knows the metadata up to revision {copy.revision}, and has "
+            f"{plural(count, 'replica')}: {file}"
         )
     return ExitCode.DONE
 
@@ -122,49 +117,42 @@ def recover(
     files: Files = None,
     *,
     log_dirs: LogDirs = None,
-    without: Without = None,
-    accept_loss: AcceptLoss = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    metadata: Metadata = None,
-    metadata_ca: Ca = None,
-    metadata_cert: Cert = None,
-    metadata_key: Key = None,
+    options: RecoveryOptions,
+    store: StoreOptions,
 ) -> ExitCode:
-    """Bring the metadata forward to what all brokers know, after a backup was restored or everything was lost.
+    """Recover the metadata from what all brokers know, after an old backup was restored or the store was lost.
 
-    All brokers must be stopped. Topics, configurations and deletes are as the broker knows them that has seen the most.
-    A partition is led by a replica that has all acknowledged records and deletes; the others follow it. If it is
-    interrupted, run it again.
+    All brokers must be stopped. Topics, configurations and deletes come from the broker with the newest metadata. The
+    leader of a partition will be a replica with all acknowledged records and deletes. If it is interrupted, run it
+    again.
     """
     facts = _facts(files, log_dirs)
-    place = Place(metadata, metadata_ca, metadata_cert, metadata_key)
-    path = store_file(place, facts[0].directories[0].path, several=len(facts) > 1)
-    rows, revision, surplus = look(place, path)
+    path = store_file(store, facts[0].directories[0].path, several=len(facts) > 1)
+    rows, revision, surplus = look(store, path)
     if planned(lambda: is_needed(facts, rows, revision, surplus)) is None:
-        print("Nothing has to be done: the metadata store is as the log directories know it.")
+        print("Nothing to do: the metadata store is up to date.")
         return ExitCode.DONE
     history_id = topic_id_text(system_random().randbytes(16))
     plan = planned(
         lambda: plan_recovery(
-            facts, rows, without=without or (), history_id=history_id, raft_surplus=least_surplus(surplus)
+            facts, rows, without=options.without or (), history_id=history_id, raft_surplus=least_surplus(surplus)
         )
     )
-    print_plan(call, plan, dry_run=dry_run)
-    check_losses(plan, accepted=accept_loss)
-    if dry_run:
+    print_plan(call, plan, dry_run=options.dry_run)
+    check_losses(plan, accepted=options.accept_loss)
+    if options.dry_run:
         return ExitCode.DONE
-    if not yes:
-        confirm("Are all brokers of the cluster stopped, and shall the metadata be brought forward?")
-    run_on_store(written(place, path, plan))
-    remark("The metadata are brought forward. Start the brokers.")
+    if not options.yes:
+        confirm("Are all brokers of the cluster stopped, and shall the metadata be recovered?")
+    run_on_store(written(store, path, plan))
+    remark("The metadata are recovered. Start the brokers.")
     return ExitCode.DONE
 
 
 def _facts(files: Sequence[str] | None, log_dirs: Sequence[str] | None) -> list[BrokerFacts]:
-    """What brokers know; at least one of them. Errors: CommandError."""
+    """Returns what at least one broker knows. Errors: CommandError."""
     if not files and not log_dirs:
-        raise misused("Neither files of `lowtide metadata export` nor --log-dirs are given.")
+        raise misused("give files of `lowtide metadata export`, or --log-dirs.")
     return given_facts(files, log_dirs)
 
 

@@ -1,7 +1,7 @@
-"""Options of the metadata store: where an etcd is, and what it takes to be let in.
+"""Options of the metadata store: the address of an etcd, and the credentials.
 
-A user and a password come from the environment, or the password from a file: a command line can be read by every user
-of the machine.
+The user and the password come from the environment, or the password from a file: all users of the machine can read a
+command line.
 """
 
 from __future__ import annotations
@@ -20,46 +20,44 @@ _FILES: Final = ("metadata_ca", "metadata_cert", "metadata_key")
 
 
 def add_metadata(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `given_metadata` reads."""
+    """Adds the options that `given_metadata` reads."""
     parser.add_argument(
         "--metadata",
         type=_address,
         metavar="etcd://HOST:PORT,HOST:PORT/PREFIX",
-        help="keep the metadata in an etcd, in common with other brokers; without it they are in the first log directory",
+        help="keep the metadata in an etcd, which brokers share; default: in the first log directory",
     )
     parser.add_argument(
-        "--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM; turns TLS on"
+        "--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM; enables TLS"
     )
-    parser.add_argument("--metadata-cert", metavar="FILE", help="the certificate that is shown to the etcd, in PEM")
+    parser.add_argument("--metadata-cert", metavar="FILE", help="the client certificate for etcd, in PEM")
     parser.add_argument("--metadata-key", metavar="FILE", help="its key, in PEM")
 
 
 def given_metadata(
     options: argparse.Namespace, environment: Mapping[str, str], read_bytes: Callable[[str], bytes]
 ) -> EtcdAddress | None:
-    """The etcd, or None without one. Errors: ConfigError, one sentence."""
+    """Returns the etcd address, if one is given. Errors: ConfigError."""
     address: EtcdAddress | None = options.metadata
     variables = [name for name in (METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE) if environment.get(name)]
     if address is None:
         given = [f"--{name.replace('_', '-')}" for name in _FILES if getattr(options, name) is not None] + variables
         if given:
-            message = f"{given[0]} is of no use without --metadata etcd://…"
-            raise ConfigError(message)
+            raise ConfigError(f"{given[0]} requires --metadata etcd://…")
         return None
     ca, certificate, key = (_content(options, name, read_bytes) for name in _FILES)
     if (certificate or key) and not (ca and certificate and key):
-        message = "--metadata-cert and --metadata-key belong together, and to --metadata-ca."
-        raise ConfigError(message)
+        raise ConfigError("--metadata-cert, --metadata-key and --metadata-ca must be given together.")
     user, password = environment.get(METADATA_USER, ""), environment.get(METADATA_PASSWORD, "")
     file = environment.get(METADATA_PASSWORD_FILE)
     if file:
         if password:
-            message = f"{METADATA_PASSWORD} and {METADATA_PASSWORD_FILE} are not possible together."
-            raise ConfigError(message)
+            raise ConfigError(f"{METADATA_PASSWORD} and {METADATA_PASSWORD_FILE} exclude each other.")
         password = _read(METADATA_PASSWORD_FILE, file, read_bytes).decode("utf-8", "replace").rstrip("\r\n")
     if bool(user) != bool(password):
-        message = f"{METADATA_USER} and a password ({METADATA_PASSWORD}, {METADATA_PASSWORD_FILE}) belong together."
-        raise ConfigError(message)
+        raise ConfigError(
+            f"{METADATA_USER} and a password ({METADATA_PASSWORD}, {METADATA_PASSWORD_FILE}) must be given together."
+        )
     return msgspec.structs.replace(address, access=EtcdAccess(ca, certificate, key, user, password))
 
 
@@ -76,13 +74,11 @@ def _content(options: argparse.Namespace, name: str, read_bytes: Callable[[str],
 
 
 def _read(source: str, path: str, read_bytes: Callable[[str], bytes]) -> bytes:
-    """What is in a file, which isn't shown. Errors: ConfigError."""
+    """Reads a secret file. Errors: ConfigError."""
     try:
         content = read_bytes(path)
     except OSError as error:
-        message = f"{source} {path} cannot be read: {error.strerror}."
-        raise ConfigError(message) from error
+        raise ConfigError(f"{source} {path} can't be read: {error.strerror}.") from error
     if not content.strip():
-        message = f"{source} {path} is empty."
-        raise ConfigError(message)
+        raise ConfigError(f"{source} {path} is empty.")
     return content

@@ -1,22 +1,24 @@
-"""Where commands find the metadata of brokers that are stopped: a file in the first log directory, or an etcd."""
+"""Opens the metadata of stopped brokers: a file in the first log directory, or an etcd."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from lowtide.broker.config.broker_config import ConfigError
+from lowtide.cli.call import OptionGroup
 from lowtide.cli.metadata_options import given_metadata
 from lowtide.cli.outcome import CommandError, ExitCode, misused
+from lowtide.metadata.broker_facts import RecoveryError
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.errors import InconsistentClusterError
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX, SCHEME, parse_address
-from lowtide.metadata.recovery import RecoveryError
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
@@ -30,40 +32,39 @@ LogDirs = Annotated[
     typer.Option(
         "--log-dirs",
         metavar="DIR,DIR",
-        help="the log directories of one broker, as in log.dirs; once for each broker that is here",
+        help="the log directories of one broker, as in log.dirs; repeat it for each broker of this machine",
     ),
 ]
-Metadata = Annotated[
-    str | None,
-    typer.Option(
-        "--metadata",
-        metavar="etcd://HOST:PORT,…/PREFIX",
-        help=f"where the metadata are: an etcd, as brokers are given it, or the path of a {METADATA_FILE}; without it the one in the first "
-        "log directory",
-    ),
-]
-Ca = Annotated[
-    str | None,
-    typer.Option("--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM"),
-]
-Cert = Annotated[
-    str | None,
-    typer.Option("--metadata-cert", metavar="FILE", help="the certificate that is shown to the etcd, in PEM"),
-]
-Key = Annotated[str | None, typer.Option("--metadata-key", metavar="FILE", help="its key, in PEM")]
 
 
-class Place(NamedTuple):
-    """Where the store is, as it was given."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions(OptionGroup):
+    """Where the metadata are."""
 
-    metadata: str | None
-    ca: str | None
-    cert: str | None
-    key: str | None
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            "--metadata",
+            metavar="etcd://HOST:PORT,…/PREFIX",
+            help="an etcd, as brokers have it, "
+            f"or the path of a {METADATA_FILE}; default: the one in the first log directory",
+        ),
+    ] = None
+    metadata_ca: Annotated[
+        str | None,
+        typer.Option("--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM"),
+    ] = None
+    metadata_cert: Annotated[
+        str | None,
+        typer.Option("--metadata-cert", metavar="FILE", help="the client certificate for etcd, in PEM"),
+    ] = None
+    metadata_key: Annotated[
+        str | None, typer.Option("--metadata-key", metavar="FILE", help="the key of the client certificate, in PEM")
+    ] = None
 
 
 def run_on_store(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs what works on a store. Errors: CommandError."""
+    """Runs a coroutine that uses a store. Errors: CommandError."""
     try:
         return asyncio.run(coroutine)
     except (RecoveryError, StorageError) as error:
@@ -74,49 +75,55 @@ def run_on_store(coroutine: Coroutine[Any, Any, T]) -> T:
         raise CommandError(f"{error.filename or 'the metadata store'}: {error.strerror or error}.") from error
 
 
-async def open_store(place: Place, path: str) -> tuple[OwnedStore, bytes]:
-    """The store, and what its keys begin with. `path` is empty for an etcd."""
+async def open_store(options: StoreOptions, path: str) -> tuple[OwnedStore, bytes]:
+    """Opens a store; returns it with the prefix of its keys. `path` is empty for an etcd."""
     if not path:
-        return await _opened_etcd(place)
+        return await _opened_etcd(options)
     try:
         return await EmbeddedStore.open(path, filesystem=OsFileSystem(), clock=SystemClock()), DEFAULT_PREFIX
     except AlreadyLockedError as error:
-        raise CommandError(f"{path} is used by a broker; stop it first.") from error
+        raise CommandError(f"a broker uses {path}: stop it first.") from error
 
 
-def store_file(place: Place, first_log_dir: str | None, *, several: bool) -> str:
-    """The path of the store's file; empty for an etcd. `several` brokers have several files. Errors: CommandError."""
-    if place.metadata is not None and place.metadata.startswith(SCHEME):
+def store_file(options: StoreOptions, first_log_dir: str | None, *, several: bool) -> str:
+    """Returns the path of the store's file; empty for an etcd.
+
+    With `several` brokers it must be given. Errors: CommandError.
+    """
+    if options.metadata is not None and options.metadata.startswith(SCHEME):
         return ""
-    if place.ca or place.cert or place.key:
-        raise misused("--metadata-ca, --metadata-cert and --metadata-key are of no use without --metadata etcd://….")
+    if options.metadata_ca or options.metadata_cert or options.metadata_key:
+        raise misused("--metadata-ca, --metadata-cert and --metadata-key require --metadata etcd://….")
     first = Path(first_log_dir or "")
-    if place.metadata is None and not first_log_dir:
+    if options.metadata is None and not first_log_dir:
         raise misused(
-            "It isn't given where the metadata are: --log-dirs of their broker, or --metadata with etcd://… or the path of the file."
+            "give the metadata: --log-dirs of their broker, or --metadata with etcd://… or the path of the file."
         )
-    if place.metadata is None and (several or not first.is_dir()):
-        raise misused("It isn't given where the metadata are: --metadata etcd://…, or the path of the file.")
-    path = place.metadata or f"{first}/{METADATA_FILE}"
+    if options.metadata is None and (several or not first.is_dir()):
+        raise misused("give the metadata: --metadata with etcd://… or the path of the file.")
+    path = options.metadata or f"{first}/{METADATA_FILE}"
     if not Path(path).parent.is_dir() or Path(path).is_dir():
-        raise misused(f"{path} is neither etcd://… nor a file in a folder that is there.")
+        raise misused(f"--metadata {path} is neither etcd://… nor a file in an existing folder.")
     return path
 
 
-async def _opened_etcd(place: Place) -> tuple[OwnedStore, bytes]:
+async def _opened_etcd(options: StoreOptions) -> tuple[OwnedStore, bytes]:
     try:
-        address = parse_address(place.metadata or "")
-        options = argparse.Namespace(
-            metadata=address, metadata_ca=place.ca, metadata_cert=place.cert, metadata_key=place.key
+        address = parse_address(options.metadata or "")
+        given = argparse.Namespace(
+            metadata=address,
+            metadata_ca=options.metadata_ca,
+            metadata_cert=options.metadata_cert,
+            metadata_key=options.metadata_key,
         )
-        etcd = given_metadata(options, environment(), OsFileSystem().read_bytes)
+        etcd = given_metadata(given, environment(), OsFileSystem().read_bytes)
     except (ValueError, ConfigError) as error:
         raise misused(str(error)) from error
     try:
         from lowtide.metadata.etcd import EtcdStore  # noqa: PLC0415 - its packages are an extra
     except ImportError as error:
         raise CommandError(
-            f"etcd needs packages that aren't installed ({error}): install Lowtide with its extra `etcd`."
+            f"etcd needs packages that are not installed ({error}): install Lowtide with its extra `etcd`."
         ) from error
     assert etcd is not None
     return await EtcdStore.open(etcd.endpoints, access=etcd.access, prefix=etcd.prefix), etcd.prefix

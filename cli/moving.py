@@ -1,8 +1,13 @@
-"""Moves of replicas carried out: a bounded number at once, within a throttle, with progress, until all are through.
+"""Carries out moves of replicas: a limited number at once, within a throttle, until all are done; and files of moves.
 
-The cluster moves by itself, so an end of the command (Ctrl-C, a lost connection) ends no move that has begun; the
-others don't begin.
-`lowtide cluster moves --wait` waits for the others, and lifts the throttle.
+The cluster moves replicas itself. When the command ends early (Ctrl-C, a lost connection), moves in progress continue,
+and the others do not begin. `lowtide cluster moves --wait` waits for them, and removes the throttle.
+
+A file has the form of Kafka's `kafka-reassign-partitions`:
+
+    {"version": 1, "partitions": [{"topic": "flights", "partition": 0, "replicas": [4, 2, 3]}]}
+
+`log_dirs` may be "any", as Kafka's tool prints it; replicas do not move between log directories here.
 
 Source: KIP-73 for the throttle, as Kafka's `ReassignPartitionsCommand` sets it.
 """
@@ -21,15 +26,16 @@ from lowtide.admin.configs import ConfigChange, ConfigOperation, ConfigResource,
 from lowtide.admin.errors import AdminError
 from lowtide.admin.move_plan import MovePlan
 from lowtide.cli.call import NetworkCall
-from lowtide.cli.outcome import CommandError
+from lowtide.cli.outcome import CommandError, misused
 from lowtide.cli.printing import progress, remark
 from lowtide.protocol.types import BrokerId, TopicPartition
+from lowtide.runtime.filesystem import FileSystem
 
 POLL_S: Final = 0.5
-"""How often the cluster is asked what is still being moved."""
+"""How often the cluster is asked for the moves in progress."""
 
 AT_ONCE: Final = 20
-"""Partitions that are moved at once, unless the user says otherwise."""
+"""How many partitions move at once by default."""
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
@@ -37,67 +43,60 @@ LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast is moved. `throttle` is in bytes a second, of each broker; None: as fast as it goes."""
+async def carry_out(
+    call: NetworkCall, plan: MovePlan, at_once: int, throttle: int | None
+) -> dict[TopicPartition, AdminError | None]:
+    """Moves all, and returns the outcomes when that is done. A refused partition does not stop the others.
 
-    at_once: int = AT_ONCE
-    throttle: int | None = None
-
-
-async def carry_out(call: NetworkCall, plan: MovePlan, pace: Pace) -> dict[TopicPartition, AdminError | None]:
-    """Move all, and return when that is done. What is refused is in the result; the others go on.
-
-    Errors: CommandError for a throttle that can't be set, AdminError.
+    `throttle` is in bytes a second of each broker. Errors: CommandError if the throttle can't be set; AdminError.
     """
-    timeout_s = call.timeout_ms / 1000
-    if pace.throttle is not None:
-        await _set_throttle(call.client, throttle_of(plan, pace.throttle), timeout_s)
+    if throttle is not None:
+        await _set_throttle(call.client, throttle_of(plan, throttle))
     outcomes: dict[TopicPartition, AdminError | None] = {}
     waiting, active = list(plan.after), set[TopicPartition]()
     try:
         with progress("moving", len(plan.after)) as bar:
             while waiting or active:
-                begun, waiting = waiting[: pace.at_once - len(active)], waiting[max(0, pace.at_once - len(active)) :]
+                begun, waiting = waiting[: at_once - len(active)], waiting[max(0, at_once - len(active)) :]
                 if begun:
-                    answers = await call.client.alter_reassignments(
-                        {key: plan.after[key] for key in begun}, timeout=timeout_s
-                    )
+                    answers = await call.client.alter_reassignments({key: plan.after[key] for key in begun})
                     outcomes |= answers
                     refused = [key for key, error in answers.items() if error is not None]
                     active |= answers.keys() - refused
                     bar.advance(len(refused))
-                done = active - (await call.client.list_reassignments(timeout=timeout_s)).keys()
+                done = active - (await call.client.list_reassignments()).keys()
                 bar.advance(len(done))
                 active -= done
                 if active:
                     await asyncio.sleep(POLL_S)
     except BaseException:
-        if active or pace.throttle is not None:
-            remark("\nWhat has begun goes on. `lowtide cluster moves --wait` waits for it, and lifts the throttle.")
+        if active or throttle is not None:
+            remark(
+                "\nMoves in progress continue. `lowtide cluster moves --wait` waits for them, and removes the throttle."
+            )
         raise
-    if pace.throttle is not None:
-        await lift_throttle(call.client, plan.after.keys(), timeout_s)
+    if throttle is not None:
+        await lift_throttle(call.client, plan.after.keys())
     return outcomes
 
 
 async def wait_for_moves(call: NetworkCall) -> None:
-    """Return when nothing is being moved any more, and no throttle is set. Errors: AdminError, CommandError."""
-    timeout_s = call.timeout_ms / 1000
-    left = total = len(await call.client.list_reassignments(timeout=timeout_s))
+    """Waits until all moves are done, and removes the throttle. Errors: AdminError, CommandError."""
+    left = total = len(await call.client.list_reassignments())
     with progress("moving", total) as bar:
         while left:
             await asyncio.sleep(POLL_S)
-            now = len(await call.client.list_reassignments(timeout=timeout_s))
+            now = len(await call.client.list_reassignments())
             bar.advance(max(0, left - now))
             left = now
-    topics = await call.client.list_topics(include_internal=True, timeout=timeout_s)
-    await lift_throttle(call.client, [TopicPartition(name, 0) for name in topics], timeout_s)
+    topics = await call.client.list_topics(include_internal=True)
+    await lift_throttle(call.client, [TopicPartition(name, 0) for name in topics])
 
 
 def throttle_of(plan: MovePlan, rate: int) -> dict[ConfigResource, list[ConfigChange]]:
-    """What is set for a throttle: the rate of each broker that has a part in it, and the replicas that it holds for.
+    """Returns the configuration of a throttle: the rate of each broker involved, and the throttled replicas.
 
-    Leaders are throttled for all that are there before, for any of them may lead; followers for those that come.
+    All old replicas are throttled as leaders, since any of them may lead; new ones are throttled as followers.
     """
     leaders, followers = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     brokers: set[BrokerId] = set()
@@ -117,25 +116,62 @@ def throttle_of(plan: MovePlan, rate: int) -> dict[ConfigResource, list[ConfigCh
     return changes | {ConfigResource(ResourceType.BROKER, str(broker_id)): rates for broker_id in sorted(brokers)}
 
 
-async def _set_throttle(
-    client: AdminClient, changes: Mapping[ConfigResource, list[ConfigChange]], timeout_s: float
-) -> None:
-    """Errors: CommandError where it can't be set for what is there; a broker that is away needs none."""
-    for resource, error in (await client.alter_configs(changes, timeout=timeout_s)).items():
+async def _set_throttle(client: AdminClient, changes: Mapping[ConfigResource, list[ConfigChange]]) -> None:
+    """Errors: CommandError if a topic refuses it. A broker that is away needs no throttle."""
+    for resource, error in (await client.alter_configs(changes)).items():
         if error is not None and resource.type is ResourceType.TOPIC:
-            message = f"the throttle can't be set: {error}. Nothing was moved."
-            raise CommandError(message)
+            raise CommandError(f"the throttle can't be set: {error}. Nothing was moved.")
         if error is not None:
             remark(f"{resource} has no throttle: {error}")
 
 
-async def lift_throttle(client: AdminClient, moved: Collection[TopicPartition], timeout_s: float) -> None:
-    """Remove the throttle of these topics and of all brokers. What can't be removed is reported."""
-    described = await client.describe_cluster(timeout=timeout_s)
+async def lift_throttle(client: AdminClient, moved: Collection[TopicPartition]) -> None:
+    """Removes the throttle of these topics and of all brokers. Prints what can't be removed."""
+    described = await client.describe_cluster()
     of_topics = [ConfigChange(key, operation=ConfigOperation.DELETE) for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS)]
     of_brokers = [ConfigChange(key, operation=ConfigOperation.DELETE) for key in (LEADER_RATE, FOLLOWER_RATE)]
     changes = {ConfigResource(ResourceType.TOPIC, name): of_topics for name in sorted({key.topic for key in moved})}
     changes |= {ConfigResource(ResourceType.BROKER, str(each.broker_id)): of_brokers for each in described.brokers}
-    for resource, error in (await client.alter_configs(changes, timeout=timeout_s)).items():
+    for resource, error in (await client.alter_configs(changes)).items():
         if error is not None:
             remark(f"{resource} keeps its throttle: {error}")
+
+
+# ---------------------------------------------------------------------- files
+class _Row(msgspec.Struct, forbid_unknown_fields=True):
+    topic: str
+    partition: int
+    replicas: list[int]
+    log_dirs: list[str] = []
+
+
+class _Moves(msgspec.Struct, forbid_unknown_fields=True):
+    partitions: list[_Row]
+    version: int = 1
+
+
+def read_move_file(path: str, files: FileSystem) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+    """Reads the replicas in a file. Errors: CommandError for an unreadable or invalid file."""
+    try:
+        moves = msgspec.json.decode(files.read_bytes(path), type=_Moves)
+    except OSError as error:
+        raise misused(f"{path} can't be read: {error.strerror}.") from error
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise misused(f"{path} is not a file of moves: {error}.") from None
+    found: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+    for row in moves.partitions:
+        key = TopicPartition(row.topic, row.partition)
+        if key in found:
+            raise misused(f"{path} contains {key} twice.")
+        if not row.replicas or len(set(row.replicas)) < len(row.replicas) or min(row.replicas) < 0:
+            raise misused(f"{path}: the replicas of {key} are {row.replicas}: they must be broker ids, each once.")
+        if set(row.log_dirs) - {"any"}:
+            raise misused(f"{path}: log_dirs of {key} is {row.log_dirs}: it must be any.")
+        found[key] = tuple(row.replicas)
+    return found
+
+
+def move_file(replicas: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> bytes:
+    """Returns the content of a file with these replicas."""
+    rows = [_Row(key.topic, key.partition, list(each), ["any"] * len(each)) for key, each in replicas.items()]
+    return msgspec.json.format(msgspec.json.encode(_Moves(rows)), indent=2) + b"\n"

@@ -1,8 +1,9 @@
-"""Options that several subcommands have: where the configuration comes from."""
+"""Options of `serve` and `dev`: the sources of the configuration."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import PurePath
 
 from lowtide.broker.config.broker_config import BROKER_KEYS, ConfigError, Given
@@ -13,14 +14,14 @@ from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.process import environment
 
 SOURCES = (
-    "Configuration keys are those of Kafka; from weak to strong they come from --config, from the environment "
-    "(LOWTIDE_LOG_RETENTION_MS is log.retention.ms) and from --set."
+    "Configuration keys are those of Kafka. They come from --config, from the environment (LOWTIDE_LOG_RETENTION_MS is "
+    "log.retention.ms) and from --set; later sources win."
 )
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `given_configuration` reads."""
-    parser.add_argument("--config", metavar="FILE", help="a file in the syntax of server.properties")
+    """Adds the options that `given_configuration` reads."""
+    parser.add_argument("--config", metavar="FILE", help="a file in the format of server.properties")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="set one key; may be repeated"
     )
@@ -30,30 +31,41 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="API=VERSION",
         dest="max_versions",
-        help="offer an API up to this version only",
+        help="the highest version of an API to offer",
     )
     parser.add_argument(
         "--log-level",
         metavar="LEVEL",
         type=str.upper,
         choices=LEVELS,
-        help=f"how much the log has: {', '.join(LEVELS)}; default INFO",
+        help=f"the log level: {', '.join(LEVELS)}; default INFO",
     )
 
 
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Returns a reader of whole numbers for argparse."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is invalid: it must be a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
 def given_configuration(options: argparse.Namespace) -> dict[str, Given]:
-    """What all sources say. Errors: ConfigError, one sentence, also for a file that can't be read."""
+    """Reads all sources. Errors: ConfigError, also for an unreadable file."""
     file: dict[str, Given] = {}
     if options.config is not None:
         name = PurePath(options.config).name
         try:
             file = from_properties(OsFileSystem().read_bytes(options.config).decode("utf-8"), name)
         except UnicodeDecodeError as error:
-            message = f"{name} is not a text in UTF-8: byte {error.start} is {error.object[error.start]:#x}."
-            raise ConfigError(message) from None
+            raise ConfigError(
+                f"{name} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}."
+            ) from None
         except OSError as error:
-            message = f"--config {options.config} cannot be read: {error.strerror}."
-            raise ConfigError(message) from error
+            raise ConfigError(f"--config {options.config} can't be read: {error.strerror}.") from error
     caps = from_settings(options.max_versions, "--max-version", MAX_VERSION_PREFIX)
     level = {} if options.log_level is None else {LOG_LEVEL: Given(options.log_level, "--log-level")}
     return merge(file, from_environment(environment(), BROKER_KEYS), from_settings(options.settings), caps, level)

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and errors that are a sentence and an exit code."""
+"""Exit codes of commands, and errors with a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a script can go by. docs/command-line.md lists them for users."""
+    """Exit codes; docs/command-line.md documents them."""
 
     DONE = 0
     FAILED = 1
-    """Some of it failed, or what was looked at is damaged. What was done is printed."""
+    """Something failed, or a file is damaged. The output says what was done."""
     MISUSED = 2
-    """Called or configured wrongly; nothing was done."""
+    """Wrong arguments or configuration; nothing was done."""
     UNREACHABLE = 3
-    """No broker could be reached, or none let us in; nothing is known to have been done."""
+    """No broker was reachable, or the login failed; nothing is known to be done."""
     NOT_CONFIRMED = 4
-    """What needs a confirmation didn't get one; nothing was done."""
+    """A confirmation is missing; nothing was done."""
     INTERRUPTED = 130
-    """By Ctrl-C, as shells say it."""
+    """Ctrl-C, with the shells' code."""
 
 
 class CommandError(Exception):
-    """Why a command cannot continue, as a message, and its exit code."""
+    """Ends a command with a sentence and an exit code."""
 
     def __init__(self, sentence: str, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(sentence)
@@ -30,5 +30,5 @@ class CommandError(Exception):
 
 
 def misused(sentence: str) -> CommandError:
-    """The error of a command that was called wrongly."""
+    """Returns the error for wrong arguments."""
     return CommandError(sentence, ExitCode.MISUSED)

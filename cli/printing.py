@@ -1,11 +1,10 @@
-"""What commands print: tables and JSON on standard output, progress and remarks on standard error.
+"""Prints tables and JSON on standard output, progress and remarks on standard error.
 
-Names, keys and values come from others, and a terminal acts upon some characters: what isn't printable is written as an
-escape. A table is as wide as it needs to be where no terminal shows it, so that programs that cut columns find them; on
-a terminal it is fitted in.
+Names, keys and values come from other users, so unprintable characters are escaped. On a terminal, tables fit its
+width; elsewhere they have their full width, for programs that cut columns.
 
-JSON is for programs: one document, or one line a thing where there may be many. Keys stay, new ones may come; times are
-milliseconds since 1970, unknown offsets are null.
+JSON output is one document, or one line for each of many things. Keys are stable, and new ones may be added. Times are
+milliseconds since 1970; unknown offsets are null.
 """
 
 from __future__ import annotations
@@ -25,54 +24,53 @@ if TYPE_CHECKING:
 _GAP: Final = "  "
 _OLDEST_MS: Final = -62_135_596_800_000
 _NEWEST_MS: Final = 253_402_300_799_999
-"""The years 1 to 9999, which is what can be written as a date."""
+"""The years 1 to 9999, the range of dates."""
 
 
 class Output(StrEnum):
-    """For people or for programs."""
+    """The format for people or for programs."""
 
     TEXT = "text"
     JSON = "json"
 
 
 def print_json(value: Any) -> None:
-    """One document, indented."""
+    """Prints an indented document."""
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def print_json_line(value: Any) -> None:
-    """One line of many."""
+    """Prints a document in one line."""
     print(msgspec.json.encode(value).decode())
 
 
 def remark(text: str) -> None:
-    """Something for people that isn't what the command is asked for."""
+    """Prints a remark for people on standard error."""
     print(text, file=sys.stderr)
 
 
 def printable(text: str) -> str:
-    """The text without characters that a terminal acts upon: they are written as escapes."""
+    """Escapes unprintable characters, which could control a terminal."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def moment(time_ms: int) -> str:
-    """A time as UTC in ISO 8601, or as the number where it is no date."""
+    """Formats a time as UTC in ISO 8601, or as a number if it is not a date."""
     if not _OLDEST_MS <= time_ms <= _NEWEST_MS:
         return str(time_ms)
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def plural(count: int, word: str) -> str:
-    """`1 record`, `2 records`."""
+    """Formats a count: `1 record`, `2 records`."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a table. Columns of numbers stand right. A row's None is a dash."""
-    texts = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
-    numeric = [all(_is_number(row[place]) for row in texts) and bool(texts) for place in range(len(columns))]
+    """Returns the lines of a table. Columns of numbers are right-aligned. None is a dash."""
+    texts, numeric = _cells(columns, rows)
     widths = [max([len(title), *(len(row[place]) for row in texts)]) for place, title in enumerate(columns)]
     lines = []
     for row in [list(columns), *texts]:
@@ -85,7 +83,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table; on a terminal by rich, which fits it in."""
+    """Prints a table; on a terminal with rich, which fits the width."""
     if not sys.stdout.isatty():
         print("\n".join(table(columns, rows)))
         return
@@ -93,25 +91,31 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    texts = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    texts, numeric = _cells(columns, rows)
     drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for place, title in enumerate(columns):
-        numeric = bool(texts) and all(_is_number(row[place]) for row in texts)
-        drawn.add_column(Text(title), justify="right" if numeric else "left", overflow="fold")
+    for title, right in zip(columns, numeric, strict=True):
+        drawn.add_column(Text(title), justify="right" if right else "left", overflow="fold")
     for row in texts:
         drawn.add_row(*map(Text, row))
     Console().print(drawn)
+
+
+def _cells(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[list[list[str]], list[bool]]:
+    """Returns the texts of a table, and which columns contain numbers only."""
+    texts = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    numeric = [bool(texts) and all(_is_number(row[place]) for row in texts) for place in range(len(columns))]
+    return texts, numeric
 
 
 def _is_number(text: str) -> bool:
     return text == "-" or text.replace(",", "").removeprefix("-").isdigit()
 
 
-class Progress(Protocol):
-    """How far long work has come."""
+class ProgressBar(Protocol):
+    """Shows the progress of long work."""
 
     def advance(self, count: int) -> None:
-        """So many more are done."""
+        """Notes that so many more are done."""
 
 
 class _Silent:
@@ -135,8 +139,8 @@ class _Bar:
 
 
 @contextmanager
-def progress(title: str, total: int, *, is_bytes: bool = False) -> Iterator[Progress]:
-    """A bar on standard error, if that is a terminal; otherwise nothing. `is_bytes`: what is counted."""
+def progress(title: str, total: int, *, is_bytes: bool = False) -> Iterator[ProgressBar]:
+    """Shows a progress bar on standard error, if that is a terminal. `is_bytes`: the unit is bytes."""
     if not sys.stderr.isatty():
         yield _Silent()
         return

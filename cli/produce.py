@@ -1,10 +1,8 @@
-"""`lowtide records produce`: values, or lines of standard input, as records of a topic.
+"""`lowtide records produce`: writes values, or lines of standard input, to a topic.
 
-What is there is sent at once: the lines that one read brings are the batches of one flush. A line that is typed goes
-alone, lines of a file go in batches. The producer is the pipeline's: idempotent, acknowledged by all in-sync replicas.
-A key goes to the partition to which Java's clients send it; records without one stay together for a flush.
-
-Guards: a line is bounded (`LINE_BYTES_MAX`), and with it what is held of the input.
+Lines are sent at once: the lines of one read are one flush. So a typed line is sent alone, and lines of a file in
+batches. The producer is the pipeline's: idempotent, with acks=all. Keys map to partitions as in Java's clients; records
+without a key stay together for a flush. Lines, and so the buffered input, are limited to `LINE_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ import typer
 
 from lowtide.admin.errors import AdminError
 from lowtide.admin.settings import SettingsError
-from lowtide.admin.wanted_offsets import parse_partitions
 from lowtide.cli.call import SettingsCall, network_error, unhurried
+from lowtide.cli.cluster_questions import parsed_partitions
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, remark
 from lowtide.cli.record_lines import LineError, LineForm, LineReader
@@ -35,10 +33,10 @@ from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.process import standard_input
 
 LINE_BYTES_MAX: Final = 16 << 20
-"""One line. Topics take a megabyte unless `max.message.bytes` says otherwise."""
+"""The longest line. Topics accept a megabyte by default (`max.message.bytes`)."""
 
 READ_BYTES: Final = 256 << 10
-"""What one read of standard input brings at most."""
+"""The most bytes of one read from standard input."""
 
 _COMPRESSIONS: Final = tuple(codec.name.lower() for codec in Compression)
 
@@ -46,47 +44,49 @@ _COMPRESSIONS: Final = tuple(codec.name.lower() for codec in Compression)
 @unhurried
 def produce(  # its options are its parameters
     call: SettingsCall,
-    target: Annotated[
-        str, typer.Argument(metavar="TOPIC[:PARTITION]", help="flights, or flights:3 for all of them to one partition")
-    ],
+    target: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="flights, or flights:3 for one partition")],
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="[VALUE]…", help="a record each; without any, lines of standard input")
+        list[str] | None,
+        typer.Argument(metavar="[VALUE]…", help="the values of records; default: lines of standard input"),
     ] = None,
     *,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="the key of all records")] = None,
     separator: Annotated[
         str | None,
-        typer.Option("--separator", metavar="TEXT", help="each line is a key, this, and a value: `--separator :`"),
+        typer.Option("--separator", metavar="TEXT", help="separates key and value in each line: `--separator :`"),
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=TEXT", help="of all records; may be repeated")
+        list[str] | None, typer.Option("--header", metavar="NAME=TEXT", help="a header of all records; may be repeated")
     ] = None,
     form: Annotated[
-        LineForm, typer.Option("--format", help="how lines are written; json is what `records show -o json` prints")
+        LineForm, typer.Option("--format", help="the format of lines; json is that of `records show -o json`")
     ] = LineForm.TEXT,
     compression: Annotated[str, typer.Option("--compression", metavar="CODEC", help=", ".join(_COMPRESSIONS))] = "none",
 ) -> ExitCode:
     """Write records: each VALUE, or each line of standard input.
 
-    A record is done when all in-sync replicas have it. Retries neither lose nor double one. With --format json a line
-    is an object with value, and perhaps key, headers and timestamp.
+    A record is written when all in-sync replicas have it. Retries neither lose nor duplicate records. With --format
+    json, a line is an object with value, and optionally key, headers and timestamp.
     """
     to = _target(target)
     if compression not in _COMPRESSIONS:
-        raise misused(f"--compression {compression} is not possible: allowed are {', '.join(_COMPRESSIONS)}.")
+        raise misused(f"--compression {compression} is invalid: it must be one of {', '.join(_COMPRESSIONS)}.")
     try:
         reader = LineReader(form=form, key=key, separator=separator, headers=header or [])
     except ValueError as error:
         raise misused(f"{error}.") from None
-    limits = Limits(delivery_timeout_ms=call.timeout_ms)
+    timeout_ms = call.settings.default_api_timeout_ms
     settings = ProducerSettings(
-        client=call.settings, limits=limits, compression=Compression[compression.upper()], max_block_ms=call.timeout_ms
+        client=call.settings,
+        limits=Limits(delivery_timeout_ms=timeout_ms),
+        compression=Compression[compression.upper()],
+        max_block_ms=timeout_ms,
     )
     if values:
         pieces: Iterable[list[bytes]] = [[value.encode("utf-8", "surrogateescape") for value in values]]
     else:
         if sys.stdin is not None and sys.stdin.isatty():
-            remark("Each line becomes a record. Ctrl-D ends.")
+            remark("Each line is a record. Ctrl-D ends the input.")
         pieces = lines_of(standard_input(READ_BYTES))
     written = _write(settings, to, reader, pieces)
     if call.output is Output.JSON:
@@ -98,17 +98,14 @@ def produce(  # its options are its parameters
 
 def _target(text: str) -> TopicPartition:
     """Returns the partition in `topic:number`; for `topic` alone its number is -1. Errors: CommandError."""
-    try:
-        topic, numbers = parse_partitions(text)
-    except ValueError as error:
-        raise misused(f"{error}.") from None
+    topic, numbers = parsed_partitions(text)
     if numbers is not None and len(numbers) != 1:
-        raise misused("one partition at a time, as in flights:3.")
+        raise misused("give one partition only, as in flights:3.")
     return TopicPartition(topic, -1 if numbers is None else numbers[0])
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The whole lines that each piece completes, without their ends; the last line may lack its end.
+    """Yields the lines that each piece completes, without line ends; the last line may lack one.
 
     Errors: CommandError.
     """
@@ -116,8 +113,7 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) > LINE_BYTES_MAX or any(len(line) > LINE_BYTES_MAX for line in lines):
-            message = f"a line is longer than {LINE_BYTES_MAX:,} bytes."
-            raise CommandError(message)
+            raise CommandError(f"a line is longer than {LINE_BYTES_MAX:,} bytes.")
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
     if rest:
@@ -127,7 +123,7 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
 def _write(
     settings: ProducerSettings, target: TopicPartition, reader: LineReader, pieces: Iterable[list[bytes]]
 ) -> int:
-    """Write all; returns how many records. Errors: CommandError, which says how many were written before."""
+    """Writes all; returns the number of records. Errors: CommandError with the number of records written before."""
     producer, clock = Producer(settings), SystemClock()
     try:
         for turn, lines in enumerate(pieces):
@@ -135,13 +131,10 @@ def _write(
             available = producer.learn_topic(target.topic)
             count = producer.cluster.leaders.partition_count(target.topic)
             if target.partition >= count:
-                message = (
-                    f"topic {target.topic} has no partition {target.partition}: it has {plural(count, 'partition')}"
-                )
-                raise CommandError(f"{message}{_so_far(producer)}.")
-            for partition, several in _placed(
-                records, target.partition, available[turn % len(available)], count
-            ).items():
+                has = f"it has {plural(count, 'partition')}{_so_far(producer)}"
+                raise CommandError(f"topic {target.topic} has no partition {target.partition}: {has}.")
+            placed = _placed(records, target.partition, available[turn % len(available)], count)
+            for partition, several in placed.items():
                 batch = bytearray(build_batch(several, compression=settings.compression))
                 producer.add(TopicPartition(target.topic, partition), batch, len(several))
             producer.flush()
@@ -164,7 +157,7 @@ def _so_far(producer: Producer) -> str:
 
 
 def _placed(records: Sequence[UnplacedRecord], given: int, keyless: int, count: int) -> dict[int, list[UnplacedRecord]]:
-    """Records by partition: the given one (-1: none is), that of the key, or the one of this flush."""
+    """Groups records by partition: the given one (unless -1), that of the key, or that of this flush."""
     found: defaultdict[int, list[UnplacedRecord]] = defaultdict(list)
     for record in records:
         key = record[1]

@@ -1,4 +1,4 @@
-"""`lowtide quotas`: how much of the brokers users, client ids and addresses may use."""
+"""`lowtide quotas`: shows and changes the quotas of users, client ids and addresses."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from lowtide.admin.quotas import DEFAULT_NAME, QuotaEntity
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.config_changes import ValidateOnlyOption, assignments_of
 from lowtide.cli.outcome import ExitCode, misused
-from lowtide.cli.printing import Output, print_json, print_table
 from lowtide.cli.results import report_each
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Show, set and remove quotas of users, client ids and addresses (KIP-13, KIP-546).",
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="a user; its name without `User:`")]
 ClientId = Annotated[
@@ -29,7 +24,7 @@ Address = Annotated[
 Default = Annotated[
     list[str] | None,
     typer.Option(
-        "--default", metavar="KIND", help="all that have no quota by name: user, client-id or ip; may be repeated"
+        "--default", metavar="KIND", help="all without a quota of their own: user, client-id or ip; may be repeated"
     ),
 ]
 
@@ -37,47 +32,45 @@ _KINDS: Final = {"user": "user", "client-id": "client_id", "ip": "ip"}
 
 
 def entity_of(user: str | None, client_id: str | None, ip: str | None, defaults: list[str] | None) -> QuotaEntity:
-    """What is named. Errors: CommandError for nothing, and for what is named twice or cannot be."""
+    """Returns the named entity. Errors: CommandError for none, and for conflicting options."""
     names: dict[str, object] = {
         field: name for field, name in (("user", user), ("client_id", client_id), ("ip", ip)) if name is not None
     }
     for kind in defaults or []:
         if kind not in _KINDS:
-            raise misused(f"--default {kind}: allowed are user, client-id and ip.")
+            raise misused(f"--default {kind} is invalid: it must be user, client-id or ip.")
         if _KINDS[kind] in names:
-            raise misused(f"--default {kind} and --{kind} are given: one of them.")
+            raise misused(f"--default {kind} and --{kind} exclude each other.")
         names[_KINDS[kind]] = DEFAULT_NAME
     if not names:
-        raise misused("nothing is named: give --user, --client-id, --ip or --default.")
+        raise misused("give --user, --client-id, --ip or --default.")
     return QuotaEntity(**names)  # type: ignore[arg-type]
 
 
 def limits_of(settings: list[str]) -> dict[str, float]:
-    """The quotas to be set. Errors: CommandError for what is no number."""
+    """Reads quotas. Errors: CommandError for an invalid number."""
     limits = {}
     for key, text in assignments_of(settings).items():
         try:
             limits[key] = float(text)
         except ValueError:
-            raise misused(f"{key}={text} is no number.") from None
+            raise misused(f"{key}={text} is not a number.") from None
     return limits
 
 
 def shown(limit: float) -> str:
-    """A limit for people: whole numbers without a fraction."""
+    """Formats a limit; whole numbers have no fraction."""
     return str(int(limit)) if limit == int(limit) else str(limit)
 
 
 @app.command("list")
 @network
 async def list_quotas(call: NetworkCall) -> ExitCode:
-    """List what is set."""
-    quotas = await call.client.describe_quotas(timeout=call.timeout_ms / 1000)
-    if call.output is Output.JSON:
-        print_json({"quotas": [{"entity": dict(entity.pairs), "limits": limits} for entity, limits in quotas.items()]})
-        return ExitCode.DONE
+    """List all quotas."""
+    quotas = await call.client.describe_quotas()
+    document = {"quotas": [{"entity": dict(entity.pairs), "limits": limits} for entity, limits in quotas.items()]}
     rows = [(str(entity), key, shown(limit)) for entity, limits in quotas.items() for key, limit in limits.items()]
-    print_table(("set on", "quota", "limit"), sorted(rows))
+    call.show(document, ("set on", "quota", "limit"), sorted(rows))
     return ExitCode.DONE
 
 
@@ -97,7 +90,7 @@ async def set_quotas(
 ) -> ExitCode:
     """Set quotas; others of the same user, client id or address stay as they are."""
     changes = {entity_of(user, client_id, ip, default): limits_of(settings)}
-    outcomes = await call.client.alter_quotas(changes, validate_only=validate_only, timeout=call.timeout_ms / 1000)
+    outcomes = await call.client.alter_quotas(changes, validate_only=validate_only)
     return report_each(outcomes, call.output, done="could be set" if validate_only else "set")
 
 
@@ -105,7 +98,7 @@ async def set_quotas(
 @network
 async def remove_quotas(
     call: NetworkCall,
-    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY…", help="all that are set, if none is given")] = None,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY…", help="default: all that are set")] = None,
     *,
     user: User = None,
     client_id: ClientId = None,
@@ -113,8 +106,8 @@ async def remove_quotas(
     default: Default = None,
 ) -> ExitCode:
     """Remove quotas."""
-    entity, timeout = entity_of(user, client_id, ip, default), call.timeout_ms / 1000
+    entity = entity_of(user, client_id, ip, default)
     if not keys:
-        keys = [*(await call.client.describe_quotas(timeout=timeout)).get(entity, ())]
-    outcomes = await call.client.alter_quotas({entity: dict.fromkeys(keys)}, timeout=timeout)
+        keys = [*(await call.client.describe_quotas()).get(entity, ())]
+    outcomes = await call.client.alter_quotas({entity: dict.fromkeys(keys)})
     return report_each(outcomes, call.output, done="removed")

@@ -1,6 +1,6 @@
-r"""Keys, values and headers of records as people and programs want them.
+r"""Formats keys, values and headers of records for people and for JSON.
 
-As text, what isn't UTF-8 or isn't printable is an escape, so that nothing in a record acts upon a terminal:
+In text, bytes that are not UTF-8 or not printable become escapes, so that a record can't control the terminal:
 
     >>> shown(b"caf\xc3\xa9 \x1b[31m\xff", Form.TEXT)
     'café \\x1b[31m\\xff'
@@ -16,20 +16,21 @@ from typing import Any
 import msgspec
 
 from lowtide.cli.printing import printable
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.records import Record
 
 
 class Form(StrEnum):
-    """How bytes are written."""
+    """The format of bytes."""
 
     TEXT = "text"
     HEX = "hex"
     JSON = "json"
-    """What is JSON stands as such in JSON output; what isn't is a text."""
+    """JSON output contains JSON values as such; other values are texts."""
 
 
 def shown(content: bytes | None, form: Form) -> str | None:
-    """Bytes as a text for people; None stays None."""
+    """Formats bytes for people; None stays None."""
     if content is None:
         return None
     if form is Form.HEX:
@@ -38,7 +39,7 @@ def shown(content: bytes | None, form: Form) -> str | None:
 
 
 def as_value(content: bytes | None, form: Form) -> Any:
-    """Bytes as a value for programs: a text that isn't escaped but for bytes that are no UTF-8, or hex digits, or JSON."""
+    """Formats bytes for JSON: as text (with escapes for invalid UTF-8), as hex digits, or as JSON."""
     if content is None:
         return None
     if form is Form.HEX:
@@ -52,7 +53,7 @@ def as_value(content: bytes | None, form: Form) -> Any:
 
 
 def record_value(record: Record, form: Form) -> dict[str, Any]:
-    """A record for programs."""
+    """Returns a record for JSON."""
     return {
         "offset": record.offset,
         "timestamp": record.timestamp,
@@ -66,13 +67,18 @@ def record_value(record: Record, form: Form) -> dict[str, Any]:
 
 
 def record_text(record: Record, form: Form) -> str:
-    """Key, value and headers of a record for people, in one line."""
+    """Formats key, value and headers of a record in one line."""
     parts = [f"key {_quoted(record.key, form)}", f"value {_quoted(record.value, form)}"]
     parts += [
         f"header {printable(name.decode('utf-8', 'backslashreplace'))}={_quoted(value, form)}"
         for name, value in record.headers
     ]
     return "  ".join(parts)
+
+
+def marker_name(marker: ControlRecord | None) -> str | None:
+    """Returns how a marker ends its transaction; None for other control records."""
+    return None if marker is None else "commit" if marker.type is ControlRecordType.COMMIT else "abort"
 
 
 def _quoted(content: bytes | None, form: Form) -> str:

@@ -1,4 +1,4 @@
-r"""Lines as records, in the forms in which `records show` prints keys and values.
+r"""Reads lines into records, in the formats of `records show`.
 
 >>> reader = LineReader(form=LineForm.TEXT, separator=":")
 >>> reader.read(b"UA:on time", 7)
@@ -19,16 +19,16 @@ from lowtide.protocol.batch_building import UnplacedRecord
 from lowtide.protocol.records import Header
 
 _SHOWN: Final = 60
-"""Bytes of a line in a message."""
+"""Bytes of a line that an error shows."""
 
 _KNOWN: Final = frozenset({"key", "value", "headers", "timestamp", "offset", "partition", "decoded"})
-"""Of an object. The last three are what `records show` prints besides, and have no effect here."""
+"""Keys of an object. The last three come from `records show`, and are ignored."""
 
 _TIMESTAMP_MAX: Final = 2**63 - 1
 
 
 class LineForm(StrEnum):
-    """How a line is written."""
+    """The format of lines."""
 
     TEXT = "text"
     HEX = "hex"
@@ -36,25 +36,20 @@ class LineForm(StrEnum):
 
 
 class LineError(Exception):
-    """Why a line is no record, as a sentence without its end."""
+    """A line is not a record; the text is a sentence without a full stop."""
 
 
 class LineReader:
-    """Lines to records."""
+    """Reads lines into records."""
 
     def __init__(
         self, *, form: LineForm, key: str | None = None, separator: str | None = None, headers: Sequence[str] = ()
     ) -> None:
-        """`headers` are NAME=TEXT.
-
-        Errors: ValueError, a sentence without its end, for options that contradict each other.
-        """
+        """Takes `headers` as NAME=TEXT. Errors: ValueError for conflicting options, without a full stop."""
         if separator is not None and (key is not None or form is LineForm.JSON):
-            message = f"--separator is not possible with {'--format json, whose objects have keys' if key is None else '--key'}"
-            raise ValueError(message)
+            raise ValueError(f"--separator and {'--format json' if key is None else '--key'} exclude each other")
         if separator == "":
-            message = "--separator is empty: allowed is at least one character"
-            raise ValueError(message)
+            raise ValueError("--separator is empty: it must have at least one character")
         self._form = form
         self._separator = None if separator is None else separator.encode()
         self._key = None if key is None else _bytes_of(key, form)
@@ -67,7 +62,7 @@ class LineReader:
         return self._form is LineForm.TEXT and self._separator is None
 
     def read(self, line: bytes, now_ms: int) -> UnplacedRecord:
-        """A line as a record of now. Errors: LineError."""
+        """Reads a line into a record with the present time. Errors: LineError."""
         self._line += 1
         if self._form is LineForm.JSON:
             return self._read_object(line, now_ms)
@@ -75,7 +70,7 @@ class LineReader:
         if self._separator is not None:
             first, found, value = line.partition(self._separator)
             if not found:
-                raise self._error(line, f"{self._separator.decode()!r} is not in it, which separates key and value")
+                raise self._error(line, f"it lacks the separator {self._separator.decode()!r}")
             key = self._content(first, line)
         return now_ms, key, self._content(value, line), self._headers
 
@@ -85,23 +80,25 @@ class LineReader:
         try:
             return bytes.fromhex(text.decode("ascii"))
         except ValueError:
-            raise self._error(line, "it is not in hex digits, two for each byte") from None
+            raise self._error(line, "it must be hex digits, two for each byte") from None
 
     def _read_object(self, line: bytes, now_ms: int) -> UnplacedRecord:
         try:
             given = msgspec.json.decode(line)
         except msgspec.DecodeError as error:
-            raise self._error(line, f"it is no JSON ({error})") from None
+            raise self._error(line, f"it is not JSON ({error})") from None
         if type(given) is not dict or "value" not in given or not given.keys() <= _KNOWN:
-            raise self._error(line, 'allowed is an object with "value", and perhaps "key", "headers" and "timestamp"')
+            raise self._error(
+                line, 'it must be an object with "value", and optionally "key", "headers" and "timestamp"'
+            )
         timestamp = given.get("timestamp", now_ms)
         if type(timestamp) is not int or not 0 <= timestamp <= _TIMESTAMP_MAX:
-            raise self._error(line, '"timestamp" is in milliseconds since 1970')
+            raise self._error(line, '"timestamp" must be milliseconds since 1970')
         headers = list(self._headers)
         try:
             headers += [(each["name"].encode(), _json_bytes(each["value"])) for each in given.get("headers") or []]
         except (AttributeError, KeyError, TypeError):
-            raise self._error(line, '"headers" is a list of objects with "name", a text, and "value"') from None
+            raise self._error(line, '"headers" must be a list of objects with "name", a string, and "value"') from None
         return (
             timestamp,
             _json_bytes(given["key"]) if "key" in given else self._key,
@@ -111,11 +108,11 @@ class LineReader:
 
     def _error(self, line: bytes, reason: str) -> LineError:
         shown = line[:_SHOWN].decode("utf-8", "backslashreplace")
-        return LineError(f"line {self._line}, {shown!r}, is no record: {reason}")
+        return LineError(f"line {self._line}, {shown!r}, is not a record: {reason}")
 
 
 def _json_bytes(value: Any) -> bytes | None:
-    """A text is its UTF-8, null is no value (a tombstone), and everything else is JSON."""
+    """Encodes strings as UTF-8, null as no value (a tombstone), and everything else as JSON."""
     return None if value is None else value.encode() if type(value) is str else msgspec.json.encode(value)
 
 
@@ -125,13 +122,11 @@ def _bytes_of(text: str, form: LineForm) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        message = f"--key {text} is not in hex digits, two for each byte"
-        raise ValueError(message) from None
+        raise ValueError(f"--key {text} is invalid: it must be hex digits, two for each byte") from None
 
 
 def _header_of(text: str) -> Header:
     name, found, value = text.partition("=")
     if not name or not found:
-        message = f"--header {text} is not possible: allowed is NAME=TEXT"
-        raise ValueError(message)
+        raise ValueError(f"--header {text} is invalid: it must be NAME=TEXT")
     return name.encode(), value.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""`lowtide records`: delete records, sweep many partitions, show records, write some."""
+"""`lowtide records`: deletes records, sweeps many partitions, shows records, and writes some."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Annotated, Final
 
 import typer
 
-from lowtide.admin.delete_plan import Plan, PlannedDelete, make_plan
+from lowtide.admin.delete_plan import DeletePlan, PlannedDelete, make_plan
 from lowtide.admin.deletion import DeletedRecords, DeleteResult, ErasedRecords
-from lowtide.admin.wanted_offsets import parse_partitions
-from lowtide.cli.call import NetworkCall, network
-from lowtide.cli.cluster_questions import view_of_topics
+from lowtide.cli.call import NetworkCall, Yes, network
+from lowtide.cli.cluster_questions import chosen_partitions, parsed_partitions
 from lowtide.cli.confirmation import confirm
 from lowtide.cli.delete_plan import (
     PLAN_COLUMNS,
-    chosen_partitions,
+    DryRun,
+    LeaderOnly,
+    TargetOptions,
     in_words,
     not_erased,
     plan_rows,
@@ -31,43 +32,10 @@ from lowtide.cli.show import show
 from lowtide.cli.sweep import sweep
 from lowtide.protocol.types import TopicPartition
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Delete records, sweep many partitions, show records, write some."
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 app.command("sweep")(sweep)
 app.command("show")(show)
 app.command("produce")(produce)
-
-OffsetOption = Annotated[
-    str | None,
-    typer.Option("--offset", metavar="OFFSET", help="the first offset that stays, or `end` for all that is committed"),
-]
-BeforeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--before",
-        metavar="TIME",
-        help="ISO 8601 with a time zone, or milliseconds: what is older than the first record of then",
-    ),
-]
-GroupOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--committed-by", metavar="GROUP", help="what this group has consumed; of several, what all of them have"
-    ),
-]
-LeaderOnlyOption = Annotated[
-    bool, typer.Option("--leader-only", help="done as soon as the leader has deleted; other replicas follow (KIP-1343)")
-]
-EraseOption = Annotated[
-    bool,
-    typer.Option(
-        "--erase",
-        help="done when no file of any live replica has the deleted records any more; names brokers that are away",
-    ),
-]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="say what would go, and delete nothing")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="don't ask")]
 
 _RESULT_COLUMNS: Final = ("topic", "partition", "records", "low watermark", "leader log start", "error")
 _ERASED_COLUMNS: Final = (*_RESULT_COLUMNS[:-1], "erased by", "error")
@@ -79,29 +47,30 @@ async def delete(
     call: NetworkCall,
     partitions: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITIONS]…", help="flights, or flights:0,2-4")],
     *,
-    offset: OffsetOption = None,
-    before: BeforeOption = None,
-    committed_by: GroupOption = None,
-    leader_only: LeaderOnlyOption = False,
-    erase: EraseOption = False,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
+    target: TargetOptions,
+    leader_only: LeaderOnly = False,
+    erase: Annotated[
+        bool,
+        typer.Option(
+            "--erase", help="done when all live replicas have removed the records from their files; names other brokers"
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> ExitCode:
-    """Delete the beginning of partitions: up to an offset, a time, or what groups have consumed.
+    """Delete the oldest records of partitions: below an offset, before a time, or all that groups have consumed.
 
-    The offsets are looked up once and shown; nothing that comes later is deleted. Partitions of which a group has
-    committed nothing, or of which the offset is in doubt, are left alone, and the exit code is 1 then. So it is with
-    --erase while any replica has not erased.
+    The offsets are looked up once and shown; records that arrive later stay. If a group has committed nothing for a
+    partition, or its offset is in doubt, the partition is left alone and the exit code is 1. With --erase the exit code
+    is 1 while any replica has not erased.
     """
     if erase and leader_only:
-        raise misused("--erase and --leader-only are not possible together: erasing concerns all replicas.")
-    target = target_of(offset, before, committed_by or [])
-    topics = dict.fromkeys(text.partition(":")[0] for text in partitions)
-    for text in partitions:
-        _check(text)
-    view = await view_of_topics(call.client, list(topics), call.timeout_ms)
-    chosen = chosen_partitions(partitions, view)
-    plan = await make_plan(call.client, dict.fromkeys(chosen, target), view, call.timeout_ms, with_bytes=True)
+        raise misused("--erase and --leader-only exclude each other: erasing concerns all replicas.")
+    wanted = target_of(target.offset, target.before, target.committed_by or [])
+    topics = dict.fromkeys(parsed_partitions(text)[0] for text in partitions)
+    view = await call.client.call().view(topics)
+    chosen = chosen_partitions(partitions, view.topics)
+    plan = await make_plan(call.client, dict.fromkeys(chosen, wanted), view, with_bytes=True)
     if dry_run:
         _print_plan(call, plan, leader_only=leader_only)
         return _code(plan, {})
@@ -111,11 +80,11 @@ async def delete(
     if not yes:
         verb = "Delete and erase" if erase else "Delete"
         confirm(
-            f"{verb} {in_words(target)}: {summary(plan)}?",
+            f"{verb} {in_words(wanted)}: {summary(plan)}?",
             None if call.output is Output.JSON else (PLAN_COLUMNS, plan_rows(plan)),
         )
     results = await call.client.delete_records(
-        plan.offsets, leader_only=leader_only, erase=erase, timeout=call.timeout_ms / 1000, topic_ids=plan.topic_ids
+        plan.offsets, leader_only=leader_only, erase=erase, topic_ids=plan.topic_ids
     )
     _print_results(call, plan, results, leader_only=leader_only, erase=erase)
     if missing := not_erased(results):
@@ -123,46 +92,29 @@ async def delete(
     return ExitCode.FAILED if missing else _code(plan, results)
 
 
-def _check(text: str) -> None:
-    """Errors: CommandError, before a cluster is asked."""
-    try:
-        parse_partitions(text)
-    except ValueError as error:
-        raise misused(f"{error}.") from None
-
-
-def _code(plan: Plan, results: dict[TopicPartition, DeleteResult]) -> ExitCode:
+def _code(plan: DeletePlan, results: dict[TopicPartition, DeleteResult]) -> ExitCode:
     failed = any(each.reason is not None for each in plan.deletes) or not all(
         isinstance(each, DeletedRecords) for each in results.values()
     )
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-def _print_plan(call: NetworkCall, plan: Plan, *, leader_only: bool) -> None:
+def _print_plan(call: NetworkCall, plan: DeletePlan, *, leader_only: bool) -> None:
     if call.output is Output.JSON:
+        totals = {"records": plan.records, "bytes_estimated": plan.bytes}
         rows = [plan_value(each) for each in plan.deletes]
-        print_json(
-            {
-                "dry_run": True,
-                "leader_only": leader_only,
-                "records": plan.records,
-                "bytes_estimated": plan.bytes,
-                "partitions": rows,
-            }
-        )
+        print_json({"dry_run": True, "leader_only": leader_only, **totals, "partitions": rows})
         return
     print_table(PLAN_COLUMNS, plan_rows(plan))
-    print(f"{summary(plan)} would go. Nothing was deleted.")
+    print(f"{summary(plan)} would be deleted. Nothing was deleted.")
 
 
 def _print_results(
-    call: NetworkCall, plan: Plan, results: dict[TopicPartition, DeleteResult], *, leader_only: bool, erase: bool
+    call: NetworkCall, plan: DeletePlan, results: dict[TopicPartition, DeleteResult], *, leader_only: bool, erase: bool
 ) -> None:
-    if call.output is Output.JSON:
-        rows = [result_value(each, results.get(each.partition)) for each in plan.deletes]
-        print_json({"dry_run": False, "leader_only": leader_only, "erase": erase, "partitions": rows})
-        return
-    print_table(
+    document = [result_value(each, results.get(each.partition)) for each in plan.deletes]
+    call.show(
+        {"dry_run": False, "leader_only": leader_only, "erase": erase, "partitions": document},
         _ERASED_COLUMNS if erase else _RESULT_COLUMNS,
         [_row(each, results.get(each.partition), erase=erase) for each in plan.deletes],
     )

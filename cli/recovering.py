@@ -1,24 +1,26 @@
-"""What the commands share that plan what a metadata store is to hold: what brokers know, what the store has, the plan and its writing."""
+"""Plans and writes the contents of a metadata store, for `lowtide metadata` and `lowtide restore`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, TypeVar
 
 import typer
 
 from lowtide.broker.lifecycle.metadata_copies import COPY_FILE
-from lowtide.cli.call import Call
-from lowtide.cli.metadata_stores import Place, open_store, run_on_store
+from lowtide.cli.call import Call, OptionGroup, Yes
+from lowtide.cli.metadata_stores import StoreOptions, open_store, run_on_store
 from lowtide.cli.outcome import CommandError, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table
+from lowtide.metadata.broker_facts import BrokerFacts, RecoveryError, decode_facts, facts_of
 from lowtide.metadata.embedded import read_embedded
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX
 from lowtide.metadata.metadata_copy import Row, rows_of
 from lowtide.metadata.prefixes import nesting
 from lowtide.metadata.records import MetadataCorruptError
-from lowtide.metadata.recovery import BrokerFacts, RecoveryError, RecoveryPlan, decode_facts, facts_of
+from lowtide.metadata.recovery import RecoveryPlan
 from lowtide.metadata.recovery_writer import RECOVERY, Beginning, bring_forward, read_rows, until_nobody_is_registered
 from lowtide.metadata.store import MetadataStore, MetadataStoreError, Revision
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
@@ -28,24 +30,27 @@ from lowtide.storage.errors import StorageError
 T = TypeVar("T")
 
 ROWS_SHOWN: Final = 50
-"""Of partitions, for people; --output json has all."""
+"""Partitions in the table; --output json has all."""
 
-Without = Annotated[
-    list[int] | None,
-    typer.Option("--without", metavar="ID", help="a broker whose log directories are gone for good; may be repeated"),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="say what would be done, and do nothing")]
-AcceptLoss = Annotated[
-    bool,
-    typer.Option(
-        "--accept-loss", help="go on although acknowledged records are lost, as the LOSS lines of the plan say"
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="don't ask")]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryOptions(OptionGroup):
+    """How a plan is made and carried out."""
+
+    without: Annotated[
+        list[int] | None,
+        typer.Option("--without", metavar="ID", help="a broker whose log directories are lost; may be repeated"),
+    ] = None
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="continue although acknowledged records are lost (LOSS lines of the plan)"),
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="show the plan, and change nothing")] = False
+    yes: Yes = False
 
 
 def given_facts(files: Sequence[str] | None, log_dirs: Sequence[str] | None) -> list[BrokerFacts]:
-    """What brokers know, by files and by directories that are here; perhaps nothing. Errors: CommandError."""
+    """Returns what brokers know, from exported files and from log directories. Errors: CommandError."""
     found = []
     for path in files or ():
         try:
@@ -57,11 +62,11 @@ def given_facts(files: Sequence[str] | None, log_dirs: Sequence[str] | None) -> 
 
 
 def surveyed(log_dirs: str) -> BrokerFacts:
-    """What the log directories of one broker hold. Errors: CommandError."""
+    """Returns what the log directories of one broker know. Errors: CommandError."""
     filesystem = OsFileSystem()
     paths = [path.strip().rstrip("/") or "/" for path in log_dirs.split(",") if path.strip()]
     if not paths:
-        raise misused(f"--log-dirs {log_dirs!r} names no directory.")
+        raise misused(f"--log-dirs {log_dirs!r} contains no directory.")
     try:
         directories = [survey(filesystem, path) for path in paths]
         places = [f"{path}/{COPY_FILE}" for path in paths]
@@ -74,31 +79,31 @@ def surveyed(log_dirs: str) -> BrokerFacts:
 
 
 def planned(decide: Callable[[], T]) -> T:
-    """What is decided of the facts. Errors: CommandError."""
+    """Returns the result of a decision. Errors: CommandError."""
     try:
         return decide()
     except (RecoveryError, MetadataCorruptError) as error:
         raise CommandError(f"{error}.") from error
 
 
-def look(place: Place, path: str) -> tuple[dict[bytes, Row], Revision, int | None]:
-    """What the store has, its revision and its raft surplus. `path` is empty for an etcd. Errors: CommandError.
+def look(store_options: StoreOptions, path: str) -> tuple[dict[bytes, Row], Revision, int | None]:
+    """Reads a store: its rows, its revision and its raft surplus. `path` is empty for an etcd. Errors: CommandError.
 
-    A file isn't opened by it as a broker opens it, which would change it.
+    It does not change a file, as opening it like a broker would.
     """
     if not path:
-        return run_on_store(_looked(place))
+        return run_on_store(_looked(store_options))
     try:
         pairs, revision = read_embedded(path, OsFileSystem())
     except AlreadyLockedError as error:
-        raise CommandError(f"{path} is used by a broker; stop it first.") from error
+        raise CommandError(f"a broker uses {path}: stop it first.") from error
     except MetadataStoreError as error:
         raise CommandError(f"{error}.") from error
     return {row[0]: row for row in rows_of(pairs, DEFAULT_PREFIX)}, revision, None
 
 
-async def _looked(place: Place) -> tuple[dict[bytes, Row], Revision, int | None]:
-    store, prefix = await open_store(place, "")
+async def _looked(store_options: StoreOptions) -> tuple[dict[bytes, Row], Revision, int | None]:
+    store, prefix = await open_store(store_options, "")
     try:
         rows, revision = await read_apart(store, prefix)
         return rows, revision, await store.raft_surplus()
@@ -107,9 +112,9 @@ async def _looked(place: Place) -> tuple[dict[bytes, Row], Revision, int | None]
 
 
 async def read_apart(store: MetadataStore, prefix: bytes) -> tuple[dict[bytes, Row], Revision]:
-    """All that a store has of one cluster.
+    """Reads all rows of one cluster.
 
-    Errors: RecoveryError where another cluster's keys lie among its, or around them.
+    Errors: RecoveryError if the keys of another cluster are among them or around them.
     """
     rows, revision = await read_rows(store, prefix)
     reason = await nesting(store, prefix, ((row[0], row[1]) for row in rows.values()))
@@ -118,12 +123,9 @@ async def read_apart(store: MetadataStore, prefix: bytes) -> tuple[dict[bytes, R
     return rows, revision
 
 
-async def written(place: Place, path: str, plan: RecoveryPlan, beginning: Beginning = RECOVERY) -> None:
-    """Write a plan, when no broker is registered any more.
-
-    `path` is empty for an etcd. Errors: those of `bring_forward`.
-    """
-    store, prefix = await open_store(place, path)
+async def written(store_options: StoreOptions, path: str, plan: RecoveryPlan, beginning: Beginning = RECOVERY) -> None:
+    """Writes a plan once no broker is registered. `path` is empty for an etcd. Errors: those of `bring_forward`."""
+    store, prefix = await open_store(store_options, path)
     try:
         await until_nobody_is_registered(store, prefix)
         await bring_forward(store, prefix, plan, beginning)
@@ -132,7 +134,7 @@ async def written(place: Place, path: str, plan: RecoveryPlan, beginning: Beginn
 
 
 def print_plan(call: Call, plan: RecoveryPlan, *, dry_run: bool) -> None:
-    """Show what a plan does, for people or for programs."""
+    """Prints a plan."""
     if call.output is Output.JSON:
         partitions = [{name: getattr(each, name) for name in each.__struct_fields__} for each in plan.partitions]
         print_json(
@@ -149,16 +151,17 @@ def print_plan(call: Call, plan: RecoveryPlan, *, dry_run: bool) -> None:
         )
         return
     if plan.source is None:
-        print(f"The metadata are taken from the backup, which has them up to revision {plan.revision}.")
+        print(f"The metadata are taken from the backup, up to revision {plan.revision}.")
     else:
-        print(f"The metadata are taken from broker {plan.source}, which knows them up to revision {plan.revision}.")
+        print(f"The metadata are taken from broker {plan.source}, up to revision {plan.revision}.")
     for name in plan.topics_back:
-        print(f"topic {name}: the store lacks it, it comes back")
+        print(f"topic {name}: missing in the store, will be restored")
     columns = ("topic", "partition", "start", "end", "in sync", "were in sync", "were eligible")
     rows = [
         (
-            *(each.topic, each.partition, _offset(each.log_start_offset), _offset(each.log_end_offset)),
-            *(_ids(each.in_sync), _ids(each.in_sync_before), _ids(each.eligible_before)),
+            *(each.topic, each.partition),
+            *("?" if offset is None else offset for offset in (each.log_start_offset, each.log_end_offset)),
+            *(",".join(map(str, ids)) for ids in (each.in_sync, each.in_sync_before, each.eligible_before)),
         )
         for each in plan.partitions
     ]
@@ -174,17 +177,10 @@ def print_plan(call: Call, plan: RecoveryPlan, *, dry_run: bool) -> None:
 
 
 def check_losses(plan: RecoveryPlan, *, accepted: bool) -> None:
-    """Stops where acknowledged records would be lost and the operator has not accepted that. Errors: CommandError."""
+    """Errors: CommandError if acknowledged records would be lost and that is not accepted."""
     if plan.losses and not accepted:
         raise CommandError(
-            f"Acknowledged records of {plural(len(plan.losses), 'partition')} would be lost, see LOSS above; nothing was changed. Give the "
-            "log directories that have them, or --accept-loss to go on without them."
+            f"acknowledged records of {plural(len(plan.losses), 'partition')} would be lost, see LOSS above; nothing "
+            "was "
+            "changed. Give the log directories that have them, or --accept-loss to continue without them."
         )
-
-
-def _offset(offset: int | None) -> str:
-    return "?" if offset is None else str(offset)
-
-
-def _ids(brokers: Sequence[int]) -> str:
-    return ",".join(map(str, brokers))

@@ -1,4 +1,4 @@
-"""`lowtide repair-log-start`: keep what is readable of a damaged journal of log start offsets, and say what is lost."""
+"""`lowtide repair-log-start`: keeps what is readable of a damaged log start journal, and shows what is lost."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from lowtide.storage.log_start.journal_repair import RepairReport, repair
 
 
 def repair_log_start(arguments: Sequence[str]) -> int:
-    """Run the subcommand; returns the exit code: 0 repaired or nothing to do, 1 it could not be done."""
+    """Runs the command; returns 0 if the journal is repaired or sound, and 1 if it can't be repaired."""
     parser = argparse.ArgumentParser(
         prog="lowtide repair-log-start",
-        description="Make a log directory usable whose journal of log start offsets is damaged. Every value that can be read is kept; "
-        "deletes that were only in the damaged part may come back. The damaged files stay beside the new ones.",
+        description="Repair the log start journal of a log directory. "
+        "All readable values are kept; records whose deletes "
+        "were only in the damaged part may come back. The damaged files stay beside the new ones.",
     )
-    parser.add_argument("--log-dir", required=True, metavar="DIR", help="the log directory; no broker may be using it")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("--log-dir", required=True, metavar="DIR", help="the log directory; no broker may use it")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and do nothing")
     options = parser.parse_args(arguments)
     try:
         report = repair(OsFileSystem(), options.log_dir, dry_run=options.dry_run)

@@ -1,4 +1,4 @@
-"""`lowtide restore`: a backup of the metadata into an empty store, with what the log directories that are left know besides."""
+"""`lowtide restore`: restores a backup of the metadata, with what the remaining log directories know."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import typer
 from lowtide.cli.backup import read_backup
 from lowtide.cli.call import Call, local
 from lowtide.cli.confirmation import confirm
-from lowtide.cli.metadata_stores import Ca, Cert, Key, LogDirs, Metadata, Place, run_on_store, store_file
+from lowtide.cli.metadata_stores import LogDirs, StoreOptions, run_on_store, store_file
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import remark
 from lowtide.cli.recovering import (
-    AcceptLoss,
-    DryRun,
-    Without,
-    Yes,
+    RecoveryOptions,
     check_losses,
     given_facts,
     look,
@@ -36,49 +33,47 @@ app = typer.Typer(add_completion=False)
 @local
 def restore(
     call: Call,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="what `lowtide backup` has written")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="a file that `lowtide backup` wrote")],
     exports: Annotated[
         list[str] | None,
-        typer.Argument(metavar="EXPORT…", help="what `lowtide metadata export` has written on other machines"),
+        typer.Argument(metavar="EXPORT…", help="files that `lowtide metadata export` wrote on other machines"),
     ] = None,
     *,
     log_dirs: LogDirs = None,
-    without: Without = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="replace what the store has, where it isn't empty: that is lost")
+        bool, typer.Option("--replace", help="replace the contents of a store that is not empty; they are lost")
     ] = False,
-    accept_loss: AcceptLoss = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    metadata: Metadata = None,
-    metadata_ca: Ca = None,
-    metadata_cert: Cert = None,
-    metadata_key: Key = None,
+    options: RecoveryOptions,
+    store: StoreOptions,
 ) -> ExitCode:
-    """Put a backup of the metadata into an empty store. All brokers must be stopped.
+    """Restore a backup of the metadata into an empty store. All brokers must be stopped.
 
-    The log directories that are left are given too, here (--log-dirs) or as files of `lowtide metadata export`: where
-    they have seen more than the backup, the metadata are as they know them, so that nothing from after the backup is
-    lost and nothing deleted comes back. If it is interrupted, run it again; no broker starts before it is complete.
+    Give the remaining log directories too, with --log-dirs or as files of `lowtide metadata export`. If they have newer
+    metadata than the backup, those are used, so that nothing created since is lost, and nothing deleted comes back. If
+    it is interrupted, run it again; no broker starts before it is complete.
     """
     backup = read_backup(file).copy
     facts = given_facts(exports, log_dirs)
-    place = Place(metadata, metadata_ca, metadata_cert, metadata_key)
-    path = store_file(place, facts[0].directories[0].path if facts else None, several=len(facts) > 1)
-    rows, _, surplus = look(place, path)
+    path = store_file(store, facts[0].directories[0].path if facts else None, several=len(facts) > 1)
+    rows, _, surplus = look(store, path)
     beginning = planned(lambda: begin_restore(backup, rows, replaces=replace))
     history_id = topic_id_text(system_random().randbytes(16))
     plan = planned(
         lambda: plan_restore(
-            backup, facts, rows, without=without or (), history_id=history_id, raft_surplus=least_surplus(surplus)
+            backup,
+            facts,
+            rows,
+            without=options.without or (),
+            history_id=history_id,
+            raft_surplus=least_surplus(surplus),
         )
     )
-    print_plan(call, plan, dry_run=dry_run)
-    check_losses(plan, accepted=accept_loss)
-    if dry_run:
+    print_plan(call, plan, dry_run=options.dry_run)
+    check_losses(plan, accepted=options.accept_loss)
+    if options.dry_run:
         return ExitCode.DONE
-    if not yes:
+    if not options.yes:
         confirm("Are all brokers of the cluster stopped, and shall the metadata be restored?")
-    run_on_store(written(place, path, plan, beginning))
+    run_on_store(written(store, path, plan, beginning))
     remark("The metadata are restored. Start the brokers.")
     return ExitCode.DONE

@@ -1,14 +1,26 @@
-"""What became of each of several things that were to be changed: printed one by one, with one exit code for all."""
+"""Prints the outcomes of changes of several things, with one exit code for all."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from lowtide.admin.errors import AdminError
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, print_json, printable
+
+K = TypeVar("K")
+
+
+def errors_of(outcomes: Mapping[K, object]) -> dict[K, AdminError]:
+    """Returns the outcomes that are errors."""
+    return {key: each for key, each in outcomes.items() if isinstance(each, AdminError)}
+
+
+def error_values(errors: Mapping[Any, AdminError]) -> dict[str, dict[str, Any]]:
+    """Returns errors by name for JSON."""
+    return {str(name): error_value(error) for name, error in errors.items()}
 
 
 def report_each(
@@ -19,10 +31,9 @@ def report_each(
     more: Mapping[Any, Mapping[str, Any]] | None = None,
     quiet: bool = False,
 ) -> ExitCode:
-    """Print what became of each; `done` is the verb, `more` what the document for programs adds.
+    """Prints the outcome of each thing: `done`, or its error. Returns FAILED if any has failed.
 
-    `quiet`: people see errors only.
-    Returns FAILED if anything has failed.
+    `more` adds fields to the JSON document. `quiet` prints errors for people only.
     """
     failed = any(error is not None for error in outcomes.values())
     if not quiet and output is Output.JSON:
@@ -41,12 +52,12 @@ def report_each(
 
 
 def _without_name(sentence: str, name: str) -> str:
-    """The sentence without the name that it begins with, where that is said already."""
+    """Removes the name at the beginning of an error, which the line has already."""
     for prefix in (f"{name}: ", f"topic {name}: ", f"group {name}: "):
         sentence = sentence.removeprefix(prefix)
     return sentence
 
 
 def error_value(error: AdminError) -> dict[str, Any]:
-    """An error for programs: Kafka's name of its code, if a broker answered one, and a sentence."""
+    """Returns an error for JSON: Kafka's name of its code, if a broker returned one, and a sentence."""
     return {"code": getattr(error, "name", None), "message": str(error)}

@@ -1,6 +1,6 @@
-"""`lowtide serve`: run one broker until it is stopped, or with `--processes` several, each in a process of its own.
+"""`lowtide serve`: runs a broker until it is stopped, or with `--processes` several, each in its own process.
 
-Imports little: from the command to the first answer it should be a fraction of a second.
+It imports little, so that the broker starts in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lowtide import __version__
 from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Given, load_config
@@ -18,7 +18,7 @@ from lowtide.broker.config.log_levels import level_of_start
 from lowtide.broker.config.sources import PROCESSES
 from lowtide.broker.lifecycle.supervisor.shares import PROCESSES_MAX, check_others, shares
 from lowtide.cli.metadata_options import add_metadata, given_metadata
-from lowtide.cli.options import SOURCES, add_configuration, given_configuration
+from lowtide.cli.options import SOURCES, add_configuration, given_configuration, whole_number
 from lowtide.metadata.etcd_address import EtcdAddress
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.long_lived import resume_after_imports
@@ -30,11 +30,15 @@ if TYPE_CHECKING:
     from lowtide.runtime.http_site import Site
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a busy event loop may keep the committer's thread from answering that a sync is done; Python's default is ten times that."""
+"""Python's switch interval: a busy event loop delays the committer's thread this long. Python's default is ten times
+that."""
+
+
+_PROCESSES: Final = whole_number(1, PROCESSES_MAX)
 
 
 def serve(arguments: Sequence[str]) -> int:
-    """Run the subcommand; returns the exit code."""
+    """Runs the command; returns the exit code."""
     try:
         return _serve(arguments)
     finally:
@@ -64,31 +68,25 @@ def _parser() -> argparse.ArgumentParser:
     add_metadata(parser)
     parser.add_argument(
         "--processes",
-        type=_processes,
+        type=_PROCESSES,
         metavar="COUNT",
-        help="run so many brokers on this machine, each in a process of its own, under one supervisor; their ids and ports are those of "
-        f"the configuration and the next ones; default 1, or {PROCESSES}",
+        help="run so many brokers on this machine, each in its own process, under a supervisor. "
+        "Their ids and ports are those "
+        f"of the configuration and the following ones; default 1, or {PROCESSES}",
     )
     return parser
 
 
-def _processes(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= PROCESSES_MAX:
-        message = f"{text!r} is not possible: allowed is a number from 1 to {PROCESSES_MAX}"
-        raise argparse.ArgumentTypeError(message)
-    return int(text)
-
-
 def _given_processes(variables: Mapping[str, str]) -> int:
-    """As the environment has it. Errors: ConfigError."""
+    """Reads the number of processes from the environment. Errors: ConfigError."""
     try:
-        return _processes(variables.get(PROCESSES) or "1")
+        return _PROCESSES(variables.get(PROCESSES) or "1")
     except argparse.ArgumentTypeError as error:
         raise ConfigError(f"{PROCESSES}={error}.") from None
 
 
 def _supervise(config: BrokerConfig, processes: int, etcd: EtcdAddress | None) -> int:
-    """Run several brokers until they are stopped. Errors: ConfigError, StorageError."""
+    """Runs several brokers until they are stopped. Errors: ConfigError, StorageError."""
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as below
     from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
     from lowtide.broker.lifecycle.supervisor.supervisor import Plan, supervise  # noqa: PLC0415
@@ -106,11 +104,11 @@ def _supervise(config: BrokerConfig, processes: int, etcd: EtcdAddress | None) -
         make_logger(config.node_id, level=level_of_start(config.values)).unbind("node_id").bind(process="supervisor")
     )
     if config.unenforced_keys_given:
-        logger.warning("these keys are known, but not acted upon yet", keys=list(config.unenforced_keys_given))
+        logger.warning("these keys are known but have no effect yet", keys=list(config.unenforced_keys_given))
     if config.advertises_local_address:
         logger.warning(
-            "a client gets the address by which it came for the broker that it asks, and this machine's name for the others",
-            remedy="set advertised.listeners to an address that clients reach, with the port of the first broker",
+            "each broker advertises the address that the client connected to, and this machine's name for the others",
+            remedy="set advertised.listeners to an address that clients can reach, with the port of the first broker",
         )
     try:
         with asyncio.Runner() as runner:
@@ -120,8 +118,7 @@ def _supervise(config: BrokerConfig, processes: int, etcd: EtcdAddress | None) -
 
 
 def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
-    # structlog imports rich where that is installed, to print tracebacks that a broker's log has in plain text: a
-    # seventh of the start.
+    # structlog would import rich, which takes a seventh of the start; a broker logs tracebacks in plain text.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415
     from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
@@ -134,7 +131,7 @@ def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
     logger = make_logger(config.node_id, level=level_of_start(config.values))
     unenforced = config.unenforced_keys_given
     if unenforced:
-        logger.warning("these keys are known, but not acted upon yet", keys=list(unenforced))
+        logger.warning("these keys are known but have no effect yet", keys=list(unenforced))
     try:
         with asyncio.Runner(loop_factory=new_serving_loop) as runner:
             return runner.run(run_broker(config, logger=logger, version=__version__, etcd=etcd, console=console_of))
@@ -143,8 +140,8 @@ def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
 
 
 def console_of(broker: Broker) -> Site:
-    """The console of a broker. Called in a thread, at the first visit."""
-    from lowtide.cli.broker_console import broker_console  # noqa: PLC0415 - aiohttp and the client come with it
+    """Creates the console of a broker, in a thread, at the first visit."""
+    from lowtide.cli.broker_console import broker_console  # noqa: PLC0415 - imports aiohttp and the client
 
     return broker_console(broker)
 

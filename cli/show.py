@@ -1,4 +1,4 @@
-"""`lowtide records show`: records of one or more partitions, as they are."""
+"""`lowtide records show`: shows records of one or more partitions."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
 from lowtide.admin.records import FetchedRecords
-from lowtide.admin.wanted_offsets import parse_offset, parse_partitions, parse_time
+from lowtide.admin.wanted_offsets import parse_offset, parse_time
 from lowtide.cli.call import NetworkCall, network
+from lowtide.cli.cluster_questions import parsed_partitions
 from lowtide.cli.coordinator_records import decoded, in_words
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, print_json_line, remark
-from lowtide.cli.record_format import Form, record_text, record_value
-from lowtide.protocol.control_records import ControlRecordType, read_control_record
+from lowtide.cli.record_format import Form, marker_name, record_text, record_value
+from lowtide.protocol.control_records import read_control_record
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.records import Record, check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import Offset, TopicPartition
 
 RECORD_BYTES_MAX: Final = 256 << 20
-"""Of a batch's records behind their compression."""
+"""The largest decompressed batch that is read."""
 
 COUNT: Final = 100
-"""Records, where the user gives no number and doesn't follow."""
+"""The default of --count without --follow."""
 
 FOLLOW_WAIT_MS: Final = 1_000
-"""How long the broker may wait for a record that comes; then it is asked again."""
+"""How long the broker waits for new records before it is asked again."""
 
 ENDLESS: Final = 1 << 63
-"""More than any offset, and any number of records."""
+"""Larger than any offset and any number of records."""
 
 
 Place = OffsetSpec | Timestamp | Offset
-"""Where to begin or to end, as it was given."""
+"""Where to begin or end."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be shown of a partition. `end` is exclusive. `named`: each line says which partition it is of."""
+class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to show of a partition. `end` is exclusive. `named`: each line begins with the partition."""
 
     partition: TopicPartition
     named: bool
@@ -65,11 +66,11 @@ async def show(
     ],
     *,
     first: Annotated[
-        str | None, typer.Option("--from", metavar="WHERE", help="an offset or a time; without it where the log starts")
+        str | None, typer.Option("--from", metavar="WHERE", help="an offset or a time; default: the log start")
     ] = None,
     end: Annotated[
         str | None,
-        typer.Option("--to", metavar="WHERE", help="an offset or a time, exclusive; without it where the log ends"),
+        typer.Option("--to", metavar="WHERE", help="an offset or a time, exclusive; default: the high watermark"),
     ] = None,
     count: Annotated[
         int | None,
@@ -79,32 +80,33 @@ async def show(
             "--max-messages",
             min=1,
             metavar="N",
-            help=f"at most so many of each partition; {COUNT}, or with --follow without end",
+            help=f"the most records of each partition; default: {COUNT}, or with --follow no limit",
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="go on with what comes, until Ctrl-C; without --from only with that")
+        bool,
+        typer.Option("--follow", "-f", help="continue with new records until Ctrl-C; without --from show only these"),
     ] = False,
-    form: Annotated[Form, typer.Option("--format", help="how keys and values are written")] = Form.TEXT,
-    control: Annotated[bool, typer.Option("--control", help="also the markers that end transactions")] = False,
+    form: Annotated[Form, typer.Option("--format", help="the format of keys and values")] = Form.TEXT,
+    control: Annotated[bool, typer.Option("--control", help="show markers that end transactions too")] = False,
     read_committed: Annotated[
-        bool, typer.Option("--read-committed", help="leave out what was aborted, or isn't committed so far")
+        bool, typer.Option("--read-committed", help="leave out aborted and uncommitted records")
     ] = False,
 ) -> ExitCode:
     """Show records: offset, time, key, value, headers.
 
-    With several partitions each line begins with the number of its partition. With --output json each record is an
-    object in a line of its own. Records of __consumer_offsets and __transaction_state are decoded.
+    With several partitions, each line begins with the partition. With --output json, each line is a JSON object.
+    Records of __consumer_offsets and __transaction_state are decoded.
     """
     if follow and end is not None:
-        raise misused("--follow and --to are not possible together.")
+        raise misused("--follow and --to exclude each other.")
     begins = _place_of(first, OffsetSpec.LATEST if follow else OffsetSpec.EARLIEST)
     ends = ENDLESS if follow else _place_of(end, OffsetSpec.LATEST)
     keys = await _chosen(call, partitions)
 
     async def shown(key: TopicPartition) -> None:
         start, stop = await _offset_at(call, key, begins), await _offset_at(call, key, ends)
-        wanted = Wanted(
+        wanted = ShowRequest(
             partition=key,
             named=len(keys) > 1,
             end=stop,
@@ -114,7 +116,7 @@ async def show(
             read_committed=read_committed,
         )
         if first is not None and start >= stop:
-            remark(f"{key}: nothing is between {start} and {stop}, where it ends.")
+            remark(f"{key}: there are no records between {start} and its end, {stop}.")
         await _show(call, wanted, start, follow=follow)
 
     if len(keys) == 1 or follow:
@@ -126,7 +128,7 @@ async def show(
 async def _one_after_the_other(
     keys: Sequence[TopicPartition], shown: Callable[[TopicPartition], Awaitable[None]]
 ) -> ExitCode:
-    """Shows each partition, also after one that fails, whose error becomes a remark."""
+    """Shows all partitions, and prints the errors of those that fail."""
     failed = False
     for key in keys:
         try:
@@ -139,20 +141,17 @@ async def _one_after_the_other(
 
 async def _chosen(call: NetworkCall, text: str) -> list[TopicPartition]:
     """Returns the partitions that `topic` or `topic:0,2-4` names. Errors: CommandError, AdminError."""
-    try:
-        topic, numbers = parse_partitions(text)
-    except ValueError as error:
-        raise misused(f"{error}.") from None
+    topic, numbers = parsed_partitions(text)
     if numbers is None:
-        described = (await call.client.describe_topics([topic], timeout=call.timeout_ms / 1000))[topic]
+        described = (await call.client.describe_topics([topic]))[topic]
         if not isinstance(described, TopicDescription):
             raise CommandError(f"{described}.")
         numbers = sorted(described.partitions)
     return [TopicPartition(topic, number) for number in numbers]
 
 
-async def _show(call: NetworkCall, wanted: Wanted, offset: Offset, *, follow: bool) -> None:
-    """Print what is wanted, from `offset` on; with `follow` also what comes. Errors: CommandError, AdminError."""
+async def _show(call: NetworkCall, wanted: ShowRequest, offset: Offset, *, follow: bool) -> None:
+    """Prints records from `offset` on; with `follow` also new ones. Errors: CommandError, AdminError."""
     shown = 0
     while offset < wanted.end and shown < wanted.count:
         fetched = await _fetched(call, wanted, offset, follow=follow)
@@ -171,30 +170,23 @@ async def _show(call: NetworkCall, wanted: Wanted, offset: Offset, *, follow: bo
         offset = max(offset, following)
 
 
-async def _fetched(call: NetworkCall, wanted: Wanted, offset: Offset, *, follow: bool) -> FetchedRecords | Offset:
-    """Records from an offset on; with `follow` the first offset that is there, where the records are deleted that would be next.
+async def _fetched(call: NetworkCall, wanted: ShowRequest, offset: Offset, *, follow: bool) -> FetchedRecords | Offset:
+    """Fetches records from an offset on. With `follow`, returns the log start if the next records are deleted.
 
-    Errors: CommandError for an offset that isn't in the log, AdminError.
+    Errors: CommandError for an offset outside the log; AdminError.
     """
-    timeout_s, partition = call.timeout_ms / 1000, wanted.partition
+    partition = wanted.partition
     wait_ms = FOLLOW_WAIT_MS if follow else 0
     try:
-        return await call.client.fetch_records(
-            partition, offset, wait_ms=wait_ms, read_committed=wanted.read_committed, timeout=timeout_s
-        )
+        return await call.client.fetch_records(partition, offset, wait_ms=wait_ms, read_committed=wanted.read_committed)
     except BrokerAnsweredError as error:
         if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
             raise
-    begins = (await call.client.list_offsets({partition: OffsetSpec.EARLIEST}, timeout=timeout_s))[partition]
+    begins = (await call.client.list_offsets({partition: OffsetSpec.EARLIEST}))[partition]
     if follow and isinstance(begins, ListedOffset) and offset < begins.offset:
         return begins.offset
-    where = (
-        f"its log starts at {begins.offset}"
-        if isinstance(begins, ListedOffset)
-        else "where its log starts is not known"
-    )
-    message = f"{partition} has no offset {offset}: {where}."
-    raise CommandError(message)
+    where = f"its log starts at {begins.offset}" if isinstance(begins, ListedOffset) else "its log start is unknown"
+    raise CommandError(f"{partition} has no offset {offset}: {where}.")
 
 
 def _place_of(text: str | None, otherwise: OffsetSpec) -> Place:
@@ -211,14 +203,14 @@ def _place_of(text: str | None, otherwise: OffsetSpec) -> Place:
 
 
 async def _offset_at(call: NetworkCall, partition: TopicPartition, place: Place) -> Offset:
-    """Returns the offset of a place; where a time is later than all records, the end of the log.
+    """Returns the offset of a place; for a time after all records, the high watermark.
 
     Errors: CommandError, AdminError.
     """
     if not isinstance(place, (OffsetSpec, Timestamp)):
         return place
     for each in dict.fromkeys((place, OffsetSpec.LATEST)):
-        found = (await call.client.list_offsets({partition: each}, timeout=call.timeout_ms / 1000))[partition]
+        found = (await call.client.list_offsets({partition: each}))[partition]
         if isinstance(found, AdminError):
             raise CommandError(f"{found}.")
         offset = found.offset
@@ -227,10 +219,12 @@ async def _offset_at(call: NetworkCall, partition: TopicPartition, place: Place)
     return offset
 
 
-def readable(fetched: FetchedRecords, offset: Offset, wanted: Wanted) -> tuple[list[Record | dict[str, Any]], Offset]:
-    """Records and markers from `offset` on, and the offset behind them.
+def readable(
+    fetched: FetchedRecords, offset: Offset, wanted: ShowRequest
+) -> tuple[list[Record | dict[str, Any]], Offset]:
+    """Returns records and markers from `offset` on, and the offset after them.
 
-    Errors: CommandError for batches that can't be read.
+    Errors: CommandError for corrupt batches.
     """
     rows: list[Record | dict[str, Any]] = []
     following = offset
@@ -239,8 +233,7 @@ def readable(fetched: FetchedRecords, offset: Offset, wanted: Wanted) -> tuple[l
     try:
         for position, header in iterate_batches(fetched.records):
             if not check_crc(fetched.records, position, header):
-                message = f"{wanted.partition}: the CRC of the batch at offset {header.base_offset} is wrong."
-                raise CommandError(message)
+                raise CommandError(f"{wanted.partition}: the CRC of the batch at offset {header.base_offset} is wrong.")
             batch = memoryview(fetched.records)[position : position + header.size_bytes]
             following = max(following, header.next_offset)
             while aborted and aborted[0][1] <= header.last_offset:
@@ -250,39 +243,35 @@ def readable(fetched: FetchedRecords, offset: Offset, wanted: Wanted) -> tuple[l
                 if marker is not None:
                     ending.discard(header.producer_id)
                 if wanted.control and offset <= header.base_offset < wanted.end:
-                    kind = None if marker is None else "commit" if marker.type is ControlRecordType.COMMIT else "abort"
-                    rows.append(_marker(header.base_offset, header.max_timestamp, header.producer_id, kind))
+                    position_of = {"offset": header.base_offset, "timestamp": header.max_timestamp}
+                    kind = marker_name(marker)
+                    rows.append({**position_of, "control": kind, "producer_id": header.producer_id})
             elif not (header.is_transactional and header.producer_id in ending):
                 records = iterate_records(batch, max_bytes=RECORD_BYTES_MAX)
                 rows += [record for record in records if offset <= record.offset < wanted.end]
             if len(rows) >= wanted.count:
                 break
     except ProtocolError as error:
-        message = f"{wanted.partition}: a batch at offset {following} or behind can't be read: {error}."
-        raise CommandError(message) from error
+        raise CommandError(
+            f"{wanted.partition}: a batch at offset {following} or later can't be read: {error}."
+        ) from error
     return rows, following
 
 
-def _marker(offset: Offset, timestamp: int, producer_id: int, kind: str | None) -> dict[str, Any]:
-    return {"offset": offset, "timestamp": timestamp, "control": kind, "producer_id": producer_id}
-
-
-def _print(output: Output, row: Record | dict[str, Any], wanted: Wanted) -> None:
+def _print(output: Output, row: Record | dict[str, Any], wanted: ShowRequest) -> None:
     number = wanted.partition.partition
     where = f"{number}:" if wanted.named else ""
     if isinstance(row, dict):
         if output is Output.JSON:
             print_json_line({"partition": number} | row)
         else:
-            print(
-                f"{where}{row['offset']}  {moment(row['timestamp'])}  {row['control'] or 'control'} marker of producer {row['producer_id']}"
-            )
+            text = f"{row['control'] or 'control'} marker of producer {row['producer_id']}"
+            print(f"{where}{row['offset']}  {moment(row['timestamp'])}  {text}")
         return
     said = decoded(wanted.partition.topic, row.key, row.value)
     if output is Output.JSON:
-        print_json_line(
-            {"partition": number} | record_value(row, wanted.form) | ({} if said is None else {"decoded": said})
-        )
+        extra = {} if said is None else {"decoded": said}
+        print_json_line({"partition": number} | record_value(row, wanted.form) | extra)
     else:
         text = record_text(row, wanted.form) if said is None else in_words(said)
         print(f"{where}{row.offset}  {moment(row.timestamp)}  {text}")

@@ -1,7 +1,4 @@
-"""Standard output and standard error as they may be: closed, full, of an encoding that lacks characters; and words that came in one.
-
-Nothing of that is a bug of ours, and none of it ends in a traceback.
-"""
+"""Handles closed or full output streams and incomplete encodings, without a traceback."""
 
 from __future__ import annotations
 
@@ -13,10 +10,7 @@ from lowtide.cli.outcome import ExitCode
 
 
 def guarded(name: str, command: Callable[[], int]) -> int:
-    """Runs a command; its exit code, or FAILED when what it says can't be written.
-
-    A reader that stops reading is not an error.
-    """
+    """Runs a command; returns its exit code, or FAILED if its output can't be written. A closed pipe is no error."""
     if sys.stdout is None:
         sys.stdout = io.StringIO()
     if sys.stderr is None:
@@ -28,7 +22,7 @@ def guarded(name: str, command: Callable[[], int]) -> int:
         code = command()
         sys.stdout.flush()
     except BrokenPipeError:
-        sys.stdout = io.StringIO()  # Or Python would try once more at its end, and complain.
+        sys.stdout = io.StringIO()  # Otherwise Python writes again at its exit, and complains.
         return ExitCode.FAILED
     except OSError as error:
         sys.stdout = io.StringIO()
@@ -39,10 +33,7 @@ def guarded(name: str, command: Callable[[], int]) -> int:
 
 
 def in_utf8(words: Sequence[str]) -> list[str]:
-    """The words as they were typed, where Python took them for another encoding than UTF-8.
-
-    Errors: ValueError, a sentence.
-    """
+    """Decodes words that Python has decoded with another encoding than UTF-8. Errors: ValueError, a sentence."""
     return [_in_utf8(word) for word in words]
 
 
@@ -52,5 +43,4 @@ def _in_utf8(word: str) -> str:
     try:
         return word.encode(sys.getfilesystemencoding(), "surrogateescape").decode("utf-8")
     except UnicodeError:
-        message = f"{word!a} is no text in UTF-8."
-        raise ValueError(message) from None
+        raise ValueError(f"{word!a} is not UTF-8 text.") from None

@@ -1,4 +1,4 @@
-"""`lowtide records sweep`: delete the beginning of many partitions, at a pace, so that it can be taken up again."""
+"""`lowtide records sweep`: deletes the oldest records of many partitions, at a limited rate, and can be resumed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from crc32c import crc32c
 
 from lowtide.admin.client import AdminClient
 from lowtide.admin.cluster_view import ClusterView
-from lowtide.admin.delete_plan import Plan, make_plan
+from lowtide.admin.delete_plan import DeletePlan, make_plan
 from lowtide.admin.deletion import DeletedRecords, DeleteTarget
-from lowtide.cli.call import NetworkCall, network
-from lowtide.cli.cluster_questions import view_of_topics
+from lowtide.cli.call import NetworkCall, Yes, network
 from lowtide.cli.confirmation import confirm
-from lowtide.cli.delete_plan import in_words, matching_topics, summary, target_of
+from lowtide.cli.delete_plan import (
+    DryRun,
+    LeaderOnly,
+    TargetOptions,
+    in_words,
+    matching_topics,
+    summary,
+    target_of,
+)
 from lowtide.cli.offset_file import OffsetFileError, read_offset_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table, progress, remark
@@ -26,9 +33,9 @@ from lowtide.cli.sweeping import (
     DONE,
     PENDING,
     STATE_BYTES_MAX,
-    Pace,
     StateError,
     Sweep,
+    SweepPace,
     SweptPartition,
     check_same,
     decode_sweep,
@@ -42,8 +49,8 @@ FAILURES_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What is to be swept: partitions with where to, and the same in words."""
+class SweepRequest:
+    """The partitions to sweep with their targets, and the same in words."""
 
     targets: Mapping[TopicPartition, DeleteTarget]
     view: ClusterView
@@ -55,49 +62,38 @@ class Wish:
 async def sweep(
     call: NetworkCall,
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="PATTERN…", help="topics: names, with * and ? for any characters")
+        list[str] | None, typer.Argument(metavar="PATTERN…", help="topic names, with the wildcards * and ?")
     ] = None,
     *,
     file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="offsets, as lowtide-delete-records takes them")
+        str | None, typer.Option("--file", metavar="FILE", help="offsets in the form of lowtide-delete-records")
     ] = None,
-    offset: Annotated[
-        str | None, typer.Option("--offset", metavar="OFFSET", help="the first offset that stays, or `end`")
-    ] = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="TIME", help="ISO 8601 with a time zone, or milliseconds")
-    ] = None,
-    committed_by: Annotated[
-        list[str] | None,
-        typer.Option("--committed-by", metavar="GROUP", help="what this group has consumed; of several, what all have"),
-    ] = None,
-    leader_only: Annotated[
-        bool, typer.Option("--leader-only", help="done as soon as the leaders have deleted (KIP-1343)")
-    ] = False,
+    target: TargetOptions,
+    leader_only: LeaderOnly = False,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.1, metavar="N", help="at most so many partitions a second")
+        float | None, typer.Option("--rate", min=0.1, metavar="N", help="partitions a second, at most")
     ] = None,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="FILE", help="keep in it what is done, and continue from it")
+        str | None, typer.Option("--state", metavar="FILE", help="keep the progress in a file, and resume from it")
     ] = None,
     report: Annotated[
-        str | None, typer.Option("--report", metavar="FILE", help="write what became of each partition, as JSON")
+        str | None, typer.Option("--report", metavar="FILE", help="write the outcome of each partition, as JSON")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would go, and delete nothing")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> ExitCode:
-    """Delete the beginning of many partitions: of topics by pattern, or of those in a file.
+    """Delete the oldest records of many partitions: of topics by pattern, or of the partitions in a file.
 
-    Offsets are looked up once, at the beginning. With --state a sweep that was stopped, or killed, continues with the
-    rest when the same command is given again, and tries again what failed. Left alone are topics that were created
-    again meanwhile, and with --committed-by partitions that a group has committed nothing for.
+    Offsets are looked up once, at the beginning. With --state, a sweep that was stopped or killed continues when the
+    same command is given again, and failed partitions are retried. Topics that were created again meanwhile are left
+    alone, and with --committed-by also partitions without a commit of a group.
     """
-    wanted = _wanted(topics or [], file, offset, before, committed_by or [])
+    wanted = _wanted(topics or [], file, target)
     found = None if state is None else _read_state(state)
     begun = SystemClock().monotonic_ms()
     if found is None:
         wish = await _wish(call, wanted, topics or [], leader_only=leader_only)
-        plan = await make_plan(call.client, wish.targets, wish.view, call.timeout_ms, with_bytes=dry_run)
+        plan = await make_plan(call.client, wish.targets, wish.view, with_bytes=dry_run)
         swept = _begun(plan, wish)
         if dry_run:
             return _rehearsed(call, plan)
@@ -105,7 +101,7 @@ async def sweep(
             confirm(f"Sweep {', '.join(topics or [file or ''])}: {wish.in_words}: {summary(plan)}?")
     else:
         swept = found
-        view = await view_of_topics(call.client, [], call.timeout_ms)
+        view = await call.client.call().view([])
         request = describe_request(topics or ["--file"], _words(wanted), leader_only=leader_only)
         try:
             check_same(swept, request, view.cluster_id, state or "")
@@ -113,27 +109,27 @@ async def sweep(
             raise misused(str(error)) from None
         swept.retry_failed()
         if not swept.pending():
-            remark(f"{state} is of a sweep that is done; nothing was left to do.")
+            remark(f"the sweep of {state} is done already: nothing to do.")
         if dry_run:
-            return _rest_told(call, swept)
+            return _show_rest(call, swept)
         if not yes and swept.pending():
             confirm(f"Continue with {plural(len(swept.pending()), 'partition')} of {len(swept.partitions):,}?")
-    _keep(report, _report(swept, 0))  # A place that can't be written to is reported before anything is deleted.
-    await _carry_out(call, swept, Pace(rate, begun), state, leader_only=leader_only)
+    _keep(report, _report(swept, 0))  # Fails before anything is deleted if the file can't be written.
+    await _carry_out(call, swept, SweepPace(rate, begun), state, leader_only=leader_only)
     return _reported(call, swept, report, SystemClock().monotonic_ms() - begun)
 
 
 def _wanted(
-    topics: list[str], file: str | None, offset: str | None, before: str | None, groups: list[str]
+    topics: list[str], file: str | None, target: TargetOptions
 ) -> DeleteTarget | Mapping[TopicPartition, DeleteTarget]:
-    """Where to, for all partitions, or for each of a file. Errors: CommandError."""
+    """Returns the target of all partitions, or of each partition in a file. Errors: CommandError."""
     if file is None:
         if not topics:
-            raise misused("nothing is named: give patterns of topics, or --file.")
-        return target_of(offset, before, groups)
-    if topics or offset or before or groups:
+            raise misused("give patterns of topics, or --file.")
+        return target_of(target.offset, target.before, target.committed_by or [])
+    if topics or target.offset or target.before or target.committed_by:
         raise misused(
-            "--file says partitions and offsets: it isn't possible with patterns, --offset, --before or --committed-by."
+            "--file contains the partitions and offsets: it excludes patterns, --offset, --before and --committed-by."
         )
     try:
         return dict(read_offset_file(file, OsFileSystem()))
@@ -142,7 +138,7 @@ def _wanted(
 
 
 def _words(wanted: DeleteTarget | Mapping[TopicPartition, DeleteTarget]) -> str:
-    """Where to; a file by a checksum of what it says, so that another one isn't taken for it."""
+    """Describes the target; a file by a checksum of its offsets, to recognize another file."""
     if not isinstance(wanted, Mapping):
         return in_words(wanted)
     return f"offsets of a file ({crc32c(repr(sorted(wanted.items())).encode()):08x})"
@@ -154,29 +150,27 @@ async def _wish(
     patterns: list[str],
     *,
     leader_only: bool,
-) -> Wish:
-    """Which partitions are meant now. Errors: CommandError."""
+) -> SweepRequest:
+    """Returns the partitions to sweep. Errors: CommandError."""
     words = _words(wanted)
     if isinstance(wanted, Mapping):
-        view = await view_of_topics(
-            call.client, list(dict.fromkeys(partition.topic for partition in wanted)), call.timeout_ms
-        )
-        return Wish(
+        view = await call.client.call().view(partition.topic for partition in wanted)
+        return SweepRequest(
             targets=wanted,
             view=view,
             request=describe_request(["--file"], words, leader_only=leader_only),
             in_words=words,
         )
-    view = await view_of_topics(call.client, None, call.timeout_ms)
+    view = await call.client.call().view(None)
     topics = matching_topics(patterns, view)
     targets = {TopicPartition(topic, number): wanted for topic in topics for number in view.topics[topic].partitions}
-    return Wish(
+    return SweepRequest(
         targets=targets, view=view, request=describe_request(patterns, words, leader_only=leader_only), in_words=words
     )
 
 
-def _begun(plan: Plan, wish: Wish) -> Sweep:
-    """A new sweep: what can't be looked up has failed already."""
+def _begun(plan: DeletePlan, wish: SweepRequest) -> Sweep:
+    """Begins a sweep; partitions whose target is in doubt have failed."""
     swept = Sweep(request=wish.request, cluster_id=wish.view.cluster_id, topic_ids=dict(plan.topic_ids))
     for each in plan.deletes:
         outcome = PENDING if each.reason is None else each.reason
@@ -185,13 +179,13 @@ def _begun(plan: Plan, wish: Wish) -> Sweep:
 
 
 def _read_state(path: str) -> Sweep | None:
-    """The sweep in a file, if it is there. Errors: CommandError."""
+    """Reads the sweep in a file, if it exists. Errors: CommandError."""
     files = OsFileSystem()
     try:
         if not files.exists(path):
             return None
         if files.file_size(path) > STATE_BYTES_MAX:
-            raise misused(f"{path} is larger than a state of a sweep can be.")
+            raise misused(f"{path} is too large for the state of a sweep.")
         return decode_sweep(files.read_bytes(path), path)
     except OSError as error:
         raise misused(f"{path} can't be read: {error.strerror}.") from None
@@ -200,18 +194,17 @@ def _read_state(path: str) -> Sweep | None:
 
 
 def _keep(path: str | None, content: bytes) -> None:
-    """Put a file in place, whole. Errors: CommandError: without its state a sweep does not continue."""
+    """Replaces a file atomically. Errors: CommandError."""
     if path is None:
         return
     try:
         OsFileSystem().replace_file(path, content)
     except OSError as error:
-        message = f"{path} can't be written: {error.strerror}."
-        raise CommandError(message) from error
+        raise CommandError(f"{path} can't be written: {error.strerror}.") from error
 
 
-async def _carry_out(call: NetworkCall, swept: Sweep, pace: Pace, state: str | None, *, leader_only: bool) -> None:
-    """Delete what is pending, chunk by chunk; the state is kept before the first and after each."""
+async def _carry_out(call: NetworkCall, swept: Sweep, pace: SweepPace, state: str | None, *, leader_only: bool) -> None:
+    """Deletes pending partitions in chunks, and writes the state before the first and after each chunk."""
     clock = SystemClock()
     _keep(state, swept.encode())
     pending = swept.pending()
@@ -221,37 +214,34 @@ async def _carry_out(call: NetworkCall, swept: Sweep, pace: Pace, state: str | N
                 some = pending[start : start + pace.chunk()]
                 await asyncio.sleep(pace.wait_ms(len(some), clock.monotonic_ms()) / 1000)
                 offsets = {partition: swept.partitions[partition].offset for partition in some}
-                swept.note(await _delete(call.client, offsets, swept, call.timeout_ms, leader_only=leader_only))
+                swept.note(await _delete(call.client, offsets, swept, leader_only=leader_only))
                 _keep(state, swept.encode())
                 shown.advance(len(some))
     except asyncio.CancelledError:  # Ctrl-C
-        going_on = "" if state is None else f"; the same command continues with the rest, by {state}"
-        remark(
-            f"interrupted: {swept.count(DONE):,} of {plural(len(swept.partitions), 'partition')} are known to be done{going_on}."
-        )
+        resume = "" if state is None else f"; the same command resumes from {state}"
+        total = plural(len(swept.partitions), "partition")
+        remark(f"interrupted: {swept.count(DONE):,} of {total} are known to be done{resume}.")
         raise
 
 
 async def _delete(
-    client: AdminClient, offsets: dict[TopicPartition, int], swept: Sweep, timeout_ms: int, *, leader_only: bool
+    client: AdminClient, offsets: dict[TopicPartition, int], swept: Sweep, *, leader_only: bool
 ) -> dict[TopicPartition, str | None]:
-    """What becomes of some partitions: None is done."""
+    """Deletes from some partitions; returns their errors, or None for done."""
     topic_ids = {
         topic: topic_id
         for topic in {each.topic for each in offsets}
         if (topic_id := swept.topic_ids.get(topic)) is not None
     }
-    results = await client.delete_records(
-        offsets, leader_only=leader_only, timeout=timeout_ms / 1000, topic_ids=topic_ids
-    )
+    results = await client.delete_records(offsets, leader_only=leader_only, topic_ids=topic_ids)
     return {
         partition: None if isinstance(result, DeletedRecords) else str(result).removeprefix(f"{partition}: ")
         for partition, result in results.items()
     }
 
 
-def _rehearsed(call: NetworkCall, plan: Plan) -> ExitCode:
-    """What would go."""
+def _rehearsed(call: NetworkCall, plan: DeletePlan) -> ExitCode:
+    """Shows the plan."""
     failed = [each for each in plan.deletes if each.reason is not None]
     topics: dict[str, list[int]] = {}
     for each in plan.deletes:
@@ -264,26 +254,19 @@ def _rehearsed(call: NetworkCall, plan: Plan) -> ExitCode:
             {"topic": topic, "partitions": sums[0], "records": sums[1], "left_alone": sums[2]}
             for topic, sums in topics.items()
         ]
-        print_json(
-            {
-                "dry_run": True,
-                "partitions": len(plan.deletes),
-                "records": plan.records,
-                "bytes_estimated": plan.bytes,
-                "topics": rows,
-            }
-        )
+        totals = {"partitions": len(plan.deletes), "records": plan.records, "bytes_estimated": plan.bytes}
+        print_json({"dry_run": True, **totals, "topics": rows})
     else:
         print_table(
             ("topic", "partitions", "records", "left alone"), [(topic, *sums) for topic, sums in topics.items()]
         )
         _print_failures({each.partition: each.reason or "" for each in failed})
-        print(f"{summary(plan)} would go. Nothing was deleted.")
+        print(f"{summary(plan)} would be deleted. Nothing was deleted.")
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-def _rest_told(call: NetworkCall, swept: Sweep) -> ExitCode:
-    """What is left of a sweep that was begun."""
+def _show_rest(call: NetworkCall, swept: Sweep) -> ExitCode:
+    """Shows the rest of a resumed sweep."""
     left = [swept.partitions[partition] for partition in swept.pending()]
     records = sum(each.records for each in left)
     if call.output is Output.JSON:
@@ -298,7 +281,7 @@ def _rest_told(call: NetworkCall, swept: Sweep) -> ExitCode:
 
 
 def _reported(call: NetworkCall, swept: Sweep, report: str | None, took_ms: int) -> ExitCode:
-    """Says what became of it; the exit code."""
+    """Shows the outcome; returns the exit code."""
     failures, value = swept.failures(), _summary(swept, took_ms)
     code = ExitCode.FAILED if failures else ExitCode.DONE
     try:
@@ -310,13 +293,14 @@ def _reported(call: NetworkCall, swept: Sweep, report: str | None, took_ms: int)
         print_json(value)
     else:
         _print_failures(failures)
-        done = f"{plural(value['records'], 'record')} of {plural(value['done'], 'partition')} deleted in {took_ms / 1000:.1f} s"
+        records, partitions = plural(value["records"], "record"), plural(value["done"], "partition")
+        done = f"{records} of {partitions} deleted in {took_ms / 1000:.1f} s"
         print(f"{done}; {len(failures):,} failed.")
     return code
 
 
 def _summary(swept: Sweep, took_ms: int) -> dict[str, Any]:
-    """The whole of it, for programs."""
+    """Returns the outcome for JSON."""
     return {
         "dry_run": False,
         "partitions": len(swept.partitions),
@@ -324,18 +308,15 @@ def _summary(swept: Sweep, took_ms: int) -> dict[str, Any]:
         "failed": len(swept.failures()),
         "records": sum(each.records for each in swept.partitions.values() if each.outcome == DONE),
         "took_ms": took_ms,
-        "failures": [
-            {"topic": key.topic, "partition": key.partition, "reason": why} for key, why in swept.failures().items()
-        ],
+        "failures": [{**key._asdict(), "reason": why} for key, why in swept.failures().items()],
     }
 
 
 def _report(swept: Sweep, took_ms: int) -> bytes:
-    """What became of each partition, as the file has it."""
+    """Returns the contents of the report."""
     rows = [
         {
-            "topic": key.topic,
-            "partition": key.partition,
+            **key._asdict(),
             "log_start_offset": each.log_start,
             "delete_to": each.offset,
             "outcome": each.outcome,
@@ -346,9 +327,9 @@ def _report(swept: Sweep, took_ms: int) -> bytes:
 
 
 def _print_failures(failures: Mapping[TopicPartition, str]) -> None:
-    """The first ones; all are in the report."""
+    """Prints the first failures; the report has all."""
     if failures:
-        rows = [(key.topic, key.partition, why) for key, why in list(failures.items())[:FAILURES_SHOWN]]
+        rows = [(*key, why) for key, why in list(failures.items())[:FAILURES_SHOWN]]
         print_table(("topic", "partition", "reason"), rows)
     if len(failures) > FAILURES_SHOWN:
         print(f"… and {len(failures) - FAILURES_SHOWN:,} more; --report has all.")

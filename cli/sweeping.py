@@ -1,13 +1,12 @@
-"""A sweep over many partitions: its state, which can be kept in a file and taken up again, and its pace.
+"""The state of a sweep over many partitions, which a file keeps, and its pace.
 
-Pure; time is passed in. The offsets are fixed when a sweep begins and are in its file with the topic ids, so that what
-is taken up later deletes what was planned then: nothing that came since, and nothing of a topic that was created again.
-A delete whose answer was never seen is sent again, to the same offset.
+Pure; time is passed in. The offsets and topic ids are fixed at the beginning and kept in the file. A resumed sweep
+therefore deletes what was planned: no later records, and nothing of a topic that was created again. A delete without an
+answer is sent again, with the same offset.
 
-The file is JSON: `version` 1, `request` (what was asked for, which must be the same when it is taken up), `cluster_id`,
-`topic_ids`, and
-`partitions`: lists of topic, partition, log start when it was planned (or null), offset, and `pending`, `done`, or why it failed.
-Migration: another layout gets another version; version 1 must then still be read.
+The file is JSON: `version` 1, `request` (which must be the same when the sweep is resumed), `cluster_id`, `topic_ids`,
+and `partitions`: lists of topic, partition, log start at planning (or null), offset, and `pending`, `done` or an error.
+Migration: another layout gets another version; version 1 must remain readable.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from lowtide.protocol.types import Offset, TopicId, TopicPartition, parse_topic_
 STATE_VERSION: Final = 1
 STATE_BYTES_MAX: Final = 256 << 20
 CHUNK: Final = 10_000
-"""Partitions in one call, at most: so many are done again if the sweep is killed."""
+"""Partitions in one call, at most; after a kill so many are sent again."""
 
 PENDING: Final = "pending"
 DONE: Final = "done"
 
 
 class StateError(ValueError):
-    """Why a file of state can't be used, in a sentence."""
+    """The state in a file is unusable; the text is a sentence."""
 
 
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,7 +42,7 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class SweptPartition:
-    """One partition: where it starts (if known), up to where it is deleted (exclusive), and what became of it."""
+    """A partition: its log start, if known, the offset to delete to (exclusive), and the outcome."""
 
     log_start: Offset | None
     offset: Offset
@@ -51,36 +50,36 @@ class SweptPartition:
 
     @property
     def records(self) -> int:
-        """Offsets that go, as far as is known."""
+        """How many offsets are deleted, as far as it is known."""
         return 0 if self.log_start is None else max(0, self.offset - self.log_start)
 
 
 @dataclass(slots=True, kw_only=True)
 class Sweep:
-    """All of it."""
+    """The state of a sweep."""
 
     request: str
-    """What was asked for, in words that are equal when the same is asked for again."""
+    """The request in words; the same request has the same words."""
     cluster_id: str | None
     topic_ids: dict[str, TopicId]
     partitions: dict[TopicPartition, SweptPartition] = field(default_factory=dict)
 
     def pending(self) -> list[TopicPartition]:
-        """What is still to be done, in its order. What failed is tried again by the next run."""
+        """Returns the partitions that are still to be deleted, in order."""
         return [partition for partition, each in self.partitions.items() if each.outcome == PENDING]
 
     def retry_failed(self) -> None:
-        """What failed is to be done again."""
+        """Makes failed partitions pending again."""
         for each in self.partitions.values():
             if each.outcome != DONE:
                 each.outcome = PENDING
 
     def count(self, outcome: str) -> int:
-        """Partitions with this outcome."""
+        """Returns how many partitions have an outcome."""
         return sum(each.outcome == outcome for each in self.partitions.values())
 
     def failures(self) -> dict[TopicPartition, str]:
-        """Why partitions failed."""
+        """Returns the errors of failed partitions."""
         return {
             partition: each.outcome
             for partition, each in self.partitions.items()
@@ -88,12 +87,12 @@ class Sweep:
         }
 
     def note(self, outcomes: Mapping[TopicPartition, str | None]) -> None:
-        """What became of partitions: None is done."""
+        """Notes the outcomes of partitions; None is done."""
         for partition, reason in outcomes.items():
             self.partitions[partition].outcome = DONE if reason is None else reason
 
     def encode(self) -> bytes:
-        """The bytes of its file."""
+        """Returns the contents of the file."""
         rows = [
             (key.topic, key.partition, each.log_start, each.offset, each.outcome)
             for key, each in self.partitions.items()
@@ -103,43 +102,40 @@ class Sweep:
 
 
 def decode_sweep(content: bytes, path: str) -> Sweep:
-    """The sweep in a file. Errors: StateError."""
+    """Reads the contents of a file. Errors: StateError."""
     try:
         stored = msgspec.json.decode(content, type=_Stored)
         ids = {topic: parse_topic_id(text) for topic, text in stored.topic_ids.items()}
     except ValueError as error:
-        message = f"{path} is no state of a sweep: {error}."
-        raise StateError(message) from None
+        raise StateError(f"{path} is not the state of a sweep: {error}.") from None
     if stored.version != STATE_VERSION:
-        message = f"{path} has version {stored.version}; only {STATE_VERSION} is known."
-        raise StateError(message)
+        raise StateError(f"{path} has version {stored.version}: only version {STATE_VERSION} is supported.")
     sweep = Sweep(request=stored.request, cluster_id=stored.cluster_id, topic_ids=ids)
     for topic, partition, log_start, offset, outcome in stored.partitions:
         key = TopicPartition(topic, partition)
         if key in sweep.partitions or partition < 0 or offset < 0 or not outcome:
-            message = f"{path} is no state of a sweep: {key} is there twice, or can't be."
-            raise StateError(message)
+            raise StateError(f"{path} is not the state of a sweep: {key} is invalid or repeated.")
         sweep.partitions[key] = SweptPartition(log_start, offset, outcome)
     return sweep
 
 
 def check_same(sweep: Sweep, request: str, cluster_id: str | None, path: str) -> None:
-    """Whether a sweep may be taken up by this call. Errors: StateError."""
+    """Errors: StateError if a request can't resume a sweep."""
     if sweep.request != request:
-        message = f"{path} is of another sweep ({sweep.request}): name another file, or remove it to start over."
-        raise StateError(message)
+        raise StateError(
+            f"{path} belongs to another sweep ({sweep.request}): give another file, or remove it to start over."
+        )
     if None not in (sweep.cluster_id, cluster_id) and sweep.cluster_id != cluster_id:
-        message = f"{path} is of cluster {sweep.cluster_id}, this is {cluster_id}."
-        raise StateError(message)
+        raise StateError(f"{path} belongs to cluster {sweep.cluster_id}: this is {cluster_id}.")
 
 
 def describe_request(patterns: Iterable[str], target: str, *, leader_only: bool) -> str:
-    """What was asked for, in words."""
+    """Describes a request in words."""
     return f"{', '.join(sorted(set(patterns)))}: {target}{', leader only' if leader_only else ''}"
 
 
-class Pace:
-    """Lets so many partitions through in a second, evenly; without a rate, all."""
+class SweepPace:
+    """Limits the partitions a second, evenly; without a rate there is no limit."""
 
     def __init__(self, rate: float | None, now_ms: int) -> None:
         """`rate` is partitions a second."""
@@ -148,11 +144,11 @@ class Pace:
         self._free_at_ms = float(now_ms)
 
     def chunk(self) -> int:
-        """How many go at once: what a quarter of a second lets through."""
+        """Returns how many partitions are sent at once: those of a quarter of a second."""
         return CHUNK if self._rate is None else max(1, min(CHUNK, int(self._rate / 4)))
 
     def wait_ms(self, count: int, now_ms: int) -> int:
-        """How long to wait before the next `count` may go, which are then taken as gone."""
+        """Returns how long to wait before the next `count` partitions, and counts them as sent."""
         if self._rate is None:
             return 0
         start = max(self._free_at_ms, now_ms)

@@ -1,7 +1,7 @@
-"""`lowtide tokens`: delegation tokens, by which programs log in for a time without a password of their own (KIP-48).
+"""`lowtide tokens`: delegation tokens, with which programs log in for a limited time (KIP-48).
 
-A token's password is printed once, by the command that creates it. The others name tokens by their ids, which are no
-secrets.
+Only the command that creates a token prints its password. The others identify tokens by their ids, which are not
+secret.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from lowtide.admin.delegation_tokens import DelegationToken
 from lowtide.cli.acls import principal_of
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.outcome import CommandError, ExitCode, misused
-from lowtide.cli.printing import Output, moment, print_json, print_table, printable
+from lowtide.cli.printing import Output, moment, print_json, printable
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Create, list, renew and end delegation tokens (KIP-48)."
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-TokenId = Annotated[str, typer.Argument(metavar="TOKEN", help="its id, as `lowtide tokens list` has it")]
+TokenId = Annotated[str, typer.Argument(metavar="TOKEN", help="its id, from `lowtide tokens list`")]
 
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AS_LONG_AS_ALLOWED: Final = -1
@@ -29,10 +27,10 @@ _AT_ONCE: Final = -1
 
 
 def duration_ms_of(text: str) -> int:
-    """`90s`, `30m`, `12h`, `7d`, in milliseconds. Errors: CommandError."""
+    """Reads `90s`, `30m`, `12h` or `7d` in milliseconds. Errors: CommandError."""
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
     if match is None:
-        raise misused(f"{text!r} is no duration: a whole number with s, m, h or d behind it, such as 12h.")
+        raise misused(f"{text!r} is not a duration: write a whole number and s, m, h or d, such as 12h.")
     return int(match[1]) * _UNITS[match[2]]
 
 
@@ -43,18 +41,18 @@ async def create(
     *,
     owner: Annotated[
         str | None,
-        typer.Option(
-            "--owner", metavar="USER", help="as whom clients log in by it; without it as the user that creates it"
-        ),
+        typer.Option("--owner", metavar="USER", help="the user as whom clients log in; default: you"),
     ] = None,
     renewer: Annotated[
         list[str] | None,
-        typer.Option("--renewer", metavar="USER", help="may renew and end it besides its owner; may be repeated"),
+        typer.Option(
+            "--renewer", metavar="USER", help="a user who may renew and expire it besides its owner; may be repeated"
+        ),
     ] = None,
     lifetime: Annotated[
         str | None,
         typer.Option(
-            "--lifetime", metavar="DURATION", help="how long it lasts at most, renewals included: 90s, 30m, 12h, 7d"
+            "--lifetime", metavar="DURATION", help="its longest lifetime, renewals included: 90s, 30m, 12h, 7d"
         ),
     ] = None,
 ) -> ExitCode:
@@ -63,7 +61,6 @@ async def create(
         owner=None if owner is None else principal_of(owner),
         renewers=[principal_of(each) for each in renewer or ()],
         lifetime_ms=_AS_LONG_AS_ALLOWED if lifetime is None else duration_ms_of(lifetime),
-        timeout=call.timeout_ms / 1000,
     )
     if call.output is Output.JSON:
         print_json({"token": {**_value(token), "password": token.password}})
@@ -80,27 +77,25 @@ async def list_tokens(
     call: NetworkCall,
     *,
     user: Annotated[
-        list[str] | None, typer.Option("--user", metavar="USER", help="that concern this user; may be repeated")
+        list[str] | None, typer.Option("--user", metavar="USER", help="only tokens of this user; may be repeated")
     ] = None,
 ) -> ExitCode:
     """List the tokens that you may see, without their passwords."""
     owners = None if user is None else [principal_of(each) for each in user]
-    tokens = await call.client.describe_delegation_tokens(owners, timeout=call.timeout_ms / 1000)
-    if call.output is Output.JSON:
-        print_json({"tokens": [_value(token) for token in tokens]})
-    else:
-        rows = [
-            (
-                token.token_id,
-                token.owner,
-                token.requester,
-                ", ".join(token.renewers),
-                moment(token.expires_ms),
-                moment(token.ends_ms),
-            )
-            for token in tokens
-        ]
-        print_table(("token", "owner", "requester", "renewers", "expires", "renewable until"), rows)
+    tokens = await call.client.describe_delegation_tokens(owners)
+    columns = ("token", "owner", "requester", "renewers", "expires", "renewable until")
+    rows = [
+        (
+            each.token_id,
+            each.owner,
+            each.requester,
+            ", ".join(each.renewers),
+            moment(each.expires_ms),
+            moment(each.ends_ms),
+        )
+        for each in tokens
+    ]
+    call.show({"tokens": [_value(each) for each in tokens]}, columns, rows)
     return ExitCode.DONE
 
 
@@ -112,15 +107,13 @@ async def renew(
     *,
     period: Annotated[
         str | None,
-        typer.Option(
-            "--for", metavar="DURATION", help="how long it shall last from now on; as long as allowed without it"
-        ),
+        typer.Option("--for", metavar="DURATION", help="how long it lasts from now on; default: as long as allowed"),
     ] = None,
 ) -> ExitCode:
-    """Have a token last longer, but never beyond its lifetime."""
+    """Extend a token, within its lifetime."""
     period_ms = _AS_LONG_AS_ALLOWED if period is None else duration_ms_of(period)
     found = await _found(call, token)
-    ends = await call.client.renew_delegation_token(found.hmac, period_ms=period_ms, timeout=call.timeout_ms / 1000)
+    ends = await call.client.renew_delegation_token(found.hmac, period_ms=period_ms)
     return _done(call, token, ends, "expires")
 
 
@@ -131,22 +124,22 @@ async def expire(
     token: TokenId,
     *,
     period: Annotated[
-        str | None, typer.Option("--in", metavar="DURATION", help="in how long it shall end; at once without it")
+        str | None, typer.Option("--in", metavar="DURATION", help="when it expires; default: at once")
     ] = None,
 ) -> ExitCode:
-    """End a token. Connections that logged in by it stay until it would have ended."""
+    """Expire a token. Connections that have logged in with it stay until its former end."""
     period_ms = _AT_ONCE if period is None else duration_ms_of(period)
     found = await _found(call, token)
-    ends = await call.client.expire_delegation_token(found.hmac, period_ms=period_ms, timeout=call.timeout_ms / 1000)
+    ends = await call.client.expire_delegation_token(found.hmac, period_ms=period_ms)
     return _done(call, token, ends, "removed" if period is None else "expires")
 
 
 async def _found(call: NetworkCall, token_id: str) -> DelegationToken:
-    """A token by its id, with its HMAC, which brokers want. Errors: CommandError, AdminError."""
-    for token in await call.client.describe_delegation_tokens(timeout=call.timeout_ms / 1000):
+    """Finds a token with its HMAC by its id. Errors: CommandError, AdminError."""
+    for token in await call.client.describe_delegation_tokens():
         if token.token_id == token_id:
             return token
-    raise CommandError(f"There is no token {token_id} that you may see.")
+    raise CommandError(f"there is no token {token_id} that you may see.")
 
 
 def _done(call: NetworkCall, token_id: str, expires_ms: int, what: str) -> ExitCode:

@@ -1,8 +1,7 @@
-"""`lowtide top`: brokers, disks, topics by rate, deletes that wait and groups by lag, live at a terminal.
+"""`lowtide top`: shows brokers, disks, topics by rate, pending deletes and groups by lag, live on a terminal.
 
-It asks the cluster once in an interval, all brokers side by side, and draws when the answers are there: a broker that
-is away holds up a round by no more than the time of one question. What only Lowtide's brokers tell is left out of
-another cluster's view.
+It asks all brokers concurrently in each interval, and draws when the answers have arrived. A broker that is away delays
+a round by the time of one request at most. Data that only Lowtide's brokers return are left out for other clusters.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from lowtide.runtime.process import read_some
 app = typer.Typer(add_completion=False)
 
 ROUND_S: Final = 5.0
-"""The longest time for a question of a round, where the interval is longer."""
+"""The longest time for a request of a round."""
 
 _ORDERS: Final = tuple(TopicOrder)
 
 
-class Keys:
-    """What the user has pressed, and what that has set."""
+class KeyState:
+    """The keys that the user has pressed, and their effects."""
 
     def __init__(self) -> None:
         self.order = TopicOrder.RATE
@@ -41,7 +40,7 @@ class Keys:
         self.quit = False
 
     def on_key(self, key: str) -> None:
-        """Take a key; others than those of the headline do nothing."""
+        """Handles a key; unknown keys do nothing."""
         if key in "qQ\x1b":
             self.quit = True
         elif key in "sS":
@@ -59,19 +58,20 @@ async def top(
     call: NetworkCall,
     *,
     interval: Annotated[
-        float, typer.Option("--interval", "-n", metavar="SECONDS", min=0.2, max=3600, help="between two looks")
+        float,
+        typer.Option("--interval", "-n", metavar="SECONDS", min=0.2, max=3600, help="the time between two samples"),
     ] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="print one view, with rates over one interval, and end")] = False,
+    once: Annotated[bool, typer.Option("--once", help="print one view, with rates over one interval")] = False,
 ) -> ExitCode:
-    """Show brokers, disks, topics by rate, deletes that wait and groups by lag, live.
+    """Show brokers, disks, topics by rate, pending deletes and groups by lag, live.
 
     Keys: s sorts, p pauses, q quits.
     """
-    patience_s = call.timeout_ms / 1000
+    patience_s = call.client.settings.default_api_timeout_ms / 1000
     if once or call.output is Output.JSON:
         return await _once(call, Sampler(call.client, SystemClock(), patience_s), interval)
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
-        raise misused("standard input and output are no terminal: --once prints one view.")
+        raise misused("standard input and output are not a terminal: --once prints one view.")
     return await _live(Sampler(call.client, SystemClock(), min(max(interval, 1.0), ROUND_S, patience_s)), interval)
 
 
@@ -83,7 +83,7 @@ async def _once(call: NetworkCall, sampler: Sampler, interval_s: float) -> ExitC
     if call.output is Output.JSON:
         print_json(as_value(sample, view))
     else:
-        from rich.console import Console  # noqa: PLC0415 - other commands do without
+        from rich.console import Console  # noqa: PLC0415 - slow
 
         width = None if sys.stdout.isatty() else 200
         found = tables(sample, view, TopicOrder.RATE)
@@ -92,16 +92,16 @@ async def _once(call: NetworkCall, sampler: Sampler, interval_s: float) -> ExitC
 
 
 async def _live(sampler: Sampler, interval_s: float) -> ExitCode:
-    from rich.console import Console  # noqa: PLC0415 - other commands do without
+    from rich.console import Console  # noqa: PLC0415 - slow
     from rich.live import Live  # noqa: PLC0415
 
-    console, keys = Console(highlight=False), Keys()
+    console, keys = Console(highlight=False), KeyState()
     before: Sample | None = None
     with _single_keys(keys), Live(console=console, screen=True, auto_refresh=False) as live:
         sample = await sampler.take()
         while not keys.quit:
             view = view_of(sample, before, keys.order)
-            headline = f"s sort  p {'go on' if keys.is_paused else 'pause'}  q quit   {_headline(sample, view)}"
+            headline = f"s sort  p {'resume' if keys.is_paused else 'pause'}  q quit   {_headline(sample, view)}"
             live.update(
                 screen(tables(sample, view, keys.order), headline, sample.silent, console.size.height), refresh=True
             )
@@ -124,8 +124,8 @@ def _headline(sample: Sample, view: View) -> str:
 
 
 @contextlib.contextmanager
-def _single_keys(keys: Keys) -> Iterator[None]:
-    """Have keys reach `keys` as they are pressed, without an echo, as long as this lasts."""
+def _single_keys(keys: KeyState) -> Iterator[None]:
+    """Passes keys to `keys` as they are pressed, without an echo."""
     import termios  # noqa: PLC0415 - not on every system
     import tty  # noqa: PLC0415
 
@@ -134,7 +134,7 @@ def _single_keys(keys: Keys) -> Iterator[None]:
     tty.setcbreak(descriptor)
 
     def on_readable() -> None:
-        # One read, past the buffer of the text: what is pressed next makes the descriptor readable again.
+        # Unbuffered: the next key makes the descriptor readable again.
         for key in (read_some(descriptor) or b"q").decode("ascii", "replace"):
             keys.on_key(key)
 

@@ -1,7 +1,7 @@
-"""What `lowtide top` knows of a cluster at a moment: asked of all brokers at once, within a bounded time.
+"""Samples of a cluster for `lowtide top`: asks all brokers concurrently, within a limited time.
 
-What does not answer in time keeps what it had before, and its name is among `silent`. Brokers that are not Lowtide's
-are asked for nothing of their own until `UNKNOWN_REST_S` later: such a request costs a connection.
+Data that do not arrive in time stay as they were, and `silent` names them. Brokers other than Lowtide's get Lowtide's
+requests only every `UNKNOWN_REST_S`, because each costs a connection.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 from lowtide.runtime.clock import Clock
 
 PARTITIONS_MAX: Final = 5_000
-"""Whose ends are asked for in a round; the topics of others have no rate."""
+"""How many partitions' ends are requested in a round; topics of further partitions have no rate."""
 
 GROUPS_MAX: Final = 500
 WAITING_MAX: Final = 50
-"""Deletes that wait, of each broker."""
+"""Pending deletes of each broker."""
 
 UNKNOWN_REST_S: Final = 60
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSample:
-    """A topic. `end` is the sum of its partitions' ends; None where one of them is not known."""
+    """A topic. `end` is the sum of its partitions' ends, or None if one is unknown."""
 
     partitions: int
     end: Offset | None
@@ -46,7 +46,7 @@ class TopicSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A moment of a cluster, by a monotonic clock."""
+    """The state of a cluster at a time of the monotonic clock."""
 
     at_ms: int
     cluster: ClusterDescription | None = None
@@ -56,22 +56,22 @@ class Sample:
     deletes: Mapping[BrokerId, DescribeDeletesResponse] = field(default_factory=dict)
     groups: Mapping[str, Sequence[Lag]] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
-    """What did not answer in this round, in words."""
+    """What did not answer in this round."""
 
     @property
     def has_lowtide(self) -> bool:
-        """Whether any broker tells what only Lowtide's do."""
+        """Whether any broker is Lowtide's."""
         return bool(self.health or self.deletes)
 
     @property
     def waiting(self) -> list[tuple[BrokerId, WaitingDelete]]:
-        """Deletes that wait, the oldest first, with their leaders."""
+        """Pending deletes with their leaders, the oldest first."""
         rows = [(broker_id, row) for broker_id, answer in self.deletes.items() for row in answer.waiting]
         return sorted(rows, key=lambda each: (each[1].asked_at_ms, each[0]))
 
     @property
     def topic_bytes(self) -> dict[str, int]:
-        """Of all replicas of each topic."""
+        """The bytes of all replicas of each topic."""
         sizes: dict[str, int] = {}
         for directories in self.log_dirs.values():
             for directory in directories.values():
@@ -84,16 +84,16 @@ class Sampler:
     """Takes samples of one cluster."""
 
     def __init__(self, client: AdminClient, clock: Clock, round_s: float) -> None:
-        """`round_s` bounds each question of a round; they are asked side by side, in two steps."""
+        """`round_s` limits each request of a round; they are sent concurrently, in two steps."""
         self._client = client
         self._clock = clock
         self._round_s = round_s
         self._last = Sample(at_ms=clock.monotonic_ms())
         self._asked_again_ms: dict[BrokerId, int] = {}
-        """Of brokers that are not Lowtide's, when they are asked again."""
+        """When brokers other than Lowtide's are asked again."""
 
     async def take(self) -> Sample:
-        """The next sample."""
+        """Takes the next sample."""
         client, last, silent = self._client, self._last, list[str]()
 
         async def or_before(what: str, question: Awaitable[T], before: T) -> T:
@@ -147,7 +147,7 @@ class Sampler:
     async def _groups(self) -> Mapping[str, Sequence[Lag]]:
         listed = await self._client.list_groups(timeout=self._round_s)
         kinds = {name: listed.groups[name].kind for name in sorted(listed.groups)[:GROUPS_MAX]}
-        lags, _ = await find_lags(self._client, kinds, round(self._round_s * 1000))
+        lags, _ = await find_lags(self._client, kinds, timeout=self._round_s)
         return lags
 
     async def _lowtide(
@@ -168,7 +168,7 @@ class Sampler:
 
     @staticmethod
     def _kept(found: Mapping[BrokerId, Any], before: Mapping[BrokerId, Any], silent: list[str]) -> dict[BrokerId, Any]:
-        """What was answered; in place of a broker that is away what it had answered before."""
+        """Returns the answers; for a broker that is away, its last one."""
         kept = {}
         for broker_id, answer in found.items():
             if not isinstance(answer, AdminError):

@@ -1,8 +1,8 @@
-"""What `lowtide top` shows of two samples: rows of each table, pure; and these as tables of a terminal, as many rows as fit."""
+"""The tables of `lowtide top`: rows from two samples (pure), and tables that fit the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 ROWS_LEAST: Final = 3
-"""Of each table, however low the terminal is."""
+"""The least number of rows of each table."""
 
 _LINES_BESIDES: Final = 3
-"""Lines of a table that are no rows: an empty one, its title, its columns."""
+"""Lines of a table besides its rows: an empty line, the title, the columns."""
 
 _SHARE: Final = 0.99
 
 
 class TopicOrder(Enum):
-    """By what topics are sorted."""
+    """The order of topics."""
 
     RATE = "records/s"
     BYTES = "bytes"
@@ -32,7 +32,7 @@ class TopicOrder(Enum):
 
 
 class TopicRow(NamedTuple):
-    """A topic; what is not known is None."""
+    """A topic; unknown values are None."""
 
     topic: str
     partitions: int
@@ -42,10 +42,7 @@ class TopicRow(NamedTuple):
 
 
 class BrokerRow(NamedTuple):
-    """A broker.
-
-    Times are milliseconds; `lag_ms` and `held_ms` are what 99 of 100 samples since the last sample stay below.
-    """
+    """A broker. `lag_ms` and `held_ms` are 99th percentiles since the last sample. Times are milliseconds."""
 
     broker: int
     address: str
@@ -58,7 +55,7 @@ class BrokerRow(NamedTuple):
 
 
 class DiskRow(NamedTuple):
-    """A log directory; `other` is what of its volume belongs to none of its logs and is not free."""
+    """A log directory. `other` is the used space of the volume outside of its logs."""
 
     broker: int
     path: str
@@ -68,8 +65,8 @@ class DiskRow(NamedTuple):
     free: int | None
 
 
-class GroupRow(NamedTuple):
-    """A group, with the records that it is behind in all of its partitions; None where an end is not known."""
+class GroupLagRow(NamedTuple):
+    """A group with its lag in all partitions, or None if an end is unknown."""
 
     group: str
     behind: int | None
@@ -77,8 +74,8 @@ class GroupRow(NamedTuple):
     worst: str
 
 
-class DeleteRow(NamedTuple):
-    """A delete that waits."""
+class PendingDeleteRow(NamedTuple):
+    """A pending delete."""
 
     partition: str
     offset: int
@@ -89,23 +86,23 @@ class DeleteRow(NamedTuple):
 
 
 class View(NamedTuple):
-    """All rows of a moment."""
+    """The rows of all tables."""
 
     brokers: list[BrokerRow]
     disks: list[DiskRow]
     topics: list[TopicRow]
-    deletes: list[DeleteRow]
-    groups: list[GroupRow]
+    deletes: list[PendingDeleteRow]
+    groups: list[GroupLagRow]
 
 
 def view_of(sample: Sample, before: Sample | None, order: TopicOrder) -> View:
-    """The rows of a sample; rates and latenesses since the one before."""
+    """Returns the rows of a sample; rates and percentiles are since the sample before."""
     return View(
         brokers=_brokers(sample, before),
         disks=_disks(sample),
         topics=_topics(sample, before, order),
         deletes=[
-            DeleteRow(
+            PendingDeleteRow(
                 partition=f"{row.topic}-{row.partition_index}",
                 offset=row.offset,
                 leader=leader,
@@ -123,7 +120,7 @@ def _waits_for(row: Any) -> str:
     if row.log_start_offset < row.offset:
         return "the leader's disk"
     followers = [f"broker {each.broker_id} (at {each.log_start_offset})" for each in row.followers]
-    return ", ".join(followers) or "the next look"
+    return ", ".join(followers) or "the next check"
 
 
 def _brokers(sample: Sample, before: Sample | None) -> list[BrokerRow]:
@@ -150,7 +147,7 @@ def _brokers(sample: Sample, before: Sample | None) -> list[BrokerRow]:
 
 
 def high_share(now: LagHistogram | None, before: LagHistogram | None) -> float | None:
-    """The bound below which 99 of 100 samples stay that came between two histograms; the largest sample where there is no bound."""
+    """Returns the 99th percentile between two histograms: a bucket's bound, or the largest sample."""
     if now is None or not now.count:
         return None
     counts = [each.count for each in now.buckets]
@@ -207,14 +204,14 @@ def _topics(sample: Sample, before: Sample | None, order: TopicOrder) -> list[To
     return sorted(rows, key=keys[order])
 
 
-def _groups(sample: Sample) -> list[GroupRow]:
+def _groups(sample: Sample) -> list[GroupLagRow]:
     rows = []
     for name, lags in sample.groups.items():
         known = [(each.records, each) for each in lags if each.records is not None]
         worst = max(known, key=lambda each: each[0], default=None)
         behind = sum(count for count, _ in known) if len(known) == len(lags) else None
         rows.append(
-            GroupRow(
+            GroupLagRow(
                 name, behind, len(lags), "" if worst is None or not worst[0] else f"{worst[1].partition}: {worst[0]:,}"
             )
         )
@@ -222,7 +219,7 @@ def _groups(sample: Sample) -> list[GroupRow]:
 
 
 def as_value(sample: Sample, view: View) -> dict[str, Any]:
-    """All of it for programs: what is not known is null."""
+    """Returns all rows for JSON; unknown values are null."""
     return {
         "cluster_id": None if sample.cluster is None else sample.cluster.cluster_id,
         "brokers": [row._asdict() for row in view.brokers],
@@ -234,9 +231,9 @@ def as_value(sample: Sample, view: View) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------ for a terminal
+# ------------------------------------------------------------------ tables
 class Titled(NamedTuple):
-    """A table: its title, its columns (those that end in a colon stand right), and the texts of its rows."""
+    """A table: its title, its columns (a colon at the end aligns one to the right), and the texts of its rows."""
 
     title: str
     columns: Sequence[str]
@@ -244,76 +241,26 @@ class Titled(NamedTuple):
 
 
 def tables(sample: Sample, view: View, order: TopicOrder) -> list[Titled]:
-    """The tables in their order; what only Lowtide's brokers tell is left out where there are none."""
+    """Returns the tables in order. Without a broker of Lowtide, columns and tables that need one are left out."""
     own = sample.has_lowtide
-    broker_columns = [
-        "broker",
-        "address",
-        *(["up:", "connections:", "lag p99:", "held p99:", "deletes wait:"] if own else []),
-    ]
-    brokers = [
-        [
-            f"{row.broker}{' *' if row.is_controller else ''}",
-            row.address,
-            *(
-                [
-                    _time(row.up_ms),
-                    _count(row.connections),
-                    _ms(row.lag_ms),
-                    _ms(row.held_ms),
-                    _count(row.waiting_deletes),
-                ]
-                if own
-                else []
-            ),
-        ]
-        for row in view.brokers
-    ]
-    disk_columns = ["broker", "log directory", "live:", *(["deleted, not freed:"] if own else []), "other:", "free:"]
-    disks = [
-        [
-            str(row.broker),
-            row.path,
-            _bytes(row.live),
-            *([_bytes(row.deleted)] if own else []),
-            _bytes(row.other),
-            _bytes(row.free),
-        ]
-        for row in view.disks
-    ]
-    topics = [
-        [
-            row.topic,
-            f"{row.partitions:,}",
-            "-" if row.records_a_second is None else f"{row.records_a_second:,.0f}",
-            _bytes(row.bytes),
-            row.remark,
-        ]
-        for row in view.topics
-    ]
+    brokers: dict[str, Callable[[Any], str]] = {
+        "broker": lambda row: f"{row.broker}{' *' if row.is_controller else ''}",
+        "address": lambda row: row.address,
+        **(_BROKER_COLUMNS if own else {}),
+    }
+    disks = {name: column for name, column in _DISK_COLUMNS.items() if own or name != "deleted, not freed:"}
     found = [
-        Titled("Brokers (* controller)", broker_columns, brokers),
-        Titled("Disks", disk_columns, disks),
-        Titled(f"Topics, by {order.value}", ["topic", "partitions:", "records/s:", "bytes:", ""], topics),
+        _titled("Brokers (* controller)", brokers, view.brokers),
+        _titled("Disks", disks, view.disks),
+        _titled(f"Topics, by {order.value}", _TOPIC_COLUMNS, view.topics),
     ]
     if own:
-        deletes = [
-            [
-                row.partition,
-                f"{row.offset:,}",
-                str(row.leader),
-                duration(row.waits_ms),
-                row.waits_for,
-                row.principal or "-",
-            ]
-            for row in view.deletes
-        ]
-        found.append(
-            Titled("Deletes that wait", ["partition", "to offset:", "leader:", "since:", "for", "of"], deletes)
-        )
-    groups = [[row.group, _count(row.behind), f"{row.partitions:,}", row.worst] for row in view.groups]
-    found.append(Titled("Groups, by lag", ["group", "behind:", "partitions:", "most behind"], groups))
-    return found
+        found.append(_titled("Pending deletes", _DELETE_COLUMNS, view.deletes))
+    return [*found, _titled("Groups, by lag", _GROUP_COLUMNS, view.groups)]
+
+
+def _titled(title: str, columns: Columns, rows: Iterable[Any]) -> Titled:
+    return Titled(title, list(columns), [[column(row) for column in columns.values()] for row in rows])
 
 
 def _count(number: int | None) -> str:
@@ -332,8 +279,48 @@ def _time(ms: int | None) -> str:
     return "-" if ms is None else duration(ms)
 
 
+Columns = Mapping[str, Callable[[Any], str]]
+
+_BROKER_COLUMNS: Final[Columns] = {
+    "up:": lambda row: _time(row.up_ms),
+    "connections:": lambda row: _count(row.connections),
+    "lag p99:": lambda row: _ms(row.lag_ms),
+    "held p99:": lambda row: _ms(row.held_ms),
+    "deletes wait:": lambda row: _count(row.waiting_deletes),
+}
+_DISK_COLUMNS: Final[Columns] = {
+    "broker": lambda row: str(row.broker),
+    "log directory": lambda row: row.path,
+    "live:": lambda row: _bytes(row.live),
+    "deleted, not freed:": lambda row: _bytes(row.deleted),
+    "other:": lambda row: _bytes(row.other),
+    "free:": lambda row: _bytes(row.free),
+}
+_TOPIC_COLUMNS: Final[Columns] = {
+    "topic": lambda row: row.topic,
+    "partitions:": lambda row: _count(row.partitions),
+    "records/s:": lambda row: "-" if row.records_a_second is None else f"{row.records_a_second:,.0f}",
+    "bytes:": lambda row: _bytes(row.bytes),
+    "": lambda row: row.remark,
+}
+_DELETE_COLUMNS: Final[Columns] = {
+    "partition": lambda row: row.partition,
+    "to offset:": lambda row: _count(row.offset),
+    "leader:": lambda row: str(row.leader),
+    "since:": lambda row: duration(row.waits_ms),
+    "for": lambda row: row.waits_for,
+    "of": lambda row: row.principal or "-",
+}
+_GROUP_COLUMNS: Final[Columns] = {
+    "group": lambda row: row.group,
+    "behind:": lambda row: _count(row.behind),
+    "partitions:": lambda row: _count(row.partitions),
+    "most behind": lambda row: row.worst,
+}
+
+
 def rows_of_each(counts: Sequence[int], height: int) -> list[int]:
-    """How many rows of each table are shown in `height` lines: all of small ones, and the large ones share what is left."""
+    """Returns how many rows of each table fit `height` lines: all of small tables; large ones share the rest."""
     room = max(height - _LINES_BESIDES * len(counts), ROWS_LEAST * len(counts))
     shown = [min(count, ROWS_LEAST) for count in counts]
     room -= sum(shown)
@@ -346,8 +333,8 @@ def rows_of_each(counts: Sequence[int], height: int) -> list[int]:
 
 
 def screen(found: Sequence[Titled], headline: str, silent: Sequence[str], height: int | None) -> RenderableType:
-    """The tables for a terminal of a height; all rows without one."""
-    from rich.console import Group  # noqa: PLC0415 - other commands do without
+    """Draws the tables for a terminal of a height; without a height, all rows."""
+    from rich.console import Group  # noqa: PLC0415 - slow
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

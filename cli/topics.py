@@ -1,8 +1,8 @@
-"""`lowtide topics`: list, describe, make, change and delete topics, and say what keeps their oldest segments."""
+"""`lowtide topics`: lists, describes, creates, changes and deletes topics, and explains their retention."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -11,17 +11,17 @@ from lowtide.admin.cluster_view import PartitionDescription, TopicDescription
 from lowtide.admin.configs import ConfigResource, ResourceType
 from lowtide.admin.errors import AdminError, code_name
 from lowtide.admin.topics import BROKERS_DEFAULT, CreatedTopic, NewTopic
-from lowtide.cli.call import NetworkCall, network
+from lowtide.cli.call import NetworkCall, Yes, network
 from lowtide.cli.cluster_questions import fitting
 from lowtide.cli.config_changes import SetOption, UnsetOption, ValidateOnlyOption, alter, assignments_of
 from lowtide.cli.confirmation import confirm
 from lowtide.cli.explain import explain
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, plural, print_json, print_table
-from lowtide.cli.results import error_value, report_each
+from lowtide.cli.results import error_values, errors_of, report_each
 from lowtide.protocol.types import topic_id_text
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, describe, create, change and delete topics.")
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 app.command("explain")(explain)
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC…")]
@@ -35,40 +35,32 @@ async def list_topics(
         list[str] | None, typer.Argument(metavar="PATTERN…", help="names, with * and ? for any characters")
     ] = None,
     *,
-    internal: Annotated[bool, typer.Option("--internal", help="those of coordinators, too")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="internal topics too")] = False,
 ) -> ExitCode:
     """List the topics, with their partitions and replicas."""
-    known = await call.client.list_topics(include_internal=internal, timeout=call.timeout_ms / 1000)
+    known = await call.client.list_topics(include_internal=internal)
     names = fitting(patterns or ["*"], known)
-    if call.output is Output.JSON:
-        print_json({"topics": [_value(known[name]) for name in names]})
-    else:
-        rows = [
-            (name, len(known[name].partitions), _replicas(known[name]), known[name].topic_id_text) for name in names
-        ]
-        print_table(("topic", "partitions", "replicas", "id"), rows)
+    topics = [known[name] for name in names]
+    rows = [(each.name, len(each.partitions), _replicas(each), each.topic_id_text) for each in topics]
+    call.show({"topics": [_value(each) for each in topics]}, ("topic", "partitions", "replicas", "id"), rows)
     return ExitCode.DONE
 
 
 @app.command()
 @network
 async def describe(call: NetworkCall, topics: Topics) -> ExitCode:
-    """Show the partitions of topics, their leaders and replicas, and what is configured for the topics."""
-    described = await call.client.describe_topics(topics, timeout=call.timeout_ms / 1000)
+    """Show topics: their partitions, leaders, replicas and configuration."""
+    described = await call.client.describe_topics(topics)
     found = {name: topic for name, topic in described.items() if isinstance(topic, TopicDescription)}
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
-    configs = await call.client.describe_configs(resources, timeout=call.timeout_ms / 1000)
+    configs = await call.client.describe_configs(resources)
     settings: dict[str, dict[str, str | None]] = {}
     for resource, entries in configs.items():
         if not isinstance(entries, AdminError):
             settings[resource.name] = {key: entry.value for key, entry in entries.items() if entry.source == 1}
     if call.output is Output.JSON:
-        print_json(
-            {
-                "topics": [_value(topic) | {"configs": settings.get(name)} for name, topic in found.items()],
-                "errors": _errors(described),
-            }
-        )
+        values = [_value(topic) | {"configs": settings.get(name)} for name, topic in found.items()]
+        print_json({"topics": values, "errors": error_values(errors_of(described))})
     else:
         for name, topic in found.items():
             print(f"{name}: {plural(len(topic.partitions), 'partition')}, id {topic.topic_id_text or 'not known'}")
@@ -77,11 +69,7 @@ async def describe(call: NetworkCall, topics: Topics) -> ExitCode:
             print_table(
                 ("partition", "leader", "epoch", "replicas", "in sync", "remark"), map(_row, topic.partitions.values())
             )
-    return report_each(
-        {name: each if isinstance(each, AdminError) else None for name, each in described.items()},
-        call.output,
-        quiet=True,
-    )
+    return report_each(errors_of(described), call.output, quiet=True)
 
 
 @app.command()
@@ -92,12 +80,17 @@ async def create(
     *,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, metavar="N", help="without it what the brokers are set to"),
+        typer.Option("--partitions", "-p", min=1, metavar="N", help="default: that of the brokers"),
     ] = None,
     replicas: Annotated[
         int | None,
         typer.Option(
-            "--replicas", "--replication-factor", "-r", min=1, metavar="N", help="of each partition; likewise"
+            "--replicas",
+            "--replication-factor",
+            "-r",
+            min=1,
+            metavar="N",
+            help="replicas of each partition; default: that of the brokers",
         ),
     ] = None,
     config: SetOption = None,
@@ -117,7 +110,7 @@ async def create(
         )
         for name in dict.fromkeys(topics)
     ]
-    made = await call.client.create_topics(wanted, validate_only=validate_only, timeout=call.timeout_ms / 1000)
+    made = await call.client.create_topics(wanted, validate_only=validate_only)
     outcomes = {name: _unless(each, "TOPIC_ALREADY_EXISTS" if if_not_exists else None) for name, each in made.items()}
     said = {name: _created(each) for name, each in made.items() if isinstance(each, CreatedTopic)}
     return report_each(outcomes, call.output, done="could be created" if validate_only else "created", more=said)
@@ -128,16 +121,12 @@ async def create(
 async def partitions(
     call: NetworkCall,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    count: Annotated[
-        int, typer.Argument(metavar="COUNT", min=1, help="how many it is to have; they can't become fewer")
-    ],
+    count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="the new number of partitions; it can't fall")],
     *,
     validate_only: ValidateOnlyOption = False,
 ) -> ExitCode:
-    """Give a topic more partitions. Keys are spread over all of them from then on."""
-    outcomes = await call.client.create_partitions(
-        {topic: count}, validate_only=validate_only, timeout=call.timeout_ms / 1000
-    )
+    """Add partitions to a topic. From then on, keys are distributed over all of them."""
+    outcomes = await call.client.create_partitions({topic: count}, validate_only=validate_only)
     return report_each(
         outcomes, call.output, done=f"{'could have' if validate_only else 'has'} {plural(count, 'partition')}"
     )
@@ -153,7 +142,7 @@ async def alter_topics(
     unset: UnsetOption = None,
     validate_only: ValidateOnlyOption = False,
 ) -> ExitCode:
-    """Change what is set for topics; `lowtide configs` does it for brokers and groups, too."""
+    """Change the configuration of topics; `lowtide configs` does it for brokers and groups too."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
     return await alter(call, resources, settings or [], unset or [], validate_only=validate_only)
 
@@ -164,19 +153,21 @@ async def delete(
     call: NetworkCall,
     topics: Topics,
     *,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="topics that aren't there are no failure")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="a topic that does not exist is not a failure")
+    ] = False,
+    yes: Yes = False,
 ) -> ExitCode:
     """Delete topics with all their records."""
     if not yes:
         confirm(f"Delete {plural(len(topics), 'topic')} with all records: {', '.join(topics)}?", rehearsal="")
-    outcomes = await call.client.delete_topics(topics, timeout=call.timeout_ms / 1000)
+    outcomes = await call.client.delete_topics(topics)
     passed = "UNKNOWN_TOPIC_OR_PARTITION" if if_exists else None
     return report_each({name: _unless(each, passed) for name, each in outcomes.items()}, call.output, done="deleted")
 
 
 def _unless(outcome: object, passed: str | None) -> AdminError | None:
-    """The error of an outcome, but for one that is none here."""
+    """Returns the error of an outcome, except for the `passed` one."""
     if not isinstance(outcome, AdminError) or (passed is not None and getattr(outcome, "name", None) == passed):
         return None
     return outcome
@@ -188,12 +179,8 @@ def _created(topic: CreatedTopic) -> dict[str, Any]:
     return {"id": topic_id} | {key: None if count < 0 else count for key, count in counts.items()}
 
 
-def _errors(described: Mapping[str, TopicDescription | AdminError]) -> dict[str, dict[str, Any]]:
-    return {name: error_value(each) for name, each in described.items() if isinstance(each, AdminError)}
-
-
 def _replicas(topic: TopicDescription) -> str:
-    """How many replicas partitions have: one number, or the smallest and the largest."""
+    """Formats the numbers of replicas: one number, or the smallest and the largest."""
     counts = sorted({len(partition.replicas) for partition in topic.partitions.values()})
     return "-" if not counts else str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
@@ -221,7 +208,7 @@ def _value(topic: TopicDescription) -> dict[str, Any]:
 def _row(each: PartitionDescription) -> tuple[object, ...]:
     remarks = []
     if each.leader is None:
-        remarks.append("no broker leads it")
+        remarks.append("no leader")
     if len(each.isr) < len(each.replicas):
         remarks.append(f"{plural(len(each.replicas) - len(each.isr), 'replica')} behind")
     if each.offline:

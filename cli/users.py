@@ -1,7 +1,7 @@
-"""`lowtide users`: who may log in by SCRAM.
+"""`lowtide users`: lists, adds and removes users that log in by SCRAM.
 
-On a running cluster, or on the metadata of brokers that are stopped or were never started. A password comes from a
-prompt, from standard input or from a file, never from the command line, which everybody on the machine can read.
+It works on a running cluster, or on the metadata of brokers that are stopped or were never started. A password comes
+from a prompt, from standard input or from a file, never from the command line, which all users of the machine can read.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import getpass
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -18,10 +19,10 @@ import typer
 from lowtide.admin.users import ScramUpsertion
 from lowtide.broker.config.sources import BOOTSTRAP_SERVER, COMMAND_CONFIG
 from lowtide.broker.lifecycle.first_users import UserRefusedError, change_user, new_credential, new_salt, scram_users
-from lowtide.cli.call import TIMEOUT_S, Call, NetworkCall, client_settings, connected, local, network_error
-from lowtide.cli.metadata_stores import Ca, Cert, Key, LogDirs, Metadata, Place, open_store, run_on_store, store_file
+from lowtide.cli.call import Call, NetworkCall, client_settings, connected, local, network_error
+from lowtide.cli.metadata_stores import LogDirs, StoreOptions, open_store, run_on_store, store_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
-from lowtide.cli.printing import Output, print_json, print_table
+from lowtide.cli.printing import Output, print_json
 from lowtide.metadata.store import MetadataStore
 from lowtide.protocol.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, ScramMechanism
 from lowtide.replication.scram_changes import ScramChange
@@ -31,7 +32,7 @@ from lowtide.runtime.random import system_random
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Add, list and remove users that log in by SCRAM.")
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 Row = tuple[str, str, int]
 T = TypeVar("T")
@@ -39,21 +40,42 @@ T = TypeVar("T")
 Mechanism = Annotated[
     str, typer.Option("--mechanism", metavar="MECHANISM", help=f"one of {', '.join(SCRAM_MECHANISMS)}")
 ]
-Server = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap-server", "-b", metavar="HOST:PORT,…", envvar=BOOTSTRAP_SERVER, help="brokers of a running cluster"
-    ),
-]
-Config = Annotated[
-    str | None,
-    typer.Option(
-        "--command-config", metavar="FILE", envvar=COMMAND_CONFIG, help="client properties: how to log in there"
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserStore(StoreOptions):
+    """Where the users are: on a running cluster, or in the metadata of stopped brokers."""
+
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            "-b",
+            metavar="HOST:PORT,…",
+            envvar=BOOTSTRAP_SERVER,
+            help="brokers of a running cluster",
+        ),
+    ] = None
+    command_config: Annotated[
+        str | None,
+        typer.Option("--command-config", metavar="FILE", envvar=COMMAND_CONFIG, help="client settings for the cluster"),
+    ] = None
+    log_dirs: LogDirs = None
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the brokers are stopped."""
+        return bool(self.log_dirs) or self.metadata is not None
+
+    @property
+    def first_log_dir(self) -> str | None:
+        """The first log directory of the broker, if one is given."""
+        return self.log_dirs[0].split(",")[0] if self.log_dirs else None
+
+
 User = Annotated[str, typer.Argument(metavar="NAME")]
 PASSWORD_CHARACTERS_MAX: Final = 1024
-"""Of a password in a file."""
+"""The longest password in a file."""
 
 DEFAULT_MECHANISM: Final = ScramMechanism.SHA_512.text
 
@@ -66,32 +88,24 @@ def add(
     *,
     mechanism: Mechanism = DEFAULT_MECHANISM,
     iterations: Annotated[int, typer.Option("--iterations", min=ITERATIONS_MIN, max=ITERATIONS_MAX)] = ITERATIONS_MIN,
-    bootstrap_server: Server = None,
-    command_config: Config = None,
-    log_dirs: LogDirs = None,
-    metadata: Metadata = None,
-    metadata_ca: Ca = None,
-    metadata_cert: Cert = None,
-    metadata_key: Key = None,
+    store: UserStore,
     password_file: Annotated[
         str | None, typer.Option("--password-file", metavar="FILE", help="the password is its first line")
     ] = None,
 ) -> ExitCode:
-    """Add a user, or give it another password. The password is asked for, or read from a file or from standard input.
+    """Add a user, or change its password. The command reads the password from a prompt, a file or standard input.
 
-    With --log-dirs or --metadata the change is made in the metadata of brokers that are stopped, or before the first
-    start.
+    With --log-dirs or --metadata it changes the metadata of brokers that are stopped or were never started.
     """
     wanted = _mechanism(mechanism)
-    place = Place(metadata, metadata_ca, metadata_cert, metadata_key)
     password = _password(name) if password_file is None else _password_in(password_file)
-    if _is_offline(place, log_dirs):
-        _change_store(place, log_dirs, new_credential(name, wanted, password, system_random(), iterations))
+    if store.is_offline:
+        _change_store(store, new_credential(name, wanted, password, system_random(), iterations))
     else:
         change = ScramUpsertion(
             mechanism=wanted, password=password, salt=new_salt(system_random()), iterations=iterations
         )
-        _change_cluster(call, bootstrap_server, command_config, name, change)
+        _change_cluster(call, store, name, change)
     return _done(call, name, wanted, "added")
 
 
@@ -102,21 +116,14 @@ def remove(
     name: User,
     *,
     mechanism: Mechanism = DEFAULT_MECHANISM,
-    bootstrap_server: Server = None,
-    command_config: Config = None,
-    log_dirs: LogDirs = None,
-    metadata: Metadata = None,
-    metadata_ca: Ca = None,
-    metadata_cert: Cert = None,
-    metadata_key: Key = None,
+    store: UserStore,
 ) -> ExitCode:
-    """Remove the credential of a user for a mechanism. Connections that are open stay."""
+    """Remove the credential of a user for a mechanism. Open connections stay."""
     wanted = _mechanism(mechanism)
-    place = Place(metadata, metadata_ca, metadata_cert, metadata_key)
-    if _is_offline(place, log_dirs):
-        _change_store(place, log_dirs, ScramChange(name, wanted))
+    if store.is_offline:
+        _change_store(store, ScramChange(name, wanted))
     else:
-        _change_cluster(call, bootstrap_server, command_config, name, wanted)
+        _change_cluster(call, store, name, wanted)
     return _done(call, name, wanted, "removed")
 
 
@@ -125,24 +132,12 @@ def remove(
 def list_users(
     call: Call,
     *,
-    bootstrap_server: Server = None,
-    command_config: Config = None,
-    log_dirs: LogDirs = None,
-    metadata: Metadata = None,
-    metadata_ca: Ca = None,
-    metadata_cert: Cert = None,
-    metadata_key: Key = None,
+    store: UserStore,
 ) -> ExitCode:
     """List the users and their mechanisms."""
-    place = Place(metadata, metadata_ca, metadata_cert, metadata_key)
-    if _is_offline(place, log_dirs):
-        rows = run_on_store(_with_store(place, log_dirs, _listed))
-    else:
-        rows = _cluster_rows(call, bootstrap_server, command_config)
-    if call.output is Output.JSON:
-        print_json({"users": [dict(zip(("user", "mechanism", "iterations"), row, strict=True)) for row in rows]})
-    else:
-        print_table(("user", "mechanism", "iterations"), rows)
+    rows = run_on_store(_with_store(store, _listed)) if store.is_offline else _cluster_rows(call, store)
+    columns = ("user", "mechanism", "iterations")
+    call.show({"users": [dict(zip(columns, row, strict=True)) for row in rows]}, columns, rows)
     return ExitCode.DONE
 
 
@@ -153,13 +148,13 @@ def _mechanism(text: str) -> ScramMechanism:
         return found
     if text.upper() == "PLAIN":
         raise misused(
-            "The users of PLAIN are in a broker's configuration: listener.name.<listener>.plain.sasl.jaas.config."
+            "users of PLAIN are in the configuration of brokers: listener.name.<listener>.plain.sasl.jaas.config."
         )
-    raise misused(f"--mechanism {text} is not possible: allowed are {', '.join(SCRAM_MECHANISMS)}.")
+    raise misused(f"--mechanism {text} is invalid: it must be one of {', '.join(SCRAM_MECHANISMS)}.")
 
 
 def _password(name: str) -> str:
-    """From the terminal, or the first line of standard input. Errors: CommandError."""
+    """Reads a password from the terminal, or from the first line of standard input. Errors: CommandError."""
     if sys.stdin is not None and sys.stdin.isatty():
         password = getpass.getpass(f"Password of {name}: ")
         if getpass.getpass("Once more: ") != password:
@@ -172,17 +167,17 @@ def _password(name: str) -> str:
 
 
 def _password_in(path: str) -> str:
-    """The first line of a file, which isn't shown. Errors: CommandError."""
+    """Reads a password from the first line of a file. Errors: CommandError."""
     try:
         with Path(path).open(encoding="utf-8") as file:
             password = file.readline(PASSWORD_CHARACTERS_MAX + 2).rstrip("\r\n")
     except OSError as error:
         raise misused(f"--password-file {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise misused(f"--password-file {path} is not a text in UTF-8.") from error
+        raise misused(f"--password-file {path} is not UTF-8 text.") from error
     if not 0 < len(password) <= PASSWORD_CHARACTERS_MAX:
         raise misused(
-            f"--password-file {path}: the password is the first line, of 1 to {PASSWORD_CHARACTERS_MAX} characters."
+            f"--password-file {path}: the first line must be a password of 1 to {PASSWORD_CHARACTERS_MAX} characters."
         )
     return password
 
@@ -195,17 +190,9 @@ def _done(call: Call, name: str, mechanism: ScramMechanism, what: str) -> ExitCo
     return ExitCode.DONE
 
 
-# ------------------------------------------------------------------ brokers that are stopped
-def _is_offline(place: Place, log_dirs: list[str] | None) -> bool:
-    return bool(log_dirs) or place.metadata is not None
-
-
-async def _with_store(
-    place: Place, log_dirs: list[str] | None, work: Callable[[MetadataStore, bytes], Awaitable[list[Row]]]
-) -> list[Row]:
-    store, prefix = await open_store(
-        place, store_file(place, log_dirs[0].split(",")[0] if log_dirs else None, several=False)
-    )
+# ------------------------------------------------------------------ stopped brokers
+async def _with_store(options: UserStore, work: Callable[[MetadataStore, bytes], Awaitable[list[Row]]]) -> list[Row]:
+    store, prefix = await open_store(options, store_file(options, options.first_log_dir, several=False))
     try:
         return await work(store, prefix)
     finally:
@@ -221,11 +208,11 @@ async def _listed(store: MetadataStore, prefix: bytes) -> list[Row]:
     )
 
 
-def _change_store(place: Place, log_dirs: list[str] | None, change: ScramChange) -> None:
-    """The log directory of a broker that was never started is created, as the broker does. Errors: CommandError."""
-    if log_dirs and place.metadata is None:
+def _change_store(options: UserStore, change: ScramChange) -> None:
+    """Changes a user in a store. Creates the log directory of a broker that was never started. Errors: CommandError."""
+    if options.first_log_dir is not None and options.metadata is None:
         try:
-            OsFileSystem().make_directories(log_dirs[0].split(",")[0])
+            OsFileSystem().make_directories(options.first_log_dir)
         except OSError as error:
             raise CommandError(f"{error.filename}: {error.strerror}.") from error
 
@@ -236,11 +223,11 @@ def _change_store(place: Place, log_dirs: list[str] | None, change: ScramChange)
             raise CommandError(f"{change.user}: {error}.") from error
         return []
 
-    run_on_store(_with_store(place, log_dirs, work))
+    run_on_store(_with_store(options, work))
 
 
 # ------------------------------------------------------------------ a running cluster
-def _on_cluster(call: Call, server: Server, config: Config, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+def _on_cluster(call: Call, options: UserStore, work: Callable[[AdminClient], Awaitable[T]]) -> T:
     """Errors: CommandError."""
     found: list[T] = []
 
@@ -248,22 +235,20 @@ def _on_cluster(call: Call, server: Server, config: Config, work: Callable[[Admi
         found.append(await work(asked.client))
         return ExitCode.DONE
 
-    asyncio.run(connected(client_settings(server, config), TIMEOUT_S, call.output, ask))
+    settings = client_settings(options.bootstrap_server, options.command_config)
+    asyncio.run(connected(settings, call.output, ask))
     return found[0]
 
 
-def _change_cluster(
-    call: Call, server: Server, config: Config, name: str, change: ScramUpsertion | ScramMechanism
-) -> None:
+def _change_cluster(call: Call, options: UserStore, name: str, change: ScramUpsertion | ScramMechanism) -> None:
     """Errors: CommandError."""
-    outcomes = _on_cluster(call, server, config, lambda client: client.alter_scram_users({name: change}))
-    error = outcomes[name]
+    error = _on_cluster(call, options, lambda client: client.alter_scram_users({name: change}))[name]
     if error is not None:
         raise network_error(error)
 
 
-def _cluster_rows(call: Call, server: Server, config: Config) -> list[Row]:
+def _cluster_rows(call: Call, options: UserStore) -> list[Row]:
     """Errors: CommandError."""
-    users = _on_cluster(call, server, config, lambda client: client.describe_scram_users())
+    users = _on_cluster(call, options, lambda client: client.describe_scram_users())
     found = ((user, each) for user, each in users.items() if isinstance(each, dict))
     return sorted((user, mechanism.text, iterations) for user, each in found for mechanism, iterations in each.items())

@@ -1,7 +1,6 @@
-"""The console: a site that shows a cluster to a person, over the client `lowtide.admin` alone.
+"""The web console: a site that shows a cluster, using only the client `lowtide.admin`.
 
-Guards: nothing is changed by a GET, by another site's page or without `write`; a visitor sees and does what the cluster
-lets the user do as whom the visitor logged in; nothing that comes from a cluster is markup; every wait, list and read
-is bounded. Sees `admin`,
-`protocol` and `runtime`. Begin with `site`, then `views` and `sessions`.
+Guards: a GET, a page of another site, or a console without `write` changes nothing. Visitors see and do what the
+cluster allows the user as whom they logged in. Data from a cluster are never markup. All waits, lists and reads are
+limited. Sees `admin`, `protocol` and `runtime`. Begin with `site`, then `views` and `sessions`.
 """

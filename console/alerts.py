@@ -1,7 +1,4 @@
-"""The alerts that would fire now: pure, from what the cluster says of itself.
-
-They are those that operators of Kafka have everywhere.
-"""
+"""The alerts that fire now, as operators of Kafka commonly have them. Pure, from descriptions of the cluster."""
 
 from __future__ import annotations
 
@@ -19,41 +16,41 @@ if TYPE_CHECKING:
 CRITICAL: Final = "critical"
 WARNING: Final = "warning"
 NAMED: Final = 5
-"""Partitions that an alert names; of the others it has the number."""
+"""How many partitions an alert names; the others are counted."""
 
 FULL_SHARE: Final = 0.9
-"""Of a volume: more than that in use is a warning."""
+"""The share of a volume above which its use is a warning."""
 
 ROOM_MIN_BYTES: Final = 1 << 20
-"""Less usable space is none, as brokers count."""
+"""A directory with less usable space is full, as for brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What is known."""
+class AlertFacts:
+    """The descriptions of the cluster."""
 
     cluster: ClusterDescription
     topics: Mapping[str, TopicDescription]
     directories: Mapping[int, Mapping[str, LogDir] | AdminError]
     minima: Mapping[str, int]
-    """`min.insync.replicas`, of topics that `lacks_replicas`, as far as it is known."""
+    """`min.insync.replicas` of topics with replicas out of sync, as far as it is known."""
 
 
 class Alert(NamedTuple):
-    """One of them, with what to do."""
+    """An alert."""
 
     severity: str
     name: str
     sentence: str
 
 
-def alerts(found: Found) -> list[Alert]:
-    """All, the critical ones first."""
+def alerts(found: AlertFacts) -> list[Alert]:
+    """Returns all alerts, the critical ones first."""
     fired = [*_partitions(found), *_brokers(found), *_directories(found)]
     return sorted(fired, key=lambda alert: alert.severity != CRITICAL)
 
 
-def _partitions(found: Found) -> list[Alert]:
+def _partitions(found: AlertFacts) -> list[Alert]:
     rows = [
         (f"{name}-{number}", row)
         for name, topic in sorted(found.topics.items())
@@ -62,9 +59,7 @@ def _partitions(found: Found) -> list[Alert]:
     fired = []
     offline = [name for name, row in rows if row.leader is None]
     if offline:
-        fired.append(
-            Alert(CRITICAL, "Offline partitions", f"No leader, so neither reads nor writes: {_named(offline)}.")
-        )
+        fired.append(Alert(CRITICAL, "Offline partitions", f"No leader, so no reads and writes: {_named(offline)}."))
     refusing = [
         f"{name}-{number}"
         for name, least in sorted(found.minima.items())
@@ -72,18 +67,18 @@ def _partitions(found: Found) -> list[Alert]:
         if row.leader is not None and len(row.isr) < least
     ]
     if refusing:
-        reason = "Fewer replicas in sync than min.insync.replicas, so producers with acks=all are refused"
+        reason = "Fewer in-sync replicas than min.insync.replicas, so producers with acks=all are refused"
         fired.append(Alert(CRITICAL, "Under min.insync.replicas", f"{reason}: {_named(refusing)}."))
     behind = [name for name, row in rows if row.leader is not None and _lacks_replicas(row)]
     if behind:
         fired.append(
-            Alert(WARNING, "Under-replicated partitions", f"Fewer replicas in sync than assigned: {_named(behind)}.")
+            Alert(WARNING, "Under-replicated partitions", f"Fewer in-sync replicas than assigned: {_named(behind)}.")
         )
     return fired
 
 
 def lacks_replicas(topic: TopicDescription) -> bool:
-    """Whether any of its partitions has a replica that isn't in sync."""
+    """Returns whether any partition has a replica out of sync."""
     return any(map(_lacks_replicas, topic.partitions.values()))
 
 
@@ -91,19 +86,19 @@ def _lacks_replicas(row: PartitionDescription) -> bool:
     return len(row.isr) < len(row.replicas)
 
 
-def _brokers(found: Found) -> list[Alert]:
+def _brokers(found: AlertFacts) -> list[Alert]:
     fired = []
     if found.cluster.controller_id is None:
         fired.append(
-            Alert(CRITICAL, "No controller", "No broker is the controller: nothing that changes the cluster is done.")
+            Alert(CRITICAL, "No controller", "No broker is the controller: no changes of the cluster are possible.")
         )
     fenced = [str(broker.broker_id) for broker in found.cluster.brokers if broker.is_fenced]
     if fenced:
-        fired.append(Alert(CRITICAL, "Fenced brokers", f"Registered, but not live: {', '.join(fenced)}."))
+        fired.append(Alert(CRITICAL, "Fenced brokers", f"Registered but not live: {', '.join(fenced)}."))
     return fired
 
 
-def _directories(found: Found) -> list[Alert]:
+def _directories(found: AlertFacts) -> list[Alert]:
     fired = []
     for broker_id, directories in sorted(found.directories.items()):
         if isinstance(directories, AdminError):
@@ -113,7 +108,7 @@ def _directories(found: Found) -> list[Alert]:
             if each.error is not None:
                 fired.append(Alert(CRITICAL, "Offline log directory", f"{where} can't be used: {each.error}."))
             elif 0 <= each.usable_bytes < ROOM_MIN_BYTES:
-                fired.append(Alert(CRITICAL, "Full log directory", f"{where} has no room: appends are refused."))
+                fired.append(Alert(CRITICAL, "Full log directory", f"{where} is full: appends are refused."))
             elif each.total_bytes > 0 and 0 <= each.usable_bytes < (1 - FULL_SHARE) * each.total_bytes:
                 share = 100 - 100 * each.usable_bytes // each.total_bytes
                 fired.append(Alert(WARNING, "Log directory fills", f"The volume of {where} is {share} % in use."))

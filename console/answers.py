@@ -1,6 +1,6 @@
-"""What goes to the page: values as JSON, and errors as a status and a sentence.
+"""Answers to the page: values as JSON, errors as a status and a sentence.
 
-A number that JavaScript would round (2**53 and more) goes as a text: an offset must not become another one on its way.
+Numbers that JavaScript would round (2**53 and more) are sent as strings, so that offsets stay exact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lowtide.admin.errors import (
 from lowtide.protocol.errors import ErrorCode
 
 EXACT_MAX: Final = 2**53 - 1
-"""The largest integer that JavaScript's numbers have without rounding."""
+"""The largest integer that JavaScript does not round."""
 
 _DENIED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
@@ -32,7 +32,7 @@ _MISSING: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GRO
 
 
 class RefusedError(Exception):
-    """A request that is answered with a status and a sentence."""
+    """A request that gets a status and a sentence."""
 
     def __init__(self, status: HTTPStatus, sentence: str) -> None:
         super().__init__(sentence)
@@ -41,17 +41,17 @@ class RefusedError(Exception):
 
 
 def bad(sentence: str) -> RefusedError:
-    """A request that can't be meant."""
+    """Returns the error for an invalid request."""
     return RefusedError(HTTPStatus.BAD_REQUEST, sentence)
 
 
 def encoded(value: Any) -> bytes:
-    """As JSON."""
+    """Encodes a value as JSON."""
     return msgspec.json.encode(exact(value))
 
 
 def exact(value: Any) -> Any:
-    """The value, with large integers as texts."""
+    """Returns the value with large integers as strings."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -64,22 +64,22 @@ def exact(value: Any) -> Any:
 
 
 def answer(value: Any, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
-    """A value for the page."""
+    """Returns the answer with a value."""
     return web.Response(body=encoded(value), status=status, content_type="application/json")
 
 
 def refusal(error: RefusedError) -> web.Response:
-    """An error for the page."""
+    """Returns the answer with an error."""
     return answer({"error": error.sentence}, error.status)
 
 
 def refused(error: AdminError) -> RefusedError:
-    """What the page is answered where the cluster did not do what it asked."""
+    """Returns the page's error for an error of the client."""
     return RefusedError(_status(error), sentence_of(error))
 
 
 def sentence_of(error: BaseException) -> str:
-    """The error as a sentence."""
+    """Returns an error as a sentence."""
     text = str(error)
     return text if text.endswith((".", "?")) else f"{text}."
 

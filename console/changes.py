@@ -1,6 +1,6 @@
-"""What a visitor can rehearse, and what can be carried out: rows by the path of their request.
+"""The changes that visitors can rehearse and carry out, by the path of their request.
 
-A rehearsal changes nothing, keeps its plan in the session and returns the plan's id; what is carried out is that plan.
+A rehearsal changes nothing. It keeps its plan in the session and returns the plan's id; a change carries out that plan.
 """
 
 from __future__ import annotations
@@ -11,27 +11,32 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from lowtide.console import arguments, delete_job, groups
 from lowtide.console.answers import RefusedError, bad
-from lowtide.console.arguments import Given
-from lowtide.console.delete_job import DeleteJob, DeletePlan
-from lowtide.console.groups import ForgetPlan, ResetPlan
+from lowtide.console.arguments import Parameters
+from lowtide.console.delete_job import DeleteJob, RehearsedDelete
+from lowtide.console.groups import RehearsedForget, RehearsedReset
 from lowtide.console.rehearsal import rehearse_delete
-from lowtide.console.sessions import Ports, Session
+from lowtide.console.sessions import ConsolePorts, ConsoleSession
 
-Change: TypeAlias = Callable[[Session, Given, Ports], Awaitable[Any]]
+Change: TypeAlias = Callable[[ConsoleSession, Parameters, ConsolePorts], Awaitable[Any]]
 PlanT = TypeVar("PlanT")
 
 
-async def _rehearse_delete(session: Session, given: Given, _: Ports) -> Any:
-    plan = await rehearse_delete(session, given)
-    return {"plan": session.work.keep_plan(plan), **delete_job.plan_value(plan)}
+def _rehearsal(
+    rehearse: Callable[[ConsoleSession, Parameters], Awaitable[PlanT]], value: Callable[[PlanT], Mapping[str, Any]]
+) -> Change:
+    """Returns the handler of a rehearsal, which keeps the plan and returns its id and its value."""
+
+    async def change(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+        plan = await rehearse(session, given)
+        return {"plan": session.work.keep_plan(plan), **value(plan)}
+
+    return change
 
 
-async def _delete(session: Session, given: Given, ports: Ports) -> Any:
+async def _delete(session: ConsoleSession, given: Parameters, ports: ConsolePorts) -> Any:
     if not session.work.has_room():
-        raise RefusedError(
-            HTTPStatus.TOO_MANY_REQUESTS, "Some deletes are still under way: begin this one when they are over."
-        )
-    plan = _plan(session, given, DeletePlan)
+        raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "Too many deletes are running: wait until one is finished.")
+    plan = _plan(session, given, RehearsedDelete)
     if not plan.plan.offsets:
         raise bad("There is nothing to delete.")
     job_id = f"{ports.random.getrandbits(64):016x}"
@@ -39,39 +44,32 @@ async def _delete(session: Session, given: Given, ports: Ports) -> Any:
     return {"job": job_id}
 
 
-async def _rehearse_reset(session: Session, given: Given, _: Ports) -> Any:
-    plan = await groups.rehearse_reset(session.client, given)
-    return {"plan": session.work.keep_plan(plan), **groups.reset_value(plan)}
+async def _reset(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+    return await groups.carry_out_reset(session.client, _plan(session, given, RehearsedReset))
 
 
-async def _reset(session: Session, given: Given, _: Ports) -> Any:
-    return await groups.carry_out_reset(session.client, _plan(session, given, ResetPlan))
+async def _forget(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+    return await groups.carry_out_forget(session.client, _plan(session, given, RehearsedForget))
 
 
-async def _rehearse_forget(session: Session, given: Given, _: Ports) -> Any:
-    plan = await groups.rehearse_forget(session.client, given)
-    return {"plan": session.work.keep_plan(plan), **groups.forget_value(plan)}
-
-
-async def _forget(session: Session, given: Given, _: Ports) -> Any:
-    return await groups.carry_out_forget(session.client, _plan(session, given, ForgetPlan))
-
-
-def _plan(session: Session, given: Given, kind: type[PlanT]) -> PlanT:
-    """The plan that was shown. Errors: RefusedError."""
+def _plan(session: ConsoleSession, given: Parameters, kind: type[PlanT]) -> PlanT:
+    """Takes the plan that was shown. Errors: RefusedError."""
     plan: PlanT | None = session.work.take_plan(arguments.text(given, "plan", longest=64), kind)
     if plan is None:
-        raise RefusedError(
-            HTTPStatus.CONFLICT, "This rehearsal is too old, or was carried out before: rehearse it again."
-        )
+        reason = "This rehearsal is too old, or was carried out already: rehearse again."
+        raise RefusedError(HTTPStatus.CONFLICT, reason)
     return plan
 
 
 REHEARSALS: Final[Mapping[str, Change]] = {
-    "delete/rehearsal": _rehearse_delete,
-    "reset/rehearsal": _rehearse_reset,
-    "forget/rehearsal": _rehearse_forget,
+    "delete/rehearsal": _rehearsal(rehearse_delete, delete_job.plan_value),
+    "reset/rehearsal": _rehearsal(
+        lambda session, given: groups.rehearse_reset(session.client, given), groups.reset_value
+    ),
+    "forget/rehearsal": _rehearsal(
+        lambda session, given: groups.rehearse_forget(session.client, given), groups.forget_value
+    ),
 }
 
 CHANGES: Final[Mapping[str, Change]] = {"delete": _delete, "reset": _reset, "forget": _forget}
-"""They need `console.write`."""
+"""Changes require `console.write`."""

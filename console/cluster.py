@@ -1,4 +1,4 @@
-"""The cluster's page: brokers with what they lead and hold, log directories, and the alerts that would fire now."""
+"""The page of the cluster: brokers with their replicas and log directories, and the alerts that fire now."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lowtide.admin.cluster_description import ClusterDescription
+from lowtide.admin.cluster_description import describe_all_brokers
 from lowtide.admin.configs import ConfigResource, ResourceType
-from lowtide.admin.errors import AdminError, UnsupportedVersionError
-from lowtide.admin.unfreed import waits_for
-from lowtide.console.alerts import Found, alerts, lacks_replicas
+from lowtide.admin.errors import AdminError
+from lowtide.admin.retained import waits_for
+from lowtide.console.alerts import AlertFacts, alerts, lacks_replicas
 from lowtide.console.answers import sentence_of
 from lowtide.console.insight import health_of, health_value
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
     from lowtide.admin.cluster_view import TopicDescription
     from lowtide.admin.log_dirs import LogDir
-    from lowtide.console.sessions import Session
+    from lowtide.console.sessions import ConsoleSession
     from lowtide.protocol.messages.describe_health import DescribeHealthResponse, LogDirectoryHealth
     from lowtide.protocol.types import BrokerId
 
@@ -28,34 +28,29 @@ Directories = Mapping[int, Mapping[str, "LogDir"] | AdminError]
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 TOPICS_ASKED_MAX: Final = 200
-"""Of how many the configuration is asked for, to find partitions that refuse producers."""
+"""How many topics' configurations are requested to find partitions that refuse producers."""
 
 
-class Counts(NamedTuple):
-    """Of one broker: partitions that it leads, replicas that it has, and those of them that are not in sync."""
+class ReplicaCounts(NamedTuple):
+    """The partitions that a broker leads, its replicas, and its replicas out of sync."""
 
     leads: int
     preferred: int
-    """Partitions whose first replica it is: it would lead them if all were well."""
+    """Partitions of which it is the preferred leader."""
     replicas: int
     behind: int
 
 
-async def described(client: AdminClient) -> ClusterDescription:
-    """With fenced brokers, where the cluster knows that question. Errors: AdminError."""
-    try:
-        return await client.describe_cluster(include_fenced=True)
-    except UnsupportedVersionError:
-        return await client.describe_cluster()
-
-
-async def cluster_page(session: Session) -> dict[str, Any]:
-    """Errors: AdminError."""
+async def cluster_page(session: ConsoleSession) -> dict[str, Any]:
+    """Returns the page. Errors: AdminError."""
     client = session.client
     cluster, topics, directories, health = await asyncio.gather(
-        described(client), client.list_topics(include_internal=True), log_directories(client), health_of(session)
+        describe_all_brokers(client),
+        client.list_topics(include_internal=True),
+        log_directories(client),
+        health_of(session),
     )
-    found = Found(cluster=cluster, topics=topics, directories=directories, minima=await minima(client, topics))
+    found = AlertFacts(cluster=cluster, topics=topics, directories=directories, minima=await minima(client, topics))
     counts = {broker.broker_id: counts_of(broker.broker_id, topics) for broker in cluster.brokers}
     return {
         "cluster_id": cluster.cluster_id,
@@ -80,7 +75,7 @@ async def cluster_page(session: Session) -> dict[str, Any]:
 
 
 async def minima(client: AdminClient, topics: Mapping[str, TopicDescription]) -> dict[str, int]:
-    """`min.insync.replicas` of topics with replicas that aren't in sync, `TOPICS_ASKED_MAX` at most; none that the user may not see."""
+    """Returns `min.insync.replicas` of at most `TOPICS_ASKED_MAX` topics with replicas out of sync."""
     behind = islice((name for name, topic in sorted(topics.items()) if lacks_replicas(topic)), TOPICS_ASKED_MAX)
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in behind]
     if not resources:
@@ -98,17 +93,17 @@ async def minima(client: AdminClient, topics: Mapping[str, TopicDescription]) ->
 
 
 async def log_directories(client: AdminClient) -> Directories:
-    """Of all brokers that answer; none where the user may not describe the cluster."""
+    """Returns the log directories of all brokers that answer; none if the user may not describe the cluster."""
     try:
         return await client.describe_log_dirs()
     except AdminError:
         return {}
 
 
-def counts_of(broker_id: BrokerId, topics: Mapping[str, TopicDescription]) -> Counts:
-    """What a broker leads and holds."""
+def counts_of(broker_id: BrokerId, topics: Mapping[str, TopicDescription]) -> ReplicaCounts:
+    """Counts the partitions and replicas of a broker."""
     rows = [row for topic in topics.values() for row in topic.partitions.values() if broker_id in row.replicas]
-    return Counts(
+    return ReplicaCounts(
         leads=sum(row.leader == broker_id for row in rows),
         preferred=sum(row.replicas[0] == broker_id for row in rows),
         replicas=len(rows),
@@ -119,7 +114,7 @@ def counts_of(broker_id: BrokerId, topics: Mapping[str, TopicDescription]) -> Co
 def _disks(
     directories: Mapping[str, LogDir] | AdminError | None, health: DescribeHealthResponse | None
 ) -> dict[str, Any]:
-    """A broker's log directories. What isn't known is null."""
+    """Returns a broker's log directories; unknown values are null."""
     if directories is None or isinstance(directories, AdminError):
         return {"disks": None, "disks_error": None if directories is None else sentence_of(directories)}
     known = {} if health is None else {each.path: each for each in health.log_dirs if each.deleted_bytes >= 0}
@@ -127,7 +122,7 @@ def _disks(
 
 
 def _disk(directory: LogDir, known: LogDirectoryHealth | None) -> dict[str, Any]:
-    """One log directory, with what is `known` of its health."""
+    """Returns a log directory, with its health if it is known."""
     size_bytes = sum(replica.size_bytes for replica in directory.replicas.values())
     unfreed = () if known is None else known.unfreed
     return {

@@ -1,8 +1,8 @@
-"""A delete of records from the page: carried out with its progress to be seen.
+"""A delete of records from the page, and its progress.
 
-What is deleted is the plan that was shown, and nothing else. Progress has four steps: asked, deleted at the leader, at
-every replica (the answer), and files freed, which is watched until the bytes that the rehearsal names are free or for
-`FREED_MS_MAX`: files go by whole segments, and `file.delete.delay.ms` after they left the log.
+It carries out exactly the plan that was shown. The progress has four steps: requested, deleted by the leader, deleted
+by every replica (the answer), and disk space freed. The last step is watched until the planned bytes are free, at most
+for `FREED_MS_MAX`: files are removed in whole segments, `file.delete.delay.ms` after they left the log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.admin.delete_plan import Plan, PlannedDelete
+from lowtide.admin.delete_plan import DeletePlan, PlannedDelete
 from lowtide.admin.deletion import DeletedRecords, DeleteResult
 from lowtide.admin.errors import AdminError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 DELETE_S: Final = 60.0
 WATCH_S: Final = 0.5
-"""Between two looks at log starts and bytes."""
+"""The time between checks of log starts and bytes."""
 
 FREED_MS_MAX: Final = 150_000
-"""How long freed bytes are watched: files go a minute after a delete, by default."""
+"""How long freed bytes are watched; by default files are removed a minute after a delete."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeletePlan:
-    """What was shown."""
+class RehearsedDelete:
+    """A delete as it was shown."""
 
-    plan: Plan
+    plan: DeletePlan
     target: str
     leader_only: bool
     segments: Mapping[TopicPartition, Mapping[str, Any]] = field(default_factory=dict)
-    """What is freed of each partition's segments, where the brokers tell."""
+    """What each partition's segments will free, if the brokers return it."""
 
 
-def plan_value(plan: DeletePlan) -> dict[str, Any]:
-    """For the page."""
+def plan_value(plan: RehearsedDelete) -> dict[str, Any]:
+    """Returns the plan for the page."""
     return {
         "target": plan.target,
         "leader_only": plan.leader_only,
@@ -55,8 +55,7 @@ def plan_value(plan: DeletePlan) -> dict[str, Any]:
 
 def _row(each: PlannedDelete, freed: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
-        "topic": each.partition.topic,
-        "partition": each.partition.partition,
+        **each.partition._asdict(),
         "log_start": each.log_start,
         "log_end": each.log_end,
         "delete_to": each.delete_to,
@@ -68,14 +67,14 @@ def _row(each: PlannedDelete, freed: Mapping[str, Any] | None) -> dict[str, Any]
 
 
 class DeleteJob:
-    """One delete. `run` once; `value` at any time."""
+    """A running delete. Call `run` once, and `value` at any time."""
 
-    def __init__(self, client: AdminClient, plan: DeletePlan, clock: Clock) -> None:
+    def __init__(self, client: AdminClient, plan: RehearsedDelete, clock: Clock) -> None:
         self._client = client
         self._clock = clock
         self.plan = plan
         self.times: dict[str, int] = {"asked": clock.wall_ms()}
-        """Wall-clock milliseconds of each step that is done for all partitions."""
+        """The wall-clock time of each step that all partitions have finished."""
         self._begun_ms = clock.monotonic_ms()
         self._starts: dict[TopicPartition, int] = {}
         self._results: Mapping[TopicPartition, DeleteResult] = {}
@@ -86,12 +85,12 @@ class DeleteJob:
 
     @property
     def _expected_bytes(self) -> int | None:
-        """What is to be freed on all disks, where the brokers tell."""
+        """The bytes to free on all disks, if the brokers return them."""
         found = [each["on_all_disks"] for each in self.plan.segments.values()]
         return sum(found) if found else None
 
     async def run(self) -> None:
-        """Delete, and watch until the bytes are free."""
+        """Deletes, and watches until the bytes are free."""
         offsets = self.plan.plan.offsets
         try:
             self._bytes_before = self._bytes_now = await self._bytes()
@@ -119,14 +118,14 @@ class DeleteJob:
         )
 
     async def _look(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Where the leaders' logs start now."""
+        """Looks up the log starts on the leaders."""
         found = await self._client.list_offsets(dict.fromkeys(offsets, OffsetSpec.EARLIEST))
         self._starts |= {key: each.offset for key, each in found.items() if isinstance(each, ListedOffset)}
         if all(self._starts.get(key, -1) >= offset for key, offset in offsets.items()):
             self.times.setdefault("leader", self._clock.wall_ms())
 
     async def _watch_bytes(self) -> None:
-        """Until as much is free as was to be freed."""
+        """Waits until the planned bytes are free."""
         expected = self._expected_bytes
         until_ms = self._clock.monotonic_ms() + FREED_MS_MAX
         while self._bytes_before is not None and self._clock.monotonic_ms() < until_ms:
@@ -144,12 +143,12 @@ class DeleteJob:
         return max(0, self._bytes_before - self._bytes_now)
 
     async def _bytes(self) -> int | None:
-        """Of the partitions on all disks, with what left the logs and takes room still; None where brokers do not say."""
+        """Returns the bytes of the partitions on all disks, with deleted bytes that are not freed; None if unknown."""
         live = await self._live_bytes()
         return None if live is None else live + await self._deleted_bytes()
 
     async def _deleted_bytes(self) -> int:
-        """In the log directories of brokers that tell it: of other deletes too."""
+        """Returns deleted bytes that are not freed, also of other deletes."""
         if not self.plan.segments:
             return 0
         try:
@@ -173,7 +172,7 @@ class DeleteJob:
         )
 
     def value(self) -> dict[str, Any]:
-        """For the page."""
+        """Returns the progress for the page."""
         return {
             "target": self.plan.target,
             "leader_only": self.plan.leader_only,
@@ -186,29 +185,29 @@ class DeleteJob:
             "partitions": [self._partition(each) for each in self.plan.plan.deletes],
         }
 
+    @staticmethod
+    def _state(each: PlannedDelete, result: DeleteResult | None, start: int | None) -> str:
+        if isinstance(result, DeletedRecords):
+            return "done"
+        if result is not None or each.reason:
+            return "failed"
+        reached = start is not None and each.delete_to is not None and start >= each.delete_to
+        return "leader" if reached else "asked"
+
     def _partition(self, each: PlannedDelete) -> dict[str, Any]:
         result = self._results.get(each.partition)
-        done = isinstance(result, DeletedRecords)
         start = self._starts.get(each.partition)
-        reached = start is not None and each.delete_to is not None and start >= each.delete_to
         return {
-            "topic": each.partition.topic,
-            "partition": each.partition.partition,
+            **each.partition._asdict(),
             "delete_to": each.delete_to,
             "records": each.records,
             "log_start": start,
             "low_watermark": result.low_watermark if isinstance(result, DeletedRecords) else None,
-            "state": "done"
-            if done
-            else "failed"
-            if result is not None or each.reason
-            else "leader"
-            if reached
-            else "asked",
-            "error": each.reason if result is None or done else sentence_of(result),  # type: ignore[arg-type]
+            "state": self._state(each, result, start),
+            "error": sentence_of(result) if isinstance(result, AdminError) else each.reason,
         }
 
 
 def jobs_value(jobs: Sequence[tuple[str, DeleteJob]]) -> list[dict[str, Any]]:
-    """The last one first."""
+    """Returns jobs for the page, the last one first."""
     return [{"id": job_id, **job.value()} for job_id, job in reversed(jobs)]

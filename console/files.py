@@ -1,7 +1,4 @@
-"""The files that a browser loads: read once, when the site is made, and served by their names alone.
-
-There is no path to escape from: a name that isn't in the table isn't there.
-"""
+"""The static files, which are read once at the start. Only names in the table are served."""
 
 from __future__ import annotations
 
@@ -40,23 +37,23 @@ NAMES: Final = (
     "vendor/uplot.js",
     "vendor/uplot.css",
 )
-"""What is served; all else in the folder isn't."""
+"""The served files; others in the folder are not served."""
 
 
-class File(NamedTuple):
-    """A file as it is sent."""
+class StaticFile(NamedTuple):
+    """A file with its headers."""
 
     content: bytes
     kind: str
     tag: str
-    """Changes with the content."""
+    """Its ETag, a hash of the content."""
 
 
-def read_files(files: FileSystem, folder: str = FOLDER) -> dict[str, File]:
-    """Each file by its name. Errors: OSError."""
+def read_files(files: FileSystem, folder: str = FOLDER) -> dict[str, StaticFile]:
+    """Reads all files by name. Errors: OSError."""
     found = {}
     for name in NAMES:
         content = files.read_bytes(f"{folder}/{name}")
         tag = hashlib.sha256(content).hexdigest()[:32]
-        found[name] = File(content, KINDS[PurePath(name).suffix], f'"{tag}"')
+        found[name] = StaticFile(content, KINDS[PurePath(name).suffix], f'"{tag}"')
     return found

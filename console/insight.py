@@ -1,7 +1,7 @@
-"""What only Lowtide's brokers answer, and how the page does without where they are others.
+"""Data that only Lowtide's brokers return; pages leave them out for other brokers.
 
-The requests aren't advertised (docs/adr/0008-requests-of-our-own.md), and a broker that has none of them closes the
-connection: a session tries once whether the brokers have them, and then leaves out what they don't tell.
+ApiVersions does not list these requests (docs/adr/0008-requests-of-our-own.md), and other brokers close the connection.
+A session tries once whether the brokers know them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lowtide.admin.errors import AdminError, UnsupportedVersionError, code_name
 from lowtide.admin.group_offsets import CommittedOffset
-from lowtide.admin.observation import PartitionHistory, PartitionSegments
+from lowtide.admin.observation import PartitionSegments, ReplicaHistory
 from lowtide.console.answers import sentence_of
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesResponse
 from lowtide.protocol.messages.describe_health import DescribeHealthResponse
@@ -19,16 +19,16 @@ from lowtide.protocol.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
-    from lowtide.console.sessions import Session
+    from lowtide.console.sessions import ConsoleSession
     from lowtide.protocol.messages.describe_deletes import AwaitedFollower, DeleteOrigin, FinishedDelete, WaitingDelete
     from lowtide.protocol.messages.describe_health import LagHistogram
     from lowtide.protocol.messages.describe_segments import DescribedReplica, RetentionBoundary
 
 SEGMENTS_MAX: Final = 400
-"""That a picture shows, the oldest first."""
+"""How many segments a picture shows, the oldest first."""
 
 GROUPS_MAX: Final = 50
-"""Groups whose offsets a picture shows."""
+"""How many groups' offsets a picture shows."""
 
 DELETES_MAX: Final = 1_000
 QUANTILE: Final = 0.99
@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 
 async def asked_lowtide(
-    session: Session, ask: Callable[[AdminClient], Awaitable[Mapping[Any, T | AdminError]]]
+    session: ConsoleSession, ask: Callable[[AdminClient], Awaitable[Mapping[Any, T | AdminError]]]
 ) -> dict[Any, T | AdminError]:
-    """The answers of Lowtide's brokers; empty where the brokers are others, or the user may not ask."""
+    """Returns the answers of Lowtide's brokers; none from other brokers, or if the user may not ask."""
     if session.work.speaks_lowtide is False:
         return {}
     try:
@@ -58,17 +58,17 @@ async def asked_lowtide(
 
 # ---------------------------------------------------------------------- segments
 async def segments_of(
-    session: Session, partitions: Collection[TopicPartition], segments_max: int
+    session: ConsoleSession, partitions: Collection[TopicPartition], segments_max: int
 ) -> dict[TopicPartition, PartitionSegments]:
-    """Of the partitions whose leaders tell."""
+    """Returns the segments of partitions whose leaders return them."""
     answers = await asked_lowtide(
         session, lambda client: client.describe_segments(partitions, segments_max=segments_max)
     )
     return {key: each for key, each in answers.items() if isinstance(each, PartitionSegments)}
 
 
-async def segments_page(session: Session, key: TopicPartition) -> dict[str, Any]:
-    """The picture of a partition."""
+async def segments_page(session: ConsoleSession, key: TopicPartition) -> dict[str, Any]:
+    """Returns the picture of a partition."""
     found = (await segments_of(session, [key], SEGMENTS_MAX)).get(key)
     if found is None:
         return {"known": False}
@@ -104,7 +104,7 @@ def _boundary(each: RetentionBoundary) -> dict[str, Any]:
 
 
 async def _committed(client: AdminClient, key: TopicPartition) -> list[dict[str, Any]]:
-    """What groups have committed for a partition; those that the user may not see aren't there."""
+    """Returns the committed offsets of the visible groups for a partition."""
     try:
         names = list((await client.list_groups()).groups)[:GROUPS_MAX]
         answers = await client.list_group_offsets({name: [key] for name in names}) if names else {}
@@ -119,7 +119,7 @@ async def _committed(client: AdminClient, key: TopicPartition) -> list[dict[str,
 
 
 def replica_values(found: PartitionSegments | None) -> dict[int, dict[str, Any]]:
-    """By broker, where each replica's log starts and ends, as the leader knows it."""
+    """Returns log start and log end of each replica by broker, as the leader knows them."""
     return {} if found is None else {each.broker_id: _replica(each) for each in found.described.replicas}
 
 
@@ -131,8 +131,8 @@ def _replica(each: DescribedReplica) -> dict[str, Any]:
     }
 
 
-async def history_page(session: Session, key: TopicPartition) -> dict[str, Any]:
-    """The last hour of a partition, as its leader has sampled it."""
+async def history_page(session: ConsoleSession, key: TopicPartition) -> dict[str, Any]:
+    """Returns the leader's samples of a partition over the last hour."""
     topic = (await session.client.describe_topics([key.topic]))[key.topic]
     row = None if isinstance(topic, AdminError) else topic.partitions.get(key.partition)
     if row is None or row.leader is None:
@@ -140,7 +140,7 @@ async def history_page(session: Session, key: TopicPartition) -> dict[str, Any]:
     leader = row.leader
     answers = await asked_lowtide(session, lambda client: client.describe_history(leader, [key]))
     found = answers.get(key)
-    if not isinstance(found, PartitionHistory):
+    if not isinstance(found, ReplicaHistory):
         return {"known": False}
     return {
         "known": True,
@@ -158,14 +158,14 @@ async def history_page(session: Session, key: TopicPartition) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- health
-async def health_of(session: Session) -> dict[BrokerId, DescribeHealthResponse]:
-    """Of the brokers that tell how they are."""
+async def health_of(session: ConsoleSession) -> dict[BrokerId, DescribeHealthResponse]:
+    """Returns the health of the brokers that return it."""
     answers = await asked_lowtide(session, lambda client: client.describe_health())
     return {broker_id: each for broker_id, each in answers.items() if isinstance(each, DescribeHealthResponse)}
 
 
 def health_value(found: DescribeHealthResponse | None) -> dict[str, Any] | None:
-    """For the page."""
+    """Returns a broker's health for the page."""
     if found is None:
         return None
     return {
@@ -177,7 +177,7 @@ def health_value(found: DescribeHealthResponse | None) -> dict[str, Any] | None:
 
 
 def quantile_ms(lag: LagHistogram, share: float) -> float | None:
-    """The bound of the bucket below which that share of the samples is; the largest sample where that bucket has none."""
+    """Returns a quantile: the bound of its bucket, or the largest sample if the bucket has no bound."""
     if not lag.count:
         return None
     below = 0
@@ -189,8 +189,8 @@ def quantile_ms(lag: LagHistogram, share: float) -> float | None:
 
 
 # ---------------------------------------------------------------------- deletes
-async def deletes_of(session: Session) -> dict[str, Any]:
-    """Deletes that wait and that ended, of all brokers that tell."""
+async def deletes_of(session: ConsoleSession) -> dict[str, Any]:
+    """Returns the pending and finished deletes of all brokers that return them."""
     answers = await asked_lowtide(
         session, lambda client: client.describe_deletes(waiting_max=DELETES_MAX, finished_max=DELETES_MAX)
     )
@@ -263,5 +263,5 @@ def _who(origin: DeleteOrigin | None) -> dict[str, Any] | None:
 
 
 def known(number: int) -> int | None:
-    """A number, or None for -1, which stands for what isn't known."""
+    """Returns the number, or None for -1, which stands for unknown."""
     return None if number < 0 else number

@@ -1,7 +1,4 @@
-"""The page of records: a few of a partition from an offset or a time on.
-
-One bounded fetch, bounded rows, bounded bytes of each.
-"""
+"""The page of records: some records of a partition from an offset or a time on. Sizes are limited."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
 from lowtide.admin.wanted_offsets import parse_offset, parse_time
 from lowtide.console import arguments
-from lowtide.console.answers import RefusedError, bad, sentence_of
-from lowtide.console.arguments import Given
+from lowtide.console.answers import bad, sentence_of
+from lowtide.console.arguments import Parameters
 from lowtide.protocol.control_records import ControlRecordType, read_control_record
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.records import Record, check_crc, iterate_batches, iterate_records
@@ -24,20 +21,20 @@ if TYPE_CHECKING:
 
 COUNT_MAX: Final = 200
 FETCH_BYTES: Final = 256 * 1024
-"""What is asked of the leader; a first batch that is larger comes whole."""
+"""The bytes of a fetch; a larger first batch is returned whole."""
 
 RECORDS_BYTES_MAX: Final = 16 << 20
-"""Of a batch behind its compression: a larger one isn't unpacked."""
+"""The largest decompressed batch that is read."""
 
 SHOWN_BYTES_MAX: Final = 8 * 1024
-"""Of a key, a value or a header; of a longer one the page has its beginning and its length."""
+"""The shown bytes of a key, a value or a header; longer ones are cut."""
 
 HEADERS_MAX: Final = 50
 PLACES: Final = ("offset", "time", "start", "end")
 
 
-async def records_page(client: AdminClient, given: Given) -> dict[str, Any]:
-    """Errors: RefusedError, AdminError."""
+async def records_page(client: AdminClient, given: Parameters) -> dict[str, Any]:
+    """Returns the page. Errors: RefusedError, AdminError."""
     key = arguments.partition(given)
     count = arguments.number(given, "count", 1, COUNT_MAX, default=50)
     starts = (await client.list_offsets({key: OffsetSpec.EARLIEST}))[key]
@@ -60,8 +57,8 @@ async def records_page(client: AdminClient, given: Given) -> dict[str, Any]:
     }
 
 
-async def _first(client: AdminClient, key: TopicPartition, given: Given, end: Offset, count: int) -> Offset:
-    """The offset from which records are shown. Errors: RefusedError, AdminError."""
+async def _first(client: AdminClient, key: TopicPartition, given: Parameters, end: Offset, count: int) -> Offset:
+    """Returns the first offset to show. Errors: RefusedError, AdminError."""
     place = arguments.choice(given, "place", PLACES, "end")
     if place == "start":
         return 0
@@ -84,21 +81,21 @@ async def _first(client: AdminClient, key: TopicPartition, given: Given, end: Of
 async def _read(
     client: AdminClient, key: TopicPartition, first: Offset, end: Offset, count: int
 ) -> tuple[list[dict[str, Any]], Offset]:
-    """Rows, and the offset behind them. Errors: RefusedError, AdminError."""
+    """Reads rows; returns them with the offset after them. Errors: RefusedError, AdminError."""
     try:
         fetched = await client.fetch_records(key, first, max_bytes=FETCH_BYTES)
     except BrokerAnsweredError as error:
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise bad(f"{key} has no offset {first} any more: it was deleted meanwhile.") from None
+            raise bad(f"{key} has no offset {first} any more: it was deleted.") from None
         raise
     try:
         return rows_of(fetched.records, first, end, count)
     except ProtocolError as error:
-        raise bad(f"A batch of {key} at offset {first} or behind can't be read: {error}.") from error
+        raise bad(f"A batch of {key} at offset {first} or later can't be read: {error}.") from error
 
 
 def rows_of(batches: bytes | memoryview, first: Offset, end: Offset, count: int) -> tuple[list[dict[str, Any]], Offset]:
-    """At most `count` rows from `first` to `end` (exclusive), and the offset behind the last.
+    """Returns at most `count` rows from `first` to `end` (exclusive), and the offset after the last.
 
     Errors: ProtocolError, RefusedError.
     """
@@ -119,7 +116,7 @@ def rows_of(batches: bytes | memoryview, first: Offset, end: Offset, count: int)
             return rows[:count], rows[count - 1]["offset"] + 1
         following = max(following, min(header.next_offset, end))
     if not rows and following == first:
-        raise RefusedError(bad("").status, f"The batch at offset {first} is too large to be shown here.")
+        raise bad(f"The batch at offset {first} is too large to show.")
     return rows, following
 
 
@@ -144,7 +141,7 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def content(value: bytes | None) -> dict[str, Any] | None:
-    """Bytes for the page: their number, as hex digits their beginning, as text if they are UTF-8, as JSON if they are that."""
+    """Returns bytes for the page: their number, hex digits, and text or JSON if they are valid."""
     if value is None:
         return None
     shown = value[:SHOWN_BYTES_MAX]

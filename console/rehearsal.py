@@ -1,7 +1,4 @@
-"""What a delete of records would do: up to where, how many records, which bytes are freed, and when.
-
-Nothing is deleted.
-"""
+"""Rehearses a delete of records: its offsets, the number of records, and the bytes that it frees. Deletes nothing."""
 
 from __future__ import annotations
 
@@ -16,52 +13,45 @@ from lowtide.admin.retained import duration, size
 from lowtide.admin.wanted_offsets import parse_offset, parse_time
 from lowtide.console import arguments
 from lowtide.console.answers import bad, sentence_of
-from lowtide.console.arguments import Given
-from lowtide.console.delete_job import DeletePlan
+from lowtide.console.arguments import Parameters
+from lowtide.console.delete_job import RehearsedDelete
 from lowtide.console.insight import segments_of
-from lowtide.console.topic import settings_of, topic_of
+from lowtide.console.topic import chosen_numbers, settings_of, topic_of
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
     from lowtide.admin.observation import PartitionSegments
-    from lowtide.console.sessions import Session
+    from lowtide.console.sessions import ConsoleSession
     from lowtide.protocol.messages.describe_segments import DescribedSegment
 
 TARGETS: Final = ("offset", "time", "committed", "all")
 GROUPS_MAX: Final = 20
 FREED_SEGMENTS_MAX: Final = 1_000
-"""Segments of a partition that are looked at for what a delete frees."""
+"""How many segments of a partition are examined for freed bytes."""
 
 FREE_KEY: Final = "lowtide.log.free.deleted"
 DELAY_KEY: Final = "file.delete.delay.ms"
 DELAY_MS: Final = 60_000
 
 
-async def rehearse_delete(session: Session, given: Given) -> DeletePlan:
-    """What a delete would do. Errors: RefusedError, AdminError."""
+async def rehearse_delete(session: ConsoleSession, given: Parameters) -> RehearsedDelete:
+    """Plans a delete. Errors: RefusedError, AdminError."""
     client = session.client
     name = arguments.topic(given)
     target, words = target_of(given)
     topic = await topic_of(client, name)
-    numbers = list(topic.partitions) if given.get("partitions") is None else arguments.partitions(given)
-    if set(numbers) - set(topic.partitions):
-        raise bad(f"The topic has no partition {min(set(numbers) - set(topic.partitions))}.")
-    timeout_ms = client.settings.default_api_timeout_ms
-    view = await client.cluster.view([name], client.cluster.deadline(timeout_ms))
-    targets = dict.fromkeys((TopicPartition(name, number) for number in numbers), target)
-    plan = await make_plan(client, targets, view, timeout_ms, with_bytes=True)
+    view = await client.call().view([name])
+    targets = dict.fromkeys((TopicPartition(name, number) for number in chosen_numbers(topic, given)), target)
+    plan = await make_plan(client, targets, view, with_bytes=True)
     segments = await segments_of(session, list(plan.offsets), FREED_SEGMENTS_MAX)
     delay_ms = await _delay_ms(client, name, next(iter(segments.values())).leader) if segments else 0
     freed = {key: freed_by(segments[key], offset, delay_ms) for key, offset in plan.offsets.items() if key in segments}
-    return DeletePlan(plan, words, leader_only=arguments.flag(given, "leader_only"), segments=freed)
+    return RehearsedDelete(plan, words, leader_only=arguments.flag(given, "leader_only"), segments=freed)
 
 
 async def _delay_ms(client: AdminClient, name: str, leader: BrokerId) -> int:
-    """How long deleted segments take room: not at all where the broker empties them at once.
-
-    Defaults where the user may not see it.
-    """
+    """Returns how long deleted segments use disk space: 0 if the broker empties them at once, or if it is unknown."""
     resource = ConfigResource(ResourceType.BROKER, str(leader))
     try:
         found = (await client.describe_configs([resource], keys=[FREE_KEY]))[resource]
@@ -74,42 +64,40 @@ async def _delay_ms(client: AdminClient, name: str, leader: BrokerId) -> int:
 
 
 def freed_by(found: PartitionSegments, offset: Offset, delay_ms: int) -> dict[str, Any]:
-    """What of a partition's segments a delete to `offset` (exclusive) frees on the leader's disk, and in words when, and what stays."""
+    """Returns what a delete to `offset` (exclusive) frees of a partition's segments, with a sentence."""
     whole = [each for each in found.described.segments if each.end_offset <= offset and not each.is_active]
     cut = next((each for each in found.described.segments if _stays(each, offset)), None)
     count, total = len(whole), sum(each.size_bytes for each in whole)
     parts = []
     if whole:
         when = f"{duration(delay_ms)} after the delete" if delay_ms else "at once"
-        parts.append(f"{count} {'file goes' if count == 1 else 'files go'} {when}")
+        parts.append(f"{count} {'file is' if count == 1 else 'files are'} removed {when}")
     if cut is not None:
-        kind = "the active segment" if cut.is_active else "a segment with records that stay"
-        parts.append(
-            f"{kind}, offsets {cut.base_offset} to {cut.end_offset - 1}, keeps {size(cut.size_bytes)} until all of it goes"
-        )
-    text = "; ".join(parts) or "nothing is below that offset"
+        kind = "the active segment" if cut.is_active else "a segment with other records"
+        held = f"offsets {cut.base_offset} to {cut.end_offset - 1}, keeps {size(cut.size_bytes)}"
+        parts.append(f"{kind}, {held} until all of it is deleted")
+    text = "; ".join(parts) or "there are no records below that offset"
     replicas = max(1, sum(each.is_live for each in found.described.replicas))
     sentence = f"{text[0].upper()}{text[1:]}."
     return {"bytes": total, "on_all_disks": total * replicas, "segments": count, "delay_ms": delay_ms, "text": sentence}
 
 
 def _stays(segment: DescribedSegment, offset: Offset) -> bool:
-    """Whether its file stays although records of it go."""
+    """Returns whether the file of a segment stays although records of it are deleted."""
     return segment.base_offset < offset < segment.end_offset or (
         segment.is_active and segment.base_offset < segment.end_offset <= offset
     )
 
 
-def target_of(given: Given) -> tuple[DeleteTarget, str]:
-    """What is asked for, and in words. Errors: RefusedError."""
+def target_of(given: Parameters) -> tuple[DeleteTarget, str]:
+    """Reads the target; returns it with its description. Errors: RefusedError."""
     kind = arguments.choice(given, "to", TARGETS)
     if kind == "all":
-        return -1, "all records that are there now"
+        return -1, "all present records"
     if kind == "committed":
         groups = arguments.texts(given, "groups", GROUPS_MAX)
-        return Committed(
-            groups
-        ), f"all records that {' and '.join(groups)} {'has' if len(groups) == 1 else 'have all'} consumed"
+        have = "has" if len(groups) == 1 else "have all"
+        return Committed(groups), f"all records that {' and '.join(groups)} {have} consumed"
     text = arguments.text(given, "value", longest=64)
     try:
         if kind == "time":
@@ -117,4 +105,4 @@ def target_of(given: Given) -> tuple[DeleteTarget, str]:
         offset = parse_offset(text)
     except ValueError as error:
         raise bad(sentence_of(error)) from None
-    return offset, "all records that are there now" if offset < 0 else f"all records below offset {offset}"
+    return offset, "all present records" if offset < 0 else f"all records below offset {offset}"

@@ -1,4 +1,4 @@
-"""How a console is set up: which cluster, how visitors log in, whether they may change anything."""
+"""The settings of a console: its cluster, the logins of visitors, and whether they may make changes."""
 
 from __future__ import annotations
 
@@ -11,44 +11,41 @@ from lowtide.admin.client import AdminClient
 from lowtide.admin.settings import ClientSettings
 
 PASSWORD_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
-"""By which a visitor can log in, the best first."""
+"""Mechanisms for the logins of visitors, the best first."""
 
 CALL_MS: Final = 15_000
-"""How long a question of the page to the cluster may take with all attempts."""
+"""How long a call to the cluster may take with its retries."""
 
 REQUEST_MS: Final = 10_000
 
 
-class Login(Enum):
-    """What a visitor has to show."""
+class LoginKind(Enum):
+    """How visitors log in."""
 
     NONE = "none"
-    """Nothing: no login is needed to reach the cluster."""
+    """Without a login, as at the cluster."""
     PASSWORD = "password"  # noqa: S105 - a kind
-    """Name and password of a user of the cluster."""
+    """With name and password of a user of the cluster."""
     TOKEN = "token"  # noqa: S105 - a kind
-    """The token in the address that the command prints: its own login is used, and only the user that started it may."""
+    """With the token in the URL that the command prints. The console uses the command's login."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
-    """All settings.
-
-    `client` is how brokers are reached; with `Login.PASSWORD` each visitor's name and password are put into it.
-    """
+    """All settings. With `LoginKind.PASSWORD` each visitor's name and password are added to `client`."""
 
     client: ClientSettings
-    login: Login
+    login: LoginKind
     write: bool = False
     mechanisms: tuple[str, ...] = PASSWORD_MECHANISMS
     token: str | None = field(default=None, repr=False)
     is_local_only: bool = False
-    """Whether only visitors of this machine are answered, wherever the server listens."""
+    """Whether only visitors of this machine are accepted, on all addresses of the server."""
     version: str = ""
     make_client: Callable[[Any], AdminClient] = AdminClient
-    """How a session gets its client; tests count them."""
+    """Creates the client of a session; tests replace it."""
 
 
 def console_client(settings: ClientSettings) -> ClientSettings:
-    """The same, with the patience of a page."""
+    """Returns the settings with the timeouts of a page."""
     return replace(settings, client_id="lowtide-console", default_api_timeout_ms=CALL_MS, request_timeout_ms=REQUEST_MS)

@@ -1,13 +1,13 @@
-"""The site: its pages' files, values as JSON, streams of events, and what changes something.
+"""The HTTP interface of the console: static files, views as JSON, streams of events, and changes.
 
-    GET  /                      the page begins at /console/
-    GET  /console/<file>        what a browser loads, by the names in `files`
-    GET  /console/api/session   who the visitor is
-    GET  /console/api/view/X    a view (`views`); /console/api/events/X sends it again whenever it has changed
-    POST /console/api/login     a name and a password, or the token of the address
-    POST /console/api/X         the rows of `changes`
+    GET  /                      redirects to /console/
+    GET  /console/<file>        static files (`files`)
+    GET  /console/api/session   the visitor's session
+    GET  /console/api/view/X    a view (`views`); /console/api/events/X sends it again whenever it changes
+    POST /console/api/login     logs in with a name and a password, or with the token of the URL
+    POST /console/api/X         a change or a rehearsal (`changes`)
 
-Every request for values passes `origin.foreign` first.
+All requests except those for files pass `foreign` first.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import BasicAuth, web
@@ -26,10 +27,9 @@ from lowtide.console.answers import RefusedError, answer, bad, refusal, refused
 from lowtide.console.changes import CHANGES, REHEARSALS
 from lowtide.console.events import stream
 from lowtide.console.files import FOLDER, read_files
-from lowtide.console.origin import foreign
-from lowtide.console.sessions import AGE_MS_MAX, NoRoomError, Ports, Session, Sessions
-from lowtide.console.settings import ConsoleSettings, Login
-from lowtide.console.views import VIEWS, seen
+from lowtide.console.sessions import AGE_MS_MAX, ConsolePorts, ConsoleSession, NoRoomError, Sessions
+from lowtide.console.settings import ConsoleSettings, LoginKind
+from lowtide.console.views import VIEWS, view_value
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.http_app import CLIENT, asks_for_login_itself, decides_itself, lives_long
 from lowtide.runtime.http_origin import is_local
@@ -44,7 +44,8 @@ PASSWORD_CHARACTERS_MAX: Final = 1_024
 PAGE_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Content-Security-Policy": (
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri "
+            "'none'; "
             "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
         ),
         "X-Content-Type-Options": "nosniff",
@@ -55,28 +56,37 @@ PAGE_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
         "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     }
 )
-"""Of every answer."""
+"""Headers of all answers."""
+
+OWN_HEADER: Final = "X-Lowtide-Console"
+"""All requests for values have this header; forms and links of other sites can't send it."""
+
+OWN_VALUE: Final = "1"
+JSON: Final = "application/json"
+
+_FROM_HERE: Final = ("same-origin", "none")
+"""`Sec-Fetch-Site` of requests by our pages, or by the visitor directly."""
 
 _NOT_LOCAL: Final = RefusedError(
     HTTPStatus.FORBIDDEN,
-    "The brokers ask for no login, so the console is only for visitors of the broker's own machine.",
+    "The brokers require no login, so the console accepts visitors of the broker's own machine only.",
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ConsoleSite:
-    """Some routes below `PATH`. Made at the first visit: it reads its files then."""
+    """The routes of the console. It is created at the first visit, and reads its files then."""
 
-    def __init__(self, settings: ConsoleSettings, ports: Ports, files: FileSystem | None = None) -> None:
-        """Errors: OSError."""
+    def __init__(self, settings: ConsoleSettings, ports: ConsolePorts, files: FileSystem | None = None) -> None:
+        """Reads the files. Errors: OSError."""
         self._settings = settings
         self._ports = ports
         self._sessions = Sessions(settings, ports)
         self._files = read_files(files or OsFileSystem(), FOLDER)
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes."""
+        """Adds the routes."""
         to_page, file = self._shown(self._to_page), self._shown(self._file)
         app.router.add_get("/", to_page)
         app.router.add_get(PATH, to_page)
@@ -96,12 +106,12 @@ class ConsoleSite:
         await self._ports.tasks.cancel_all()
 
     def _shown(self, handler: Handler) -> Handler:
-        """Marks a handler for the gate: it asks for rights, and where visitors log in here it asks for the login too."""
+        """Marks a handler for the server's gate: it checks permissions itself, and logins if visitors log in here."""
 
         async def shown(request: web.Request) -> web.StreamResponse:
             return await handler(request)
 
-        return decides_itself(shown if self._settings.login is Login.NONE else asks_for_login_itself(shown))
+        return decides_itself(shown if self._settings.login is LoginKind.NONE else asks_for_login_itself(shown))
 
     # ------------------------------------------------------------------ files
     async def _to_page(self, _request: web.Request) -> web.StreamResponse:
@@ -118,7 +128,7 @@ class ConsoleSite:
 
     # ------------------------------------------------------------------ values
     def _guarded(self, handler: Handler) -> Handler:
-        """Answers only pages of this console, and every error in a sentence."""
+        """Returns a handler that refuses other sites, and answers errors with a sentence."""
 
         async def answered(request: web.Request) -> web.StreamResponse:
             try:
@@ -137,21 +147,18 @@ class ConsoleSite:
 
         return self._shown(answered)
 
-    async def _visitor(self, request: web.Request) -> Session:
-        """The session of a request. Errors: RefusedError where it has none."""
+    async def _visitor(self, request: web.Request) -> ConsoleSession:
+        """Returns the session of a request. Errors: RefusedError without one."""
         session = await self._found(request)
         if session is None:
-            raise RefusedError(HTTPStatus.UNAUTHORIZED, "A login is needed.")
+            raise RefusedError(HTTPStatus.UNAUTHORIZED, "A login is required.")
         return session
 
-    async def _found(self, request: web.Request) -> Session | None:
-        """By its cookie; else by the name and the password that the server in front has let in (HTTP Basic).
-
-        Errors: RefusedError.
-        """
+    async def _found(self, request: web.Request) -> ConsoleSession | None:
+        """Finds the session of the cookie, or of the name and password of HTTP Basic. Errors: RefusedError."""
         session = self._sessions.found(request.cookies.get(COOKIE))
         authorization = request.headers.get("Authorization")
-        if session is not None or authorization is None or self._settings.login is not Login.PASSWORD:
+        if session is not None or authorization is None or self._settings.login is not LoginKind.PASSWORD:
             return session
         try:
             basic = BasicAuth.decode(authorization, encoding="utf-8")
@@ -175,24 +182,22 @@ class ConsoleSite:
         )
 
     async def _view(self, request: web.Request) -> web.StreamResponse:
-        return answer(await seen(await self._visitor(request), _view_name(request), dict(request.query)))
+        return answer(await view_value(await self._visitor(request), _view_name(request), dict(request.query)))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         session, name, given = await self._visitor(request), _view_name(request), dict(request.query)
-        return await stream(request, session, lambda: seen(session, name, given), self._ports.clock, PAGE_HEADERS)
+        return await stream(request, session, lambda: view_value(session, name, given), self._ports.clock, PAGE_HEADERS)
 
-    # ------------------------------------------------------------------ what changes something
+    # ------------------------------------------------------------------ changes
     async def _log_in(self, request: web.Request) -> web.StreamResponse:
         given = await _body(request)
         try:
-            if self._settings.login is Login.TOKEN:
+            if self._settings.login is LoginKind.TOKEN:
                 opened = self._sessions.open_by_token(request[CLIENT], arguments.text(given, "token", longest=128))
                 if opened is None:
-                    raise RefusedError(
-                        HTTPStatus.UNAUTHORIZED, "This is not the address that the command has printed last."
-                    )
+                    raise RefusedError(HTTPStatus.UNAUTHORIZED, "This is not the URL that the command printed last.")
                 cookie, _ = opened
-            elif self._settings.login is Login.PASSWORD:
+            elif self._settings.login is LoginKind.PASSWORD:
                 user = arguments.text(given, "user", longest=256)
                 password = arguments.text(given, "password", longest=PASSWORD_CHARACTERS_MAX)
                 mechanism = arguments.choice(
@@ -200,7 +205,7 @@ class ConsoleSite:
                 )
                 cookie, _ = await self._sessions.log_in(request[CLIENT], user, password, mechanism)
             else:
-                raise bad("No login is needed here.")
+                raise bad("No login is required here.")
         except AuthenticationFailedError:
             raise RefusedError(HTTPStatus.UNAUTHORIZED, "The cluster does not accept this name and password.") from None
         except NoRoomError as error:
@@ -224,9 +229,7 @@ class ConsoleSite:
         if name in REHEARSALS:
             return answer(await REHEARSALS[name](session, given, self._ports))
         if not self._settings.write:
-            raise RefusedError(
-                HTTPStatus.FORBIDDEN, "This console is read-only: it was started without permission to change anything."
-            )
+            raise RefusedError(HTTPStatus.FORBIDDEN, "This console is read-only.")
         session.work.forget_answers()
         try:
             return answer(await CHANGES[name](session, given, self._ports))
@@ -234,11 +237,33 @@ class ConsoleSite:
             session.work.forget_answers()
 
 
+def foreign(headers: Mapping[str, str], *, changes: bool) -> str | None:
+    """Returns why a request comes from another site; None if it comes from this console.
+
+    A page of another site can make browsers send requests with the visitor's cookie. Browsers mark them with
+    `Sec-Fetch-Site` and `Origin`, and send our own header only after a preflight, which is never allowed here. Event
+    streams can't have that header, so requests that change nothing need not have it.
+    """
+    site = headers.get("Sec-Fetch-Site")
+    if site is not None and site not in _FROM_HERE:
+        return "it comes from a page of another site"
+    origin = headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("Host", "").lower():
+        return "its Origin is another site"
+    if not changes:
+        return None
+    if headers.get(OWN_HEADER) != OWN_VALUE:
+        return f"it lacks the header {OWN_HEADER}"
+    if headers.get("Content-Type", "").partition(";")[0].strip().lower() != JSON:
+        return f"its body is not {JSON}"
+    return None
+
+
 def _check_origin(request: web.Request) -> None:
-    """Errors: RefusedError for a request that a page of another site sends."""
+    """Errors: RefusedError for a request of another site."""
     reason = foreign(request.headers, changes=request.method != "GET")
     if reason is not None:
-        raise RefusedError(HTTPStatus.FORBIDDEN, f"This request is not answered: {reason}.")
+        raise RefusedError(HTTPStatus.FORBIDDEN, f"This request is refused: {reason}.")
 
 
 def _too_many(error: NoRoomError) -> RefusedError:
@@ -254,7 +279,7 @@ def _view_name(request: web.Request) -> str:
 
 
 async def _body(request: web.Request) -> Mapping[str, Any]:
-    """The object in a body. Errors: RefusedError."""
+    """Reads the object in a body. Errors: RefusedError."""
     try:
         content = await request.read()
     except web.HTTPRequestEntityTooLarge:

@@ -1,4 +1,4 @@
-"""The page of one topic: each partition with its offsets and replicas, its settings, and what keeps its oldest segment."""
+"""The page of a topic: its settings, and the offsets, replicas and retention of each partition."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lowtide.admin.cluster_view import TopicDescription
-from lowtide.admin.configs import ConfigEntry, ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigResource, ResourceType
 from lowtide.admin.errors import AdminError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec
+from lowtide.console import arguments
+from lowtide.console.answers import bad
+from lowtide.console.arguments import Parameters
 from lowtide.console.insight import known, replica_values, segments_of
 from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
     from lowtide.admin.cluster_view import PartitionDescription
-    from lowtide.admin.log_dirs import LogDir
     from lowtide.admin.observation import PartitionSegments
-    from lowtide.console.sessions import Session
+    from lowtide.console.sessions import ConsoleSession
 
 SETTINGS: Final = (
     "cleanup.policy",
@@ -30,19 +32,27 @@ SETTINGS: Final = (
     "file.delete.delay.ms",
     "max.message.bytes",
 )
-"""Those that say what is kept; all others are `lowtide configs`'s."""
+"""The keys about retention; `lowtide configs` shows all."""
 
 
 async def topic_of(client: AdminClient, name: str) -> TopicDescription:
-    """The topic. Errors: AdminError."""
+    """Describes a topic. Errors: AdminError."""
     topic = (await client.describe_topics([name]))[name]
     if isinstance(topic, AdminError):
         raise topic
     return topic
 
 
-async def topic_page(session: Session, name: str) -> dict[str, Any]:
-    """Errors: AdminError."""
+def chosen_numbers(topic: TopicDescription, given: Parameters) -> list[int]:
+    """Returns the chosen partitions of a topic, by default all. Errors: RefusedError."""
+    numbers = list(topic.partitions) if given.get("partitions") is None else arguments.partitions(given)
+    if missing := set(numbers) - set(topic.partitions):
+        raise bad(f"The topic has no partition {min(missing)}.")
+    return numbers
+
+
+async def topic_page(session: ConsoleSession, name: str) -> dict[str, Any]:
+    """Returns the page. Errors: AdminError."""
     client = session.client
     topic = await topic_of(client, name)
     led = [TopicPartition(name, number) for number, row in topic.partitions.items() if row.leader is not None]
@@ -68,7 +78,7 @@ async def topic_page(session: Session, name: str) -> dict[str, Any]:
 
 
 class _Offsets(NamedTuple):
-    """What the leaders say of their logs."""
+    """Offsets of partitions, from their leaders."""
 
     starts: Mapping[TopicPartition, ListedOffset | AdminError]
     ends: Mapping[TopicPartition, ListedOffset | AdminError]
@@ -82,7 +92,7 @@ def _partition(
     replicas: Mapping[tuple[int, int], Mapping[str, Any]],
     segments: PartitionSegments | None,
 ) -> dict[str, Any]:
-    """One row of the page; what only Lowtide tells is null elsewhere."""
+    """Returns a row of the page; values that only Lowtide returns are null for other brokers."""
     places = replica_values(segments)
     retained = None if segments is None else segments.described.retained
     return {
@@ -112,7 +122,7 @@ _UNKNOWN: Final[Mapping[str, Any]] = {"bytes": None, "lag": None}
 
 
 async def replica_rows(client: AdminClient, topic: TopicDescription) -> dict[tuple[int, int], dict[str, Any]]:
-    """By broker and partition, what its disk says of the replica; empty where the user may not ask."""
+    """Returns size and lag of replicas by broker and partition; none if the user may not see them."""
     keys = [TopicPartition(topic.name, number) for number in topic.partitions]
     try:
         answers = await client.describe_log_dirs(partitions=keys)
@@ -121,18 +131,15 @@ async def replica_rows(client: AdminClient, topic: TopicDescription) -> dict[tup
     return {
         (broker_id, key.partition): {"bytes": replica.size_bytes, "lag": replica.offset_lag}
         for broker_id, directories in answers.items()
-        for directory in _directories(directories)
+        if not isinstance(directories, AdminError)
+        for directory in directories.values()
         for key, replica in directory.replicas.items()
         if not replica.is_future
     }
 
 
-def _directories(answer: Mapping[str, LogDir] | AdminError) -> list[LogDir]:
-    return [] if isinstance(answer, AdminError) else list(answer.values())
-
-
 async def settings_of(client: AdminClient, name: str) -> list[dict[str, Any]]:
-    """The keys that say what is kept; none where the user may not see them."""
+    """Returns the keys about retention; none if the user may not see them."""
     resource = ConfigResource(ResourceType.TOPIC, name)
     try:
         found = (await client.describe_configs([resource], keys=SETTINGS))[resource]
@@ -140,11 +147,8 @@ async def settings_of(client: AdminClient, name: str) -> list[dict[str, Any]]:
         return []
     if isinstance(found, AdminError):
         return []
-    return [{"key": key, "value": entry.value, "set": not entry.is_default} for key, entry in _ordered(found)]
-
-
-def _ordered(found: Mapping[str, ConfigEntry]) -> list[tuple[str, ConfigEntry]]:
-    return [(key, found[key]) for key in SETTINGS if key in found]
+    entries = [found[key] for key in SETTINGS if key in found]
+    return [{"key": entry.key, "value": entry.value, "set": not entry.is_default} for entry in entries]
 
 
 def _offset(found: ListedOffset | AdminError | None) -> int | None:

@@ -1,4 +1,4 @@
-"""The page of all topics: partitions, replicas that lag, records and bytes of each."""
+"""The page of topics: partitions, replicas out of sync, records and bytes of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.errors import AdminError
-from lowtide.admin.group_lags import ends_of
+from lowtide.admin.offsets import ends_of
 from lowtide.console.cluster import log_directories
 from lowtide.protocol.types import TopicPartition
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from lowtide.admin.log_dirs import LogDir
 
 COUNTED_PARTITIONS_MAX: Final = 2_000
-"""Of a cluster with more, the page has no numbers of records: they would take a question about each partition."""
+"""For more partitions the page has no numbers of records, which need a request about each partition."""
 
 
 async def topics_page(client: AdminClient, *, internal: bool) -> dict[str, Any]:
-    """Errors: AdminError."""
+    """Returns the page. Errors: AdminError."""
     topics = await client.list_topics(include_internal=internal)
     directories = await log_directories(client)
     on_leaders, on_all = sizes(topics, directories)
@@ -48,7 +48,7 @@ async def topics_page(client: AdminClient, *, internal: bool) -> dict[str, Any]:
 def sizes(
     topics: Mapping[str, TopicDescription], directories: Mapping[int, Mapping[str, LogDir] | AdminError]
 ) -> tuple[Counter[str], Counter[str]]:
-    """Bytes of each topic on the disks of its leaders, and on all disks."""
+    """Returns the bytes of each topic on the disks of its leaders, and on all disks."""
     on_leaders, on_all = Counter[str](), Counter[str]()
     for broker_id, of_broker in directories.items():
         if isinstance(of_broker, AdminError):
@@ -66,12 +66,12 @@ def sizes(
 
 
 async def _records(client: AdminClient, topics: Mapping[str, TopicDescription]) -> dict[str, int]:
-    """Offsets between log start and high watermark of the topics all of whose leaders answer."""
+    """Returns the number of records of topics whose leaders all answer."""
     keys = [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
     if not keys or len(keys) > COUNTED_PARTITIONS_MAX:
         return {}
     answering = [key for key in keys if topics[key.topic].partitions[key.partition].leader is not None]
-    starts, ends = await ends_of(client, answering, client.settings.default_api_timeout_ms)
+    starts, ends = await ends_of(client, answering)
     found: dict[str, int] = {}
     for name, topic in topics.items():
         wanted = [TopicPartition(name, number) for number in topic.partitions]

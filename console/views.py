@@ -1,7 +1,4 @@
-"""What the page can ask for: each view by its name, with what it needs of the visitor.
-
-None of them changes anything.
-"""
+"""The views of the page by name. None of them changes anything."""
 
 from __future__ import annotations
 
@@ -9,70 +6,43 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from lowtide.console import arguments
-from lowtide.console.arguments import Given
+from lowtide.console.arguments import Parameters
 from lowtide.console.cluster import cluster_page
-from lowtide.console.deletes import deletes_page
+from lowtide.console.delete_job import jobs_value
 from lowtide.console.groups import group_page, groups_page
-from lowtide.console.insight import history_page, segments_page
+from lowtide.console.insight import deletes_of, history_page, segments_page
 from lowtide.console.records import records_page
-from lowtide.console.sessions import Session
+from lowtide.console.sessions import ConsoleSession
 from lowtide.console.topic import topic_page
 from lowtide.console.topics import topics_page
 
-View: TypeAlias = Callable[[Session, Given], Awaitable[Any]]
+View: TypeAlias = Callable[[ConsoleSession, Parameters], Awaitable[Any]]
 
 
-async def _cluster(session: Session, _: Given) -> Any:
-    return await cluster_page(session)
-
-
-async def _topics(session: Session, given: Given) -> Any:
+async def _topics(session: ConsoleSession, given: Parameters) -> Any:
     internal = arguments.choice(given, "internal", ("0", "1"), "0") == "1"
     return await topics_page(session.client, internal=internal)
 
 
-async def _topic(session: Session, given: Given) -> Any:
-    return await topic_page(session, arguments.topic(given))
-
-
-async def _groups(session: Session, _: Given) -> Any:
-    return await groups_page(session.client)
-
-
-async def _group(session: Session, given: Given) -> Any:
-    return await group_page(session.client, arguments.text(given, "group"))
-
-
-async def _records(session: Session, given: Given) -> Any:
-    return await records_page(session.client, given)
-
-
-async def _deletes(session: Session, _: Given) -> Any:
-    return await deletes_page(session)
-
-
-async def _segments(session: Session, given: Given) -> Any:
-    return await segments_page(session, arguments.partition(given))
-
-
-async def _history(session: Session, given: Given) -> Any:
-    return await history_page(session, arguments.partition(given))
+async def _deletes(session: ConsoleSession, _: Parameters) -> Any:
+    """Returns the deletes of this session, and the pending and finished deletes of the cluster."""
+    return {"own": jobs_value(list(session.work.jobs.items())), **await deletes_of(session)}
 
 
 VIEWS: Final[Mapping[str, View]] = {
-    "cluster": _cluster,
+    "cluster": lambda session, _: cluster_page(session),
     "topics": _topics,
-    "topic": _topic,
-    "segments": _segments,
-    "history": _history,
+    "topic": lambda session, given: topic_page(session, arguments.topic(given)),
+    "segments": lambda session, given: segments_page(session, arguments.partition(given)),
+    "history": lambda session, given: history_page(session, arguments.partition(given)),
     "deletes": _deletes,
-    "groups": _groups,
-    "group": _group,
-    "records": _records,
+    "groups": lambda session, _: groups_page(session.client),
+    "group": lambda session, given: group_page(session.client, arguments.text(given, "group")),
+    "records": lambda session, given: records_page(session.client, given),
 }
 
 
-async def seen(session: Session, name: str, given: Given) -> Any:
-    """The value of a view; the same for all that ask within a second. Errors: RefusedError, AdminError."""
+async def view_value(session: ConsoleSession, name: str, given: Parameters) -> Any:
+    """Returns the value of a view; requests within a second share it. Errors: RefusedError, AdminError."""
     key = (name, *(f"{key}={given[key]}" for key in sorted(given)))
     return await session.work.shared(key, lambda: VIEWS[name](session, given))

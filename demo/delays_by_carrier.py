@@ -1,10 +1,11 @@
-"""Delays by carrier and hour, from the topic `flights` into the topic `delays` and Parquet; consumed flights are deleted.
+r"""Computes delays by carrier and hour from the topic `flights`, and deletes the flights that it has consumed.
 
-    spark-submit delays_by_carrier.py --bootstrap-server 127.0.0.1:9092 --output /data/delays --checkpoint /data/delays.checkpoint
+    spark-submit delays_by_carrier.py --bootstrap-server 127.0.0.1:9092 --output /data/delays \\
+        --checkpoint /data/delays.checkpoint
 
-A row is written when its hour is over: when the newest flight seen is a day ahead of it. Stop it at any moment, in any way, and start it
-again with the same checkpoint: it continues where it was. The Parquet table has each row once; the topic may have rows of the last
-micro-batch twice.
+A row is written when its hour is over: when the newest flight seen is a day ahead of it. Stop it at any moment, in any
+way, and start it again with the same checkpoint: it continues where it was. The Parquet table has each row once; the
+topic may have rows of the last micro-batch twice.
 """
 
 from __future__ import annotations

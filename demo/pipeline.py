@@ -324,7 +324,8 @@ class Demo:
         check_table(self._folder / "table", last.results)
         draw(watch.samples, self._picture)
         self._console.print(
-            f"\nThe topic {TRIMMED} is empty: low watermark {last.low_watermark:,} of {last.written:,} (with the end of the year)."
+            f"\nThe topic {TRIMMED} is empty: low watermark {last.low_watermark:,} of {last.written:,} (with the end "
+            "of the year)."
             f"\nIt held {most / 1e6:.1f} MB at most, where {last.left_alone_bytes / 1e6:.1f} MB had been written."
             f"\nWhat was deleted had left the disk after {freed_after_s(watch.samples, FREE_BYTES):.2f} s at most."
             f"\n{GROUPS:,} rows by carrier and hour in {RESULT} and in Parquet, each as pandas has it."

@@ -33,7 +33,7 @@ class Sample:
 
 
 def freed_after_s(samples: list[Sample], slack_bytes: int) -> float:
-    """By how much the disk is behind the low watermark: after so long at most it has no more than was retained then, and some slack.
+    """How far the disk is behind the low watermark: the longest time until it has only what was retained, with slack.
 
     A record's size is that of all that were written until then. The moments are those of the samples.
     """

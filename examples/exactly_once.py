@@ -1,4 +1,4 @@
-"""Consume, transform, produce: the results and the consumed offsets are committed in one transaction, so each record counts exactly once.
+"""Consume, transform, produce: results and offsets are committed in one transaction, so each record counts once.
 
     python examples/exactly_once.py [HOST:PORT]
 

@@ -1,4 +1,4 @@
-"""A cluster of three brokers by `lowtide dev`: a topic with three replicas, records acknowledged by all in-sync replicas.
+"""Run three brokers with `lowtide dev`, and write to a topic with three replicas, acknowledged by all of them.
 
 python examples/three_brokers.py
 """

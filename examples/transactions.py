@@ -1,4 +1,4 @@
-"""A transaction that is aborted and one that is committed: a consumer of committed records receives only the second one.
+"""Abort one transaction and commit another: a consumer of committed records receives only the second.
 
 python examples/transactions.py [HOST:PORT]
 """

@@ -1,4 +1,4 @@
-"""What an image shows of access control: the rules, by their keys, and a change of many of them that is not through yet."""
+"""What an image shows of access control: the rules by key, and an unfinished large change."""
 
 from __future__ import annotations
 
@@ -12,47 +12,44 @@ from lowtide.metadata.records import AclChangeRecord, AclRecord, MetadataCorrupt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lowtide.metadata.store import Event, KeyValue, Revision
+    from lowtide.metadata.store import KeyEvent, KeyValue, Revision
 
 
 class AclImage(msgspec.Struct, frozen=True):
-    """One rule. `revision` is what its removal must compare with."""
+    """One rule. Its removal compares `revision`."""
 
     acl: AclRecord
     revision: Revision
 
 
 class AclChangeImage(msgspec.Struct, frozen=True):
-    """A change that is in force, and whose rules are still to be written one by one.
-
-    Each of these steps compares with `revision`.
-    """
+    """A large change in effect whose rules are still to be written singly. Each step compares `revision`."""
 
     change: AclChangeRecord
     revision: Revision
 
     def added(self) -> Iterator[tuple[bytes, bytes, AclRecord]]:
-        """Key, value and rule of what it adds."""
+        """Yields key, value and rule of each addition."""
         for fields in self.change.added:
             acl = AclRecord(*fields)
             value = encode(acl)
             yield keys.acl(value), value, acl
 
     def removed(self) -> Iterator[bytes]:
-        """The keys of what it removes."""
+        """Yields the keys of the removed rules."""
         for end in self.change.removed:
             yield keys.ACLS + end.encode()
 
-    def put_in_force(self, acls: dict[bytes, AclImage]) -> None:
-        """Change the rules as the change says. A rule that is there stays as it is."""
+    def apply_to(self, acls: dict[bytes, AclImage]) -> None:
+        """Applies the change to the rules. Existing rules stay as they are."""
         for key, _, acl in self.added():
             acls.setdefault(key, AclImage(acl, self.revision))
         for key in self.removed():
             acls.pop(key, None)
 
 
-def take_over_acl(acls: dict[bytes, AclImage], key: bytes, change: KeyValue | Event) -> None:
-    """Add or remove the rule under a key, which is the hash of the value. Errors: MetadataCorruptError."""
+def apply_acl(acls: dict[bytes, AclImage], key: bytes, change: KeyValue | KeyEvent) -> None:
+    """Adds or removes the rule under a key, which is the hash of the value. Errors: MetadataCorruptError."""
     if change.value is None:
         acls.pop(key, None)
         return
@@ -63,8 +60,8 @@ def take_over_acl(acls: dict[bytes, AclImage], key: bytes, change: KeyValue | Ev
     acls[key] = AclImage(acl, change.modify_revision)
 
 
-def take_over_change(change: KeyValue | Event) -> AclChangeImage | None:
-    """The change of many rules that a store has now. Errors: MetadataCorruptError."""
+def read_acl_change(change: KeyValue | KeyEvent) -> AclChangeImage | None:
+    """Returns the large change in the store. Errors: MetadataCorruptError."""
     if change.value is None:
         return None
     return AclChangeImage(decode(keys.ACL_CHANGE, change.value, AclChangeRecord), change.modify_revision)

@@ -1,20 +1,21 @@
-"""What an image shows of brokers: who is alive and where, who wants to stop, and which of their replicas can't be relied on.
+"""What an image shows of brokers: live ones and their addresses, shutdowns, and unreliable replicas.
 
-Five kinds of keys tell of a broker besides its registration. Two live with its lease: its wish to stop, and its replicas in failed log
-directories. Three outlive it: what its last registration says of it, which makes it a known broker until it is unregistered;
-marks on replicas whose log directory was found to lack what had been in it (rule DR8); and its last start that may have lost what was not
-synced (KIP-966). Such a replica counts as stale, or as lacking records, until it has joined the ISR again, which is after that revision.
+Five kinds of keys describe a broker besides its registration. Two live with its lease: its request to stop, and its
+replicas in failed log directories. Three outlive it: its last registration, which makes it a known broker until it is
+unregistered; marks on replicas whose log directory lost data (rule DR8); and its last start that may have lost unsynced
+data (KIP-966). Such replicas count as stale, or as possibly incomplete, until they join the ISR under a later revision.
 
-Guards: what was said under an earlier registration doesn't count for a later one.
+Guards: a report under an earlier registration is invalid for a later one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from lowtide.metadata import keys
+from lowtide.metadata.draft import Draft
 from lowtide.metadata.records import (
     LOG_START_REPORTING_LEVEL,
     BrokerRecord,
@@ -28,16 +29,14 @@ from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId, parse_topic_i
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lowtide.metadata.store import Event, KeyValue, Revision
-
-T = TypeVar("T")
+    from lowtide.metadata.store import KeyEvent, KeyValue, Revision
 
 Replicas: TypeAlias = "Mapping[TopicId, frozenset[int]]"
-"""Some replicas of one broker: the partitions' numbers by topic id."""
+"""Some replicas of one broker: partition numbers by topic id."""
 
 
 class BrokerImage(msgspec.Struct, frozen=True, gc=False):
-    """A broker that is live, or was: `epoch` is the revision of its registration, the last one."""
+    """A live or former broker: `epoch` is the revision of its last registration."""
 
     broker_id: BrokerId
     epoch: BrokerEpoch
@@ -49,24 +48,24 @@ class BrokerImage(msgspec.Struct, frozen=True, gc=False):
     metadata_level: int = LOG_START_REPORTING_LEVEL
 
     def listener(self, name: str) -> Listener | None:
-        """Its listener with this name, or None."""
+        """Returns its listener with this name, or None."""
         return next((listener for listener in self.listeners if listener.name == name), None)
 
     @property
     def is_reachable(self) -> bool:
-        """Whether its addresses are known; those of one whose record can't be read aren't."""
+        """Whether its addresses are known; an unreadable record has none."""
         return bool(self.listeners)
 
     @property
     def inter_broker(self) -> Listener:
-        """Where other brokers reach it: the listener that it named for them, else its first one."""
+        """The listener for other brokers: the one that it names, else its first."""
         return self.listener(self.inter_broker_listener) or self.listeners[0]
 
 
 class StaleMark(msgspec.Struct, frozen=True):
-    """Replicas that were found to lack something, at the registration with this `number`, which is of `revision`.
+    """Replicas that lost data, found at the registration with this `number`, which is of `revision`.
 
-    `replicas` is None for a mark that can't be read: it may be about any.
+    `replicas` is None for an unreadable mark, which may concern any replica.
     """
 
     number: int
@@ -74,12 +73,12 @@ class StaleMark(msgspec.Struct, frozen=True):
     replicas: Replicas | None
 
     def covers(self, topic_id: TopicId, number: int) -> bool:
-        """Whether it is about a replica of this partition."""
+        """Returns whether it concerns this replica."""
         return self.replicas is None or number in self.replicas.get(topic_id, ())
 
 
 class BrokersImage(msgspec.Struct, frozen=True):
-    """All that an image shows of brokers, by their ids. The mappings must not be changed."""
+    """Everything that an image shows of brokers, by id. The mappings must not be changed."""
 
     alive: Mapping[BrokerId, BrokerImage] = {}
     shutdowns: Mapping[BrokerId, BrokerEpoch] = {}
@@ -90,7 +89,7 @@ class BrokersImage(msgspec.Struct, frozen=True):
 
 
 def encode_replicas(replicas: Replicas) -> ReplicaNumbers:
-    """What stands for `replicas` in the store."""
+    """Returns the form in which the store keeps `replicas`."""
     named = {topic_id_text(topic_id): sorted(numbers) for topic_id, numbers in replicas.items() if numbers}
     return dict(sorted(named.items()))
 
@@ -105,43 +104,52 @@ def _decode_replicas(key: bytes, value: bytes) -> Replicas:
 
 
 class BrokersChange:
-    """One step from one such picture to the next. Copies a mapping at most once, and only if it changes."""
+    """Builds the brokers of the next image. Copies a mapping only when it changes."""
 
     def __init__(self, old: BrokersImage, kept: BrokersImage) -> None:
-        """`kept` is what was known before, also where `old` is empty because everything is read again."""
+        """`kept` is what was known before, even if `old` is empty because everything is read again."""
         self._old = old
         self._kept = kept
-        self._alive: dict[BrokerId, BrokerImage] | None = None
-        self._shutdowns: dict[BrokerId, BrokerEpoch] | None = None
-        self._offline: dict[BrokerId, Replicas] | None = None
-        self._stale: dict[BrokerId, tuple[StaleMark, ...]] | None = None
-        self._known: dict[BrokerId, BrokerImage] | None = None
-        self._unclean_starts: dict[BrokerId, BrokerEpoch] | None = None
+        self._alive = Draft(old.alive)
+        self._shutdowns = Draft(old.shutdowns)
+        self._offline = Draft(old.offline_replicas)
+        self._stale = Draft(old.stale_marks)
+        self._known = Draft(old.known)
+        self._unclean_starts = Draft(old.unclean_starts)
         self.touched: dict[BrokerId, None] = {}
-        """The brokers of whom something may be different."""
+        """Brokers that may differ."""
 
-    def apply(self, key: bytes, change: KeyValue | Event) -> bool:
-        """Take over a change, if it is about brokers. Returns whether it is."""
+    def apply(self, key: bytes, change: KeyValue | KeyEvent) -> bool:
+        """Applies a change of a broker. Returns False for other keys."""
+        value = change.value
         if key.startswith(keys.BROKERS):
-            self._apply_broker(key, change)
+            broker_id = self._touch(key, keys.BROKERS)
+            broker = None if value is None else _broker(broker_id, change.create_revision, key, value)
+            self._alive.put(broker_id, broker)
         elif key.startswith(keys.KNOWN_BROKERS):
-            self._apply_known(key, change)
+            broker_id = self._touch(key, keys.KNOWN_BROKERS)
+            # Written with the registration, so its revision is that broker epoch.
+            broker = None if value is None else _broker(broker_id, change.modify_revision, key, value)
+            self._known.put(broker_id, broker)
         elif key.startswith(keys.SHUTDOWNS):
-            self._apply_shutdown(key, change)
+            self._shutdowns.put(self._touch(key, keys.SHUTDOWNS), None if value is None else decode(key, value, int))
         elif key.startswith(keys.OFFLINE):
-            self._apply_offline(key, change)
+            broker_id = self._touch(key, keys.OFFLINE)
+            self._offline.put(broker_id, None if value is None else _decode_replicas(key, value))
         elif key.startswith(keys.STALE):
             self._apply_stale(key, change)
         elif key.startswith(keys.UNCLEAN_STARTS):
-            self._apply_unclean_start(key, change)
+            # Written with the registration, so its revision is that broker epoch.
+            start = None if value is None else change.modify_revision
+            self._unclean_starts.put(self._touch(key, keys.UNCLEAN_STARTS), start)
         else:
             return False
         return True
 
-    def hold(self, key: bytes, change: KeyValue | Event) -> bool:
-        """A key about brokers can't be read: show what was known, or what harms nothing. Returns whether it was known.
+    def hold(self, key: bytes, change: KeyValue | KeyEvent) -> bool:
+        """Keeps the known value of an unreadable key, or a harmless one. Returns whether it was known.
 
-        Errors: ValueError where the key names nothing.
+        Errors: ValueError if the key names nothing.
         """
         if key.startswith(keys.STALE):
             broker_id, number = keys.parse_stale(key)
@@ -154,87 +162,37 @@ class BrokersChange:
             broker_id = self._touch(key, keys.BROKERS)
             broker = self._kept.alive.get(broker_id)
             is_same = broker is not None and broker.epoch == change.create_revision
-            return _set(self._to_change(), broker_id, broker if is_same else None)
+            return self._alive.put(broker_id, broker if is_same else None)
         if key.startswith(keys.KNOWN_BROKERS):
             broker_id = self._touch(key, keys.KNOWN_BROKERS)
             before = self._kept.known.get(broker_id) or BrokerImage(broker_id, 0, ())
-            if self._known is None:
-                self._known = dict(self._old.known)
-            self._known[broker_id] = msgspec.structs.replace(before, epoch=change.modify_revision)
+            self._known.put(broker_id, msgspec.structs.replace(before, epoch=change.modify_revision))
             return before.is_reachable
         if key.startswith(keys.SHUTDOWNS):
             broker_id = self._touch(key, keys.SHUTDOWNS)
-            if self._shutdowns is None:
-                self._shutdowns = dict(self._old.shutdowns)
-            return _set(self._shutdowns, broker_id, self._kept.shutdowns.get(broker_id))
+            return self._shutdowns.put(broker_id, self._kept.shutdowns.get(broker_id))
         broker_id = self._touch(key, keys.OFFLINE)
-        if self._offline is None:
-            self._offline = dict(self._old.offline_replicas)
-        return _set(self._offline, broker_id, self._kept.offline_replicas.get(broker_id))
+        return self._offline.put(broker_id, self._kept.offline_replicas.get(broker_id))
 
     def finish(self) -> BrokersImage:
-        """The new picture."""
+        """Returns the new brokers."""
         if not self.touched:
             return self._old
-        old = self._old
-        shutdowns = old.shutdowns if self._shutdowns is None else self._shutdowns
         for broker_id in self.touched:
-            broker = (old.alive if self._alive is None else self._alive).get(broker_id)
-            stopping = broker is not None and shutdowns.get(broker_id) == broker.epoch
+            broker = self._alive.now.get(broker_id)
+            stopping = broker is not None and self._shutdowns.now.get(broker_id) == broker.epoch
             if broker is not None and broker.in_controlled_shutdown != stopping:
-                self._to_change()[broker_id] = msgspec.structs.replace(broker, in_controlled_shutdown=stopping)
+                self._alive.put(broker_id, msgspec.structs.replace(broker, in_controlled_shutdown=stopping))
         return BrokersImage(
-            old.alive if self._alive is None else self._alive,
-            shutdowns,
-            old.offline_replicas if self._offline is None else self._offline,
-            old.stale_marks if self._stale is None else self._stale,
-            old.known if self._known is None else self._known,
-            old.unclean_starts if self._unclean_starts is None else self._unclean_starts,
+            self._alive.now,
+            self._shutdowns.now,
+            self._offline.now,
+            self._stale.now,
+            self._known.now,
+            self._unclean_starts.now,
         )
 
-    def _to_change(self) -> dict[BrokerId, BrokerImage]:
-        if self._alive is None:
-            self._alive = dict(self._old.alive)
-        return self._alive
-
-    def _apply_broker(self, key: bytes, change: KeyValue | Event) -> None:
-        broker_id = self._touch(key, keys.BROKERS)
-        if change.value is None:
-            self._to_change().pop(broker_id, None)
-            return
-        self._to_change()[broker_id] = _broker(
-            broker_id, change.create_revision, decode(key, change.value, BrokerRecord)
-        )
-
-    def _apply_known(self, key: bytes, change: KeyValue | Event) -> None:
-        broker_id = self._touch(key, keys.KNOWN_BROKERS)
-        if self._known is None:
-            self._known = dict(self._old.known)
-        if change.value is None:
-            self._known.pop(broker_id, None)
-        else:
-            # Written with the registration, so its revision is that broker epoch.
-            self._known[broker_id] = _broker(broker_id, change.modify_revision, decode(key, change.value, BrokerRecord))
-
-    def _apply_shutdown(self, key: bytes, change: KeyValue | Event) -> None:
-        broker_id = self._touch(key, keys.SHUTDOWNS)
-        if self._shutdowns is None:
-            self._shutdowns = dict(self._old.shutdowns)
-        if change.value is None:
-            self._shutdowns.pop(broker_id, None)
-        else:
-            self._shutdowns[broker_id] = decode(key, change.value, int)
-
-    def _apply_offline(self, key: bytes, change: KeyValue | Event) -> None:
-        broker_id = self._touch(key, keys.OFFLINE)
-        if self._offline is None:
-            self._offline = dict(self._old.offline_replicas)
-        if change.value is None:
-            self._offline.pop(broker_id, None)
-        else:
-            self._offline[broker_id] = _decode_replicas(key, change.value)
-
-    def _apply_stale(self, key: bytes, change: KeyValue | Event) -> None:
+    def _apply_stale(self, key: bytes, change: KeyValue | KeyEvent) -> None:
         try:
             broker_id, number = keys.parse_stale(key)
         except ValueError as error:
@@ -243,31 +201,17 @@ class BrokersChange:
         if change.value is None:
             self._remove_mark(broker_id, number)
         else:
-            # By the last revision: a mark that was written again covers what joined before that too.
+            # With its last revision: a mark that was written again covers what joined before that too.
             self._put_mark(broker_id, StaleMark(number, change.modify_revision, _decode_replicas(key, change.value)))
 
     def _put_mark(self, broker_id: BrokerId, mark: StaleMark) -> None:
-        marks = self._remove_mark(broker_id, mark.number)
-        marks[broker_id] = (*marks.get(broker_id, ()), mark)
+        self._stale.put(broker_id, (*self._remove_mark(broker_id, mark.number), mark))
 
-    def _remove_mark(self, broker_id: BrokerId, number: int) -> dict[BrokerId, tuple[StaleMark, ...]]:
+    def _remove_mark(self, broker_id: BrokerId, number: int) -> tuple[StaleMark, ...]:
         self.touched[broker_id] = None
-        if self._stale is None:
-            self._stale = dict(self._old.stale_marks)
-        marks = tuple(mark for mark in self._stale.pop(broker_id, ()) if mark.number != number)
-        if marks:
-            self._stale[broker_id] = marks
-        return self._stale
-
-    def _apply_unclean_start(self, key: bytes, change: KeyValue | Event) -> None:
-        broker_id = self._touch(key, keys.UNCLEAN_STARTS)
-        if self._unclean_starts is None:
-            self._unclean_starts = dict(self._old.unclean_starts)
-        if change.value is None:
-            self._unclean_starts.pop(broker_id, None)
-        else:
-            # Written with the registration, so its revision is that broker epoch.
-            self._unclean_starts[broker_id] = change.modify_revision
+        marks = tuple(mark for mark in self._stale.now.get(broker_id, ()) if mark.number != number)
+        self._stale.put(broker_id, marks or None)
+        return marks
 
     def _touch(self, key: bytes, prefix: bytes) -> BrokerId:
         text = key.removeprefix(prefix)
@@ -279,16 +223,8 @@ class BrokersChange:
         return broker_id
 
 
-def _set(values: dict[BrokerId, T], broker_id: BrokerId, value: T | None) -> bool:
-    """Set what is known, or nothing. Returns whether it is known."""
-    if value is None:
-        values.pop(broker_id, None)
-    else:
-        values[broker_id] = value
-    return value is not None
-
-
-def _broker(broker_id: BrokerId, epoch: BrokerEpoch, record: BrokerRecord) -> BrokerImage:
+def _broker(broker_id: BrokerId, epoch: BrokerEpoch, key: bytes, value: bytes) -> BrokerImage:
+    record = decode(key, value, BrokerRecord)
     return BrokerImage(
         broker_id,
         epoch,

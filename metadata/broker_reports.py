@@ -1,7 +1,7 @@
-"""What a broker reports in the metadata besides its registration: that it wants to stop, and which replicas it can't serve.
+"""Reports of a broker besides its registration: that it wants to stop, and which replicas it can't serve.
 
-Guards: a report is written under the lease of the registration, and fenced by it; one that changed is written as soon as the store can be
-reached.
+Guards: a report is written under the lease of the registration, and fenced by it. A changed report is written as soon
+as the store is reachable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lowtide.metadata.changes import ChangePlan, Step
 from lowtide.metadata.errors import ConflictError, FencedError
 from lowtide.metadata.records import encode
 from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, LeaseGoneError, MetadataStore, Put, UnavailableError
-from lowtide.metadata.writer import Retry
+from lowtide.metadata.writer import Backoff
 
 if TYPE_CHECKING:
     from lowtide.metadata.held_registration import HeldRegistration
@@ -33,41 +33,41 @@ class BrokerReports:
         self._store_guard = store_guard
         self._prefix = prefix
         self.stops = False
-        """Whether this broker wants to stop."""
+        """Whether a controlled shutdown has begun. Others may see it before this broker's image does."""
         self._changed = asyncio.Event()
 
     def begin_controlled_shutdown(self) -> None:
-        """Report that this broker wants to stop."""
+        """Reports that this broker wants to stop: the controller moves its leaderships and places nothing new on it."""
         self.stops = True
         self.wake()
 
     def set_offline(self, replicas: Replicas) -> None:
-        """Report that exactly these replicas can't be served here."""
+        """Reports that exactly these replicas can't be served here."""
         if replicas != self.offline:
             self.offline = replicas
             self.wake()
 
     def wake(self) -> None:
-        """Have `report` look at what is written: the registration is a new one, or the lease was renewed."""
+        """Makes `report` compare the store again: after a new registration or a renewed lease."""
         self._changed.set()
 
     async def report(self) -> None:
-        """Write what is to be reported, whenever that changes; endless."""
-        retry = Retry()
+        """Writes the reports whenever they change. Never returns."""
+        backoff = Backoff()
         while True:
             await self._changed.wait()
             self._changed.clear()
             try:
                 await self._write()
             except (ConflictError, FencedError, UnavailableError, AmbiguousError, LeaseGoneError):
-                await retry.wait()
+                await backoff.wait()
                 self._changed.set()
             else:
-                retry = Retry()
+                backoff = Backoff()
 
     async def _write(self) -> None:
         if self._held.broker_epoch == 0:
-            return  # A new registration brings them along, or writes them then.
+            return  # A new registration includes them or writes them.
         written = self._held.image.offline_replicas.get(self._held.broker_id, {})
         if written != self.offline:
             await self._put(keys.offline(self._held.broker_id), encode(encode_replicas(self.offline)))
@@ -77,9 +77,9 @@ class BrokerReports:
             await self._held.commit(ChangePlan((witness,), needs_controller=False))
 
     async def _put(self, key: bytes, value: bytes) -> None:
-        """Have a key say this, with our lease.
+        """Writes a key with our lease, unless it has the value.
 
-        Only one process writes it; the comparison is for its own attempts that come late.
+        Only one process writes it; the comparison protects against its own late attempts.
         """
         pair = await self._store.get(self._prefix + key)
         if pair is not None and (pair.value, pair.lease) == (value, self._held.lease_id):

@@ -1,8 +1,7 @@
-"""A change of the metadata, decided but not yet made: what a decision hands to the session.
+"""A plan: changes of the metadata that are decided but not yet written.
 
-A plan is a list of steps, each one transaction. Steps are carried out in order and a plan stops at the first that
-conflicts, so a plan is ordered such that every prefix of it leaves something harmless (a topic's record comes last when
-it is created, first when it is deleted).
+A plan is a list of steps, each one transaction. They run in order and stop at the first that conflicts, so every prefix
+of a plan leaves a harmless state: a topic's record comes last when it is created, and first when it is deleted.
 
 Keys here are without the prefix; the session adds it, and the fences.
 """
@@ -16,11 +15,13 @@ import msgspec
 from lowtide.metadata.store import MAX_TRANSACTION_OPERATIONS, Compare, Delete, Put
 
 FENCES: Final = 3
-"""Comparisons that the session adds to each step: the broker's registration, that nothing is suspended, and the controller's key."""
+"""Comparisons that the session adds to each step: the broker's registration, no suspension, the controller's key."""
 
 STEP_PARTITIONS: Final = 100
-"""Partitions written in one step, so that its comparisons with fences and its record stay below the store's limit.
-Source: measurement on etcd, where a transaction of a hundred puts costs twice one of a single put."""
+"""Partitions written in one step, so that its comparisons, fences and record stay below the store's limit.
+
+On etcd a transaction of a hundred puts costs twice as much as one of a single put.
+"""
 
 assert STEP_PARTITIONS + FENCES < MAX_TRANSACTION_OPERATIONS
 
@@ -28,8 +29,7 @@ assert STEP_PARTITIONS + FENCES < MAX_TRANSACTION_OPERATIONS
 class Step(msgspec.Struct, frozen=True):
     """One transaction: `operations` if all of `compares` hold.
 
-    Made again after an answer was lost, it must conflict or do no harm: it compares every key that may have another
-    writer.
+    Repeated after a lost answer it must conflict or be harmless: it compares every key that may have another writer.
     """
 
     operations: tuple[Put | Delete, ...]
@@ -37,18 +37,22 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class ChangePlan(msgspec.Struct, frozen=True):
-    """Steps in order. `needs_controller`: each must find this broker still controller."""
+    """Steps in order. With `needs_controller` each must find this broker still the controller."""
 
     steps: tuple[Step, ...]
     needs_controller: bool = True
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be done."""
         return not self.steps
+
+    @property
+    def plan(self) -> ChangePlan:
+        """Returns the plan itself, where a decision with a plan is expected."""
+        return self
 
 
 NO_CHANGE: Final = ChangePlan(())
 
 NOTHING_TO_WRITE: Final = ChangePlan((), needs_controller=False)
-"""What is asked for is there already: any broker may say so."""
+"""The requested state exists already: any broker may report that."""

@@ -1,4 +1,4 @@
-"""What an image shows of configurations that were set while brokers run: on one broker or on all, and on groups."""
+"""What an image shows of dynamic configurations: of brokers and of groups."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lowtide.metadata.records import decode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lowtide.metadata.store import Event, KeyValue, Revision
+    from lowtide.metadata.store import KeyEvent, KeyValue, Revision
 
 
 class ConfigImage(msgspec.Struct, frozen=True):
-    """What was set on one broker, on all of them, or on a group.
+    """The configuration set for one broker, for all brokers, or for a group.
 
-    `revision` is what a change of it must compare with; 0: nothing is set.
+    A change compares `revision`, which is 0 if nothing is set.
     """
 
     configs: Mapping[str, str] = {}
@@ -28,14 +28,14 @@ NOTHING_SET = ConfigImage()
 
 
 def changed_configs(old: Mapping[str, ConfigImage], new: Mapping[str, ConfigImage]) -> tuple[str, ...]:
-    """The names under which something else is set now."""
+    """Returns the names whose configuration changed."""
     if old is new:
         return ()
     return tuple(name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name))
 
 
-def take_over(configs: dict[str, ConfigImage], name: str, key: bytes, change: KeyValue | Event) -> None:
-    """Change what is set under a name. Errors: MetadataCorruptError."""
+def apply_config(configs: dict[str, ConfigImage], name: str, key: bytes, change: KeyValue | KeyEvent) -> None:
+    """Sets or removes the configuration under a name. Errors: MetadataCorruptError."""
     if change.value is None:
         configs.pop(name, None)
     else:

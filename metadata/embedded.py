@@ -1,22 +1,22 @@
-"""The metadata store of a machine without etcd: one SQLite file in the first log directory, on a thread of its own.
+"""The metadata store of a machine without etcd: one SQLite file in the first log directory, with its own thread.
 
-SQLite because torn writes, checksums, compaction and atomic changes of many keys are done there, and a commit costs one
-fdatasync. The file is opened in WAL mode with `synchronous=FULL`: what was answered survives a power cut. The event
-loop keeps all keys in memory (`local`), so SQLite is read once, when it is opened, and then only written.
+SQLite handles torn writes, checksums, compaction and atomic changes of many keys, and a commit costs one fdatasync. The
+file is opened in WAL mode with `synchronous=FULL`: what was answered survives a power cut. The event loop keeps all
+keys in memory (`local`), so SQLite is read once, when it is opened, and from then on only written.
 
 Format, `user_version` 1:
 
 | table | columns |
 |---|---|
 | `keys` | `key` (primary), `value`, `create_revision`, `modify_revision`, `lease` |
-| `state` | one row: `revision`, `boots` (how often the file was opened; begins every lease id) |
+| `state` | one row: `revision`, `boots` (how often the file was opened; the first part of every lease id) |
 
-The past isn't stored: a process that begins reads everything, and watches from there. Leases aren't stored either. They
-end with the process, and the next one deletes their keys in one revision while it opens, so a broker that was killed
-needs not wait for itself.
+History isn't stored: a new process reads everything and watches from there. Leases aren't stored either. They end with
+the process, and the next one deletes their keys in one revision while it opens, so a killed broker doesn't have to wait
+for itself.
 
-Guards: one owner (a lock beside the file), mode 0600 (it will hold credentials), a newer format is refused. Does not
-do: several processes; for those there is etcd. Source: SQLite's documentation of WAL and of `PRAGMA synchronous`.
+Guards: one owner (a lock beside the file), mode 0600 (it contains credentials), a newer format is refused. It serves
+one process; several need etcd. Source: SQLite's documentation of WAL and of `PRAGMA synchronous`.
 """
 
 from __future__ import annotations
@@ -47,25 +47,27 @@ METADATA_FILE: Final = "lowtide-metadata.sqlite"
 LOCK_SUFFIX: Final = ".lock"
 PROBE_SUFFIX: Final = ".probe"
 PROBE_BYTES: Final = 2 << 20
-"""What is written to find out whether a write failed for lack of room: more than any transaction."""
+"""The size of the test write after a failure: more than any transaction."""
 
 
 FORMAT_VERSION: Final = 1
 APPLICATION_ID: Final = 0x4C6F7764
-"""Tells SQLite's own tools, and `file`, whose database this is: "Lowd"."""
+"""Identifies the file for SQLite's own tools and for `file`: "Lowd"."""
 
 BUSY_TIMEOUT_S: Final = 5.0
 """How long a write waits for another process that reads the file, such as SQLite's shell."""
 
 MAX_FILE_BYTES: Final = 2 << 30
-"""The file refuses to grow beyond this, as a full disk does: transactions that delete still pass. Source: etcd's default quota."""
+"""The file's maximum size. Beyond it, as on a full disk, only deleting transactions succeed. Source: etcd's default
+quota."""
 
 PAGE_BYTES: Final = 4096
 
 _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE keys (
-    key BLOB PRIMARY KEY, value BLOB NOT NULL, create_revision INTEGER NOT NULL, modify_revision INTEGER NOT NULL, lease INTEGER NOT NULL
+    key BLOB PRIMARY KEY, value BLOB NOT NULL,
+    create_revision INTEGER NOT NULL, modify_revision INTEGER NOT NULL, lease INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 1), revision INTEGER NOT NULL, boots INTEGER NOT NULL);
 INSERT INTO state VALUES (1, 0, 0);
@@ -76,31 +78,31 @@ COMMIT;
 
 
 class MetadataFileError(MetadataStoreError):
-    """The metadata file can't be used: damaged, of a newer Lowtide, or not ours. Names the file."""
+    """The metadata file can't be used: damaged, of a newer Lowtide, or another program's. Names the file."""
 
 
 class FullMetadataFileError(MetadataFileError):
-    """There was no room for what an opening writes; nothing was changed."""
+    """The disk had no room for opening the file; nothing was changed."""
 
 
 class EmbeddedStore(LocalStore):
-    """A `MetadataStore` on SQLite. Made by `open`."""
+    """A `MetadataStore` on SQLite. Created by `open`."""
 
     @classmethod
     async def open(
         cls, path: str, *, filesystem: FileSystem, clock: Clock, max_bytes: int = MAX_FILE_BYTES
     ) -> EmbeddedStore:
-        """Open the file, or make it, and end the leases of the earlier life, in one commit.
+        """Opens or creates the file, and ends the leases of the earlier process, in one commit.
 
-        Errors: AlreadyLockedError when another broker has it open, MetadataFileError, OSError.
+        Errors: AlreadyLockedError if another broker has it open, MetadataFileError, OSError.
         """
         loop = asyncio.get_running_loop()
         lock = filesystem.lock(path + LOCK_SUFFIX)
         worker = ThreadWorker(loop, threads=1, name="metadata")
         try:
             if not filesystem.exists(path):
-                # An empty file is an empty database. Made here for its mode, which SQLite gives to the files beside it
-                # too.
+                # An empty file is an empty database. Created here for its mode, which SQLite applies to the files
+                # beside it.
                 filesystem.replace_file(path, b"")
             reserve = Reserve(filesystem, path)
             database = _Database(path, max_bytes, lambda: _lacks_room(filesystem, path), reserve)
@@ -122,9 +124,9 @@ class EmbeddedStore(LocalStore):
 
 
 def _lacks_room(filesystem: FileSystem, path: str) -> bool:
-    """Whether a file beside this one meets a full disk or an exhausted quota.
+    """Returns whether a write beside this file meets a full disk or an exhausted quota.
 
-    SQLite says so of ENOSPC, and not of EDQUOT.
+    SQLite reports ENOSPC as such, but not EDQUOT.
     """
     place = path + PROBE_SUFFIX
     try:
@@ -138,9 +140,8 @@ def _lacks_room(filesystem: FileSystem, path: str) -> bool:
 
 
 def read_embedded(path: str, filesystem: FileSystem) -> tuple[list[KeyValue], Revision]:
-    """What is in the file, which no broker may be using, and its revision; nothing where there is no file.
+    """Reads the file of a stopped broker and its revision; nothing if there is no file. Changes nothing.
 
-    Changes nothing.
     Errors: AlreadyLockedError, MetadataFileError, OSError.
     """
     if not filesystem.exists(path):
@@ -153,9 +154,9 @@ def read_embedded(path: str, filesystem: FileSystem) -> tuple[list[KeyValue], Re
 
 
 def read_embedded_in_use(path: str) -> tuple[list[KeyValue], Revision]:
-    """What is in the file, all of it at one revision, also while a broker writes to it, which goes on. Changes nothing.
+    """Reads the file at one revision, even while a broker writes to it. Changes nothing.
 
-    Errors: MetadataFileError, also where there is no file.
+    Errors: MetadataFileError, also if there is no file.
     """
     import sqlite3  # noqa: PLC0415 - see `_Database.open`.
 
@@ -164,9 +165,9 @@ def read_embedded_in_use(path: str) -> tuple[list[KeyValue], Revision]:
             f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S
         )
         try:
-            connection.execute("BEGIN")  # Both reads see the same commit.
+            connection.execute("BEGIN")  # Both queries see the same commit.
             if not _check_format(connection, path):
-                return [], 0  # A file that was made, and that nothing was written to before the process ended.
+                return [], 0  # The process that created the file ended before it wrote.
             (revision,) = connection.execute("SELECT revision FROM state").fetchone()
             rows = connection.execute("SELECT key, value, create_revision, modify_revision, lease FROM keys").fetchall()
         finally:
@@ -177,9 +178,9 @@ def read_embedded_in_use(path: str) -> tuple[list[KeyValue], Revision]:
 
 
 def _check_format(connection: sqlite3.Connection, path: str) -> int:
-    """Returns how many tables there are.
+    """Returns the number of tables.
 
-    Errors: MetadataFileError for a newer format and for other programs' files; those of SQLite.
+    Errors: MetadataFileError for a newer format or another program's file; SQLite's.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -194,7 +195,7 @@ def _check_format(connection: sqlite3.Connection, path: str) -> int:
 
 
 class _SqliteJournal:
-    """Hands batches to the thread."""
+    """Passes batches to the thread."""
 
     def __init__(self, database: _Database, worker: ThreadWorker, lock: Lock) -> None:
         self._database = database
@@ -219,14 +220,14 @@ class _SqliteJournal:
 
 
 _PRIMARY_CODE = 0xFF
-"""The part of an extended result code of SQLite that says which kind of error it is."""
+"""The part of an extended SQLite result code with the kind of error."""
 
 
 class _Database:
-    """The connection. All of it runs on the thread that opened it."""
+    """The connection, used only on the thread that opened it."""
 
     def __init__(self, path: str, max_bytes: int, lacks_room: Callable[[], bool], reserve: Reserve) -> None:
-        """`lacks_room`: whether a write beside the file fails for lack of room."""
+        """`lacks_room` returns whether a write beside the file fails for lack of room."""
         self._path = path
         self._reserve = reserve
         self._lacks_room = lacks_room
@@ -234,13 +235,13 @@ class _Database:
         self._connection: sqlite3.Connection | None = None
 
     def open_with_little_room(self) -> Engine:
-        """As `open`; first fold what earlier lives wrote into the file, which gives their room back."""
+        """Opens after folding the write-ahead log into the file, which frees space."""
         return self.open(folds=True)
 
     def open(self, *, folds: bool = False) -> Engine:
-        """Open or make the file.
+        """Opens or creates the file. Returns its state, without the leased keys of the earlier process.
 
-        Returns its state, with the leased keys of the earlier life gone. Errors: MetadataFileError.
+        Errors: MetadataFileError.
         """
         import sqlite3  # noqa: PLC0415 - 4 ms, and only a broker without etcd needs it.
 
@@ -270,9 +271,8 @@ class _Database:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(
-            "PRAGMA temp_store = MEMORY"
-        )  # A file for it would take a descriptor in the middle of a transaction.
+        # A temporary file would need a descriptor in the middle of a transaction.
+        connection.execute("PRAGMA temp_store = MEMORY")
         if not tables:
             connection.executescript(_SCHEMA)
         connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
@@ -290,7 +290,7 @@ class _Database:
         return engine
 
     def write_or_borrow(self, batches: Sequence[Batch]) -> WriteFailedError | None:
-        """`write`; where there is no room for batches that delete, with some of the reserve."""
+        """Writes `batches`; deleting ones may use some of the reserve if there is no room."""
         failure = self.write(batches)
         if failure is None:
             self._reserve.restore()
@@ -303,7 +303,7 @@ class _Database:
         return failure
 
     def write(self, batches: Sequence[Batch], *, boots: int | None = None) -> WriteFailedError | None:
-        """Commit `batches`, and the count of lives if it is given. Returns what went wrong."""
+        """Commits `batches`, and the number of boots if given. Returns what failed."""
         import sqlite3  # noqa: PLC0415 - see `open`.
 
         connection = self._connection
@@ -318,8 +318,8 @@ class _Database:
                 connection.execute("UPDATE state SET boots = ?", (boots,))
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            # A full disk, a lack of memory or descriptors, or a lock that another program holds: the roll-back leaves
-            # all as it was.
+            # A full disk, a lack of memory or descriptors, or another program's lock: the rollback leaves everything
+            # unchanged.
             passing = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN}
             harmless = error.sqlite_errorcode & _PRIMARY_CODE in passing or self._met_quota(error)
             try:
@@ -331,16 +331,16 @@ class _Database:
         return None
 
     def _met_quota(self, error: sqlite3.Error) -> bool:
-        """Whether a write met an exhausted quota, which SQLite doesn't tell from a broken disk.
+        """Returns whether a write met an exhausted quota, which SQLite doesn't distinguish from a broken disk.
 
-        What is not whole in its log is nothing.
+        An incomplete record of its log is ignored.
         """
         import sqlite3  # noqa: PLC0415 - see `open`.
 
         return error.sqlite_errorcode == sqlite3.SQLITE_IOERR_WRITE and self._lacks_room()
 
     def _lacked_room(self, error: sqlite3.Error) -> bool:
-        """Whether an opening may have met a full disk: in the file, or in the shared memory beside it."""
+        """Returns whether opening may have met a full disk: in the file, or in the shared memory beside it."""
         import sqlite3  # noqa: PLC0415 - see `open`.
 
         codes = {
@@ -352,7 +352,7 @@ class _Database:
         return error.sqlite_errorcode in codes or self._met_quota(error)
 
     def close(self) -> None:
-        """Fold the write-ahead log into the file and let it go."""
+        """Folds the write-ahead log into the file and closes it."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -363,7 +363,7 @@ def _write_batch(connection: sqlite3.Connection, batch: Batch) -> None:
         (e.key, e.value, e.create_revision, e.modify_revision, e.lease) for e in batch.events if e.value is not None
     ]
     deletions = [(event.key,) for event in batch.events if event.value is None]
-    # A batch writes a key once, so the order among the keys doesn't matter.
+    # A batch writes a key once, so the order of keys doesn't matter.
     if deletions:
         connection.executemany("DELETE FROM keys WHERE key = ?", deletions)
     if puts:

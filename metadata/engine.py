@@ -1,11 +1,11 @@
-"""The state that a store without a server keeps: keys, revision, leases, and the recent past for watches.
+"""The state of a store without a server: keys, revision, leases, and recent history for watches.
 
-Pure: no waiting, no disk, time is passed in. A transaction is first staged on an overlay and changes the state only
-when the store that keeps it durable says so (`commit`), so that a failed write leaves nothing behind. Several
-transactions may be staged on one overlay, each under its own revision: that is a group commit.
+Pure: no waiting, no disk, time is passed in. A transaction is first staged on an overlay. It changes the state only
+when the store has made it durable (`commit`), so a failed write has no effect. Several transactions may be staged on
+one overlay, each under its own revision, for a group commit.
 
-Guards: the revision grows by one per transaction that changes something; a lease's keys go in one revision; history has
-no holes.
+Guards: the revision rises by one per transaction that changes something; all keys of a lease are deleted in one
+revision; history has no gaps.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lowtide.metadata.store import (
     CompactedError,
     Compare,
     Delete,
-    Event,
     Get,
+    KeyEvent,
     KeyValue,
     LeaseGoneError,
     LeaseId,
@@ -34,20 +34,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 HISTORY_REVISIONS: Final = 4096
-"""Revisions that are kept for watches, at least; a watch that falls further behind reads the range again. They are in memory:
-a thousand partitions made in chunks of a hundred are 10 revisions of about 20 kB each."""
+"""The least number of revisions kept in memory for watches; a watch that falls further behind reads the range again. A
+thousand partitions created in chunks of a hundred are 10 revisions of about 20 kB each."""
 
 LEASES_PER_BOOT: Final = 1 << 32
-"""Lease ids are the boot number times this and a count, so that an id is never given twice, not even after a crash."""
+"""Lease ids are the boot number times this plus a count, so that no id is used twice, not even after a crash."""
 
 
 class Staged:
-    """Transactions that were evaluated and are not yet in force: an overlay over the engine's keys, and the batches to write."""
+    """Evaluated, uncommitted transactions: an overlay over the engine's keys, and the batches to write."""
 
     __slots__ = ("batches", "ended_leases", "overlay", "revision")
 
     def __init__(self, revision: Revision) -> None:
-        """Nothing staged yet, on top of `revision`."""
         self.revision = revision
         self.overlay: dict[bytes, KeyValue | None] = {}
         self.batches: list[Batch] = []
@@ -55,7 +54,7 @@ class Staged:
 
 
 class _Lease:
-    """A lease that is alive, or (`ending`) of which no more may be asked until its keys are durably deleted."""
+    """A live lease, or one whose keys are being deleted (`ending`)."""
 
     __slots__ = ("deadline_ms", "ending", "keys", "time_to_live_ms")
 
@@ -63,17 +62,14 @@ class _Lease:
         self.time_to_live_ms = time_to_live_ms
         self.deadline_ms = deadline_ms
         self.ending = False
-        self.keys: dict[bytes, None] = {}  # A dict for its order: what is deleted first must not depend on hashes.
+        self.keys: dict[bytes, None] = {}  # Ordered, so that the order of deletions doesn't depend on hashes.
 
 
 class Engine:
-    """Keys with their revisions, leases, history. `boot` counts the lives of the store, from 1."""
+    """Keys with their revisions, leases, history. `boot` counts the processes that opened the store, from 1."""
 
     def __init__(self, *, boot: int, revision: Revision, keys: Iterable[KeyValue]) -> None:
-        """Take over what was durable: `keys` as they stood at `revision`.
-
-        History begins here, and no lease is alive.
-        """
+        """Starts from durable `keys` at `revision`. History begins here, and no lease is alive."""
         self._boot = boot
         self._leases_granted = 0
         self._keys: dict[bytes, KeyValue] = {pair.key: pair for pair in keys}
@@ -83,7 +79,6 @@ class Engine:
 
     @property
     def keys(self) -> Mapping[bytes, KeyValue]:
-        """The keys in force."""
         return self._keys
 
     @property
@@ -92,13 +87,10 @@ class Engine:
         return self.revision - len(self._history)
 
     def range(self, prefix: bytes) -> list[KeyValue]:
-        """All keys under `prefix`, in their order."""
+        """Returns all keys under `prefix`, in order."""
         return [self._keys[key] for key in sorted(key for key in self._keys if key.startswith(prefix))]
 
-    # Transactions: stage, then commit or forget
-
     def stage(self) -> Staged:
-        """An empty overlay over the keys in force."""
         return Staged(self.revision)
 
     def evaluate(
@@ -108,7 +100,7 @@ class Engine:
         operations: Sequence[Operation],
         otherwise: Sequence[Operation],
     ) -> TransactionResult:
-        """Run one transaction on the overlay. Errors: LeaseGoneError, and then the overlay is as it was."""
+        """Runs one transaction on the overlay. Errors: LeaseGoneError, which leaves the overlay unchanged."""
         succeeded = all(self._holds(staged, compare) for compare in compares)
         branch = operations if succeeded else otherwise
         for operation in branch:
@@ -122,7 +114,7 @@ class Engine:
         return TransactionResult(succeeded, staged.revision, tuple(gets))
 
     def stage_lease_end(self, staged: Staged, lease: LeaseId) -> None:
-        """Delete the keys of a lease that is ending, in one revision and without the limit of operations."""
+        """Stages the deletion of an ending lease's keys, in one revision without a limit of operations."""
         held = self._leases.get(lease)
         if held is None:
             return
@@ -133,7 +125,7 @@ class Engine:
         self._stage_deletion(staged, keys)
 
     def stage_orphans(self, staged: Staged) -> None:
-        """Delete, in one revision, the keys of leases of an earlier life."""
+        """Stages the deletion of keys of an earlier process's leases, in one revision."""
         orphans = (key for key, pair in self._keys.items() if pair.lease != NO_LEASE and pair.lease not in self._leases)
         self._stage_deletion(staged, sorted(orphans))
 
@@ -144,7 +136,7 @@ class Engine:
             staged.batches.append(Batch(staged.revision, tuple(events)))
 
     def commit(self, staged: Staged) -> None:
-        """Put what was staged in force; it is durable. The overlay must be the next one after the revision in force."""
+        """Applies what was staged and is durable now. The overlay must follow the current revision."""
         assert staged.revision - len(staged.batches) == self.revision, (
             f"staged on another revision than {self.revision}"
         )
@@ -164,11 +156,11 @@ class Engine:
         if len(self._history) > 2 * HISTORY_REVISIONS:
             del self._history[:-HISTORY_REVISIONS]
 
-    def _run(self, staged: Staged, branch: Sequence[Operation]) -> tuple[list[KeyValue | None], list[Event]]:
-        """Apply the operations to the overlay under the next revision. Returns what was read and what changed."""
+    def _run(self, staged: Staged, branch: Sequence[Operation]) -> tuple[list[KeyValue | None], list[KeyEvent]]:
+        """Applies the operations to the overlay under the next revision. Returns what was read and what changed."""
         revision = staged.revision + 1
         gets: list[KeyValue | None] = []
-        events: list[Event] = []
+        events: list[KeyEvent] = []
         for operation in branch:
             key = operation.key
             current = self._current(staged, key)
@@ -177,11 +169,11 @@ class Engine:
             elif isinstance(operation, Put):
                 created = revision if current is None else current.create_revision
                 staged.overlay[key] = KeyValue(key, operation.value, created, revision, operation.lease)
-                events.append(Event(key, operation.value, created, revision, operation.lease))
+                events.append(KeyEvent(key, operation.value, created, revision, operation.lease))
             elif isinstance(operation, Delete):
                 if current is not None:
                     staged.overlay[key] = None
-                    events.append(Event(key, None, ABSENT, revision))
+                    events.append(KeyEvent(key, None, ABSENT, revision))
             else:
                 assert_never(operation)
         return gets, events
@@ -209,10 +201,8 @@ class Engine:
             case ">":
                 return actual > compare.argument
 
-    # Leases: in memory only, for none survives a restart of the process that keeps them
-
     def grant_lease(self, time_to_live_ms: int, now_ms: int) -> LeaseId:
-        """Begin a lease; `now_ms` is monotonic time."""
+        """Grants a lease; `now_ms` is monotonic time."""
         assert time_to_live_ms > 0, f"a lease of {time_to_live_ms} ms"
         self._leases_granted += 1
         lease = self._boot * LEASES_PER_BOOT + self._leases_granted
@@ -220,7 +210,7 @@ class Engine:
         return lease
 
     def keep_lease_alive(self, lease: LeaseId, now_ms: int) -> None:
-        """Let the lease end a whole time to live from `now_ms`. Errors: LeaseGoneError."""
+        """Extends a lease to a whole time to live from `now_ms`. Errors: LeaseGoneError."""
         if not self._is_alive(lease):
             message = f"lease {lease} is gone"
             raise LeaseGoneError(message)
@@ -228,20 +218,20 @@ class Engine:
         held.deadline_ms = now_ms + held.time_to_live_ms
 
     def restart_leases(self, now_ms: int) -> None:
-        """Start the time of every lease again, as etcd does when its leader changes: for a while no lease could be renewed."""
+        """Restarts the time of every lease after a period without renewals, as etcd does when its leader changes."""
         for held in self._leases.values():
             held.deadline_ms = now_ms + held.time_to_live_ms
 
     def next_lease_deadline(self) -> int | None:
-        """When the first lease ends (monotonic ms), or None without leases that are alive."""
+        """Returns when the first live lease ends (monotonic ms), or None without one."""
         return min((held.deadline_ms for held in self._leases.values() if not held.ending), default=None)
 
     def expired_leases(self, now_ms: int) -> list[LeaseId]:
-        """The leases that are alive and whose time is over at `now_ms`, oldest first."""
+        """Returns the live leases that are over at `now_ms`, oldest first."""
         return [lease for lease, held in self._leases.items() if held.deadline_ms <= now_ms and not held.ending]
 
     def begin_lease_end(self, lease: LeaseId) -> bool:
-        """Take a lease for dead, before its keys are deleted. Returns False when it is already."""
+        """Marks a lease as ended before its keys are deleted. Returns False if it was already."""
         if not self._is_alive(lease):
             return False
         self._leases[lease].ending = True
@@ -257,12 +247,10 @@ class Engine:
         if lease is not None:
             lease.keys.pop(key, None)
 
-    # History
-
     def batches_from(self, revision: Revision, limit: int) -> list[Batch]:
-        """At most `limit` batches from `revision` (inclusive) on.
+        """Returns at most `limit` batches from `revision` (inclusive).
 
-        Errors: CompactedError when that one is no longer kept.
+        Errors: CompactedError if it is no longer kept.
         """
         if revision <= self.compacted_revision:
             message = f"revision {revision} is compacted: {self.compacted_revision + 1} is the first that is kept"

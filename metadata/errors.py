@@ -1,28 +1,28 @@
-"""What may go wrong with a broker's session; see `session`. What may go wrong with the store itself is in `store`."""
+"""Errors of a broker's session; see `session`. The store's own errors are in `store`."""
 
 from __future__ import annotations
 
 REMEDY = "stop all brokers and bring the metadata forward with `lowtide metadata recover` (docs/etcd.md)"
-"""What an operator does about a store that went back."""
+"""How an operator repairs a store that was restored to an earlier state."""
 
 
 class SessionError(Exception):
-    """The session can't do this now, or any more."""
+    """The session can't do this now, or no longer."""
 
 
 class FencedError(SessionError):
-    """This broker's registration is not the one in force: another epoch, or none.
+    """This broker's registration is not the valid one: there is another epoch, or none.
 
     It must not act as a replica or leader.
     """
 
 
 class NotControllerError(SessionError):
-    """This broker is not the controller, or not any more."""
+    """This broker is not, or no longer, the controller."""
 
 
 class ConflictError(SessionError):
-    """A key that the change relies on was changed by another writer. Decide again on a newer image."""
+    """Another writer changed a key that the change relies on. Decide again on a newer image."""
 
 
 class DuplicateBrokerError(SessionError):
@@ -30,7 +30,7 @@ class DuplicateBrokerError(SessionError):
 
 
 class OldBrokerError(SessionError):
-    """This broker is set to less than the cluster has agreed to."""
+    """This broker's configured level is below what the cluster has agreed on."""
 
 
 class InconsistentClusterError(SessionError):
@@ -38,17 +38,14 @@ class InconsistentClusterError(SessionError):
 
 
 class NestedPrefixError(InconsistentClusterError):
-    """The cluster's keys would lie among another cluster's, or another's among them."""
+    """This cluster's keys would be inside another cluster's prefix, or another's inside this one."""
 
 
 class StoreWentBackError(InconsistentClusterError):
-    """The store was put back to an earlier state of this cluster.
-
-    Nothing may be decided on it before it is brought forward.
-    """
+    """The store was restored to an earlier state of this cluster. It must be recovered before it is used."""
 
     def __init__(self, reason: str) -> None:
-        """`reason` says what shows it; the message says what to do besides."""
+        """`reason` is the evidence; the message adds the remedy."""
         super().__init__(f"{reason}; {REMEDY}")
         self.reason = reason
 

@@ -1,16 +1,15 @@
-"""The metadata store of a cluster: etcd v3, through a thin session of our own on `grpc.aio`.
+"""The metadata store of a cluster: etcd v3, with our own thin client on `grpc.aio`.
 
-Guards: a transaction is sent once. When its answer was lost, the caller gets AmbiguousError and decides; only reads,
-and calls that may be repeated without harm, are repeated, at the next endpoint. All reads are linearizable. A watch
-continues after a lost connection where it was, from the revision after the last that it delivered, so nothing is missed
-and nothing comes twice; if etcd has compacted that revision, the watcher gets an error.
+Guards: a transaction is sent once. If its answer is lost, the caller gets AmbiguousError and decides; only reads and
+calls that are safe to repeat are repeated, at the next endpoint. All reads are linearizable. After a lost connection a
+watch continues at the revision after the last one it delivered, so nothing is missed or repeated; if etcd has compacted
+that revision, the watcher gets an error.
 
-Does not do: deciding what an ambiguous transaction did (`writer`), pauses between attempts (`session`), compaction
-(etcd has a setting for it, `--auto-compaction-retention`). Progress notifications are not relied upon: etcd has sent
-wrong ones.
+`writer` finds out what an ambiguous transaction did, `session` pauses between attempts. etcd compacts by itself
+(`--auto-compaction-retention`). Progress notifications aren't used: etcd has sent wrong ones.
 
-One event loop of a process may use it, for gRPC can't serve two. Sources: etcd's API guide, its `rpc.proto`; Jepsen's
-reports on etcd and on its Java client, which executed transactions twice.
+Only one event loop of a process may use it, because gRPC can't serve two. Sources: etcd's API guide, its `rpc.proto`;
+Jepsen's reports on etcd and on its Java client, which executed transactions twice.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from lowtide.metadata.store import (
     Batch,
     CompactedError,
     Compare,
-    Event,
+    KeyEvent,
     KeyValue,
     LeaseGoneError,
     LeaseId,
@@ -50,21 +49,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 START_TIMEOUT_S: Final = 10.0
-"""How long an etcd that is being started too is waited for."""
+"""How long `open` waits for an etcd that is starting too."""
 
 _START_PAUSE_S: Final = 0.1
 
 RANGE_ATTEMPTS: Final = 3
-"""How often a range is started over because the revision of its first page was compacted meanwhile."""
+"""How often a range is restarted because the revision of its first page was compacted meanwhile."""
 
 
 class EtcdStore:
-    """A `MetadataStore` on etcd. Made by `open`."""
+    """A `MetadataStore` on etcd. Created by `open`."""
 
     def __init__(self, endpoints: Sequence[str], *, access: EtcdAccess = NO_ACCESS, prefix: bytes = b"\0") -> None:
-        """Use these endpoints, each `host:port`, of one etcd. Connects when it is first used.
+        """Uses these endpoints, each `host:port`, of one etcd. Connects at the first use.
 
-        `prefix`: what all keys begin with, for there may be no permission for others.
+        `prefix` begins all keys; others may be inaccessible.
         """
         self._probe_key = prefix
         self._connection = EtcdConnection(endpoints, access)
@@ -78,10 +77,7 @@ class EtcdStore:
         prefix: bytes = b"\0",
         timeout_s: float = START_TIMEOUT_S,
     ) -> EtcdStore:
-        """Return when etcd answers.
-
-        Errors: UnavailableError when none of the endpoints does in time; AccessDeniedError.
-        """
+        """Returns when etcd answers. Errors: UnavailableError if no endpoint does in time; AccessDeniedError."""
         store = cls(endpoints, access=access, prefix=prefix)
         reason = "not reached"
         try:
@@ -105,24 +101,21 @@ class EtcdStore:
 
     @property
     def failure(self) -> str | None:
-        """Always None: what fails here can come back."""
+        """Always None: a failure here may pass."""
         return None
 
     async def close(self) -> None:
-        """Give up what is under way, watches too, and refuse everything. Leases last until their time is over."""
+        """Aborts running calls and watches, and refuses everything. Leases last until their time is over."""
         await self._connection.close()
 
-    # Reading
-
     async def get(self, key: bytes) -> KeyValue | None:
-        """See `MetadataStore.get`."""
         response = await self._read(
             "KV/Range", messages.range_request(key, b"", limit=1, revision=0), rpc.RangeResponse
         )
         return messages.key_value(response.kvs[0]) if response.kvs else None
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
-        """See `MetadataStore.range`. Read in pages, all of them at the revision of the first."""
+        """Reads in pages, all at the revision of the first."""
         for _ in range(RANGE_ATTEMPTS):
             with suppress(CompactedError):
                 return await self._range(prefix)
@@ -143,14 +136,13 @@ class EtcdStore:
             key = pairs[-1].key + b"\0"
 
     async def revision(self) -> Revision:
-        """See `MetadataStore.revision`. A read like any other: every answer has the revision at which it was true."""
+        """Reads any key: every answer has the revision at which it was true."""
         response = await self._read(
             "KV/Range", messages.range_request(self._probe_key, b"", limit=1, revision=0), rpc.RangeResponse
         )
         return response.header.revision
 
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
-        """See `MetadataStore.watch`."""
         assert start_revision >= 1, f"watch from revision {start_revision}"
         next_revision, failures = start_revision, 0
         while True:
@@ -167,16 +159,13 @@ class EtcdStore:
                         timeout_s = None
             except CallFailedError as error:
                 failures += 1
-                self._connection.forget_token()  # That it is over isn't said to a watch otherwise than that it isn't permitted.
+                self._connection.forget_token()  # For a watch, an expired token looks like a missing permission.
                 if failures >= self._connection.attempts or self._connection.closed:
                     raise _unavailable(error) from error
-
-    # Writing
 
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TransactionResult:
-        """See `MetadataStore.transact`."""
         check_transaction(compares, operations, otherwise)
         request = messages.transaction_request(compares, operations, otherwise)
         try:
@@ -188,7 +177,7 @@ class EtcdStore:
         return messages.transaction_result(response)
 
     async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
-        """See `MetadataStore.lease_grant`. etcd counts in seconds, and has a shortest time: what is granted is never shorter than asked.
+        """Grants a lease. etcd counts in seconds and has a minimum; the granted time is never shorter than requested.
 
         Repeated after a lost answer: a lease that no broker knows of ends by itself.
         """
@@ -198,7 +187,6 @@ class EtcdStore:
         return response.ID
 
     async def lease_keep_alive(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_keep_alive`."""
         failure = None
         for _ in range(self._connection.attempts):
             self._check_open()
@@ -211,7 +199,7 @@ class EtcdStore:
             except CallFailedError as error:
                 failure = error
                 continue
-            if response.TTL <= 0:  # A lease that is gone is no error to etcd.
+            if response.TTL <= 0:  # etcd reports a missing lease without an error.
                 message = f"lease {lease:x} has ended"
                 raise LeaseGoneError(message)
             return
@@ -219,7 +207,7 @@ class EtcdStore:
         raise _unavailable(failure) from failure
 
     async def lease_revoke(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_revoke`. May be called twice: the id of a lease is not given again."""
+        """Ends a lease. Repeatable, because lease ids aren't reused."""
         try:
             await self._call(
                 "Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), rpc.LeaseRevokeResponse, repeatable=True
@@ -228,15 +216,11 @@ class EtcdStore:
             if error.code is not grpc.StatusCode.NOT_FOUND:
                 raise _lost(error) from error
 
-    # Which etcd it is
-
     @property
     def connections(self) -> int:
-        """See `MetadataStore.connections`."""
         return self._connection.connections
 
     async def raft_surplus(self) -> int | None:
-        """See `MetadataStore.raft_surplus`."""
         failure = None
         for _ in range(self._connection.attempts):
             self._check_open()
@@ -248,16 +232,10 @@ class EtcdStore:
         raise _unavailable(failure) from failure
 
     def require_raft_surplus(self, least: int) -> None:
-        """See `MetadataStore.require_raft_surplus`."""
         self._connection.require_raft_surplus(least)
 
-    # Calls
-
     async def _read(self, method: str, request: Any, response_type: type[T]) -> T:
-        """A call that may be repeated, and whose effect, if it has one, is not visible.
-
-        Errors: UnavailableError, CompactedError.
-        """
+        """Runs a call that may be repeated and has no visible effect. Errors: UnavailableError, CompactedError."""
         try:
             return await self._call(method, request, response_type, repeatable=True)
         except CallFailedError as error:
@@ -266,9 +244,9 @@ class EtcdStore:
             ) from error
 
     async def _call(self, method: str, request: Any, response_type: type[T], *, repeatable: bool) -> T:
-        """Try the endpoints in turn, as long as that is safe.
+        """Tries the endpoints in turn, as long as that is safe.
 
-        Errors: UnavailableError when the store is closed; CallFailedError, a refusal or else one of unknown outcome if
+        Errors: UnavailableError if the store is closed; CallFailedError, with the refusal, or the unknown outcome if
         there was one.
         """
         unknown: CallFailedError | None = None
@@ -295,17 +273,17 @@ class EtcdStore:
 
 
 class _WatchAnswers:
-    """Puts the answers of one watch together: a revision is delivered when all of it is there."""
+    """Combines the answers of one watch: a revision is delivered when it is complete."""
 
     __slots__ = ("_held",)
 
     def __init__(self) -> None:
-        self._held: list[Event] = []
+        self._held: list[KeyEvent] = []
 
     def take(self, response: rpc.WatchResponse) -> list[Batch]:
-        """The batches that are whole now. Errors: CompactedError; CallFailedError when etcd ends the watch.
+        """Returns the complete batches. Errors: CompactedError; CallFailedError if etcd ends the watch.
 
-        A watch that is refused is a message like any other, no error of the call.
+        A refused watch is an ordinary message, not an error of the call.
         """
         if response.compact_revision:
             message = f"etcd has compacted everything before revision {response.compact_revision}"

@@ -1,4 +1,4 @@
-"""Where an etcd is, as the command line has it: `etcd://host:port,host:port/prefix`; and what it takes to be let in."""
+"""The address of an etcd on the command line, `etcd://host:port,host:port/prefix`, and its credentials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEME: Final = "etcd://"
 DEFAULT_PREFIX: Final = b"/lowtide/"
 
 MAX_ENDPOINTS: Final = 16
-"""More members than an etcd can sensibly have: seven are the most that its operators' guide advises."""
+"""More members than an etcd can sensibly have: its operators' guide advises seven at most."""
 
 _LAST_PORT: Final = 0xFFFF
 
@@ -21,9 +21,9 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{1,100}(/[A-Za-z0-9._-]{1,100}){0,7}
 
 
 class EtcdAccess(msgspec.Struct, frozen=True):
-    """What etcd is shown: PEM texts for TLS, which is used if there is a `ca`; a user and a password.
+    """Credentials for etcd: PEM texts for TLS, which is used if there is a `ca`; a user and a password.
 
-    Not to be printed.
+    Must not be printed.
     """
 
     ca: bytes = b""
@@ -33,7 +33,7 @@ class EtcdAccess(msgspec.Struct, frozen=True):
     password: str = ""
 
     def __repr__(self) -> str:
-        """What may be seen of it."""
+        """Hides keys and password."""
         return f"EtcdAccess(tls={bool(self.ca)}, certificate={bool(self.certificate)}, user={self.user!r})"
 
 
@@ -41,7 +41,7 @@ NO_ACCESS: Final = EtcdAccess()
 
 
 class EtcdAddress(msgspec.Struct, frozen=True):
-    """The endpoints of one etcd, each `host:port`, what the keys of one cluster begin with, and how one is let in."""
+    """The endpoints of one etcd, each `host:port`, the prefix of the cluster's keys, and the credentials."""
 
     endpoints: tuple[str, ...]
     prefix: bytes = DEFAULT_PREFIX
@@ -49,17 +49,17 @@ class EtcdAddress(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         place = f"etcd at {', '.join(self.endpoints)}"
         return place if self.prefix == DEFAULT_PREFIX else f"{place}, {self.prefix.decode()}"
 
 
 def parse_address(address: str) -> EtcdAddress:
-    """Read an address; its endpoints stay in their order. Errors: ValueError with a sentence, which has no password."""
+    """Parses an address; endpoints keep their order. Errors: ValueError with a sentence, without a password."""
     if "@" in address:
         message = (
-            "The address of a metadata store has no user and no password: LOWTIDE_METADATA_USER and LOWTIDE_METADATA_PASSWORD have them, "
-            "for a command line can be read by every user of the machine."
+            "The address of a metadata store can't have a user or a password: set LOWTIDE_METADATA_USER and "
+            "LOWTIDE_METADATA_PASSWORD, because every user of the machine can read a command line."
         )
         raise ValueError(message)
     if not address.startswith(SCHEME):
@@ -80,6 +80,9 @@ def parse_address(address: str) -> EtcdAddress:
         message = f"{address!r} has {len(endpoints)} endpoints, more than {MAX_ENDPOINTS}."
         raise ValueError(message)
     if prefix and not _PREFIX.fullmatch(prefix):
-        message = f"{prefix!r} in {address!r} is not a prefix: letters, digits, '.', '_' and '-' are, and slashes between them."
+        message = (
+            f"{prefix!r} in {address!r} is not a prefix: allowed are letters, digits, '.', '_' and '-', with slashes "
+            "between."
+        )
         raise ValueError(message)
     return EtcdAddress(endpoints, b"/%s/" % prefix.encode() if prefix else DEFAULT_PREFIX)

@@ -1,16 +1,15 @@
-"""The way to an etcd: one endpoint at a time, calls with deadlines, and what became of those that failed.
+"""The connection to an etcd: one endpoint at a time, calls with deadlines, and the outcome of failed calls.
 
-Everything goes through one member: when a call to it fails, all that is under way there is given up, watches too, and
-what comes next goes to the next endpoint. Otherwise a watch on a member that was stopped would stay silent for ever,
-while writes through another one continue.
+All calls go to one member. When a call to it fails, all others and its watches are aborted, and the next call goes to
+the next endpoint. Otherwise a watch on a stopped member would stay silent for ever, while writes through another
+continue.
 
-Guards: a call is repeated only by who knows that it may be (`store` does for reads); a failure says whether the server
-may have acted on the call, and says no only where that is certain.
+Guards: only callers that know it is safe repeat a call (`store` does for reads). A failure tells whether the server may
+have acted on the call, and denies that only where it is certain.
 
-A user's password gets a token from etcd, which a member forgets when it restarts, or when it wasn't used there for a
-while; then another one is asked for. Client certificates need none of that.
+A user's password is exchanged for a token, which a member forgets when it restarts or after some time without use; then
+a new one is requested. Client certificates need no token. The session pauses between attempts.
 
-Does not do: pauses between attempts (the session makes them).
 Sources: gRPC's keepalive guide; the errors of etcd's `rpctypes`; etcd's guide to role-based access.
 """
 
@@ -35,14 +34,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S: Final = 1.0
-"""How long an endpoint may take to be connected. One that refuses is given up at once."""
+"""How long connecting to an endpoint may take. One that refuses is given up at once."""
 
 REQUEST_TIMEOUT_S: Final = 2.0
-"""How long a member may take for an answer. Twice that an election takes with etcd's defaults, and less than half a lease of 6 s: one dead
-endpoint, however it died, doesn't cost a broker its registration."""
+"""How long an answer may take: twice an election with etcd's defaults, and less than half a lease of 6 s, so that one
+dead endpoint doesn't cost a broker its registration."""
 
 PAGE_KEYS: Final = 160
-"""Keys that are read at once, so that they fit into one message, however long they are."""
+"""Keys per page of a range: they fit into one message, however long they are."""
 
 MAX_MESSAGE_BYTES: Final = 256 << 20
 
@@ -50,12 +49,12 @@ assert max(PAGE_KEYS, MAX_TRANSACTION_OPERATIONS) * MAX_TRANSACTION_BYTES < MAX_
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.enable_retries", 0),  # A transaction that gRPC sends again by itself may be applied twice.
+    ("grpc.enable_retries", 0),  # gRPC's own retry could apply a transaction twice.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Pings find a member that is silent while only a watch is open. More often than every 5 s etcd refuses; all three
-    # of the next are needed, for a stopped server isn't noticed otherwise.
+    # Pings detect a silent member while only a watch is open. etcd refuses pings more often than every 5 s. All three
+    # of the next options are needed to notice a stopped server.
     ("grpc.keepalive_time_ms", 6000),
     ("grpc.http2.ping_timeout_ms", 3000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -63,10 +62,10 @@ CHANNEL_OPTIONS: Final = (
 )
 
 CALL_METADATA: Final = (("hasleader", "true"),)
-"""A member without a leader refuses at once, and ends its watches, instead of being silent."""
+"""A member without a leader refuses at once and ends its watches, instead of being silent."""
 
 _LINEARIZABLE: Final = frozenset({"KV/Range", "KV/Txn"})
-"""Calls whose answers never have a revision below one that was answered before they were sent."""
+"""Calls whose answers never have an older revision than one answered before they were sent."""
 
 _NOT_FOR_US: Final = frozenset(
     {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED}
@@ -77,7 +76,7 @@ _NO_LEADER: Final = "etcdserver: no leader"
 _TOKEN_IS_OVER: Final = frozenset(
     {"etcdserver: invalid auth token", "etcdserver: revision of auth store is old", "etcdserver: user name is empty"}
 )
-"""With these etcd says, before anything is done, that a new token is needed."""
+"""With these errors etcd asks for a new token, before it does anything."""
 
 _AUTH_FAILED: Final = "etcdserver: authentication failed, invalid user ID or password"
 _AUTH_IS_OFF: Final = "etcdserver: authentication is not enabled"
@@ -94,35 +93,35 @@ _REFUSALS: Final = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
-"""With these etcd says no before anything is proposed to the cluster: too large, no such lease, no space left, compacted."""
+"""etcd refuses with these before it proposes anything to the cluster: too large, no such lease, no space, compacted."""
 
 
 class Outcome(Enum):
-    """What became of a call that failed."""
+    """The outcome of a failed call."""
 
     NOT_SENT = "not sent"
-    """Nothing was applied, and another endpoint may do better."""
+    """Nothing was applied, and another endpoint may succeed."""
 
     REFUSED = "refused"
-    """Nothing was applied, and the next endpoint would say the same."""
+    """Nothing was applied, and the next endpoint would refuse too."""
 
     UNKNOWN = "unknown"
-    """It may have been applied, or may yet be."""
+    """It may have been applied, or may still be."""
 
 
 class CallFailedError(Exception):
-    """A call had no answer, or was refused. `code` is that of a refusal."""
+    """A call without an answer, or refused with `code`."""
 
     def __init__(self, message: str, outcome: Outcome, code: grpc.StatusCode | None = None, reason: str = "") -> None:
-        """`message` names the endpoint; `reason` is what etcd said."""
+        """`message` names the endpoint; `reason` is etcd's text."""
         super().__init__(message)
         self.outcome = outcome
         self.code = code
         self.reason = reason
 
 
-class _Link:
-    """The connection to one endpoint, and the open streams over it."""
+class _EndpointLink:
+    """The connection to one endpoint."""
 
     __slots__ = ("channel", "endpoint", "is_checked", "number")
 
@@ -142,17 +141,15 @@ class Stream(Generic[T]):
 
     __slots__ = ("_call", "_connection", "_link")
 
-    def __init__(self, connection: EtcdConnection, link: _Link, call: Any) -> None:
-        """Wrap an open `call`."""
+    def __init__(self, connection: EtcdConnection, link: _EndpointLink, call: Any) -> None:
         self._connection = connection
         self._link = link
         self._call = call
 
     async def write(self, request: Any) -> None:
-        """Send a message. Errors: CallFailedError.
+        """Sends a message. Errors: CallFailedError.
 
-        With a deadline, though nothing is waited for but the connection: on a stream that the server refuses while it
-        begins, gRPC's write may never return.
+        The deadline is needed because gRPC's write may never return on a stream that the server refuses at its start.
         """
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -161,7 +158,7 @@ class Stream(Generic[T]):
             await self._connection.on_broken(self._link, error)
 
     async def read(self, timeout_s: float | None = None) -> T:
-        """The next message. Errors: CallFailedError, also when the server ends the stream; InconsistentClusterError."""
+        """Returns the next message. Errors: CallFailedError (also at the stream's end), InconsistentClusterError."""
         try:
             async with asyncio.timeout(timeout_s):
                 message: T = await self._call.read()
@@ -174,14 +171,14 @@ class Stream(Generic[T]):
 
 
 _BROKEN: Final = (aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError, asyncio.CancelledError, TimeoutError)
-"""What a call raises when its connection fails; a call that is given up by us is cancelled, and so looks like a task that is."""
+"""What a call raises when its connection fails. A call that we abort is cancelled and looks like a cancelled task."""
 
 
 class EtcdConnection:
-    """Calls to an etcd of several endpoints. Used from one event loop."""
+    """Calls to an etcd with several endpoints. Used from one event loop."""
 
     def __init__(self, endpoints: Sequence[str], access: EtcdAccess = NO_ACCESS) -> None:
-        """Connects when it is first used."""
+        """Connects at the first use."""
         assert endpoints, "an etcd has at least one endpoint"
         self.endpoints = tuple(endpoints)
         self._access = access
@@ -195,18 +192,19 @@ class EtcdConnection:
         self._raft_term = 0
         self._least_surplus: int | None = None
         self.connections = 1
-        """The number of connections that were opened or attempted."""
+        """The number of connections opened or attempted."""
         self.closed = False
 
     @property
     def attempts(self) -> int:
-        """How often a call that may be repeated is tried: once at each endpoint, and again at the first on a new connection."""
+        """How often a repeatable call is tried: once per endpoint, and at the first again on a new connection."""
         return len(self.endpoints) + 1
 
     async def call(self, method: str, request: Any, response_type: type[T]) -> T:
-        """One call, once.
+        """Sends one call, once.
 
-        Errors: CallFailedError; InconsistentClusterError when this endpoint is of another etcd, or of an earlier one.
+        Errors: CallFailedError; InconsistentClusterError if this endpoint belongs to another etcd, or to an earlier
+        state.
         """
         link = await self._connected()
         seen, seen_term = self._revision, self._raft_term
@@ -222,19 +220,14 @@ class EtcdConnection:
         return response  # type: ignore[no-any-return]
 
     async def raft_surplus(self) -> int | None:
-        """See `MetadataStore.raft_surplus`.
-
-        None where the user may not ask: some releases keep the question for the user root.
-        Errors: CallFailedError.
-        """
+        """Returns the raft surplus, or None if only root may ask. Errors: CallFailedError."""
         return await self._raft_surplus(await self._connected())
 
     def require_raft_surplus(self, least: int) -> None:
-        """See `MetadataStore.require_raft_surplus`."""
         self._least_surplus = least
         self._link.is_checked = False
 
-    async def _raft_surplus(self, link: _Link) -> int | None:
+    async def _raft_surplus(self, link: _EndpointLink) -> int | None:
         try:
             response = await self._call(link, "Maintenance/Status", rpc.StatusRequest(), rpc.StatusResponse)
         except CallFailedError as error:
@@ -242,16 +235,12 @@ class EtcdConnection:
                 return None
             raise
         self.check_cluster(link.endpoint, response.header.cluster_id)
-        # The revision is read before the index, and is of what was applied: the difference may be too large, and isn't
-        # too small.
+        # The revision is read before the index, so the difference may be too large, but not too small.
         index = response.raft_applied_index or response.raft_index
         return int(index) - int(response.header.revision)
 
-    async def _check_link(self, link: _Link) -> None:
-        """Before the first call over a connection: is it the etcd that it was?
-
-        Errors: StoreWentBackError; CallFailedError, not sent.
-        """
+    async def _check_link(self, link: _EndpointLink) -> None:
+        """Checks that a new connection leads to the same etcd. Errors: StoreWentBackError, CallFailedError."""
         try:
             surplus = await self._raft_surplus(link)
         except CallFailedError as error:
@@ -260,11 +249,12 @@ class EtcdConnection:
             raise
         if surplus is not None and self._least_surplus is not None and surplus < self._least_surplus:
             raise StoreWentBackError(
-                f"etcd at {link.endpoint} was restored from a snapshot: its raft log has {-surplus} entries less than it has revisions"
+                f"etcd at {link.endpoint} was restored from a snapshot: "
+                f"its raft log has {-surplus} entries less than it has revisions"
             )
         link.is_checked = True
 
-    async def _call(self, link: _Link, method: str, request: Any, response_type: type[T]) -> Any:
+    async def _call(self, link: _EndpointLink, method: str, request: Any, response_type: type[T]) -> Any:
         try:
             return await link.channel.unary_unary(
                 f"/etcdserverpb.{method}",
@@ -278,7 +268,7 @@ class EtcdConnection:
     async def stream(
         self, method: str, request_type: type[Any], response_type: type[T]
     ) -> AsyncGenerator[Stream[T], None]:
-        """A stream, which ends with the block. Errors: CallFailedError."""
+        """Opens a stream, which ends with the block. Errors: CallFailedError."""
         link = await self._connected()
         try:
             call = link.channel.stream_stream(
@@ -294,26 +284,26 @@ class EtcdConnection:
             call.cancel()
 
     def check_cluster(self, endpoint: str, cluster_id: int) -> None:
-        """All endpoints must be of one etcd. Errors: InconsistentClusterError."""
+        """Checks that all endpoints belong to one etcd. Errors: InconsistentClusterError."""
         self._cluster_id = self._cluster_id or cluster_id
         if cluster_id != self._cluster_id:
             message = f"{endpoint} belongs to etcd cluster {cluster_id:x}, the endpoints before to {self._cluster_id:x}"
             raise InconsistentClusterError(message)
 
     async def close(self) -> None:
-        """Give up everything that is under way, and refuse what comes."""
+        """Aborts everything and refuses further calls."""
         self.closed = True
         await self._link.channel.close()
 
     def forget_token(self) -> None:
-        """Have another one asked for before the next call: etcd may have forgotten it."""
+        """Requests a new token before the next call: etcd may have forgotten this one."""
         self._token, self._needs_token = "", bool(self._access.user)
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (*CALL_METADATA, ("token", self._token)) if self._token else CALL_METADATA
 
-    async def _connected(self) -> _Link:
-        """The connection, once it stands and etcd knows who we are."""
+    async def _connected(self) -> _EndpointLink:
+        """Returns the established and authenticated connection."""
         link = await self._reached()
         if self._needs_token:
             async with self._authenticating:
@@ -325,16 +315,14 @@ class EtcdConnection:
                     await self._check_link(link)
         return link
 
-    async def _authenticate(self, link: _Link) -> None:
-        """Get a token. Errors: CallFailedError, of which the call that needs it knows that it wasn't sent."""
+    async def _authenticate(self, link: _EndpointLink) -> None:
+        """Gets a token. Errors: CallFailedError, marked as not sent for the call that needs it."""
         self._token = ""
         request = rpc.AuthenticateRequest(name=self._access.user, password=self._access.password)
         try:
             response = await self._call(link, "Auth/Authenticate", request, rpc.AuthenticateResponse)
         except CallFailedError as error:
-            if (
-                error.reason == _AUTH_IS_OFF
-            ):  # It may be switched on any time; then the first call that it refuses asks again.
+            if error.reason == _AUTH_IS_OFF:  # If it is switched on later, the first refused call asks again.
                 self._needs_token = False
                 return
             if error.outcome is Outcome.UNKNOWN:
@@ -342,11 +330,8 @@ class EtcdConnection:
             raise
         self._token, self._needs_token = response.token, False
 
-    async def _reached(self) -> _Link:
-        """The connection, once it stands.
-
-        Until then nothing was sent, which a deadline in the midst of a call can't say.
-        """
+    async def _reached(self) -> _EndpointLink:
+        """Returns the established connection. Until then nothing was sent, unlike after a deadline during a call."""
         link = self._link
         reason = f"not reached {'with' if self._access.ca else 'without'} TLS"
         try:
@@ -364,8 +349,8 @@ class EtcdConnection:
         await self._leave(link)
         raise CallFailedError(f"etcd at {link.endpoint}: {reason}", Outcome.NOT_SENT)
 
-    async def on_broken(self, link: _Link, error: BaseException) -> NoReturn:
-        """Tell what became of a call that raised `error`, and turn to the next endpoint.
+    async def on_broken(self, link: _EndpointLink, error: BaseException) -> NoReturn:
+        """Reports the outcome of a call that raised `error`, and turns to the next endpoint.
 
         Errors: CallFailedError, CancelledError.
         """
@@ -381,22 +366,22 @@ class EtcdConnection:
             await self._leave(link)
         raise failure from error
 
-    async def _leave(self, link: _Link) -> None:
-        """Turn to the next endpoint, unless another call did already."""
+    async def _leave(self, link: _EndpointLink) -> None:
+        """Turns to the next endpoint, unless another call already did."""
         if link is self._link and not self.closed:
             self._link = self._link_to((link.number + 1) % len(self.endpoints))
             self.connections += 1
             await link.channel.close()
 
-    def _link_to(self, number: int) -> _Link:
-        return _Link(number, self.endpoints[number], self._access)
+    def _link_to(self, number: int) -> _EndpointLink:
+        return _EndpointLink(number, self.endpoints[number], self._access)
 
 
 def tls_credentials(access: EtcdAccess) -> grpc.ChannelCredentials | None:
-    """What TLS is spoken with; None where it isn't."""
-    return (
-        grpc.ssl_channel_credentials(access.ca, access.key or None, access.certificate or None) if access.ca else None
-    )
+    """Returns the credentials for TLS; None without TLS."""
+    if not access.ca:
+        return None
+    return grpc.ssl_channel_credentials(access.ca, access.key or None, access.certificate or None)
 
 
 def _failure(endpoint: str, error: BaseException) -> CallFailedError:

@@ -1,7 +1,7 @@
-"""What the port says, in etcd's messages, and back.
+"""Translates between the port and etcd's messages.
 
-Pure. The port and etcd mean the same by revision, comparison, lease and event, so each function below only moves
-fields. An event of a deletion has create revision and lease 0 in both.
+Pure. Revision, comparison, lease and event have the same meaning in both, so each function only moves fields. In both,
+the event of a deletion has create revision and lease 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from lowtide.metadata import etcd_rpc_pb2 as rpc
-from lowtide.metadata.store import Batch, Compare, Delete, Event, KeyValue, Operation, Put, TransactionResult
+from lowtide.metadata.store import Batch, Compare, Delete, KeyEvent, KeyValue, Operation, Put, TransactionResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,11 +24,11 @@ _OPERATORS: Final = {
 }
 
 ALL_KEYS: Final = (b"\0", b"\0")
-"""The range of all keys; etcd knows no empty key. Source: etcd's API guide."""
+"""The range of all keys; etcd has no empty key. Source: etcd's API guide."""
 
 
 def key_range(prefix: bytes) -> tuple[bytes, bytes]:
-    """The range that has exactly the keys that begin with `prefix`: its first key, and the first one after it."""
+    """Returns the range of exactly the keys that begin with `prefix`: its first key, and the first key after it."""
     if not prefix:
         return ALL_KEYS
     stem = prefix.rstrip(b"\xff")
@@ -36,17 +36,14 @@ def key_range(prefix: bytes) -> tuple[bytes, bytes]:
 
 
 def range_request(key: bytes, range_end: bytes, *, limit: int, revision: int) -> rpc.RangeRequest:
-    """At most `limit` keys of a range as they stood at `revision`; 0 is now.
-
-    Linearizable: a stale answer is never asked for.
-    """
+    """Requests at most `limit` keys of a range at `revision`; 0 is the present. Linearizable."""
     return rpc.RangeRequest(key=key, range_end=range_end, limit=limit, revision=revision)
 
 
 def transaction_request(
     compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation]
 ) -> rpc.TxnRequest:
-    """See `MetadataStore.transact`."""
+    """Builds a transaction."""
     return rpc.TxnRequest(
         compare=[_compare(compare) for compare in compares],
         success=[_operation(operation) for operation in operations],
@@ -74,36 +71,36 @@ def _operation(operation: Operation) -> rpc.RequestOp:
 
 
 def transaction_result(response: rpc.TxnResponse) -> TransactionResult:
-    """How the transaction went."""
+    """Returns the result of a transaction."""
     reads = [each.response_range for each in response.responses if each.WhichOneof("response") == "response_range"]
     gets = tuple(key_value(read.kvs[0]) if read.kvs else None for read in reads)
     return TransactionResult(succeeded=response.succeeded, revision=response.header.revision, gets=gets)
 
 
 def key_value(pair: rpc.KeyValue) -> KeyValue:
-    """One key as etcd has it."""
+    """Returns one key."""
     return KeyValue(pair.key, pair.value, pair.create_revision, pair.mod_revision, pair.lease)
 
 
 def watch_request(prefix: bytes, start_revision: int) -> rpc.WatchRequest:
-    """Watch everything under `prefix`. Answers that are too long for one message may come in fragments."""
+    """Requests a watch under `prefix`. Large answers may come in fragments."""
     key, range_end = key_range(prefix)
     create = rpc.WatchCreateRequest(key=key, range_end=range_end, start_revision=start_revision, fragment=True)
     return rpc.WatchRequest(create_request=create)
 
 
-def events_of(response: rpc.WatchResponse) -> list[Event]:
-    """The events of one answer of a watch, in etcd's order."""
+def events_of(response: rpc.WatchResponse) -> list[KeyEvent]:
+    """Returns the events of one answer of a watch, in etcd's order."""
     return [_event(event) for event in response.events]
 
 
-def batches_of(events: Iterable[Event]) -> list[Batch]:
-    """Events that follow each other, a batch for each revision."""
+def batches_of(events: Iterable[KeyEvent]) -> list[Batch]:
+    """Groups consecutive events into a batch for each revision."""
     return [Batch(revision, tuple(group)) for revision, group in groupby(events, key=attrgetter("modify_revision"))]
 
 
-def _event(event: rpc.Event) -> Event:
+def _event(event: rpc.Event) -> KeyEvent:
     pair = event.kv
     if event.type == rpc.Event.DELETE:
-        return Event(pair.key, None, 0, pair.mod_revision)
-    return Event(pair.key, pair.value, pair.create_revision, pair.mod_revision, pair.lease)
+        return KeyEvent(pair.key, None, 0, pair.mod_revision)
+    return KeyEvent(pair.key, pair.value, pair.create_revision, pair.mod_revision, pair.lease)

@@ -1,8 +1,8 @@
-"""Renews a lease in etcd by calls that block, for a thread beside the event loop; over a connection that nothing else uses.
+"""Renews a lease in etcd with blocking calls, from a thread beside the event loop, over its own connection.
 
-`etcd_connection` can't be used: its calls are answered in the loop. Renewing is all that this does, and all that it needs to know is
-whether that was done, so it turns to the next endpoint after any failure. It may renew a lease in an etcd that was put back to a backup:
-that does no harm, for a broker acts by what its loop was answered (`lease_keeper`).
+`etcd_connection` can't be used, because its calls are answered in the loop. Renewing is all that this does, so it turns
+to the next endpoint after any failure. It may renew a lease in an etcd that was restored from a backup. That is
+harmless, because a broker relies only on answers to its loop (`lease_keeper`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RENEWAL_TIMEOUT_S: Final = 0.5
-"""How long a member may take for an answer, connecting too. Short: the next one has to be tried while that still helps."""
+"""How long an answer may take, including connecting. Short, so that the next endpoint can still help."""
 
 
 class EtcdRenewer:
-    """A `Renewer`. One thread uses it; any may close it."""
+    """A `Renewer`. One thread uses it; any thread may close it."""
 
     def __init__(self, endpoints: Sequence[str], access: EtcdAccess = NO_ACCESS) -> None:
-        """Connects when it is first used."""
+        """Connects at the first use."""
         assert endpoints, "an etcd has at least one endpoint"
         self._endpoints = tuple(endpoints)
         self._access = access
@@ -40,14 +40,11 @@ class EtcdRenewer:
         self._channel = self._connect()
 
     def renew(self, lease: LeaseId) -> None:
-        """See `Renewer`.
-
-        Tries one endpoint, the next one when it is called again. Errors: UnavailableError, LeaseGoneError.
-        """
+        """Tries one endpoint; the next call tries the next one. Errors: UnavailableError, LeaseGoneError."""
         try:
             if self._needs_token:
                 self._authenticate()
-            # A stream of one message each way, which is all that a renewal needs.
+            # A stream with one message each way, which is enough.
             answer = self._call("Lease/LeaseKeepAlive", rpc.LeaseKeepAliveRequest(ID=lease), rpc.LeaseKeepAliveResponse)
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed.
             self._turn_to_next()
@@ -58,7 +55,6 @@ class EtcdRenewer:
             raise LeaseGoneError(message)
 
     def close(self) -> None:
-        """See `Renewer`."""
         with self._replacing:
             self._closed = True
             self._channel.close()
@@ -78,7 +74,7 @@ class EtcdRenewer:
         try:
             self._token = self._call("Auth/Authenticate", request, rpc.AuthenticateResponse).token
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:  # Else users are switched off in this etcd.
+            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:  # Otherwise authentication is off.
                 raise
         self._needs_token = False
 

@@ -1,10 +1,10 @@
-"""The registration that a broker holds, and writes in its name.
+"""The registration that a broker holds, and its fenced writes.
 
-Every write compares the broker epoch, and a controller's write also the revision of the controller's key: a broker that
-was taken for dead, or a controller that was deposed, is stopped inside the store and not by its own good manners.
+Every write compares the broker epoch, and a controller's write also the revision of the controller's key. So the store
+itself stops a broker that was declared dead, or a deposed controller.
 
-Guards: without a registration nothing is written; a broker whose store turned out to be another or an earlier one holds
-none any more; an answer that was lost is looked up, never guessed (`writer`).
+Guards: nothing is written without a registration; a broker whose store is another or an earlier one loses its
+registration; a lost answer is looked up, never guessed (`writer`).
 """
 
 from __future__ import annotations
@@ -41,11 +41,10 @@ class HeldRegistration:
         store_guard: StoreGuard,
         prefix: bytes,
     ) -> None:
-        """None is held yet."""
         self.broker_id = broker_id
         self.broker_epoch: BrokerEpoch = 0
         self.refused = ""
-        """Why this broker may not act on the store, for good; empty while it may."""
+        """Why this broker may never act on the store again; empty while it may."""
         self._writer = writer
         self._follower = follower
         self._lease = lease
@@ -55,25 +54,24 @@ class HeldRegistration:
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster, as this broker sees it."""
         return self._follower.image
 
     @property
     def lease_id(self) -> LeaseId:
-        """The lease under which the broker is registered, or was."""
+        """The lease of the current or last registration."""
         return self._lease.id
 
     @property
     def is_controller(self) -> bool:
-        """Whether the image shows this broker as controller. A write finds out whether that still holds."""
+        """Whether the image shows this broker as controller. A write verifies that."""
         return self.broker_epoch != 0 and self.image.controller_id == self.broker_id
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener()` whenever the broker epoch has become another: lost, it is 0; then a new one."""
+        """Calls `listener()` whenever the broker epoch changes: to 0 when it is lost, then to a new one."""
         self._listeners.append(listener)
 
     def set_epoch(self, epoch: BrokerEpoch) -> None:
-        """Hold this registration, or none with 0. A refused broker holds none."""
+        """Sets the registration, or none with 0. A refused broker holds none."""
         if epoch == 0 or self.refused:
             epoch = 0
             self._lease.end()
@@ -83,11 +81,11 @@ class HeldRegistration:
                 listener()
 
     def close(self) -> None:
-        """The session is closed: nothing is written any more, and no listener is called."""
+        """Stops all writes and notifications when the session closes."""
         self.broker_epoch = 0
 
     async def refuse(self, error: InconsistentClusterError) -> None:
-        """Act no more, from this moment on; have the others stop too where the store is to blame."""
+        """Stops this broker for good; suspends the store for all brokers if it went back."""
         if self.refused:
             return
         self.refused = str(error)
@@ -96,7 +94,7 @@ class HeldRegistration:
             await self._store_guard.suspend(error.reason)
 
     def fences(self, *, needs_controller: bool) -> list[Compare]:
-        """What a write must compare. Errors: FencedError, NotControllerError."""
+        """Returns the comparisons of a write. Errors: FencedError, NotControllerError."""
         if self.broker_epoch == 0:
             message = self.refused or f"broker {self.broker_id} is not registered"
             raise FencedError(message)
@@ -113,29 +111,29 @@ class HeldRegistration:
         return fences
 
     async def commit(self, plan: ChangePlan) -> Revision:
-        """Make the steps of `plan`, fenced.
+        """Writes the steps of `plan`, fenced.
 
-        Returns the revision of the last. Errors: as of `MetadataSession.commit`.
+        Returns the revision of the last. Errors: see `MetadataSession.commit`.
         """
         fences = self.fences(needs_controller=plan.needs_controller)
         async with self._refusing():
             return await self._writer.write(plan.steps, fences, self.image.revision)
 
     async def allocate_producer_ids(self) -> range:
-        """Take a block of unused producer ids. Errors: FencedError, UnavailableError."""
+        """Allocates a block of unused producer ids. Errors: FencedError, UnavailableError."""
         async with self._refusing():
             return await self._writer.allocate_producer_ids(self.fences(needs_controller=False))
 
     async def wait_for(self, revision: Revision) -> None:
-        """Return when the image shows `revision`, one that changed a key under the prefix.
+        """Waits until the image shows `revision`, which must have changed a key under the prefix.
 
-        Errors: SessionError when the session closes.
+        Errors: SessionError if the session closes.
         """
         await self._follower.wait_for(revision)
 
     @asynccontextmanager
     async def _refusing(self) -> AsyncGenerator[None, None]:
-        """A write that finds out that the store went back is fenced. Errors: FencedError."""
+        """Fences this broker if a write shows that the store went back. Errors: FencedError."""
         try:
             yield
         except InconsistentClusterError as error:

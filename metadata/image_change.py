@@ -1,7 +1,7 @@
-"""From one image to the next: the changes of one revision, and what is different after them.
+"""Builds the next image from the changes of one revision, and computes the differences.
 
-Guards: the revision never falls; what belongs together changes together, because a revision is applied as a whole; a
-key that can't be read stops what depends on it, and nothing else (`unreadable_keys`).
+Guards: the revision never falls; related keys change together, because a revision is applied as a whole; an unreadable
+key affects only what depends on it (`unreadable_keys`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.acl_image import AclChangeImage, AclImage, take_over_acl, take_over_change
+from lowtide.metadata.acl_image import AclChangeImage, AclImage, apply_acl, read_acl_change
 from lowtide.metadata.broker_image import BrokersChange, BrokersImage
-from lowtide.metadata.config_image import ConfigImage, changed_configs, take_over
+from lowtide.metadata.config_image import ConfigImage, apply_config, changed_configs
+from lowtide.metadata.draft import Draft
 from lowtide.metadata.image import NO_FEATURES, NO_HISTORY, ImageDelta, MetadataImage
 from lowtide.metadata.records import (
     NO_LEADER,
@@ -24,16 +25,16 @@ from lowtide.metadata.records import (
     SuspensionRecord,
     decode,
 )
-from lowtide.metadata.scram_image import ScramChange
-from lowtide.metadata.token_image import TokenImage, take_over_token
+from lowtide.metadata.scram_image import ScramImageChange
+from lowtide.metadata.token_image import apply_token
 from lowtide.metadata.topics_change import TopicsChange, TopicsImage
 from lowtide.metadata.unreadable_keys import UnreadableKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from lowtide.metadata.store import Batch, Event, KeyValue, Revision
-    from lowtide.protocol.types import BrokerId, TopicId
+    from lowtide.metadata.store import Batch, KeyEvent, KeyValue, Revision
+    from lowtide.protocol.types import BrokerId
 
 
 NOTHING_KNOWN: Final = MetadataImage()
@@ -42,9 +43,9 @@ NOTHING_KNOWN: Final = MetadataImage()
 def load_image(
     pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes, known: MetadataImage = NOTHING_KNOWN
 ) -> MetadataImage:
-    """The image of a whole range, as read at `revision`. `known` is the image from before, for what can't be read now.
+    """Returns the image of a range that was read at `revision`; `known` is the previous image, for unreadable keys.
 
-    Errors: NeededKeyError where a key can't be read without which no broker may act, and that isn't known from before.
+    Errors: NeededKeyError if a key that every broker needs can't be read and isn't known from before.
     """
     change = _ImageChange(MetadataImage(), known)
     for pair in pairs:
@@ -53,7 +54,7 @@ def load_image(
 
 
 def apply_batch(image: MetadataImage, batch: Batch, *, prefix: bytes) -> tuple[MetadataImage, ImageDelta]:
-    """The image after `batch`, and what became different."""
+    """Returns the image after `batch`, and the differences."""
     assert batch.revision > image.revision, f"batch {batch.revision} on an image of {image.revision}"
     change = _ImageChange(image, image)
     for event in batch.events:
@@ -73,7 +74,7 @@ def difference(
     names: Iterable[str] | None = None,
     broker_ids: Iterable[BrokerId] | None = None,
 ) -> ImageDelta:
-    """What is different in `new`, of these topics and brokers, or of all."""
+    """Returns the differences in `new`, for these topics and brokers, or for all."""
     names = dict.fromkeys([*old.topics, *new.topics]) if names is None else names
     if broker_ids is None:
         named = (
@@ -120,13 +121,13 @@ def _broker_differs(old: MetadataImage, new: MetadataImage, broker_id: BrokerId)
     )
 
 
-_SETTINGS: Final = (
+_SETTINGS: Final[tuple[tuple[bytes, str, Callable[[bytes], str]], ...]] = (
     (keys.BROKER_CONFIGS, "broker_configs", keys.parse_broker_config),
-    (keys.GROUP_CONFIGS, "group_configs", keys.parse_group_config),
-    (keys.CLIENT_QUOTAS, "client_quotas", keys.parse_client_quotas),
-    (keys.CLIENT_METRICS, "client_metrics", keys.parse_client_metrics),
+    (keys.GROUP_CONFIGS, "group_configs", lambda key: key.removeprefix(keys.GROUP_CONFIGS).decode()),
+    (keys.CLIENT_QUOTAS, "client_quotas", lambda key: key.removeprefix(keys.CLIENT_QUOTAS).decode()),
+    (keys.CLIENT_METRICS, "client_metrics", lambda key: key.removeprefix(keys.CLIENT_METRICS).decode()),
 )
-"""What was set on something by its name: what the keys begin with, the image's field, and from a key to the name."""
+"""Settings by name: the prefix of their keys, the image's field, and the function that parses the name."""
 
 
 KEEPING_BROKER_CONFIGS: Final[Mapping[str, str]] = {
@@ -136,10 +137,10 @@ KEEPING_BROKER_CONFIGS: Final[Mapping[str, str]] = {
     "log.retention.commitoffset.enable": "false",
     "log.retention.min.timestamp": "0",
 }
-"""Of brokers whose configuration can't be read: topics that follow it delete and compact nothing."""
+"""For brokers whose configuration can't be read: topics with its defaults delete and compact nothing."""
 
 _NEEDED: Final = (keys.CLUSTER_ID, keys.HISTORY, keys.FEATURES)
-"""Without these no broker may act."""
+"""No broker may act without these."""
 
 
 def _topics_of(image: MetadataImage) -> TopicsImage:
@@ -158,7 +159,7 @@ def _brokers_of(image: MetadataImage) -> BrokersImage:
 
 
 class _ImageChange:
-    """The changes of one revision. Copies a mapping at most once, and only if it changes."""
+    """The changes of one revision. Copies a mapping only when it changes."""
 
     def __init__(self, image: MetadataImage, known: MetadataImage) -> None:
         self._old = image
@@ -168,18 +169,17 @@ class _ImageChange:
         self._controller = (image.controller_id, image.controller_revision)
         self._features = (image.features, image.features_revision)
         self._history, self._suspension = image.history, image.suspension
-        self._set: dict[str, dict[str, ConfigImage]] = {}
-        """The mappings of `_SETTINGS` that change, by their fields."""
-        self._deleted_topics: dict[TopicId, Revision] | None = None
-        self._acls: dict[bytes, AclImage] | None = None
+        self._settings = {field: Draft[str, ConfigImage](getattr(image, field)) for _, field, _ in _SETTINGS}
+        self._deleted_topics = Draft(image.deleted_topics)
+        self._acls = Draft(image.acls)
         self._acl_change = image.acl_change
-        self._tokens: dict[bytes, TokenImage] | None = None
-        self._scram = ScramChange(image.scram)
+        self._tokens = Draft(image.tokens)
+        self._scram = ScramImageChange(image.scram)
         self.topics = TopicsChange(_topics_of(image), _topics_of(known), self._unreadable)
         self.brokers = BrokersChange(_brokers_of(image), _brokers_of(known))
 
-    def apply(self, key: bytes, change: KeyValue | Event) -> None:
-        """Take over one change, or note that it can't be read. Errors: as of `load_image`."""
+    def apply(self, key: bytes, change: KeyValue | KeyEvent) -> None:
+        """Applies one change, or notes that it can't be read. Errors: see `load_image`."""
         try:
             if not (
                 self.topics.apply(key, change) or self.brokers.apply(key, change) or self._apply_setting(key, change)
@@ -190,12 +190,12 @@ class _ImageChange:
         else:
             self._unreadable.forget(key)
 
-    def _hold(self, key: bytes, change: KeyValue | Event, reason: str) -> None:
-        """A key can't be read: what was known stays in force; else what harms nothing.
+    def _hold(self, key: bytes, change: KeyValue | KeyEvent, reason: str) -> None:
+        """Keeps the known value of a key that can't be read, or a harmless one (`unreadable_keys`).
 
-        See `unreadable_keys`. Errors: NeededKeyError.
+        Errors: NeededKeyError.
         """
-        if change.value is None:  # It never was more than a name that says nothing.
+        if change.value is None:  # It was never readable.
             self._unreadable.forget(key)
             return
         try:
@@ -203,10 +203,10 @@ class _ImageChange:
         except NeededKeyError:
             raise
         except ValueError:
-            keeps = False  # The key names nothing that is there.
+            keeps = False  # The key names nothing that exists.
         self._unreadable.note(key, change.modify_revision, reason, keeps=keeps)
 
-    def _keep(self, key: bytes, change: KeyValue | Event, reason: str) -> bool:
+    def _keep(self, key: bytes, change: KeyValue | KeyEvent, reason: str) -> bool:
         revision = change.modify_revision
         if key.startswith((keys.PARTITIONS, keys.TOPICS, keys.TOPIC_CONFIGS)):
             return self.topics.hold(key, revision)
@@ -224,7 +224,7 @@ class _ImageChange:
     def _keep_setting(self, field: str, name: str, revision: Revision) -> bool:
         known = getattr(self._known, field).get(name)
         instead = KEEPING_BROKER_CONFIGS if field == "broker_configs" else {}
-        self._settings(field)[name] = ConfigImage(instead if known is None else known.configs, revision)
+        self._settings[field].put(name, ConfigImage(instead if known is None else known.configs, revision))
         return known is not None
 
     def _keep_rule(self, key: bytes, revision: Revision) -> bool:
@@ -234,18 +234,18 @@ class _ImageChange:
             return change is not None
         known = self._known.acls.get(key)
         if known is not None:
-            self._rules()[key] = AclImage(known.acl, revision)
+            self._acls.put(key, AclImage(known.acl, revision))
         return known is not None
 
     def _keep_secret(self, key: bytes) -> bool:
-        """What admits a client admits none, until it can be read again."""
+        """Removes an unreadable credential or token, so that it admits no client."""
         if key.startswith(keys.SCRAM):
             return self._scram.hold(key, self._known.scram.secret)
-        self._all_tokens().pop(key, None)
+        self._tokens.put(key, None)
         return False
 
-    def _keep_single(self, key: bytes, change: KeyValue | Event, reason: str) -> bool:
-        """Keys that are there once. Errors: NeededKeyError."""
+    def _keep_single(self, key: bytes, change: KeyValue | KeyEvent, reason: str) -> bool:
+        """Keeps keys that exist once. Errors: NeededKeyError."""
         known = self._known
         if key == keys.SUSPENSION:
             self._suspension = f"and why can't be read ({reason})"
@@ -266,10 +266,10 @@ class _ImageChange:
         return False
 
     def finish(self, revision: Revision) -> MetadataImage:
-        """The new image."""
+        """Returns the new image."""
         old = self._old
         if self._acl_change is not None and self._acl_change is not old.acl_change:
-            self._acl_change.put_in_force(self._rules())
+            self._acl_change.apply_to(self._acls.edit())
         topics, brokers = self.topics.finish(), self.brokers.finish()
         return MetadataImage(
             revision,
@@ -279,33 +279,27 @@ class _ImageChange:
             topics.by_name,
             topics.names,
             topics.loose,
-            self._set.get("broker_configs", old.broker_configs),
+            self._settings["broker_configs"].now,
             brokers.shutdowns,
             brokers.offline_replicas,
             brokers.stale_marks,
             *self._features,
             brokers.known,
-            self._set.get("group_configs", old.group_configs),
-            old.deleted_topics if self._deleted_topics is None else self._deleted_topics,
+            self._settings["group_configs"].now,
+            self._deleted_topics.now,
             self._history,
             self._suspension,
-            old.acls if self._acls is None else self._acls,
-            self._set.get("client_quotas", old.client_quotas),
+            self._acls.now,
+            self._settings["client_quotas"].now,
             self._scram.finish(),
             self._acl_change,
-            old.tokens if self._tokens is None else self._tokens,
-            self._set.get("client_metrics", old.client_metrics),
+            self._tokens.now,
+            self._settings["client_metrics"].now,
             brokers.unclean_starts,
             self._unreadable.found,
         )
 
-    def _rules(self) -> dict[bytes, AclImage]:
-        """The rules, to be changed."""
-        if self._acls is None:
-            self._acls = dict(self._old.acls)
-        return self._acls
-
-    def _apply_other(self, key: bytes, change: KeyValue | Event) -> None:
+    def _apply_other(self, key: bytes, change: KeyValue | KeyEvent) -> None:
         value = change.value
         if key == keys.CONTROLLER:
             self._controller = (
@@ -318,13 +312,14 @@ class _ImageChange:
         elif key.startswith(keys.SCRAM):
             self._scram.apply(key, change)
         elif key.startswith(keys.ACLS):
-            take_over_acl(self._rules(), key, change)
+            apply_acl(self._acls.edit(), key, change)
         elif key == keys.ACL_CHANGE:
-            self._acl_change = take_over_change(change)
+            self._acl_change = read_acl_change(change)
         elif key.startswith(keys.TOKENS):
-            take_over_token(self._all_tokens(), key, change)
+            apply_token(self._tokens.edit(), key, change)
         elif key.startswith(keys.DELETED_TOPICS):
-            self._apply_tombstone(key, change)
+            deleted_at = None if value is None else change.modify_revision
+            self._deleted_topics.put(keys.parse_deleted_topic(key), deleted_at)
         elif key == keys.FEATURES:
             self._features = (
                 (NO_FEATURES, 0) if value is None else (decode(key, value, FeaturesRecord), change.modify_revision)
@@ -334,29 +329,9 @@ class _ImageChange:
         elif key == keys.SUSPENSION:
             self._suspension = "" if value is None else decode(key, value, SuspensionRecord).reason
 
-    def _apply_setting(self, key: bytes, change: KeyValue | Event) -> bool:
+    def _apply_setting(self, key: bytes, change: KeyValue | KeyEvent) -> bool:
         for prefix, field, name_of in _SETTINGS:
             if key.startswith(prefix):
-                take_over(self._settings(field), name_of(key), key, change)
+                apply_config(self._settings[field].edit(), name_of(key), key, change)
                 return True
         return False
-
-    def _settings(self, field: str) -> dict[str, ConfigImage]:
-        """What is set of one kind, to be changed."""
-        if field not in self._set:
-            self._set[field] = dict(getattr(self._old, field))
-        return self._set[field]
-
-    def _all_tokens(self) -> dict[bytes, TokenImage]:
-        """The delegation tokens, to be changed."""
-        if self._tokens is None:
-            self._tokens = dict(self._old.tokens)
-        return self._tokens
-
-    def _apply_tombstone(self, key: bytes, change: KeyValue | Event) -> None:
-        if self._deleted_topics is None:
-            self._deleted_topics = dict(self._old.deleted_topics)
-        if change.value is None:
-            self._deleted_topics.pop(keys.parse_deleted_topic(key), None)
-        else:
-            self._deleted_topics[keys.parse_deleted_topic(key)] = change.modify_revision

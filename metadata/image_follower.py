@@ -1,8 +1,8 @@
-"""Keeps a broker's image up to date with the store, and knows how old it may be.
+"""Keeps a broker's image up to date with the store, and tracks its age.
 
-That the broker's lease lives doesn't prove that its image is young: the watch may lag behind, or be silent. So the
-store is asked for its revision from time to time; the image is at least as young as that question once it shows the
-answer. When it stays behind, everything is read again and the watch started again.
+A live lease doesn't prove that the image is recent: the watch may lag or be silent. So the follower asks the store for
+its revision from time to time; once the image shows the answer, it is at least as recent as the question. If the image
+stays behind, everything is read again and the watch restarts.
 
 Guards: the image never goes back; every listener sees every image, in order.
 """
@@ -20,7 +20,7 @@ from lowtide.metadata.image_change import apply_batch, difference, load_image
 from lowtide.metadata.metadata_copy import Change, MetadataCopy, change_of, contradiction, rows_of
 from lowtide.metadata.records import HistoryRecord, decode
 from lowtide.metadata.store import CompactedError, MetadataStore, Revision, UnavailableError
-from lowtide.metadata.writer import Retry
+from lowtide.metadata.writer import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,32 +31,30 @@ if TYPE_CHECKING:
     ImageListener = Callable[[MetadataImage, MetadataImage, ImageDelta], None]
 
 QUESTIONS_PER_AGE: Final = 12
-"""How often the store is asked for its revision while an image grows as old as it may."""
+"""How often the store is asked for its revision within the permitted age of an image."""
 
 WATCH_PATIENCE_S: Final = 0.2
-"""How long the watch may take to show something, before it is read instead."""
+"""How long the watch may take to show a revision before it is read instead."""
 
 BEHIND_PART: Final = 0.25
-"""The part of that time for which an image may stay behind before everything is read again."""
+"""The part of the permitted age for which an image may stay behind before everything is read again."""
 
 
 class CopyKeeper(Protocol):
-    """Who writes down what is followed."""
+    """Writes down what is followed."""
 
     def on_loaded(self, copy: MetadataCopy) -> None:
-        """All of it was read."""
-        ...
+        """Records a complete read."""
 
     def on_change(self, change: Change) -> None:
-        """A revision changed something, which is about to be acted upon."""
-        ...
+        """Records a change before it is acted upon."""
 
 
 class ImageFollower:
     """One broker's image. Used from one event loop."""
 
     def __init__(self, *, store: MetadataStore, clock: Clock, prefix: bytes, age_ms: int, pause_ms: int) -> None:
-        """`age_ms`: how old the image may be, 0 where that needs no proof; `pause_ms`: the shortest time between two questions for it."""
+        """`age_ms`: the permitted age of the image, 0 for none; `pause_ms`: the least time between two questions."""
         self._store = store
         self._clock = clock
         self._prefix = prefix
@@ -69,26 +67,25 @@ class ImageFollower:
         self._ended = ""
         self.image = MetadataImage()
         self.copy = MetadataCopy((), 0)
-        """What the image was made of."""
+        """The keys and values that the image was made from."""
         self.keeper: CopyKeeper | None = None
         self.shown_ms = 0
-        """When the image was requested (monotonic): it has everything that the store had answered to any client before."""
+        """When the image was requested (monotonic): it includes everything that the store had answered to any client
+        before."""
 
     def on_image(self, listener: ImageListener) -> None:
-        """Call `listener(old, new, delta)` in the loop whenever the image changes, in the order of registration."""
+        """Calls `listener(old, new, delta)` in the loop whenever the image changes, in the order of registration."""
         self._listeners.append(listener)
 
-    # Reading
-
     async def read(self) -> None:
-        """Read the whole image. Errors: UnavailableError, InconsistentClusterError, MetadataCorruptError.
+        """Reads the whole image. Errors: UnavailableError, InconsistentClusterError, MetadataCorruptError.
 
-        StoreWentBackError when what is read can't be a later state of what was followed.
+        StoreWentBackError if the result can't be a later state of what was followed.
         """
         seen, sent_ms = self.image.revision, self._clock.monotonic_ms()
         pairs, revision = await self._store.range(self._prefix)
         check_progress(seen, revision)
-        if revision >= self.image.revision:  # Else the watch has brought more meanwhile.
+        if revision >= self.image.revision:  # Otherwise the watch has delivered more meanwhile.
             copy = self._copied(pairs, revision)
             if seen and (reason := contradiction(self.copy, copy.rows, revision)) is not None:
                 raise StoreWentBackError(f"the metadata store went back: {reason}")
@@ -106,14 +103,12 @@ class ImageFollower:
         try:
             copy.history_id = "" if history is None else decode(keys.HISTORY, history[1], HistoryRecord).history_id
             copy.cluster_id = "" if cluster_id is None else cluster_id[1].decode()
-        except (
-            ValueError
-        ):  # They never change: what was followed is of the same ones, and `load_image` says what can't be read.
+        except ValueError:  # They never change, so the followed ones apply; `load_image` reports what can't be read.
             copy.history_id, copy.cluster_id = self.copy.history_id, self.copy.cluster_id
         return copy
 
     async def image_from(self, revision: Revision) -> MetadataImage:
-        """An image that shows the store at `revision`, which may not have changed anything that is shown.
+        """Returns an image at `revision` or later; that revision may have changed nothing visible.
 
         Errors: as `read`.
         """
@@ -125,18 +120,18 @@ class ImageFollower:
         return self.image
 
     async def follow(self) -> None:
-        """Apply every batch; after a gap read everything again, and tell the difference."""
-        retry, seen = Retry(), -1
+        """Applies every batch; after a gap, reads everything again and reports the difference. Never returns."""
+        backoff, seen = Backoff(), -1
         while True:
             if self.image.revision != seen:
-                retry, seen = Retry(), self.image.revision
+                backoff, seen = Backoff(), self.image.revision
             try:
                 await self._watch()
             except CompactedError:
-                await self._read_or_rest(retry)
+                await self._read_or_rest(backoff)
             except UnavailableError:
-                await retry.wait()
-            except TimeoutError:  # See `prove_age`.
+                await backoff.wait()
+            except TimeoutError:  # Raised through `prove_age`.
                 continue
 
     async def _watch(self) -> None:
@@ -145,23 +140,23 @@ class ImageFollower:
             try:
                 await self._apply_batches()
             finally:
-                self._watching = None  # Before any back-off: a watch that is over cannot be ended.
+                self._watching = None  # Before any back-off: a finished watch can't be ended.
 
     async def _apply_batches(self) -> None:
         async with aclosing(self._store.watch(self._prefix, self.image.revision + 1)) as batches:
             async for batch in batches:
-                if batch.revision > self.image.revision:  # Else everything was read meanwhile.
+                if batch.revision > self.image.revision:  # Otherwise everything was read meanwhile.
                     change = change_of(batch, self._prefix)
                     self.copy.apply(change)
                     if self.keeper is not None:
                         self.keeper.on_change(change)
                     self._show(*apply_batch(self.image, batch, prefix=self._prefix))
 
-    async def _read_or_rest(self, retry: Retry) -> None:
+    async def _read_or_rest(self, backoff: Backoff) -> None:
         try:
             await self.read()
         except UnavailableError:
-            await retry.wait()
+            await backoff.wait()
 
     def _show(self, image: MetadataImage, delta: ImageDelta) -> None:
         old, self.image = self.image, image
@@ -178,10 +173,8 @@ class ImageFollower:
             if not waiter.done():
                 waiter.set_result(None)
 
-    # Age
-
     def note_revision(self, revision: Revision, sent_ms: int) -> None:
-        """The store answered a question of `sent_ms` (monotonic) with this revision."""
+        """Records that the store answered a question of `sent_ms` (monotonic) with this revision."""
         if self.image.revision >= revision:
             self.shown_ms = max(self.shown_ms, sent_ms)
             self._behind = None
@@ -189,7 +182,7 @@ class ImageFollower:
             self._behind = (revision, sent_ms)
 
     async def prove_age(self) -> None:
-        """Ask the store for its revision, again and again; read everything again when the image stays behind."""
+        """Asks the store for its revision repeatedly; reads everything again if the image stays behind."""
         while True:
             await asyncio.sleep(self._pause_ms / 1000)
             sent_ms = self._clock.monotonic_ms()
@@ -202,12 +195,10 @@ class ImageFollower:
             with suppress(UnavailableError):
                 self.note_revision(await self._store.revision(), sent_ms)
 
-    # Waiting
-
     async def wait_for(self, revision: Revision) -> None:
-        """Return when the image shows `revision`, one that changed a key under the prefix.
+        """Waits until the image shows `revision`, which must have changed a key under the prefix.
 
-        Errors: SessionError when it won't any more.
+        Errors: SessionError if it won't.
         """
         if self.image.revision < revision:
             if self._ended:
@@ -217,19 +208,19 @@ class ImageFollower:
             try:
                 await waiter
             finally:
-                self._waiting.pop(waiter, None)  # The task that waited may have given up.
+                self._waiting.pop(waiter, None)  # The waiting task may have been cancelled.
 
     def end(self, reason: str) -> None:
-        """Nothing will be followed any more: end all waits."""
+        """Ends all waits, because nothing will be followed any more."""
         self._ended = self._ended or reason
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(SessionError(self._ended))
-                waiter.exception()  # The task that waited may be gone.
+                waiter.exception()  # The waiting task may be gone.
         self._waiting.clear()
 
 
 def check_progress(seen: Revision, revision: Revision) -> None:
-    """A store's revision never falls. Errors: StoreWentBackError."""
+    """Checks that a store's revision didn't fall. Errors: StoreWentBackError."""
     if revision < seen:
         raise StoreWentBackError(f"the metadata store went back from revision {seen} to {revision}")

@@ -1,20 +1,19 @@
-"""Renews a broker's lease while its event loop is held, so that a hold shorter than the session costs no registration.
+"""Renews a broker's lease while its event loop is blocked, so that a short block loses no registration.
 
-The session in the loop renews its lease every heartbeat. A loop that is held, by a request that takes too long or a
-disk that blocks, can't; a keeper, which doesn't need the loop, renews for it then, over a connection of its own. It
-stops soon, so a loop that is dead loses its lease: at most a quarter of the session later than a process that is dead.
+The session renews its lease in the loop every heartbeat. A blocked loop, with a long request or a hanging disk, can't.
+A keeper, which doesn't need the loop, then renews over its own connection. It soon stops, so a dead loop loses its
+lease at most a quarter of the session later than a dead process.
 
-Guards: fencing never relies on a keeper. Until when the broker may act follows only from answers that the loop got, and
-from the moments before it asked (`lease`). A loop that wakes after more than `FENCE_PART` of the session is fenced
+Guards: fencing never relies on a keeper. How long the broker may act depends only on answers that the loop received,
+and on when it sent the requests (`lease`). A loop that wakes after more than `FENCE_PART` of the session is fenced
 until its own renewal is answered, one round trip later, and continues in the same registration. So a keeper may renew
-too much or too little without harm to what is acknowledged: a lease that is renewed is alive in the store, and no other
-broker was elected.
+too much or too little without harm to acknowledged data: a renewed lease is alive in the store, and no other broker was
+elected.
 
-A broker whose own renewals fail is fenced, and must lose its lease though a keeper reaches the store: a keeper trusts a
-loop for a number of ticks after each renewal of the loop's own. Ticks, not time, for a loop that is held counts none.
+A broker whose own renewals fail is fenced, and must lose its lease even if a keeper reaches the store. So a keeper
+trusts a loop only for a number of ticks after each of the loop's own renewals. A blocked loop makes no ticks.
 
-Does not do: connections (`etcd_renewer`), the loop's own renewals (`lease`). A process that is stopped (SIGSTOP) stops
-its keeper too.
+`etcd_renewer` has the connection. Stopping a process (SIGSTOP) also stops its keeper.
 """
 
 from __future__ import annotations
@@ -24,52 +23,51 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from lowtide.metadata.store import NO_LEASE, LeaseId, MetadataStoreError
-from lowtide.runtime.side_thread import SideThread
+from lowtide.runtime.threads import SideThread
 
 if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
 
 LOOKS_PER_SESSION: Final = 32
-"""How often a keeper looks whether the loop ticks, and how often the loop does."""
+"""How often per session the keeper checks for ticks, and the loop ticks."""
 
 LATE_LOOKS: Final = 2
-"""The loop is held when it has not ticked for so many looks."""
+"""A loop without ticks for this many checks is blocked."""
 
 APART_LOOKS: Final = 4
-"""The time between two renewals while it is held."""
+"""The checks between two renewals while the loop is blocked."""
 
 PATIENCE_LOOKS: Final = 8
-"""For how long a loop that doesn't tick is stood in for: a quarter of the session. One renewal after the hold began is enough for a whole
-session more; with these numbers there is time for two, and for one that fails."""
+"""The checks for which the keeper renews for a loop without ticks: a quarter of the session. One renewal after the
+block began gives a whole session more; there is time for two, and for one that fails."""
 
 IDLE_LOOKS: Final = 16
-"""The time between two renewals while nothing is wrong, which keep the connection in use."""
+"""The checks between two renewals while nothing is wrong, which keep the connection in use."""
 
 
 class KeeperTimes(msgspec.Struct, frozen=True, gc=False):
-    """The times of a keeper. `trusted_ticks`: how often the loop may tick without a renewal of its own."""
+    """The times of a keeper. `trusted_ticks`: the most ticks of a loop without a renewal of its own."""
 
     look_ms: int
     trusted_ticks: int
 
 
 def keeper_times(time_to_live_ms: int, keep_alive_ms: int) -> KeeperTimes:
-    """The times for a session. A loop is trusted for a heartbeat and half a session."""
+    """Returns the times for a session. A loop is trusted for a heartbeat and half a session."""
     look_ms = max(1, time_to_live_ms // LOOKS_PER_SESSION)
     return KeeperTimes(look_ms, -(-(keep_alive_ms + time_to_live_ms // 2) // look_ms))
 
 
 class LeaseWatch:
-    """What a keeper knows of the loop, and when it renews.
+    """The keeper's knowledge of the loop, and its renewal schedule.
 
-    The loop calls `on_tick`, `on_renewed` and `on_lost`, the keeper the others.
-    Two threads may use it so: a renewal that is decided on what is a moment old does no harm.
+    The loop calls `on_tick`, `on_renewed` and `on_lost`, the keeper the others. Two threads may use it without a lock:
+    a renewal decided on a slightly outdated state is harmless.
     """
 
     __slots__ = ("_lease", "_sent_ms", "_ticked_ms", "_ticks_left", "_times")
 
     def __init__(self, times: KeeperTimes) -> None:
-        """Without a lease nothing is due."""
         self._times = times
         self._lease: LeaseId = NO_LEASE
         self._ticked_ms = 0
@@ -77,21 +75,19 @@ class LeaseWatch:
         self._sent_ms = 0
 
     def on_tick(self, now_ms: int) -> None:
-        """The loop runs."""
         self._ticked_ms = now_ms
         self._ticks_left -= 1
 
     def on_renewed(self, lease: LeaseId) -> None:
-        """The loop has this lease, and knows that it lives."""
+        """Records that the loop holds this lease and knows it alive."""
         self._ticks_left = self._times.trusted_ticks
         self._lease = lease
 
     def on_lost(self) -> None:
-        """The loop has no lease any more."""
         self._lease = NO_LEASE
 
     def due(self, now_ms: int) -> LeaseId:
-        """The lease that is to be renewed now, NO_LEASE if none is. That counts as sent."""
+        """Returns the lease to renew now, or NO_LEASE. A returned one counts as sent."""
         silent_ms, look_ms = now_ms - self._ticked_ms, self._times.look_ms
         is_held = silent_ms >= LATE_LOOKS * look_ms
         apart_ms = (APART_LOOKS if is_held else IDLE_LOOKS) * look_ms
@@ -102,63 +98,51 @@ class LeaseWatch:
         return self._lease
 
     def on_failed(self) -> None:
-        """What was sent last was not answered: the next look may send again."""
+        """Allows the next check to send again, because the last renewal got no answer."""
         self._sent_ms = 0
 
 
 class LeaseKeeper(Protocol):
-    """Renews a lease from a thread while the loop is held. Used from that loop."""
+    """Renews a lease from a thread while the loop is blocked. Used from that loop."""
 
     def tick(self) -> None:
-        """The loop runs. Called `LOOKS_PER_SESSION` times in a session."""
-        ...
+        """Shows that the loop runs. Called `LOOKS_PER_SESSION` times per session."""
 
-    def on_renewed(self, lease: LeaseId) -> None:
-        """See `LeaseWatch.on_renewed`."""
-        ...
+    def on_renewed(self, lease: LeaseId) -> None: ...
 
-    def on_lost(self) -> None:
-        """See `LeaseWatch.on_lost`."""
-        ...
+    def on_lost(self) -> None: ...
 
     def close(self) -> None:
-        """Renew nothing any more. Returns when no renewal is under way; a second call does nothing."""
-        ...
+        """Stops renewing. Returns when no renewal is running; a second call does nothing."""
 
 
 class NoKeeper:
-    """Stands for a keeper where the store is in the same process: it ends no lease while its loop is held."""
+    """Used when the store is in the same process, which ends no lease while the loop is blocked."""
 
-    def tick(self) -> None:
-        """See `LeaseKeeper`."""
+    def tick(self) -> None: ...
 
-    def on_renewed(self, lease: LeaseId) -> None:
-        """See `LeaseKeeper`."""
+    def on_renewed(self, lease: LeaseId) -> None: ...
 
-    def on_lost(self) -> None:
-        """See `LeaseKeeper`."""
+    def on_lost(self) -> None: ...
 
-    def close(self) -> None:
-        """See `LeaseKeeper`."""
+    def close(self) -> None: ...
 
 
 class Renewer(Protocol):
-    """A way to the store that blocks. Used from a keeper's thread, but for `close`."""
+    """A blocking connection to the store. Used from a keeper's thread, except `close`."""
 
     def renew(self, lease: LeaseId) -> None:
-        """Let the lease's whole time begin again. Errors: MetadataStoreError."""
-        ...
+        """Restarts the lease's time to live. Errors: MetadataStoreError."""
 
     def close(self) -> None:
-        """Give up what is under way. Called from any thread."""
-        ...
+        """Aborts a running renewal. Called from any thread."""
 
 
 class ThreadLeaseKeeper:
-    """A keeper with a thread of its own."""
+    """A keeper with its own thread."""
 
     def __init__(self, clock: Clock, times: KeeperTimes, renewer: Renewer) -> None:
-        """Start the thread. Errors: OSError where the system gives none."""
+        """Starts the thread. Errors: OSError if the system has none."""
         self._clock = clock
         self._watch = LeaseWatch(times)
         self._renewer = renewer
@@ -166,23 +150,18 @@ class ThreadLeaseKeeper:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread runs."""
         return self._thread.is_alive
 
     def tick(self) -> None:
-        """See `LeaseKeeper`."""
         self._watch.on_tick(self._clock.monotonic_ms())
 
     def on_renewed(self, lease: LeaseId) -> None:
-        """See `LeaseKeeper`."""
         self._watch.on_renewed(lease)
 
     def on_lost(self) -> None:
-        """See `LeaseKeeper`."""
         self._watch.on_lost()
 
     def close(self) -> None:
-        """See `LeaseKeeper`."""
         self._watch.on_lost()
         self._renewer.close()
         self._thread.close()
@@ -192,5 +171,5 @@ class ThreadLeaseKeeper:
         if lease != NO_LEASE:
             try:
                 self._renewer.renew(lease)
-            except MetadataStoreError:  # Also that the lease is gone: the loop finds that out itself.
+            except MetadataStoreError:  # Even if the lease is gone: the loop finds that out itself.
                 self._watch.on_failed()

@@ -1,10 +1,10 @@
-"""A metadata store inside this process: the engine, group commit, lease timers and watches, over a journal that makes things durable.
+"""A metadata store in this process: engine, group commit, lease timers and watches, over a journal for durability.
 
-The journal is SQLite in a broker and a simulated disk in the simulator, so both run the code in this module. At most one group of
-transactions is being written at a time; those that come meanwhile are evaluated together when it is done. Reads see what is in
-force, and nothing is in force before it is durable.
+The journal is SQLite in a broker and a simulated disk in the simulator, so both run this code. At most one group of
+transactions is being written at a time; later ones are evaluated together after it. Reads see the committed state, and
+nothing is committed before it is durable.
 
-Guards: an answered transaction is durable; a failed write leaves nothing behind; a watch sees each revision once, in order.
+Guards: an answered transaction is durable; a failed write has no effect; a watch sees each revision once, in order.
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
 
 STALL_MS: Final = 500
-"""A lease timer that fires later than this shows that the process stood still (SIGSTOP, suspended laptop, swapping): its sessions
-could not renew, so the time of all leases starts again. A session counts its own fencing from what it sent, so a longer lease is safe."""
+"""A lease timer that fires later than this shows that the process was stopped (SIGSTOP, suspended laptop, swapping).
+Its sessions could not renew, so the time of all leases restarts. A session fences itself by what it sent, so a longer
+lease is safe."""
 
 GRACE_MS: Final = 50
-"""How long a lease whose time is over may still be renewed. A loop that was held rings the timers of leases before it serves the
-sessions that renew them: those get a turn first."""
+"""How long an expired lease may still be renewed. A loop that was blocked runs lease timers before the sessions that
+renew; those get a chance first."""
 
 MAX_WATCH_BATCHES: Final = 256
 """Batches that a watch takes from the history at once."""
 
 LEASE_END_RETRY_MS: Final = 1000
-"""After this time the deletion of a lease's keys is tried again, when the disk was full."""
+"""The pause before the deletion of a lease's keys is retried after a full disk."""
 
 MAX_QUEUED_TRANSACTIONS: Final = 10_000
 """Transactions that may wait for the disk; more are refused as unavailable."""
 
 
 class WriteFailedError(Exception):
-    """The journal could not write. `applied`: False when certainly nothing was written, None when that isn't known."""
+    """The journal could not write. `applied`: False if certainly nothing was written, None if unknown."""
 
     def __init__(self, reason: str, *, applied: bool | None) -> None:
-        """`reason` says which file and why."""
+        """`reason` names the file and the cause."""
         super().__init__(reason)
         self.applied = applied
 
@@ -68,16 +69,14 @@ class Journal(Protocol):
     """Makes batches durable, whole groups at a time."""
 
     def write(self, batches: Sequence[Batch], on_done: Callable[[WriteFailedError | None], None]) -> None:
-        """Write all of `batches` atomically; `on_done` is called later, in the event loop."""
-        ...
+        """Writes all of `batches` atomically; `on_done` is called later, in the event loop."""
 
     def close(self, on_closed: Callable[[], None]) -> None:
-        """Finish what was begun and let go of the files; `on_closed` is called later, in the event loop."""
-        ...
+        """Finishes running writes and closes the files; `on_closed` is called later, in the event loop."""
 
 
-class _Waiting(msgspec.Struct):
-    """A transaction, or the end of a lease (`ended_lease`), that waits for its turn and then for the disk."""
+class _QueuedTransaction(msgspec.Struct):
+    """A queued transaction, or the end of a lease (`ended_lease`)."""
 
     answer: asyncio.Future[TransactionResult]
     compares: Sequence[Compare] = ()
@@ -87,50 +86,117 @@ class _Waiting(msgspec.Struct):
     result: TransactionResult | None = None
 
 
+class LeaseTimer:
+    """Ends leases whose time is over, with one timer for the lease that ends first.
+
+    Keep-alives don't touch the timer: it fires early and is set again.
+    """
+
+    def __init__(
+        self, engine: Engine, clock: Clock, loop: asyncio.AbstractEventLoop, end: Callable[[LeaseId], object]
+    ) -> None:
+        """`end` is called with each lease whose keys are to be deleted."""
+        self._engine = engine
+        self._clock = clock
+        self._loop = loop
+        self._end = end
+        self._context = copy_context()
+        self._timer: asyncio.TimerHandle | None = None
+        self._at_ms = 0
+        self._is_stopped = False
+
+    def arm(self) -> None:
+        """Sets the timer for the lease that ends first, unless it already fires before that."""
+        deadline_ms = self._engine.next_lease_deadline()
+        if deadline_ms is None or self._is_stopped:
+            return
+        if self._timer is not None:
+            if self._at_ms <= deadline_ms:
+                return
+            self._timer.cancel()
+        self._set(deadline_ms, self._on_due)
+
+    def suspend(self) -> None:
+        """Ends no lease until the timer is armed again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def stop(self) -> None:
+        """Ends no lease any more."""
+        self._is_stopped = True
+        self.suspend()
+
+    def _set(self, at_ms: int, then: Callable[[], None]) -> None:
+        self._at_ms = at_ms
+        # Never early: a loop's time may be slightly behind the clock's.
+        delay_ms = max(0, at_ms - self._clock.monotonic_ms()) + 1
+        self._timer = self._loop.call_later(delay_ms / 1000, then, context=self._context)
+
+    def _on_due(self) -> None:
+        """Gives the holder of an expired lease a last chance to renew it."""
+        self._timer = None
+        now_ms = self._clock.monotonic_ms()
+        if not self._has_stalled(now_ms) and self._engine.expired_leases(now_ms):
+            self._set(now_ms + GRACE_MS, self._end_expired)
+        else:
+            self.arm()
+
+    def _end_expired(self) -> None:
+        self._timer = None
+        now_ms = self._clock.monotonic_ms()
+        if not self._has_stalled(now_ms):
+            for lease in self._engine.expired_leases(now_ms - GRACE_MS):
+                self._engine.begin_lease_end(lease)
+                self._end(lease)
+        self.arm()
+
+    def _has_stalled(self, now_ms: int) -> bool:
+        """Returns whether the timer fired much too late; then the time of all leases restarts."""
+        if now_ms - self._at_ms <= STALL_MS:
+            return False
+        self._engine.restart_leases(now_ms)
+        return True
+
+
 class LocalStore:
     """A `MetadataStore` in this process. Several sessions may share it."""
 
     def __init__(self, *, engine: Engine, journal: Journal, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        """Serve `engine`, whose state is what the journal has durable."""
+        """Serves `engine`, whose state is durable in the journal."""
         self._engine = engine
         self._journal = journal
         self._clock = clock
         self._loop = loop
-        # Several processes of a simulation may share a store that outlives them: its timers must not die with one that
-        # called it.
+        # Simulated processes may share a store that outlives them: its timers must not end with the process that set
+        # them.
         self._context = copy_context()
-        self._queue: list[_Waiting] = []
+        self._queue: list[_QueuedTransaction] = []
         self._writing = False
         self._failed: str | None = None
         self._closed = False
-        self._lease_timer: asyncio.TimerHandle | None = None
-        self._lease_timer_at_ms = 0
+        self.leases = LeaseTimer(engine, clock, loop, self._end_lease)
         self._watchers: dict[asyncio.Future[None], None] = {}
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be decided on this store any more, until it is opened again; None while all is well."""
+        """Why the store can't be used until it is opened again; None while it works."""
         return self._failed
 
-    # Reading
-
     async def get(self, key: bytes) -> KeyValue | None:
-        """See `MetadataStore.get`."""
         self._check_usable()
         return self._engine.keys.get(key)
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
-        """See `MetadataStore.range`."""
         self._check_usable()
         return self._engine.range(prefix), self._engine.revision
 
     async def revision(self) -> Revision:
-        """See `MetadataStore.revision`."""
         self._check_usable()
         return self._engine.revision
 
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
-        """See `MetadataStore.watch`. The history is the queue: a slow watcher costs no memory of its own."""
+        """Yields batches from the history, which is the queue: a slow watcher needs no memory of its own."""
         assert start_revision >= 1, f"watch from revision {start_revision}"
         next_revision = start_revision
         while True:
@@ -148,51 +214,42 @@ class LocalStore:
             if not batches:
                 await self._wait_for_change()
 
-    # Writing
-
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TransactionResult:
-        """See `MetadataStore.transact`."""
         check_transaction(compares, operations, otherwise)
         self._check_usable()
         if len(self._queue) >= MAX_QUEUED_TRANSACTIONS:
             message = f"{len(self._queue)} transactions wait for the disk"
             raise UnavailableError(message)
-        return await self._submit(_Waiting(self._loop.create_future(), compares, operations, otherwise))
+        return await self._submit(_QueuedTransaction(self._loop.create_future(), compares, operations, otherwise))
 
     async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
-        """See `MetadataStore.lease_grant`."""
         self._check_usable()
         lease = self._engine.grant_lease(time_to_live_ms, self._clock.monotonic_ms())
-        self._arm_lease_timer()
+        self.leases.arm()
         return lease
 
     async def lease_keep_alive(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_keep_alive`. Touches memory only."""
         self._check_usable()
         self._engine.keep_lease_alive(lease, self._clock.monotonic_ms())
 
     async def lease_revoke(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_revoke`."""
         self._check_usable()
         if self._engine.begin_lease_end(lease):
-            await self._submit(_Waiting(self._loop.create_future(), ended_lease=lease))
+            await self._submit(_QueuedTransaction(self._loop.create_future(), ended_lease=lease))
 
     @property
     def connections(self) -> int:
-        """See `MetadataStore.connections`: there is no way to go."""
         return 1
 
     async def raft_surplus(self) -> int | None:
-        """See `MetadataStore.raft_surplus`: there is no raft log."""
         return None
 
-    def require_raft_surplus(self, least: int) -> None:
-        """See `MetadataStore.require_raft_surplus`."""
+    def require_raft_surplus(self, least: int) -> None: ...
 
     async def close(self) -> None:
-        """Finish what was begun, then refuse everything. Leases end with the store."""
+        """Finishes running transactions, then refuses everything. Leases end with the store."""
         if self._closed:
             return
         self._closed = True
@@ -202,40 +259,32 @@ class LocalStore:
         await closed
 
     def abandon(self) -> None:
-        """Stop at once, as a process that was killed: nothing is answered or expires any more."""
+        """Stops at once, like a killed process: nothing is answered or expires any more."""
         self._closed = True
         self._stop()
         self._queue.clear()
 
     @property
     def engine(self) -> Engine:
-        """What is in force, for tests."""
+        """The committed state, for tests."""
         return self._engine
 
-    def cancel_lease_timer(self) -> None:
-        """Let no lease end."""
-        if self._lease_timer is not None:
-            self._lease_timer.cancel()
-            self._lease_timer = None
-
     def _stop(self) -> None:
-        self.cancel_lease_timer()
+        self.leases.stop()
         self._wake_watchers()
 
     def _check_usable(self) -> None:
         if self._closed or self._failed is not None:
             raise UnavailableError(self._failed or "the metadata store is closed")
 
-    # Group commit
-
-    def _submit(self, waiting: _Waiting) -> asyncio.Future[TransactionResult]:
+    def _submit(self, waiting: _QueuedTransaction) -> asyncio.Future[TransactionResult]:
         self._queue.append(waiting)
         if not self._writing:
             self._write_group()
         return waiting.answer
 
     def _write_group(self) -> None:
-        """Evaluate all that wait, in order, and hand what they change to the journal."""
+        """Evaluates all queued transactions, in order, and passes their changes to the journal."""
         group, self._queue = self._queue, []
         staged = self._engine.stage()
         for waiting in group:
@@ -247,7 +296,7 @@ class LocalStore:
             self._engine.commit(staged)
             _answer(group)
 
-    def _evaluate(self, staged: Staged, waiting: _Waiting) -> None:
+    def _evaluate(self, staged: Staged, waiting: _QueuedTransaction) -> None:
         if waiting.ended_lease != NO_LEASE:
             self._engine.stage_lease_end(staged, waiting.ended_lease)
             waiting.result = TransactionResult(succeeded=True, revision=staged.revision)
@@ -257,7 +306,7 @@ class LocalStore:
         except LeaseGoneError as error:
             _refuse(waiting, error)
 
-    def _on_written(self, staged: Staged, group: list[_Waiting], failure: WriteFailedError | None) -> None:
+    def _on_written(self, staged: Staged, group: list[_QueuedTransaction], failure: WriteFailedError | None) -> None:
         self._writing = False
         if failure is None:
             self._engine.commit(staged)
@@ -268,8 +317,8 @@ class LocalStore:
         if self._queue:
             self._write_group()
 
-    def _on_write_failed(self, group: list[_Waiting], failure: WriteFailedError) -> None:
-        """Refuse the group. When it is unknown what the disk holds, nothing may be decided on this state any more."""
+    def _on_write_failed(self, group: list[_QueuedTransaction], failure: WriteFailedError) -> None:
+        """Refuses the group. If the state of the disk is unknown, the store fails for good."""
         if failure.applied is None:
             self._failed = f"the metadata store failed: {failure}"
             waiting_too, self._queue = self._queue, []
@@ -285,59 +334,12 @@ class LocalStore:
                 waiting, AmbiguousError(str(failure)) if failure.applied is None else UnavailableError(str(failure))
             )
 
-    # Leases
-
-    def _arm_lease_timer(self) -> None:
-        """Have one timer for the lease that ends first.
-
-        Keep-alives don't touch it: it fires early, and is set again.
-        """
-        deadline_ms = self._engine.next_lease_deadline()
-        if deadline_ms is None or self._closed or self._failed is not None:
-            return
-        if self._lease_timer is not None:
-            if self._lease_timer_at_ms <= deadline_ms:
-                return
-            self._lease_timer.cancel()
-        self._set_lease_timer(deadline_ms, self._on_lease_timer)
-
-    def _set_lease_timer(self, at_ms: int, then: Callable[[], None]) -> None:
-        self._lease_timer_at_ms = at_ms
-        delay_ms = (
-            max(0, at_ms - self._clock.monotonic_ms()) + 1
-        )  # Not before: a loop's time may be a little behind the clock's.
-        self._lease_timer = self._loop.call_later(delay_ms / 1000, then, context=self._context)
-
-    def _on_lease_timer(self) -> None:
-        """The time of a lease may be over. If it is, its holder gets a turn to renew it."""
-        self._lease_timer = None
-        now_ms = self._clock.monotonic_ms()
-        if not self._has_stalled(now_ms) and self._engine.expired_leases(now_ms):
-            self._set_lease_timer(now_ms + GRACE_MS, self._end_leases)
-        else:
-            self._arm_lease_timer()
-
-    def _end_leases(self) -> None:
-        self._lease_timer = None
-        now_ms = self._clock.monotonic_ms()
-        if not self._has_stalled(now_ms):
-            for lease in self._engine.expired_leases(now_ms - GRACE_MS):
-                self._engine.begin_lease_end(lease)
-                self._submit(_Waiting(self._loop.create_future(), ended_lease=lease))
-        self._arm_lease_timer()
-
-    def _has_stalled(self, now_ms: int) -> bool:
-        """Whether the lease timer rang much too late; then all leases begin again."""
-        if now_ms - self._lease_timer_at_ms <= STALL_MS:
-            return False
-        self._engine.restart_leases(now_ms)
-        return True
+    def _end_lease(self, lease: LeaseId) -> None:
+        self._submit(_QueuedTransaction(self._loop.create_future(), ended_lease=lease))
 
     def _retry_lease_end(self, lease: LeaseId) -> None:
         if not self._closed and self._failed is None:
-            self._submit(_Waiting(self._loop.create_future(), ended_lease=lease))
-
-    # Watches
+            self._end_lease(lease)
 
     async def _wait_for_change(self) -> None:
         woken: asyncio.Future[None] = self._loop.create_future()
@@ -354,14 +356,14 @@ class LocalStore:
                 woken.set_result(None)
 
 
-def _answer(group: list[_Waiting]) -> None:
+def _answer(group: list[_QueuedTransaction]) -> None:
     for waiting in group:
         if not waiting.answer.done():
             assert waiting.result is not None, "a transaction was written without a result"
             waiting.answer.set_result(waiting.result)
 
 
-def _refuse(waiting: _Waiting, error: MetadataStoreError) -> None:
+def _refuse(waiting: _QueuedTransaction, error: MetadataStoreError) -> None:
     if not waiting.answer.done():
         waiting.answer.set_exception(error)
-        waiting.answer.exception()  # The task that asked may be gone; no other one needs the answer.
+        waiting.answer.exception()  # The asking task may be gone; no other needs the answer.

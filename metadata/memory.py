@@ -1,11 +1,9 @@
-"""A metadata store for the simulator: deterministic, without threads, and with faults.
+"""A metadata store for the simulator: deterministic, without threads, with faults.
 
-Three things that a real machine keeps apart are apart here too: `MemoryDisk` is what a power cut leaves; `MemoryStore`
-is the store inside one simulated process and dies with it; `MemoryClient` is one broker's way to a store that it shares
-with others, which can be cut, slowed and made ambiguous. One broker with an embedded store is a disk and a store; a
-cluster on etcd is one store that outlives the brokers and a client for each.
-
-Does not do: threads, files, wall-clock time.
+It has the three parts of a real machine: `MemoryDisk` is what survives a power cut; `MemoryStore` is the store in one
+simulated process and dies with it; `MemoryClient` is one broker's connection to a shared store, which can be cut, slow
+or ambiguous. A broker with an embedded store is a disk and a store; a cluster on etcd is one store that outlives the
+brokers, and a client for each.
 """
 
 from __future__ import annotations
@@ -37,13 +35,9 @@ if TYPE_CHECKING:
 
 
 class MemoryDisk:
-    """What is durable: keys, revision and the number of lives. Survives the process that writes it.
-
-    `fail_next(applied)` lets the next write fail: `applied` False is a full disk, None an unknown outcome.
-    """
+    """Durable state: keys, revision and the number of boots. Survives the process that writes it."""
 
     def __init__(self) -> None:
-        """An empty disk."""
         self.keys: dict[bytes, KeyValue] = {}
         self.revision: Revision = 0
         self.boots = 0
@@ -51,16 +45,16 @@ class MemoryDisk:
         self._failure: WriteFailedError | None = None
 
     def fail_next(self, *, applied: bool | None) -> None:
-        """Let the next write fail without effect."""
+        """Makes the next write fail without effect. `applied`: False is a full disk, None an unknown outcome."""
         self._failure = WriteFailedError("simulated disk failure", applied=applied)
 
     def begin_life(self) -> Engine:
-        """The state for a new process, counted as one more life."""
+        """Returns the state for a new process, and counts one more boot."""
         self.boots += 1
         return Engine(boot=self.boots, revision=self.revision, keys=self.keys.values())
 
     def write(self, batches: Sequence[Batch]) -> WriteFailedError | None:
-        """Make `batches` durable, all or none."""
+        """Makes `batches` durable, all or none."""
         failure, self._failure = self._failure, None
         if failure is not None:
             return failure
@@ -79,7 +73,7 @@ class MemoryDisk:
 
 
 class _MemoryJournal:
-    """Writes to a `MemoryDisk` after some simulated time, and answers after some more: a crash in between is a lost answer."""
+    """Writes to a `MemoryDisk` after some simulated time, and answers later: a crash in between loses the answer."""
 
     def __init__(
         self, disk: MemoryDisk, loop: asyncio.AbstractEventLoop, random: Random, write_ms: tuple[float, float]
@@ -127,10 +121,7 @@ class MemoryStore(LocalStore):
         loop: asyncio.AbstractEventLoop,
         write_ms: tuple[float, float] = (0.1, 1.0),
     ) -> None:
-        """Begin a life on `disk`: the keys of earlier leases go in one revision.
-
-        A write takes a time within `write_ms`.
-        """
+        """Starts from `disk`, without the keys of earlier leases. A write takes a time within `write_ms`."""
         engine = disk.begin_life()
         staged = engine.stage()
         engine.stage_orphans(staged)
@@ -142,28 +133,28 @@ class MemoryStore(LocalStore):
         super().__init__(engine=engine, journal=self._memory_journal, clock=clock, loop=loop)
 
     def suspend_leases(self) -> None:
-        """The store is away: no lease can be renewed, and none ends."""
-        self.cancel_lease_timer()
+        """Suspends lease expiry while the store is away."""
+        self.leases.suspend()
 
     def restart_leases(self) -> None:
-        """It is back: the time of every lease starts again, as etcd does it."""
+        """Restarts the time of every lease when the store is back, as etcd does."""
         self.engine.restart_leases(self._clock.monotonic_ms())
-        self._arm_lease_timer()
+        self.leases.arm()
 
     def crash(self) -> None:
-        """Die as a killed process does: what wasn't written is lost, what was written and not answered stays."""
+        """Dies like a killed process: unwritten data is lost; what was written but not answered stays."""
         self._memory_journal.stop()
         self.abandon()
 
 
 class MemoryClient:
-    """One broker's `MetadataStore` in a simulated cluster: the shared store, seen over a network that fails.
+    """One broker's `MetadataStore` in a simulated cluster: the shared store over a faulty network.
 
-    `cut` True: nothing gets through, and watches are silent, as behind a partition. `fail_next` scripts single transactions.
+    While `cut` is True, nothing gets through, and watches are silent.
     """
 
     def __init__(self, store: LocalStore, *, latency_ms: float = 0.0) -> None:
-        """Reach `store` with this latency for each way."""
+        """Reaches `store` with this latency each way."""
         self._store = store
         self._latency_s = latency_ms / 1000
         self._script: list[tuple[str, int]] = []
@@ -171,7 +162,7 @@ class MemoryClient:
         self.transactions = 0
 
     def fail_next(self, how: str, *, after: int = 0) -> None:
-        """Let a transaction fail, once `after` others went through.
+        """Makes a transaction fail after `after` others.
 
         `how`: "unavailable" (not sent), "lost" (sent, never applied), "unanswered" (applied).
         """
@@ -179,24 +170,20 @@ class MemoryClient:
         self._script.append((how, self.transactions + after))
 
     async def get(self, key: bytes) -> KeyValue | None:
-        """See `MetadataStore.get`."""
         await self._cross()
         return await self._store.get(key)
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
-        """See `MetadataStore.range`."""
         await self._cross()
         return await self._store.range(prefix)
 
     async def revision(self) -> Revision:
-        """See `MetadataStore.revision`."""
         await self._cross()
         return await self._store.revision()
 
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TransactionResult:
-        """See `MetadataStore.transact`."""
         await self._cross()
         fault = self._next_fault()
         if fault == "unavailable":
@@ -212,38 +199,32 @@ class MemoryClient:
         return result
 
     async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
-        """See `MetadataStore.lease_grant`."""
         await self._cross()
         return await self._store.lease_grant(time_to_live_ms)
 
     async def lease_keep_alive(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_keep_alive`."""
         await self._cross()
         await self._store.lease_keep_alive(lease)
 
     async def lease_revoke(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_revoke`."""
         await self._cross()
         await self._store.lease_revoke(lease)
 
     @property
     def connections(self) -> int:
-        """See `MetadataStore.connections`."""
         return self._store.connections
 
     async def raft_surplus(self) -> int | None:
-        """See `MetadataStore.raft_surplus`."""
         await self._cross()
         return await self._store.raft_surplus()
 
-    def require_raft_surplus(self, least: int) -> None:
-        """See `MetadataStore.require_raft_surplus`."""
+    def require_raft_surplus(self, least: int) -> None: ...
 
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
-        """See `MetadataStore.watch`. While the way is cut, batches wait."""
+        """Yields batches; they wait while the connection is cut."""
         async with aclosing(self._store.watch(prefix, start_revision)) as batches:
             async for batch in batches:
-                while self.cut:  # noqa: ASYNC110 - virtual time: looking again costs nothing
+                while self.cut:  # noqa: ASYNC110 - virtual time: polling costs nothing
                     await asyncio.sleep(0.02)
                 yield batch
 

@@ -1,22 +1,22 @@
-r"""A copy of the cluster's metadata: what a broker has acted on, as its log directories remember it.
+r"""A copy of the metadata that a broker has acted on, as its log directories remember it.
 
-The copy is what proves that a store went back, and what the store is brought forward from. All keys are in it but for those that live with
-a lease: these say who is alive, which no past tells. Each key has its revisions, because a store that was put back to a backup may have
-passed the copy's revision since: then some key that the copy has changed still stands as it was before.
+The copy proves that a store went back, and a recovery restores the store from it. It has all keys except those with a
+lease, which describe who is alive now. Each key has its revisions: a store restored from a backup may have passed the
+copy's revision since, but then some key that the copy changed still has its old state.
 
 Format, a text file: lines of a CRC-32C (eight hexadecimal digits), a space and a JSON object.
 
 | line | object |
 |---|---|
-| first | `format` (0), `history_id`, `cluster_id`, `revision`, `keys`: how many keys follow |
+| first | `format` (0), `history_id`, `cluster_id`, `revision`, `keys`: the number of keys that follow |
 | then | `puts`: some of these keys, each as [key, value, create revision, modify revision] |
 | then, appended | a change: `revision`, `puts`, `deletes` |
 
-Keys are without the cluster's prefix; keys and values are text, their bytes as ISO 8859-1. A line that is cut off, as a crash leaves it,
-and what follows are as if they had not been written; a copy that lacks keys of its beginning is none.
+Keys are without the cluster's prefix; keys and values are text, with their bytes as ISO 8859-1. A truncated line, as
+after a crash, and everything after it is ignored. A copy without all of its first keys is rejected.
 
->>> encode_change(Change(7, ((b"topics/t", b"{}", 3, 7),), (b"adoption",)))
-b'132a1901 {"revision":7,"puts":[["topics/t","{}",3,7]],"deletes":["adoption"]}\n'
+    >>> encode_change(Change(7, ((b"topics/t", b"{}", 3, 7),), (b"adoption",)))
+    b'132a1901 {"revision":7,"puts":[["topics/t","{}",3,7]],"deletes":["adoption"]}\n'
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _TextRow = tuple[str, str, Revision, Revision]
 
 
 class CopyError(ValueError):
-    """The file is no copy of metadata, or not a whole one."""
+    """The file is no copy of metadata, or incomplete."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What one revision changed."""
+    """The changes of one revision."""
 
     revision: Revision
     puts: tuple[Row, ...] = ()
     deletes: tuple[bytes, ...] = ()
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _FileHeader(msgspec.Struct, frozen=True):
     format: int
     history_id: str
     cluster_id: str
@@ -76,12 +76,12 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MetadataCopy:
-    """All keys without a lease as they stood at `revision`."""
+    """All keys without a lease, at `revision`."""
 
     __slots__ = ("cluster_id", "has_news", "history_id", "revision", "rows")
 
     def __init__(self, rows: Iterable[Row], revision: Revision, *, history_id: str = "", cluster_id: str = "") -> None:
-        """The two ids are those of the store's history and of the cluster."""
+        """The ids are those of the store's history and of the cluster."""
         self.rows: dict[bytes, Row] = {row[0]: row for row in rows}
         self.revision = revision
         self.history_id = history_id
@@ -90,7 +90,7 @@ class MetadataCopy:
         """Whether more than witnesses has changed since this was set to False."""
 
     def apply(self, change: Change) -> None:
-        """Take over a newer revision."""
+        """Applies a newer revision."""
         for key in change.deletes:
             self.rows.pop(key, None)
         for row in change.puts:
@@ -101,7 +101,7 @@ class MetadataCopy:
 
 
 def rows_of(pairs: Iterable[KeyValue], prefix: bytes) -> list[Row]:
-    """The keys that a copy has, without the prefix."""
+    """Returns the rows of a copy, without the prefix."""
     size = len(prefix)
     return [
         (pair.key[size:], pair.value, pair.create_revision, pair.modify_revision)
@@ -111,7 +111,7 @@ def rows_of(pairs: Iterable[KeyValue], prefix: bytes) -> list[Row]:
 
 
 def change_of(batch: Batch, prefix: bytes) -> Change:
-    """What a batch changes in a copy; perhaps nothing but the revision."""
+    """Returns what a batch changes in a copy; perhaps only the revision."""
     size = len(prefix)
     puts = tuple(
         (event.key[size:], event.value, event.create_revision, event.modify_revision)
@@ -122,28 +122,25 @@ def change_of(batch: Batch, prefix: bytes) -> Change:
     return Change(batch.revision, puts, deletes)
 
 
-# The file
-
-
 def encode_copy(copy: MetadataCopy) -> Iterator[bytes]:
-    """The file's content, some keys at a time."""
+    """Yields the file's content in pieces."""
     rows = list(copy.rows.values())
-    yield _line(msgspec.json.encode(_Head(FORMAT, copy.history_id, copy.cluster_id, copy.revision, len(rows))))
+    yield _line(msgspec.json.encode(_FileHeader(FORMAT, copy.history_id, copy.cluster_id, copy.revision, len(rows))))
     for start in range(0, len(rows), KEYS_PER_LINE):
         yield _line(msgspec.json.encode(_Line(puts=tuple(map(_text_row, rows[start : start + KEYS_PER_LINE])))))
 
 
 def encode_change(change: Change) -> bytes:
-    """A line to append."""
+    """Returns a line to append."""
     deletes = tuple(key.decode(_TEXT) for key in change.deletes)
     return _line(msgspec.json.encode(_Line(change.revision, tuple(map(_text_row, change.puts)), deletes)))
 
 
 def decode_copy(content: bytes) -> MetadataCopy:
-    """The copy with the changes that were appended, as far as they are whole. Errors: CopyError."""
+    """Returns the copy with the appended changes, as far as they are complete. Errors: CopyError."""
     lines = _whole_lines(content)
     try:
-        head = msgspec.json.decode(next(lines, b""), type=_Head)
+        head = msgspec.json.decode(next(lines, b""), type=_FileHeader)
         if head.format != FORMAT:
             raise CopyError(f"the copy of the metadata has format {head.format}; this Lowtide reads format {FORMAT}")
         copy = MetadataCopy((), head.revision, history_id=head.history_id, cluster_id=head.cluster_id)
@@ -171,7 +168,7 @@ def _line(content: bytes) -> bytes:
 
 
 def _whole_lines(content: bytes) -> Iterator[bytes]:
-    """The objects of the lines up to the first that isn't whole."""
+    """Yields the objects of the lines before the first incomplete one."""
     for line in content.split(b"\n"):
         crc, text = line[:_CRC_DIGITS], line[_CRC_DIGITS + 1 :]
         if len(text) == 0 or crc != b"%08x" % crc32c.crc32c(text):
@@ -188,7 +185,7 @@ def _row(row: _TextRow) -> Row:
 
 
 def topic_id_in(copy: MetadataCopy, name: str) -> TopicId | None:
-    """The id of the topic of this name, None where there is none that can be read."""
+    """Returns the id of the topic with this name, or None if it is missing or unreadable."""
     row = copy.rows.get(keys.topic(name))
     try:
         return None if row is None else parse_topic_id(decode(row[0], row[1], TopicRecord).topic_id)
@@ -196,15 +193,12 @@ def topic_id_in(copy: MetadataCopy, name: str) -> TopicId | None:
         return None
 
 
-# Comparing it with a store
-
-
 def contradiction(copy: MetadataCopy, rows: Mapping[bytes, Row], revision: Revision) -> str | None:
-    """How a store with these keys at `revision` shows that it isn't the later state of what the copy was made of; None if it may be.
+    """Returns how a store with these keys at `revision` proves that it isn't a later state of the copy, or None.
 
-    A key never gets a smaller revision. What the store changed up to the copy's revision is in the copy as it stands, and what the copy
-    has the store has with the same revision, or a later one than the copy's. That a key is gone proves something only for those that
-    are never deleted, and for a topic without a tombstone, while tombstones aren't swept.
+    A key never gets a smaller revision. What the store changed up to the copy's revision must be in the copy unchanged,
+    and what the copy has must be in the store with the same revision, or one after the copy's. A missing key proves
+    something only if it is never deleted, or if it is a topic's without a tombstone while tombstones aren't swept.
     """
     if revision < copy.revision:
         return f"it is at revision {revision}, and was at {copy.revision} before"

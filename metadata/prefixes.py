@@ -1,12 +1,11 @@
-"""Clusters that share an etcd: the keys of one must not lie among those of another.
+"""Clusters that share an etcd: no cluster's prefix may be inside another's.
 
-A prefix is an address of folders, so one lies inside another where it begins with it. Where there is a cluster is shown
-by its
-`cluster_id`, a text; a topic, group or user of that name has a JSON object.
+A prefix is a path of folders. A cluster exists where there is a `cluster_id`, which is a text; a topic, group or user
+of that name has a JSON object.
 
-Guards: of two clusters that begin at the same time, one inside the other, one goes on. The inner one compares that
-there is none around it in the transaction that makes its id; the outer one makes its id first, then looks for one
-inside, and gives the id back if there is one.
+Guards: if two nested clusters start at the same time, one of them succeeds. The inner one compares that none is around
+it in the transaction that creates its id. The outer one creates its id, then looks for one inside, and gives the id
+back if there is one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _INSIDE: Final = b"/" + keys.CLUSTER_ID
 
 
 def prefixes_around(prefix: bytes) -> list[bytes]:
-    """Returns the prefixes that clusters around this one would have, the shortest first.
+    """Returns the prefixes of possible clusters around this one, shortest first.
 
     >>> prefixes_around(b"/lowtide/west/1/")
     [b'/lowtide/', b'/lowtide/west/']
@@ -46,7 +45,7 @@ def prefix_inside(prefix: bytes, values: Iterable[tuple[bytes, bytes]]) -> bytes
 
 
 async def prefix_around(store: MetadataStore, prefix: bytes) -> bytes | None:
-    """The prefix of a cluster that this one lies in, None if there is none, or where keys of others mustn't be read.
+    """Returns the prefix of the cluster around this one, or None; also None without permission to read other prefixes.
 
     Errors: UnavailableError.
     """
@@ -56,12 +55,12 @@ async def prefix_around(store: MetadataStore, prefix: bytes) -> bytes | None:
     try:
         result = await store.transact([], [Get(each + keys.CLUSTER_ID) for each in candidates])
     except AccessDeniedError:
-        return None  # A user of etcd that may see its own prefix only.
+        return None  # The etcd user may see its own prefix only.
     return next((each for each, pair in zip(candidates, result.gets, strict=True) if pair is not None), None)
 
 
 async def nesting(store: MetadataStore, prefix: bytes, values: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """How this cluster's prefix and another one's lie in each other, in a sentence; None where they don't.
+    """Returns a sentence about another cluster inside or around this one's prefix, or None.
 
     Errors: UnavailableError.
     """
@@ -73,10 +72,13 @@ async def nesting(store: MetadataStore, prefix: bytes, values: Iterable[tuple[by
 
 
 def inside(prefix: bytes, outer: bytes) -> str:
-    """That a prefix lies inside another cluster's."""
-    return f"the prefix {prefix.decode()} in etcd lies inside {outer.decode()}, which another cluster has; choose one beside it"
+    """Returns the sentence for a prefix inside another cluster's."""
+    return (
+        f"the prefix {prefix.decode()} in etcd lies inside {outer.decode()}, which another cluster has; "
+        "choose one beside it"
+    )
 
 
 def around(prefix: bytes, inner: bytes) -> str:
-    """That a prefix has another cluster's inside."""
+    """Returns the sentence for a prefix with another cluster inside."""
     return f"the prefix {prefix.decode()} in etcd has another cluster inside, at {inner.decode()}; choose one beside it"

@@ -1,7 +1,7 @@
-"""What stands in the values of the metadata store: JSON, one struct per kind of key.
+"""The values in the metadata store: JSON, one struct per kind of key.
 
-JSON because an operator reads it with `etcdctl` or `sqlite3`, and because fields can be added: an unknown field is
-skipped, a missing one takes its default. Topic ids are in Kafka's text form.
+An operator can read JSON with `etcdctl` or `sqlite3`, and fields can be added: an unknown field is skipped, a missing
+one has its default. Topic ids are in Kafka's text form.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch  # Read at
 T = TypeVar("T")
 
 LOG_START_REPORTING_LEVEL: Final = 1
-"""The metadata level from which on a broker reports its log starts when it fetches as a follower. Source: KIP-107."""
+"""Metadata level of brokers that report their log starts when they fetch as followers. Source: KIP-107."""
 
 ELIGIBLE_LEADERS_LEVEL: Final = 2
-"""The metadata level from which on a broker knows eligible leader replicas, and says how it ended. Source: KIP-966."""
+"""Metadata level of brokers that support eligible leader replicas and record how they ended. Source: KIP-966."""
 
 FEATURE_LEVELS_LEVEL: Final = 3
-"""The metadata level from which on a broker takes the levels of features from the metadata. Source: KIP-584."""
+"""Metadata level of brokers that read feature levels from the metadata. Source: KIP-584."""
 
 NEWEST_LEVEL: Final = FEATURE_LEVELS_LEVEL
-"""The newest metadata level: what this version can do."""
+"""The metadata level of this version."""
 
 NO_LEADER: BrokerId = -1
 """The leader of a partition that no replica can lead now."""
@@ -35,11 +35,11 @@ class MetadataCorruptError(ValueError):
 
 
 class NeededKeyError(MetadataCorruptError):
-    """A key can't be read without which no broker may act."""
+    """A key without which no broker may act can't be read."""
 
 
 class Listener(msgspec.Struct, frozen=True, gc=False):
-    """Where clients reach a broker: the listener's name, its advertised address, and how it is secured."""
+    """Where clients reach a broker: the listener's name, its advertised address, and its security protocol."""
 
     name: str
     host: str
@@ -48,10 +48,10 @@ class Listener(msgspec.Struct, frozen=True, gc=False):
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
-    """A broker's registration. `incarnation` is new with every start of the process.
+    """A broker's registration. `incarnation` is new for every process.
 
-    `inter_broker_listener` names the listener where other brokers reach it, the first one if it is empty. `metadata_level` says what it
-    can do (`LOG_START_REPORTING_LEVEL`, `ELIGIBLE_LEADERS_LEVEL`, `FEATURE_LEVELS_LEVEL`).
+    `inter_broker_listener` names the listener for other brokers; empty means the first one. `metadata_level` is one of
+    the levels above.
     """
 
     incarnation: str
@@ -62,9 +62,9 @@ class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, gc=False):
-    """How often a broker has registered (rule DR8): the last number that a start drew, and the last that was registered.
+    """A broker's registration count (rule DR8): the last number drawn at a start, and the last one registered.
 
-    A number is drawn before it is written anywhere else, and never again.
+    A number is drawn before it is written anywhere else, and never drawn again.
     """
 
     drawn: int = 0
@@ -72,10 +72,11 @@ class RegistrationRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class FeaturesRecord(msgspec.Struct, frozen=True, gc=False):
-    """What the whole cluster has agreed to do, and never takes back; and the levels of features that an operator has set.
+    """What all brokers have agreed on, for good; and the feature levels that an operator has set.
 
-    `log_start_reporting`: followers report their log starts (KIP-107). `eligible_leaders`: partitions have eligible leader replicas
-    (KIP-966). `levels`: of features by their names (KIP-584); one that isn't there has the highest level that the brokers know.
+    `log_start_reporting`: followers report their log starts (KIP-107). `eligible_leaders`: partitions have eligible
+    leader replicas (KIP-966). `levels`: by feature name (KIP-584); a missing one has the highest level that the brokers
+    support.
     """
 
     log_start_reporting: int = 0
@@ -83,16 +84,16 @@ class FeaturesRecord(msgspec.Struct, frozen=True, gc=False):
     levels: dict[str, int] = {}
 
     def level(self, name: str, highest: int) -> int:
-        """The level at which the cluster uses a feature, of which the highest level is `highest`."""
+        """Returns the level of a feature whose highest supported level is `highest`."""
         return min(self.levels.get(name, highest), highest)
 
 
 class HistoryRecord(msgspec.Struct, frozen=True, gc=False):
-    """Which life of the store this is.
+    """The identity of this history of the store.
 
-    `history_id` is random; a recovery (`lowtide metadata recover`) makes another one.
-    `raft_surplus`: below it the store was restored from a snapshot; see `MetadataStore.raft_surplus`. `previous_id` and
-    `previous_revision` say from which history, and up to where, a recovery came.
+    `history_id` is random; a recovery (`lowtide metadata recover`) creates a new one. Below `raft_surplus` the store
+    was restored from a snapshot; see `MetadataStore.raft_surplus`. `previous_id` and `previous_revision` name the
+    history that a recovery continues, and its end.
     """
 
     history_id: str = ""
@@ -102,36 +103,37 @@ class HistoryRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class SuspensionRecord(msgspec.Struct, frozen=True, gc=False):
-    """That no broker may act on this store, for it was put back to an earlier state; why, and which broker found out."""
+    """Blocks all brokers from this store, which was restored to an earlier state: the reason, and who found out."""
 
     reason: str
     broker_id: BrokerId
 
 
 ReplicaNumbers: TypeAlias = dict[str, list[int]]
-"""Some replicas of one broker: the partitions' numbers by topic id in text form."""
+"""Some replicas of one broker: partition numbers by topic id in text form."""
 
 
 class ControllerRecord(msgspec.Struct, frozen=True, gc=False):
-    """Which broker is controller, and the how-manieth election that was."""
+    """Which broker is controller, and the number of its election."""
 
     broker_id: BrokerId
     controller_epoch: int
 
 
 class TopicRecord(msgspec.Struct, frozen=True, gc=False):
-    """A topic: its id in text form and how many partitions belong to it."""
+    """A topic: its id in text form and its number of partitions."""
 
     topic_id: str
     partitions: int
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
-    """Who has a partition, who leads it, who is in sync.
+    """A partition: its replicas, leader and ISR.
 
-    `isr_epochs` has the broker epoch under which each in-sync replica is a member, in the order of `isr` (KIP-903). `partition_epoch`
-    grows by one with every write. `adding` and `removing` belong to a reassignment (KIP-455). `elr` are the eligible
-    leader replicas (KIP-966): not in sync, with all that is committed, as of the registrations in `elr_epochs`.
+    `isr_epochs` has the broker epoch under which each ISR member joined, in the order of `isr` (KIP-903).
+    `partition_epoch` rises by one with every write. `adding` and `removing` belong to a reassignment (KIP-455). `elr`
+    are the eligible leader replicas (KIP-966): out of sync, with everything committed, under the registrations in
+    `elr_epochs`.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -147,10 +149,10 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class AclRecord(msgspec.Struct, frozen=True, gc=False):
-    """One rule of access control, with Kafka's numbers (`AccessControlEntryRecord`): what may be done to which resources, by whom.
+    """One access control rule, with Kafka's numbers (`AccessControlEntryRecord`).
 
-    `resource_type`: 2 topic, 3 group, 4 cluster, 5 transactional id, 6 delegation token, 7 user. `pattern_type`: 3 literal, where the name
-    `*` stands for all, or 4 for all names that begin so. `host` is an address or `*`. `permission`: 2 deny, 3 allow.
+    `resource_type`: 2 topic, 3 group, 4 cluster, 5 transactional id, 6 delegation token, 7 user. `pattern_type`: 3
+    literal, where the name `*` means all, or 4 prefixed. `host` is an address or `*`. `permission`: 2 deny, 3 allow.
     """
 
     resource_type: int
@@ -163,9 +165,9 @@ class AclRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class AclChangeRecord(msgspec.Struct, frozen=True, gc=False):
-    """A change of more rules than one transaction holds, in force from the moment on when it is written.
+    """A change of more rules than one transaction holds. It takes effect when it is written.
 
-    `added` has the fields of `AclRecord`; `removed` the ends of the keys. Until the change is over, no other one is made.
+    `added` has the fields of `AclRecord`; `removed` has key suffixes. No other change starts before it is completed.
     """
 
     added: tuple[tuple[int, str, int, str, str, int, int], ...] = ()
@@ -173,10 +175,7 @@ class AclChangeRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScramRecord(msgspec.Struct, frozen=True, gc=False):
-    """What checks a user's password in SCRAM (RFC 5802): the bytes are base64.
-
-    The password can't be computed from it, only tried.
-    """
+    """What verifies a user's password in SCRAM (RFC 5802), with bytes in base64. It doesn't reveal the password."""
 
     salt: bytes
     stored_key: bytes
@@ -184,26 +183,24 @@ class ScramRecord(msgspec.Struct, frozen=True, gc=False):
     iterations: int
 
     def __repr__(self) -> str:
-        """Without the keys."""
         return f"ScramRecord(iterations={self.iterations})"
 
 
 class ScramSecretRecord(msgspec.Struct, frozen=True, gc=False):
-    """What the salts of users are made with that don't exist, so that a client can't find out which do."""
+    """The secret for salts of unknown users, so that clients can't find out which users exist."""
 
     secret: bytes
 
     def __repr__(self) -> str:
-        """Without the secret."""
         return "ScramSecretRecord()"
 
 
 class TokenRecord(msgspec.Struct, frozen=True, gc=False):
-    """A delegation token (KIP-48), without its HMAC: that is computed of the id with the brokers' secret.
+    """A delegation token (KIP-48), without its HMAC, which is computed from the id with the brokers' secret.
 
-    Principals are texts as `User:alice`. Times are milliseconds since 1970: the token ends at `expires_ms`, which a
-    renewal sets, and at
-    `ends_ms` at the latest. `credentials` check the HMAC as a password, by the names of SCRAM mechanisms.
+    Principals are texts such as `User:alice`. Times are milliseconds since 1970: the token expires at `expires_ms`,
+    which a renewal moves, and at `ends_ms` at the latest. `credentials` verify the HMAC as a password, by SCRAM
+    mechanism.
     """
 
     token_id: str
@@ -217,7 +214,7 @@ class TokenRecord(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def until_ms(self) -> int:
-        """From when on it can't be used."""
+        """The time from which the token is invalid."""
         return min(self.expires_ms, self.ends_ms)
 
 
@@ -225,12 +222,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(record: msgspec.Struct | dict[str, str] | ReplicaNumbers | int) -> bytes:
-    """The value that stands for `record`."""
+    """Returns the value that stores `record`."""
     return _encoder.encode(record)
 
 
 def decode(key: bytes, value: bytes, kind: type[T]) -> T:
-    """Read a value. Errors: MetadataCorruptError, with the key."""
+    """Returns the decoded value. Errors: MetadataCorruptError, with the key."""
     try:
         return msgspec.json.decode(value, type=kind)
     except msgspec.DecodeError as error:

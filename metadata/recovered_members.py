@@ -1,10 +1,10 @@
-"""Who is in sync, and who is eligible as a leader, once the metadata are brought forward: chosen by what logs have (`recovery`).
+"""Chooses the ISR and the eligible leaders of recovered partitions, by the logs that exist (`recovery`).
 
-The rules are those of an election (`MetadataImage.has_all`): candidates are the members of the in-sync set and the eligible leaders, but
-for those that are marked as stale. Unlike an election it sees their logs, so the furthest of them count.
+The rules are those of an election (`MetadataImage.has_all`): candidates are ISR members and eligible leaders, without
+stale ones. Unlike an election it sees their logs, and takes the longest.
 
-Guards: who is chosen has every record and every delete that is known to have been committed, or the choice says what would be lost.
-Pure.
+Guards: the chosen replicas have every record and every delete that is known to be committed, or the result says what
+would be lost. Pure.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.directory_survey import SurveyedReplica
 
 
-class GivenLog(NamedTuple):
+class ReplicaLog(NamedTuple):
     """A replica's log.
 
-    `may_lack_records`: its machine stopped while its directory was in use, and what was not synced may be gone.
+    `may_lack_records`: its machine crashed while its directory was in use, and unsynced data may be gone.
     """
 
     replica: SurveyedReplica
@@ -31,12 +31,12 @@ class GivenLog(NamedTuple):
 
     @property
     def end(self) -> tuple[LeaderEpoch, Offset]:
-        """How far it goes: of two logs the greater one has all that is in the other, and that may be committed."""
+        """Its end: of two logs the greater one has everything committed that the other has."""
         return self.replica.leader_epoch, self.replica.log_end_offset
 
 
 class Choice(NamedTuple):
-    """Who is in sync and who is eligible, and from where to where the log goes that counts: None without a sound one."""
+    """The ISR and the eligible leaders, and the range of the log; None without a sound log."""
 
     isr: tuple[BrokerId, ...]
     elr: tuple[BrokerId, ...]
@@ -45,8 +45,8 @@ class Choice(NamedTuple):
     loss: str = ""
 
 
-def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: Mapping[BrokerId, GivenLog]) -> Choice:
-    """Choose among the replicas of a partition that had all that was committed, by what their logs have now."""
+def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: Mapping[BrokerId, ReplicaLog]) -> Choice:
+    """Chooses among the replicas that had everything committed, by their logs."""
     state = topic.partitions[number]
     epochs = state.members
     members = {
@@ -59,7 +59,7 @@ def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: M
         return Choice(state.isr, state.elr)
     best = max(log.end for log in given.values())
     furthest = [member for member, log in given.items() if log.end == best]
-    # A delete that was acknowledged is on all of them; what only some have was one of a leader alone.
+    # All replicas have an acknowledged delete; one that only some have was not acknowledged.
     start = max(given[member].replica.log_start_offset for member in furthest)
     isr = tuple(member for member in furthest if given[member].replica.log_start_offset == start)
     whole = [
@@ -76,7 +76,7 @@ def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: M
         loss = f"{name}: {_lacking(whole, isr, best[1])}"
     else:
         loss = ""
-    # What a log has whose machine has been started again since is on the disk; then no other one needs to be eligible.
+    # A log whose machine has restarted since is on the disk; then no other replica needs to be eligible.
     needs_others = all(member in whole for member in isr)
     elr = (
         member
@@ -91,10 +91,12 @@ def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: M
 
 
 def _lacking(whole: Sequence[BrokerId], isr: Sequence[BrokerId], end: Offset) -> str:
-    """What would be lost where those that had all that was committed have no sound log, and the others may lack records."""
+    """Returns what would be lost if no complete replica has a sound log, and the others may lack records."""
     return (
-        f"broker {_ids(whole)} had all that was committed, and no sound log of it is given; broker {_ids(isr)} may lack records, because "
-        f"its machine stopped while the log directory was in use. Its log ends at offset {end}; what was committed from there on is lost"
+        f"broker {_ids(whole)} had all that was committed, and no sound log of it is given; broker {_ids(isr)} "
+        "may lack "
+        "records, because its machine stopped while the log directory was in use. Its log ends at offset "
+        f"{end}; what was committed from there on is lost"
     )
 
 
@@ -103,13 +105,13 @@ def _ids(brokers: Sequence[BrokerId]) -> str:
 
 
 def without_logs(state: PartitionImage) -> str:
-    """What becomes of a partition without a sound log that had everything.
-
-    The only replica is led as it is (rule DR8).
-    """
+    """Returns what happens to a partition without a sound log. A single replica leads with what it has (rule DR8)."""
     if len(state.replicas) == 1:
         leader = f"broker {state.replicas[0]}"
-        return f"no sound log of its only replica is given; {leader} leads it with what it has when it starts, perhaps nothing"
+        return (
+            f"no sound log of its only replica is given; {leader} leads it with what it has when it starts, perhaps "
+            "nothing"
+        )
     eligible = f" and its eligible leaders ({_ids(state.elr)})" if state.elr else ""
     return f"of its in-sync replicas ({_ids(state.isr)}){eligible} no sound log is given; it stays without a leader"
 
@@ -117,10 +119,10 @@ def without_logs(state: PartitionImage) -> str:
 def still_stale(
     image: MetadataImage, kept: Sequence[tuple[TopicId, int, PartitionImage]]
 ) -> Mapping[BrokerId, Mapping[TopicId, frozenset[int]]]:
-    """Of the partitions whose members stay as they are, those that must not be elected cleanly (rule DR8).
+    """Returns the replicas of unchanged partitions that must not be elected cleanly (rule DR8).
 
-    They are marked as stale, or may lack records while another one has them all. All are members since `LONG_AGO` from
-    now on, so what an election found by their registrations is written as a mark.
+    They are stale, or may lack records while another has them all. In the recovered store all are members since
+    `LONG_AGO`, so what an election derived from their registrations is written as a mark.
     """
     stale: dict[BrokerId, dict[TopicId, frozenset[int]]] = {}
     for topic_id, number, state in kept:

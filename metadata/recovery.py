@@ -1,19 +1,21 @@
-"""Bringing a cluster's metadata forward from what its brokers remember, after the store was put back to an earlier state, or lost.
+"""Plans the recovery of metadata from what brokers remember, after the store was lost or restored to an earlier state.
 
-Each broker hands in what its log directories hold (`BrokerFacts`). The newest copy of the metadata among them is what is written to the
-store, with these differences:
+Each broker provides the contents of its log directories (`BrokerFacts`). The newest copy of the metadata among them is
+written to the store, with these differences:
 
-* a partition has no leader. Of its in-sync replicas and its eligible leaders (KIP-966) those are in sync whose logs go furthest, by leader
-  epoch and end; the first broker of them that starts is elected. So no replica leads that lacks what was acknowledged, also if the copy is
-  a moment behind, or if a machine lost its power.
-* eligible leaders stay eligible while the furthest logs may still be lost with the power of their machines
-* a replica that was marked as stale stays so where no better one is in sync: it may only lead after an unclean election
-* where no log that is given has what was committed, as far as that is known, the plan says what would be lost: an operator has to accept it
-* leader epochs are above all that any log, copy or the store has, by `EPOCH_JUMP`: what others hold of an older epoch counts no more
-* registrations are those that the directories have; producer ids are above all that may have been given out
-* the store gets another history, which names the one it comes from and up to where: a directory that has seen more of that is refused
+* A partition has no leader. Its new ISR are those of its ISR members and eligible leaders (KIP-966) whose logs are the
+  longest, by leader epoch and end; the first of them that starts is elected. So no replica leads that lacks
+  acknowledged data, even if the copy is slightly old or a machine lost power.
+* Eligible leaders stay eligible while a power cut can still shorten the longest logs.
+* A stale replica stays stale if there is no better one: only an unclean election makes it leader.
+* If no given log has what was committed, as far as that is known, the plan says what would be lost, and an operator
+  must accept that.
+* Leader epochs exceed those of any log, copy or the store by `EPOCH_JUMP`, so that older epochs are invalid.
+* Registration numbers are those of the directories; producer ids are above all that may have been allocated.
+* The store gets a new history, which names the one that it continues, and up to where: a directory that has seen more of
+  that one is refused.
 
-Pure: facts and the store's keys go in, a plan comes out. What could not be decided well is a problem of the plan, in a sentence.
+Pure: facts and the store's keys go in, a plan comes out. What could not be decided well is a problem of the plan.
 """
 
 from __future__ import annotations
@@ -23,24 +25,25 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import BrokerFacts, RecoveryError, history_of, newest_copy
 from lowtide.metadata.broker_image import encode_replicas
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import NOTHING_KNOWN, load_image
-from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, contradiction, decode_copy
+from lowtide.metadata.metadata_copy import MetadataCopy, contradiction
 from lowtide.metadata.records import (
     NO_LEADER,
     HistoryRecord,
     MetadataCorruptError,
     NeededKeyError,
+    PartitionRecord,
     RegistrationRecord,
     TopicRecord,
     decode,
     encode,
 )
-from lowtide.metadata.recovered_members import Choice, GivenLog, choose_members, still_stale, without_logs
+from lowtide.metadata.recovered_members import Choice, ReplicaLog, choose_members, still_stale, without_logs
 from lowtide.metadata.store import KeyValue
 from lowtide.protocol.types import BrokerId, LeaderEpoch, TopicId, topic_id_text  # Read at run time, by msgspec.
-from lowtide.storage.directory.directory_survey import SurveyedDirectory  # Likewise.
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -50,50 +53,21 @@ if TYPE_CHECKING:
     from lowtide.metadata.store import Revision
 
 EPOCH_JUMP: Final = 100
-"""What leader epochs rise by, beyond the largest that is known: elections on the store since it was put back."""
+"""How far leader epochs rise above the largest known one: there may have been elections since the store was
+restored."""
 
 PRODUCER_IDS_JUMP: Final = 1_000_000
-"""Producer ids that are skipped: blocks that were given out, and that no copy knows of."""
+"""Producer ids that are skipped: blocks may have been allocated that no copy knows of."""
 
 LONG_AGO: Final = 1
-"""The registration under which members of the recovered in-sync sets are members: older than any that will be."""
+"""The registration of recovered ISR members: older than all future ones."""
 
 _OF_THE_OLD_STORE: Final = (keys.STALE, keys.UNCLEAN_STARTS, keys.HISTORY, keys.SUSPENSION)
-"""Keys that speak of registrations, or of the history, of the store as it was."""
-
-FACTS_FORMAT: Final = 0
-_TEXT: Final = "latin-1"
-
-
-class RecoveryError(Exception):
-    """Nothing can be planned, in a sentence."""
-
-
-class BrokerFacts(msgspec.Struct, frozen=True):
-    """What one broker's log directories hold.
-
-    `copy` is the newest copy of the metadata among them, its bytes as ISO 8859-1.
-    """
-
-    format: int
-    broker_id: BrokerId
-    cluster_id: str
-    directories: tuple[SurveyedDirectory, ...]
-    copy: str
-
-    def read_copy(self) -> MetadataCopy:
-        """The copy. Errors: RecoveryError."""
-        try:
-            return decode_copy(self.copy.encode(_TEXT))
-        except (CopyError, UnicodeEncodeError) as error:
-            raise RecoveryError(f"broker {self.broker_id}: {error}") from error
+"""Keys that describe registrations or the history of the old store."""
 
 
 class RecoveredPartition(msgspec.Struct, frozen=True):
-    """What becomes of a partition, for people to look at.
-
-    `loss` says what would be lost, in a sentence; it is empty for nothing.
-    """
+    """The recovery of one partition, for display. `loss` says what would be lost; empty for nothing."""
 
     topic: str
     partition: int
@@ -108,9 +82,9 @@ class RecoveredPartition(msgspec.Struct, frozen=True):
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):
-    """What is to be in the store, keys without the prefix, and what an operator has to know.
+    """The new contents of the store, keys without the prefix, and what an operator must know.
 
-    `source`: of which broker the copy is that it comes from; None for a backup.
+    `source` is the broker of the used copy; None for a backup.
     """
 
     values: Mapping[bytes, bytes]
@@ -124,104 +98,20 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What would be lost that was acknowledged: it must not be written before an operator has accepted that."""
+        """Acknowledged data that would be lost: an operator must accept that before the plan is written."""
         return tuple(each.loss for each in self.partitions if each.loss)
-
-
-def facts_of(directories: Sequence[SurveyedDirectory], copies: Sequence[bytes]) -> BrokerFacts:
-    """The facts of one broker. Errors: RecoveryError."""
-    if len({(each.cluster_id, each.node_id) for each in directories}) != 1:
-        raise RecoveryError(
-            f"these are not the log directories of one broker: {', '.join(each.path for each in directories)}"
-        )
-    readable = []
-    for content in copies:
-        try:
-            readable.append((decode_copy(content).revision, content))
-        except CopyError:
-            continue
-    if not readable:
-        paths = ", ".join(each.path for each in directories)
-        raise RecoveryError(f"no copy of the metadata is in {paths}: no broker of this version has run there")
-    _, newest = max(readable)
-    first = directories[0]
-    return BrokerFacts(FACTS_FORMAT, first.node_id, first.cluster_id, tuple(directories), newest.decode(_TEXT))
-
-
-def encode_facts(facts: BrokerFacts) -> bytes:
-    """A file's content."""
-    return msgspec.json.encode(facts)
-
-
-def decode_facts(content: bytes, path: str) -> BrokerFacts:
-    """The inverse. Errors: RecoveryError."""
-    try:
-        facts = msgspec.json.decode(content, type=BrokerFacts)
-    except msgspec.DecodeError as error:
-        raise RecoveryError(f"{path} is no file of `lowtide metadata export`: {error}") from error
-    if facts.format != FACTS_FORMAT:
-        raise RecoveryError(f"{path} has format {facts.format}, this Lowtide reads {FACTS_FORMAT}")
-    return facts
-
-
-def newest_copy(facts: Sequence[BrokerFacts]) -> tuple[BrokerId, MetadataCopy]:
-    """The newest copy of the newest history, and whose it is. Errors: RecoveryError."""
-    if not facts:
-        raise RecoveryError("nothing is given to bring the metadata forward from")
-    if len({each.cluster_id for each in facts}) > 1:
-        raise RecoveryError(
-            f"the brokers are of several clusters: {', '.join(sorted({each.cluster_id for each in facts}))}"
-        )
-    ids = [each.broker_id for each in facts]
-    if len(set(ids)) < len(ids):
-        raise RecoveryError(f"a broker is given twice: {', '.join(map(str, sorted(ids)))}")
-    copies = {each.broker_id: each.read_copy() for each in facts}
-    earlier = {history_of(copy.rows).previous_id for copy in copies.values()}
-    newest = {copy.history_id for copy in copies.values()} - earlier
-    if len(newest) != 1:
-        raise RecoveryError(
-            _differing({broker_id: copy for broker_id, copy in copies.items() if copy.history_id in newest} or copies)
-        )
-    candidates = [(copy.revision, -broker_id) for broker_id, copy in copies.items() if copy.history_id in newest]
-    broker_id = -max(candidates)[1]
-    return broker_id, copies[broker_id]
-
-
-def _differing(copies: Mapping[BrokerId, MetadataCopy]) -> str:
-    """Which broker knows which history, and which of them is the older one, as far as revisions say so."""
-    by_history: dict[str, list[BrokerId]] = {}
-    for broker_id, copy in sorted(copies.items()):
-        by_history.setdefault(copy.history_id, []).append(broker_id)
-    reached = {
-        history: max(copies[broker_id].revision for broker_id in brokers) for history, brokers in by_history.items()
-    }
-    topics = {
-        history: max(sum(key.startswith(keys.TOPICS) for key in copies[broker_id].rows) for broker_id in brokers)
-        for history, brokers in by_history.items()
-    }
-    known = "; ".join(
-        f"{history} of broker {', '.join(map(str, brokers))}, up to revision {reached[history]}, with {topics[history]} topics"
-        for history, brokers in by_history.items()
-    )
-    older = min(reached, key=lambda history: (reached[history], history))
-    brokers = ", ".join(map(str, by_history[older]))
-    return (
-        f"the log directories are of different histories of the metadata ({known}); leave out the brokers of the older one. "
-        f"That is {older} (broker {brokers}), which is at the lower revision, unless an empty store was begun later: "
-        "that one has the lower revision, and few topics"
-    )
 
 
 def is_needed(
     facts: Sequence[BrokerFacts], rows: Mapping[bytes, Row], revision: Revision, surplus: int | None
 ) -> str | None:
-    """Why the store has to be brought forward; None for one that is as the brokers know it. Errors: RecoveryError."""
+    """Returns why the store must be recovered; None if it matches the brokers. Errors: RecoveryError."""
     _, copy = newest_copy(facts)
     history = history_of(rows)
     if keys.SUSPENSION in rows:
         return "it is suspended"
     if history.previous_id == copy.history_id and copy.revision <= history.previous_revision:
-        return None  # It was brought forward, and no broker has run since.
+        return None  # It was recovered, and no broker has run since.
     if history.history_id != copy.history_id:
         return "it has another history" if history.history_id else "it has none of this cluster"
     if surplus is not None and surplus < history.raft_surplus:
@@ -238,18 +128,18 @@ def plan_recovery(
     raft_surplus: int,
     newest: tuple[BrokerId | None, MetadataCopy] | None = None,
 ) -> RecoveryPlan:
-    """What the store is to hold, which has `rows` now.
+    """Plans the new contents of a store that has `rows` now. Errors: RecoveryError.
 
-    `without`: brokers that can't be asked any more. Errors: RecoveryError.
-    `newest` is the copy that counts, and whose it is (None for a backup's), where that isn't the newest of the brokers'.
+    `without`: brokers that are gone for good. `newest`: the copy to use, and its broker (None for a backup's), if it
+    isn't the newest of the brokers'.
     """
     source, copy = newest_copy(facts) if newest is None else newest
     missing = _known_brokers(copy) - {each.broker_id for each in facts} - set(without)
     if missing:
         names = ", ".join(map(str, sorted(missing)))
         raise RecoveryError(
-            f"what broker {names} knows is missing: export it there, or, if its directories are gone for good, give --without for it; "
-            "what only it knows is lost then"
+            f"what broker {names} knows is missing: export it there, or, if its directories are gone for good, give "
+            "--without for it; what only it knows is lost then"
         )
     copy, made_again = _with_whole_topics(copy)
     image, store = _image(copy), _image(MetadataCopy(rows.values(), 0), known=MetadataImage())
@@ -260,25 +150,10 @@ def plan_recovery(
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
             if not state.is_known:
-                continue  # What can't be read is written as it is.
-            others = store.topic_by_id(topic.topic_id)
-            now = others.partitions[number] if others is not None and number < len(others.partitions) else None
+                continue  # Unreadable records are written unchanged.
             known = logs.get((topic_id_text(topic.topic_id), number), {})
-            epochs = [
-                state.leader_epoch,
-                now.leader_epoch if now else 0,
-                *(log.replica.leader_epoch for log in known.values()),
-            ]
             found = choose_members(image, topic, number, known)
-            record = state.changed(
-                isr=found.isr,
-                isr_epochs=(LONG_AGO,) * len(found.isr),
-                elr=found.elr,
-                elr_epochs=(LONG_AGO,) * len(found.elr),
-                leader=NO_LEADER,
-                leader_epoch=max(epochs) + EPOCH_JUMP,
-                partition_epoch=max(state.partition_epoch, now.partition_epoch if now else 0) + 1,
-            )
+            record = _recovered_state(state, _state_in(store, topic.topic_id, number), found, known)
             values[keys.partition(topic.topic_id, number)] = encode(record)
             partitions.append(_shown(topic, number, found, record.leader_epoch))
             if found.end is None:
@@ -306,6 +181,32 @@ def plan_recovery(
     )
 
 
+def _state_in(store: MetadataImage, topic_id: TopicId, number: int) -> PartitionImage | None:
+    """Returns a partition's state in the store, if there is one."""
+    topic = store.topic_by_id(topic_id)
+    return topic.partitions[number] if topic is not None and number < len(topic.partitions) else None
+
+
+def _recovered_state(
+    state: PartitionImage, now: PartitionImage | None, found: Choice, known: Mapping[BrokerId, ReplicaLog]
+) -> PartitionRecord:
+    """Returns a partition's new state, with epochs above those of its copy, the store and its logs."""
+    epochs = [
+        state.leader_epoch,
+        now.leader_epoch if now else 0,
+        *(log.replica.leader_epoch for log in known.values()),
+    ]
+    return state.changed(
+        isr=found.isr,
+        isr_epochs=(LONG_AGO,) * len(found.isr),
+        elr=found.elr,
+        elr_epochs=(LONG_AGO,) * len(found.elr),
+        leader=NO_LEADER,
+        leader_epoch=max(epochs) + EPOCH_JUMP,
+        partition_epoch=max(state.partition_epoch, now.partition_epoch if now else 0) + 1,
+    )
+
+
 def _shown(topic: TopicImage, number: int, found: Choice, leader_epoch: LeaderEpoch) -> RecoveredPartition:
     state = topic.partitions[number]
     return RecoveredPartition(
@@ -313,21 +214,21 @@ def _shown(topic: TopicImage, number: int, found: Choice, leader_epoch: LeaderEp
     )
 
 
-def _sound_logs(facts: Sequence[BrokerFacts], copy: MetadataCopy) -> dict[tuple[str, int], dict[BrokerId, GivenLog]]:
-    """By topic id and partition the logs of each broker, without those in directories that were put back from a copy (rule DR8)."""
-    found: dict[tuple[str, int], dict[BrokerId, GivenLog]] = {}
+def _sound_logs(facts: Sequence[BrokerFacts], copy: MetadataCopy) -> dict[tuple[str, int], dict[BrokerId, ReplicaLog]]:
+    """Returns the logs of each broker by topic id and partition, without restored directories (rule DR8)."""
+    found: dict[tuple[str, int], dict[BrokerId, ReplicaLog]] = {}
     for each in facts:
         newest = _registered(each, copy)
         for directory in each.directories:
             if directory.registration == newest:
                 for replica in directory.replicas:
-                    log = GivenLog(replica, directory.may_lack_records)
+                    log = ReplicaLog(replica, directory.may_lack_records)
                     found.setdefault((replica.topic_id, replica.partition), {})[each.broker_id] = log
     return found
 
 
 def _registered(facts: BrokerFacts, copy: MetadataCopy) -> int:
-    """The number of a broker's last registration."""
+    """Returns the number of a broker's last registration."""
     known = _registration(copy.rows, facts.broker_id).registered
     return max([known, *(directory.registration or 0 for directory in facts.directories)])
 
@@ -335,7 +236,7 @@ def _registered(facts: BrokerFacts, copy: MetadataCopy) -> int:
 def _raise_counters(
     values: dict[bytes, bytes], facts: Sequence[BrokerFacts], copy: MetadataCopy, rows: Mapping[bytes, Row]
 ) -> None:
-    """What only grows is above everything that is known of it."""
+    """Raises all counters above every known value."""
     given = {each.broker_id: each for each in facts}
     for broker_id in _known_brokers(copy) | given.keys():
         known, now = _registration(copy.rows, broker_id), _registration(rows, broker_id)
@@ -352,9 +253,9 @@ def _raise_counters(
 
 
 def _with_whole_topics(copy: MetadataCopy) -> tuple[MetadataCopy, list[str]]:
-    """The copy with the records of topics made again that can't be read, and what is to be said of them.
+    """Restores unreadable topic records in the copy. Returns the new copy and a sentence for each.
 
-    Such a topic's partitions would be of the old store otherwise: registrations in them mean nothing in a new one.
+    The partitions of such a topic would otherwise keep registrations of the old store, which mean nothing in a new one.
     """
     image, rows, said = _image(copy, MetadataImage()), dict(copy.rows), []
     for topic_id, partitions in image.loose_partitions.items():
@@ -363,13 +264,14 @@ def _with_whole_topics(copy: MetadataCopy) -> tuple[MetadataCopy, list[str]]:
         if key in image.unreadable:
             rows[key] = (key, encode(TopicRecord(topic_id_text(topic_id), max(partitions) + 1)), *rows[key][2:])
             said.append(
-                f"{key.decode(errors='replace')} can't be read, and is made again of the topic's {len(partitions)} partitions"
+                f"{key.decode(errors='replace')} can't be read, and is made again of the topic's {len(partitions)} "
+                "partitions"
             )
     return MetadataCopy(rows.values(), copy.revision, history_id=copy.history_id, cluster_id=copy.cluster_id), said
 
 
 def _number(row: Row) -> int | None:
-    """The number of a counter; None where it can't be read."""
+    """Returns the number of a counter; None if it can't be read."""
     return int(row[1]) if row[1].isdigit() else None
 
 
@@ -379,7 +281,7 @@ def _known_brokers(copy: MetadataCopy) -> set[BrokerId]:
 
 
 def _registration(rows: Mapping[bytes, Row], broker_id: BrokerId) -> RegistrationRecord:
-    """How often a broker has registered. Errors: RecoveryError."""
+    """Returns a broker's registration count. Errors: RecoveryError."""
     row = rows.get(keys.registration(broker_id))
     try:
         return RegistrationRecord() if row is None else decode(row[0], row[1], RegistrationRecord)
@@ -389,17 +291,8 @@ def _registration(rows: Mapping[bytes, Row], broker_id: BrokerId) -> Registratio
         ) from error
 
 
-def history_of(rows: Mapping[bytes, Row]) -> HistoryRecord:
-    """The history of a store, or of a copy, with these keys; one without an id where it has none that can be read."""
-    row = rows.get(keys.HISTORY)
-    try:
-        return HistoryRecord() if row is None else decode(row[0], row[1], HistoryRecord)
-    except MetadataCorruptError:
-        return HistoryRecord()
-
-
 def _image(copy: MetadataCopy, known: MetadataImage = NOTHING_KNOWN) -> MetadataImage:
-    """Errors: RecoveryError where a key can't be read that is needed, and `known` is nothing."""
+    """Returns the image of a copy. Errors: RecoveryError if a needed key can't be read and `known` is empty."""
     try:
         return load_image((KeyValue(*row) for row in copy.rows.values()), copy.revision, prefix=b"", known=known)
     except NeededKeyError as error:

@@ -1,8 +1,10 @@
-"""Writes a recovery into the store, in steps: while it is under way, and if it is cut off, no broker acts on what is there.
+"""Writes a recovery into the store, in steps.
 
-The first step suspends the store, the last one gives it its new history and lifts the suspension. Every step in between compares that the
-suspension is the one that this recovery wrote, so that of two at the same time one ends. A recovery that was interrupted is run again, as
-a whole.
+Until the last one, or after an interruption, no broker acts on the store.
+
+The first step suspends the store; the last one writes its new history and lifts the suspension. Every step between
+compares that the suspension is its own, so one of two concurrent recoveries fails. An interrupted recovery is repeated
+as a whole.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import RecoveryError
 from lowtide.metadata.changes import STEP_PARTITIONS
 from lowtide.metadata.metadata_copy import rows_of
 from lowtide.metadata.prefixes import around, prefix_inside
 from lowtide.metadata.records import SuspensionRecord, encode
-from lowtide.metadata.recovery import RecoveryError
 from lowtide.metadata.store import MAX_TRANSACTION_BYTES, NO_LEASE, OPERATION_BYTES, Compare, Delete, Put
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from lowtide.metadata.store import MetadataStore, Operation, Revision
 
 ALIVE_LIMIT_S: Final = 20.0
-"""How long registrations may still stand of brokers that have stopped: an etcd that was restored lets every lease begin again."""
+"""How long registrations of stopped brokers may remain: a restored etcd restarts every lease."""
 
 STEP_BYTES: Final = MAX_TRANSACTION_BYTES // 2
 
@@ -35,24 +37,24 @@ _NO_BROKER: Final = -1
 
 
 class Beginning(NamedTuple):
-    """With which reason the store is suspended first, and what must be so then: comparisons of keys without the prefix."""
+    """The reason of the first suspension, and its conditions: comparisons of keys without the prefix."""
 
     reason: str
     compares: tuple[Compare, ...] = ()
 
 
 RECOVERY: Final = Beginning("a recovery is under way, or was cut off")
-"""A recovery begins on any store, also on one that is suspended."""
+"""A recovery may begin on any store, even a suspended one."""
 
 
 async def read_rows(store: MetadataStore, prefix: bytes) -> tuple[dict[bytes, Row], Revision]:
-    """All that the store has but what lives with a lease, without the prefix. Errors: UnavailableError."""
+    """Returns everything in the store that has no lease, without the prefix. Errors: UnavailableError."""
     pairs, revision = await store.range(prefix)
     return {row[0]: row for row in rows_of(pairs, prefix)}, revision
 
 
 async def until_nobody_is_registered(store: MetadataStore, prefix: bytes, limit_s: float = ALIVE_LIMIT_S) -> None:
-    """Return when the leases of all brokers have ended. Errors: RecoveryError when they don't; UnavailableError."""
+    """Waits until the leases of all brokers have ended. Errors: RecoveryError if they don't; UnavailableError."""
     try:
         async with asyncio.timeout(limit_s):
             while True:
@@ -70,10 +72,7 @@ async def until_nobody_is_registered(store: MetadataStore, prefix: bytes, limit_
 async def bring_forward(
     store: MetadataStore, prefix: bytes, plan: RecoveryPlan, beginning: Beginning = RECOVERY
 ) -> None:
-    """Write the plan.
-
-    Errors: RecoveryError when another recovery is under way; those of the store: it can be repeated then.
-    """
+    """Writes the plan. Errors: RecoveryError if another recovery runs; the store's, after which it can be repeated."""
     suspension = Put(prefix + keys.SUSPENSION, encode(SuspensionRecord(beginning.reason, _NO_BROKER)))
     compares = [Compare(prefix + each.key, each.field, each.operator, each.argument) for each in beginning.compares]
     begun = await store.transact(compares, [suspension])

@@ -1,8 +1,8 @@
-"""Room that is kept beside the metadata file, for what must work on a full disk: a start, and a write that deletes.
+"""Disk space reserved beside the metadata file for what must work on a full disk: a start, and a deleting write.
 
-It is a file of zeros. A start that finds no room has all of it, and keeps half of it again at once, for the start after
-a crash. A transaction that deletes keys, as that of a topic does, has half of what is there: what it deletes makes
-room, and then it is whole again.
+It is a file of zeros. A start that finds no room releases all of it, and reserves half again at once for a start after
+a crash. A transaction that deletes keys, such as a topic's, releases half of it; the deletion frees space, and then the
+reserve is restored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 RESERVE_SUFFIX: Final = ".reserve"
 RESERVE_BYTES: Final = 512 << 10
-"""Opening the file and registering takes some ten commits."""
+"""Opening the file and registering take some ten commits."""
 
 
 class Reserve:
-    """The reserve of the metadata file at a path. `lend` and `restore` are for the thread that writes that file."""
+    """The reserve of the metadata file at a path. `lend` and `restore` run on the thread that writes that file."""
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem = filesystem
@@ -30,21 +30,20 @@ class Reserve:
 
     @property
     def is_there(self) -> bool:
-        """Whether any is kept."""
         return self._filesystem.exists(self._place)
 
     def give_up(self) -> None:
-        """All of it is free. Errors: OSError."""
+        """Releases all of it. Errors: OSError."""
         self._filesystem.unlink(self._place)
 
     def keep(self, size: int) -> None:
-        """Keep so many bytes.
+        """Reserves this many bytes.
 
-        Where there is no room for them, the next start tries again. Errors: OSError that doesn't pass.
+        Without room for them the next start tries again. Errors: OSError that isn't temporary.
         """
         try:
             if not self.is_there or self._filesystem.file_size(self._place) != size:
-                # Written, not only made as large: that takes the room on every file system.
+                # Written, not only extended: that allocates the space on every file system.
                 self._filesystem.write_bytes(self._place, bytes(size))
         except OSError as error:
             if not is_passing(error):
@@ -53,7 +52,7 @@ class Reserve:
                 self._filesystem.unlink(self._place)
 
     def lend(self) -> bool:
-        """Half of what is there is free now; False if that is so already, or can't be."""
+        """Releases half of it. Returns False if it already is released, or can't be."""
         if self._is_lent or not self.is_there:
             return False
         try:
@@ -64,7 +63,7 @@ class Reserve:
         return True
 
     def restore(self) -> None:
-        """Keep what was lent again, if there is room now."""
+        """Reserves again what was lent, if there is room."""
         if not self._is_lent:
             return
         with contextlib.suppress(OSError):

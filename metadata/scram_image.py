@@ -1,7 +1,4 @@
-"""The SCRAM credentials of a cluster's users as a broker sees them: part of the metadata image.
-
-Guards: as the image, nothing that was handed out changes.
-"""
+"""The SCRAM credentials of a cluster's users: an immutable part of the metadata image."""
 
 from __future__ import annotations
 
@@ -17,26 +14,26 @@ from lowtide.protocol.scram import ChallengeForm, ScramCredential, ScramMechanis
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lowtide.metadata.store import Event, KeyValue, Revision
+    from lowtide.metadata.store import KeyEvent, KeyValue, Revision
 
 
 class KeptCredential(msgspec.Struct, frozen=True, gc=False):
-    """The credential of one user, with the revision that a change of it must compare with."""
+    """A user's credential. A change compares `modify_revision`."""
 
     credential: ScramCredential
     modify_revision: Revision
 
 
 def credential_of_record(record: ScramRecord) -> ScramCredential:
-    """A credential as it is kept."""
+    """Returns the stored credential."""
     return ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
 
 
 class ScramImage(msgspec.Struct, frozen=True):
     """All credentials, by mechanism and user.
 
-    `secret` makes the challenges of users that there aren't; empty until a first user was added. `forms` counts the users'
-    challenges by their form.
+    `secret` makes the challenges of unknown users; it is empty before the first user is added. `forms` counts the
+    users' challenges by form.
     """
 
     users: Mapping[ScramMechanism, Mapping[str, KeptCredential]] = {}
@@ -44,7 +41,6 @@ class ScramImage(msgspec.Struct, frozen=True):
     forms: Mapping[ScramMechanism, Mapping[ChallengeForm, int]] = {}
 
     def of(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-        """The credential of a user, None if there is none."""
         found = self.users.get(mechanism, {}).get(user)
         return None if found is None else found.credential
 
@@ -52,8 +48,8 @@ class ScramImage(msgspec.Struct, frozen=True):
 NO_SCRAM: Final = ScramImage()
 
 
-class ScramChange:
-    """One step from an image to the next. Copies a mapping at most once, and only if it changes."""
+class ScramImageChange:
+    """Builds the credentials of the next image. Copies a mapping only when it changes."""
 
     def __init__(self, image: ScramImage) -> None:
         self._old = image
@@ -61,14 +57,14 @@ class ScramChange:
         self._forms: dict[ScramMechanism, Counter[ChallengeForm]] = {}
         self._secret = image.secret
 
-    def apply(self, key: bytes, change: KeyValue | Event) -> None:
-        """Take over the change of a key that begins with `keys.SCRAM`. Errors: MetadataCorruptError."""
+    def apply(self, key: bytes, change: KeyValue | KeyEvent) -> None:
+        """Applies the change of a key that begins with `keys.SCRAM`. Errors: MetadataCorruptError."""
         if key == keys.SCRAM_SECRET:
             self._secret = b"" if change.value is None else decode(key, change.value, ScramSecretRecord).secret
             return
         named = keys.parse_scram(key)
         if named is None:
-            return  # Of a later version, with another mechanism.
+            return  # From a later version, with another mechanism.
         mechanism, user = named
         users = self._users.get(mechanism)
         if users is None:
@@ -84,9 +80,9 @@ class ScramChange:
             forms[kept.credential.form] += 1
 
     def hold(self, key: bytes, secret: bytes) -> bool:
-        """A key can't be read: who has this credential can't log in.
+        """Handles an unreadable key: that user can't log in; the known `secret` stays.
 
-        `secret` was known before, and stays. Returns whether it is that.
+        Returns whether the key is the secret's.
         """
         named = None if key == keys.SCRAM_SECRET else keys.parse_scram(key)
         if named is None:
@@ -99,7 +95,7 @@ class ScramChange:
         return False
 
     def finish(self) -> ScramImage:
-        """The new image, the old one where nothing changed."""
+        """Returns the new image, or the old one if nothing changed."""
         if not self._users and self._secret == self._old.secret:
             return self._old
         forms = {

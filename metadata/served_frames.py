@@ -1,14 +1,14 @@
-"""What goes over a local socket between a store that is served and a process that uses it.
+"""The messages between a served store and a process that uses it, over a local socket.
 
-A frame is a length of four bytes, big-endian, and as many bytes of MessagePack. Requests have a number, which their
-answers repeat; a client may have many requests under way, and they are answered in any order. An answer is a number, a
-kind and a content: `DONE` ends the request, `MORE` is a part of a range, and each other kind is an error of the port,
-whose content is its sentence.
+A frame is a length of four bytes, big-endian, and that many bytes of MessagePack. Requests have a number, which their
+answers repeat; a client may have many open requests, which are answered in any order. An answer is a number, a kind and
+a content: `DONE` ends the request, `MORE` is a part of a range, and each other kind is an error of the port, whose
+content is its message.
 
-A watch is a request for the next batch from a revision on, which the server answers when there is one. So a slow client
-costs the server nothing, and the history that the store keeps is the only queue.
+A watch is a request for the next batch from a revision, which the server answers when there is one. So a slow client
+costs the server nothing, and the store's history is the only queue.
 
-Pure. Both ends are of one installation: the format has no version, and is never written down.
+Pure. Both ends are of one installation: the format has no version, and is never stored.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from lowtide.metadata.store import (
 HEAD: Final = struct.Struct(">I")
 
 MAX_REQUEST_BYTES: Final = 4 << 20
-"""More than `MAX_TRANSACTION_BYTES` and what is around it. A server closes a connection that sends a larger one."""
+"""More than `MAX_TRANSACTION_BYTES` with overhead. A server closes a connection that sends a larger request."""
 
 MAX_ANSWER_BYTES: Final = 256 << 20
-"""More than all that one transaction can read (`MAX_TRANSACTION_OPERATIONS` values of `MAX_TRANSACTION_BYTES`)."""
+"""More than one transaction can read (`MAX_TRANSACTION_OPERATIONS` values of `MAX_TRANSACTION_BYTES`)."""
 
 PART_BYTES: Final = 1 << 20
-"""From this size on a part of a range is sent; the keys and values in it count."""
+"""The size of keys and values from which on a part of a range is sent."""
 
 DONE: Final = 0
 MORE: Final = 1
@@ -116,7 +116,7 @@ class WatchRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class CancelRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The request with this number is given up; it is not answered any more."""
+    """Cancels the request with this number, which then gets no answer."""
 
     number: int
 
@@ -135,14 +135,14 @@ Request: TypeAlias = (
 
 
 class RangePart(msgspec.Struct, frozen=True, array_like=True):
-    """Some keys of a range, in their order, and the revision of all of it."""
+    """Some keys of a range, in order, and the revision of the range."""
 
     pairs: tuple[KeyValue, ...]
     revision: Revision
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """Of the request with this number."""
+class ServedAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to the request with this number."""
 
     number: int
     kind: int
@@ -150,49 +150,49 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FrameError(Exception):
-    """What came is no frame of this format."""
+    """The bytes are no frame of this format."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _requests: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
-_answers: Final = msgspec.msgpack.Decoder(Answer)
+_answers: Final = msgspec.msgpack.Decoder(ServedAnswer)
 _text: Final = msgspec.msgpack.Decoder(str)
 
 
 def request_frame(request: Request) -> bytes:
-    """A request as it is sent."""
+    """Returns the frame of a request."""
     return _frame(_encoder.encode(request), MAX_REQUEST_BYTES)
 
 
 def answer_frame(number: int, kind: int, content: Any) -> bytes:
-    """An answer as it is sent."""
+    """Returns the frame of an answer."""
     return _frame(_encoder.encode((number, kind, content)), MAX_ANSWER_BYTES)
 
 
 def error_frame(number: int, error: MetadataStoreError) -> bytes:
-    """The answer that raises `error` at the client."""
+    """Returns the answer that raises `error` at the client."""
     kind = next((kind for kind, of_error in _ERRORS if isinstance(error, of_error)), UNAVAILABLE)
     return answer_frame(number, kind, str(error))
 
 
 def read_request(content: bytes) -> Request:
-    """What a frame asks for. Errors: FrameError."""
+    """Decodes a request. Errors: FrameError."""
     try:
         return _requests.decode(content)
     except msgspec.MsgspecError as error:
         raise FrameError(f"not a request: {error}") from error
 
 
-def read_answer(content: bytes) -> Answer:
-    """What a frame answers. Errors: FrameError."""
+def read_answer(content: bytes) -> ServedAnswer:
+    """Decodes an answer. Errors: FrameError."""
     try:
         return _answers.decode(content)
     except msgspec.MsgspecError as error:
         raise FrameError(f"not an answer: {error}") from error
 
 
-def error_of(answer: Answer) -> MetadataStoreError | None:
-    """The error that an answer stands for; None for one that has a result. Errors: FrameError."""
+def error_of(answer: ServedAnswer) -> MetadataStoreError | None:
+    """Returns the error of an answer; None if it has a result. Errors: FrameError."""
     if answer.kind in (DONE, MORE):
         return None
     of_error = dict(_ERRORS).get(answer.kind)
@@ -202,7 +202,7 @@ def error_of(answer: Answer) -> MetadataStoreError | None:
 
 
 def length_of(head: bytes, most: int) -> int:
-    """How many bytes follow a head. Errors: FrameError for more than `most`."""
+    """Returns how many bytes follow a head. Errors: FrameError for more than `most`."""
     (length,) = HEAD.unpack(head)
     if length > most:
         raise FrameError(f"a frame of {length} bytes, {most} are allowed")
@@ -210,7 +210,7 @@ def length_of(head: bytes, most: int) -> int:
 
 
 def parts_of(pairs: list[KeyValue], revision: Revision) -> list[RangePart]:
-    """A range in parts of about `PART_BYTES`, one at least."""
+    """Splits a range into parts of about `PART_BYTES`; returns at least one."""
     parts: list[RangePart] = []
     begin, size_bytes = 0, 0
     for place, pair in enumerate(pairs):

@@ -1,9 +1,10 @@
-"""A metadata store that another process of this machine serves (`store_server`), through a socket that this process was given.
+"""A metadata store that another process on this machine serves (`store_server`), over an inherited socket.
 
-Guards: a transaction is sent once; where the connection ended before the answer, the caller gets AmbiguousError. Nothing is connected
-again: the socket has no name. So a connection that has ended is a failure for good, and the process that used it ends too.
+Guards: a transaction is sent once; if the connection ends before the answer, the caller gets AmbiguousError. There is
+no reconnection, because the socket has no name. So the end of a connection is final, and the process that used it ends
+too.
 
-Does not do: renewing leases while the loop is held (`served_renewer`).
+`served_renewer` renews leases while the loop is blocked.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from lowtide.metadata.served_frames import (
     HEAD,
     MAX_ANSWER_BYTES,
     MORE,
-    Answer,
     CancelRequest,
     FrameError,
     GetRequest,
@@ -29,6 +29,7 @@ from lowtide.metadata.served_frames import (
     Request,
     RevisionRequest,
     RevokeRequest,
+    ServedAnswer,
     TransactRequest,
     WatchRequest,
     error_of,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_TIMEOUT_S: Final = 30.0
-"""How long an answer may take, a watch's excepted: more than a disk that works takes for a commit."""
+"""How long an answer may take, except a watch's: longer than a commit on a working disk."""
 
 _pair: Final = msgspec.msgpack.Decoder(KeyValue | None)
 _part: Final = msgspec.msgpack.Decoder(RangePart)
@@ -67,27 +68,27 @@ _batch: Final = msgspec.msgpack.Decoder(Batch)
 
 
 class LostError(Exception):
-    """The connection ended, or nothing came in time, after the request had been sent: it may have been applied."""
+    """The connection ended, or no answer came in time, after the request was sent: it may have been applied."""
 
 
-class _Waiting:
-    """A request that was sent, and the parts of its answer that came."""
+class _OpenRequest:
+    """A sent request, and the received parts of its answer."""
 
     __slots__ = ("answer", "parts")
 
-    def __init__(self, answer: asyncio.Future[Answer]) -> None:
+    def __init__(self, answer: asyncio.Future[ServedAnswer]) -> None:
         self.answer = answer
-        self.parts: list[Answer] = []
+        self.parts: list[ServedAnswer] = []
 
 
 class ServedStore:
-    """A `MetadataStore` over a connection to its server. Made by `open`; used from one event loop."""
+    """A `MetadataStore` over a connection to its server. Created by `open`; used from one event loop."""
 
     def __init__(self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], answer_timeout_s: float) -> None:
-        """Begin to read answers."""
+        """Starts reading answers."""
         self._reader, self._writer = streams
         self._answer_timeout_s = answer_timeout_s
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _OpenRequest] = {}
         self._requests = 0
         self._closed = False
         self._failure: str | None = None
@@ -98,9 +99,9 @@ class ServedStore:
 
     @classmethod
     async def open(cls, connection: socket.socket, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> ServedStore:
-        """Use one end of a socket pair, which is taken over; the server has the other.
+        """Uses and owns one end of a socket pair; the server has the other.
 
-        Errors: UnavailableError when it doesn't answer.
+        Errors: UnavailableError if it doesn't answer.
         """
         try:
             store = cls(await over_socket(connection), answer_timeout_s)
@@ -115,11 +116,11 @@ class ServedStore:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be decided on this store any more; None while the connection lasts."""
+        """Why the store can't be used any more; None while the connection lasts."""
         return self._failure
 
     async def close(self) -> None:
-        """Give up what is under way, watches too, and refuse everything. Leases last until their time is over."""
+        """Aborts running requests and watches, and refuses everything. Leases last until their time is over."""
         self._closed = True
         self._end_waiting()
         await self._tasks.cancel_all()
@@ -127,14 +128,10 @@ class ServedStore:
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    # Reading
-
     async def get(self, key: bytes) -> KeyValue | None:
-        """See `MetadataStore.get`."""
         return await self._read_one(GetRequest(self._next(), key), _pair)
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
-        """See `MetadataStore.range`."""
         try:
             parts = await self._ask(RangeRequest(self._next(), prefix))
         except LostError as error:
@@ -146,11 +143,10 @@ class ServedStore:
         return pairs, part.revision
 
     async def revision(self) -> Revision:
-        """See `MetadataStore.revision`."""
         return await self._read_one(RevisionRequest(self._next()), _number)
 
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
-        """See `MetadataStore.watch`. The store's history is the queue: a slow watcher costs no memory."""
+        """Yields batches. The store's history is the queue: a slow watcher needs no memory."""
         assert start_revision >= 1, f"watch from revision {start_revision}"
         next_revision = start_revision
         while True:
@@ -158,12 +154,9 @@ class ServedStore:
             next_revision = batch.revision + 1
             yield batch
 
-    # Writing
-
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TransactionResult:
-        """See `MetadataStore.transact`."""
         check_transaction(compares, operations, otherwise)
         request = TransactRequest(self._next(), tuple(compares), tuple(operations), tuple(otherwise))
         try:
@@ -173,21 +166,16 @@ class ServedStore:
         return _result.decode(answer.content)
 
     async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
-        """See `MetadataStore.lease_grant`."""
         return await self._read_one(GrantRequest(self._next(), time_to_live_ms), _number)
 
     async def lease_keep_alive(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_keep_alive`."""
         await self._read_one(KeepAliveRequest(self._next(), lease), _nothing)
 
     async def lease_revoke(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_revoke`."""
         try:
             await self._ask(RevokeRequest(self._next(), lease))
         except LostError as error:
             raise AmbiguousError(str(error)) from error
-
-    # Which store it is
 
     @property
     def connections(self) -> int:
@@ -198,10 +186,7 @@ class ServedStore:
         """See `MetadataStore.raft_surplus`: there is no raft log."""
         return None
 
-    def require_raft_surplus(self, least: int) -> None:
-        """See `MetadataStore.require_raft_surplus`."""
-
-    # Requests
+    def require_raft_surplus(self, least: int) -> None: ...
 
     def _next(self) -> int:
         self._requests += 1
@@ -210,27 +195,28 @@ class ServedStore:
     async def _read_one(
         self, request: Request, decoder: msgspec.msgpack.Decoder[T], *, timeout_s: float | None = -1.0
     ) -> T:
-        """A request that has no visible effect, or one that may be repeated. Errors: those of the port."""
+        """Sends a request that has no visible effect, or may be repeated. Errors: those of the port."""
         try:
             (answer,) = await self._ask(request, timeout_s=timeout_s)
         except LostError as error:
             raise UnavailableError(str(error)) from error
         return decoder.decode(answer.content)
 
-    async def _ask(self, request: Request, *, timeout_s: float | None = -1.0) -> list[Answer]:
-        """Send a request.
+    async def _ask(self, request: Request, *, timeout_s: float | None = -1.0) -> list[ServedAnswer]:
+        """Sends a request and returns its answer, in parts.
 
-        Returns its answer, in parts. Errors: LostError; UnavailableError, and what the server raised.
-        `timeout_s`: that of the store if it is negative; None waits without a limit.
+        Errors: LostError; UnavailableError, and what the server raised.
+
+        `timeout_s`: negative means the store's; None waits without limit.
         """
         if self._closed or self._failure is not None:
             raise UnavailableError(self._failure or "the metadata store is closed")
-        waiting = self._waiting[request.number] = _Waiting(asyncio.get_running_loop().create_future())
+        waiting = self._waiting[request.number] = _OpenRequest(asyncio.get_running_loop().create_future())
         limit_s = self._answer_timeout_s if timeout_s is not None and timeout_s < 0 else timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 self._writer.write(request_frame(request))
-                with suppress(OSError):  # The reader finds out too.
+                with suppress(OSError):  # The reader notices too.
                     await self._writer.drain()
                 last = await waiting.answer
         except TimeoutError:
@@ -253,9 +239,9 @@ class ServedStore:
         except FrameError as error:
             self._end(f"the metadata store answers in a way that cannot be read: {error}")
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: ServedAnswer) -> None:
         waiting = self._waiting.get(answer.number)
-        if waiting is None:  # It was given up.
+        if waiting is None:  # It was cancelled.
             return
         if answer.kind == MORE:
             waiting.parts.append(answer)
@@ -274,4 +260,4 @@ class ServedStore:
         for each in waiting.values():
             if not each.answer.done():
                 each.answer.set_exception(LostError(self._failure or "the metadata store is closed"))
-                each.answer.exception()  # The task that asked may be gone.
+                each.answer.exception()  # The asking task may be gone.

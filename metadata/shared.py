@@ -1,9 +1,9 @@
-"""One metadata store for several brokers of a process: opened by the first, closed by the last that leaves.
+"""One metadata store for several brokers of a process: opened by the first, closed by the last.
 
-Each broker has a share of its own. A share that was closed says nothing to the store any more, not even that its
-broker's lease may end: that is what a broker that died looks like to the others.
+Each broker has its own share. A closed share sends nothing to the store any more, not even the end of its broker's
+lease, so to the others its broker looks crashed.
 
-Guards: the store is open exactly while a broker has a share of it; opening and closing never overlap.
+Guards: the store is open exactly while a broker has a share; opening and closing never overlap.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class SharedStore:
     """Hands out shares of a store. Used from one event loop."""
 
     def __init__(self, open_store: Callable[[], Awaitable[OwnedStore]]) -> None:
-        """`open_store` is called for the first share, and for the first after the last was closed."""
+        """`open_store` is called for the first share, and for the first one after the last was closed."""
         self._open_store = open_store
         self._turn = asyncio.Lock()
         self._store: OwnedStore | None = None
         self._shares = 0
 
     async def join(self) -> StoreShare:
-        """A share; the caller closes it. Errors: those of opening the store, for all callers that wait for it."""
+        """Returns a share, which the caller closes. Errors: those of opening the store, for all waiting callers."""
         async with self._turn:
             if self._store is None:
                 self._store = await self._open_store()
@@ -56,7 +56,7 @@ class SharedStore:
 
 
 class StoreShare:
-    """One broker's share: a `MetadataStore`, until it is closed."""
+    """One broker's share: a `MetadataStore` until it is closed."""
 
     def __init__(self, store: OwnedStore, leave: Callable[[], Awaitable[None]]) -> None:
         self._store = store
@@ -65,58 +65,48 @@ class StoreShare:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be decided on the store any more, until all have left it; None otherwise."""
+        """Why the store can't be used until all have left it; None otherwise."""
         return self._store.failure
 
     async def get(self, key: bytes) -> KeyValue | None:
-        """See `MetadataStore.get`."""
         return await self._open().get(key)
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
-        """See `MetadataStore.range`."""
         return await self._open().range(prefix)
 
     async def revision(self) -> Revision:
-        """See `MetadataStore.revision`."""
         return await self._open().revision()
 
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TransactionResult:
-        """See `MetadataStore.transact`."""
         return await self._open().transact(compares, operations, otherwise)
 
     async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
-        """See `MetadataStore.lease_grant`."""
         return await self._open().lease_grant(time_to_live_ms)
 
     async def lease_keep_alive(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_keep_alive`."""
         await self._open().lease_keep_alive(lease)
 
     async def lease_revoke(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_revoke`."""
         await self._open().lease_revoke(lease)
 
     def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
-        """See `MetadataStore.watch`. One that waits when the share is closed is its broker's to end."""
+        """Watches the store. The broker must end its watches when it closes the share."""
         return self._open().watch(prefix, start_revision)
 
     @property
     def connections(self) -> int:
-        """See `MetadataStore.connections`."""
         return self._store.connections
 
     async def raft_surplus(self) -> int | None:
-        """See `MetadataStore.raft_surplus`."""
         return await self._open().raft_surplus()
 
     def require_raft_surplus(self, least: int) -> None:
-        """See `MetadataStore.require_raft_surplus`."""
         self._open().require_raft_surplus(least)
 
     async def close(self) -> None:
-        """Leave the store, which stays open for the others; the second call does nothing."""
+        """Leaves the store, which stays open for the others; a second call does nothing."""
         if not self._closed:
             self._closed = True
             await self._leave()

@@ -1,17 +1,17 @@
-"""The port to the cluster's metadata: compare-and-swap transactions, leases, watches.
+"""The port to the metadata store: compare-and-swap transactions, leases, watches.
 
-A store is an ordered map of byte keys with one revision, an integer that grows by one with every transaction that
-changes anything. A key remembers the revision that created it and the one that last changed it, and decisions compare
-those, never values: that is cheap, it cannot be fooled by a value that came back, and it means the same in SQLite and
-in etcd. A revision serves as broker epoch, as metadata offset and as version for compare-and-swap at once.
+A store is an ordered map of byte keys with one revision, an integer that rises by one with every transaction that
+changes anything. A key records the revisions of its creation and of its last change, and comparisons use those, never
+values: that is cheap, a value that returns to an earlier state can't fool it, and it works the same in SQLite and in
+etcd. A revision serves as broker epoch, as metadata offset and as version for compare-and-swap.
 
-Guards: a transaction is applied whole or not at all, under one revision, and is durable before `transact` returns. What
-a watch delivers is every revision, in order, each whole.
+Guards: a transaction is applied as a whole or not at all, under one revision, and is durable before `transact` returns.
+A watch delivers every revision, in order, each as a whole.
 
-Does not do: the sense of the keys (`keys`, `records`, `image`), registration and fencing (`session`).
+`keys`, `records` and `image` give the keys their meaning; `session` registers and fences brokers.
 
-The limits are etcd's, asserted for every engine, so that what passes on the embedded store also passes on a cluster.
-Source: etcd's API guide (KV, Lease and Watch services).
+The limits are etcd's, asserted for every engine, so that what works on the embedded store also works on etcd. Source:
+etcd's API guide (KV, Lease and Watch services).
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ NO_LEASE: Final[LeaseId] = 0
 """The lease of a key that lives until it is deleted."""
 
 ABSENT: Final = 0
-"""What a comparison sees as the revision and lease of a key that doesn't exist."""
+"""The revision and lease of a key that doesn't exist, in a comparison."""
 
 MAX_TRANSACTION_OPERATIONS: Final = 128
 """Comparisons, operations and alternative operations of one transaction, each. Source: etcd's `--max-txn-ops`."""
 
 MAX_TRANSACTION_BYTES: Final = 1_572_864
-"""All of one transaction as it is sent: comparisons and both branches. Source: etcd's `--max-request-bytes`."""
+"""The whole encoded transaction: comparisons and both branches. Source: etcd's `--max-request-bytes`."""
 
 OPERATION_BYTES: Final = 64
-"""What a comparison or an operation may take besides its key and value, and the transaction besides both: tags, lengths, numbers."""
+"""The most overhead of a comparison or an operation beside key and value, and of a transaction: tags, lengths,
+numbers."""
 
 CompareField: TypeAlias = Literal["create", "modify", "lease"]
 CompareOperator: TypeAlias = Literal["==", "!=", "<", ">"]
 
 
 class MetadataStoreError(Exception):
-    """The store could not do what it was asked for."""
+    """The store could not carry out a request."""
 
 
 class UnavailableError(MetadataStoreError):
@@ -54,11 +55,11 @@ class UnavailableError(MetadataStoreError):
 
 
 class AccessDeniedError(UnavailableError):
-    """The store doesn't let us in, or not there: nothing was applied, and nothing will be until its permissions change."""
+    """The store denies access: nothing was applied, and nothing will be until its permissions change."""
 
 
 class AmbiguousError(MetadataStoreError):
-    """Sent, but no answer came: the transaction may have been applied, or may yet be. The caller reads and decides."""
+    """No answer arrived: the transaction may have been applied, or may still be. The caller reads and decides."""
 
 
 class LeaseGoneError(MetadataStoreError):
@@ -66,11 +67,11 @@ class LeaseGoneError(MetadataStoreError):
 
 
 class CompactedError(MetadataStoreError):
-    """A watch asked for revisions that are no longer kept: read the whole range again and watch from there."""
+    """A watch asked for revisions that were compacted: read the whole range again and watch from there."""
 
 
 class KeyValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One key as it stands at some revision. `create_revision` is that of its first put since it last didn't exist."""
+    """One key at some revision. `create_revision` is that of its first put since it last didn't exist."""
 
     key: bytes
     value: bytes
@@ -103,7 +104,7 @@ class Delete(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
 
 
 class Get(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """Read a key, as the operations before it in the same transaction left it."""
+    """Read a key, including the effects of earlier operations of the transaction."""
 
     key: bytes
 
@@ -112,10 +113,10 @@ Operation: TypeAlias = Put | Delete | Get
 
 
 class TransactionResult(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """How a transaction went.
+    """The result of a transaction.
 
-    `succeeded`: whether all comparisons held. `revision`: that of the change, or the store's when nothing changed. `gets`: one
-    per `Get` that ran, in order; None for a key that doesn't exist.
+    `succeeded`: whether all comparisons held. `revision`: that of the change, or the store's if nothing changed.
+    `gets`: one per executed `Get`, in order; None for a missing key.
     """
 
     succeeded: bool
@@ -123,8 +124,8 @@ class TransactionResult(msgspec.Struct, frozen=True, gc=False, array_like=True):
     gets: tuple[KeyValue | None, ...] = ()
 
 
-class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One key changed. `value` None: deleted, and then `create_revision` and `lease` are 0."""
+class KeyEvent(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One changed key. `value` is None for a deletion; `create_revision` and `lease` are then 0."""
 
     key: bytes
     value: bytes | None
@@ -134,103 +135,91 @@ class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """All changes of one revision, in the order in which the transaction made them."""
+    """All changes of one revision, in the order of the transaction."""
 
     revision: Revision
-    events: tuple[Event, ...]
+    events: tuple[KeyEvent, ...]
 
 
 class MetadataStore(Protocol):
     """The port. Implementations: `memory` (simulator), `embedded` (SQLite), etcd."""
 
     async def get(self, key: bytes) -> KeyValue | None:
-        """Read one key, linearizably: every transaction that was answered before is seen. Errors: UnavailableError."""
-        ...
+        """Reads one key linearizably: all transactions answered before are visible. Errors: UnavailableError."""
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
-        """Read all keys that begin with `prefix`, ordered by key, as they stand at the returned revision.
+        """Reads all keys that begin with `prefix`, ordered by key, at the returned revision.
 
         Errors: UnavailableError.
         """
-        ...
 
     async def revision(self) -> Revision:
-        """The store's revision, read linearizably: no larger one was returned to any client before.
+        """Reads the store's revision linearizably: no client was returned a larger one before.
 
         Errors: UnavailableError.
         """
-        ...
 
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TransactionResult:
-        """Run `operations` if all of `compares` hold, else `otherwise`, in one durable revision.
+        """Runs `operations` if all of `compares` hold, else `otherwise`, in one durable revision.
 
-        Errors: UnavailableError (not applied), AmbiguousError (unknown), LeaseGoneError (a put named a dead lease; not
-        applied).
+        Errors: UnavailableError (not applied), AmbiguousError (unknown), LeaseGoneError (a put with an expired lease;
+        not applied).
         """
-        ...
 
     async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
-        """Begin a lease that ends unless it is kept alive. Errors: UnavailableError."""
-        ...
+        """Creates a lease that ends unless it is kept alive. Errors: UnavailableError."""
 
     async def lease_keep_alive(self, lease: LeaseId) -> None:
-        """Start the time of the lease again. Errors: LeaseGoneError, UnavailableError."""
-        ...
+        """Restarts the lease's time to live. Errors: LeaseGoneError, UnavailableError."""
 
     async def lease_revoke(self, lease: LeaseId) -> None:
-        """End the lease now and delete its keys in one revision; no error if it is gone.
+        """Ends the lease and deletes its keys in one revision; no error if it is gone.
 
         Errors: UnavailableError, AmbiguousError.
         """
-        ...
 
     def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
-        """Deliver every batch from `start_revision` (inclusive) on, reduced to keys under `prefix`; empty ones are left out.
+        """Yields every batch from `start_revision` (inclusive), reduced to keys under `prefix`, without empty batches.
 
-        Never ends of itself. A start above the store's revision waits for it. Errors: CompactedError, UnavailableError.
+        Never ends by itself. A start above the store's revision waits for it. Errors: CompactedError, UnavailableError.
         """
-        ...
 
     @property
     def connections(self) -> int:
-        """How often a connection to the store was opened; when it grows, the store may have another state."""
-        ...
+        """How often a connection to the store was opened. When it rises, the store may have another state."""
 
     async def raft_surplus(self) -> int | None:
-        """How many entries the store's raft log has more than the store has revisions; None where that can't be asked.
+        """Returns how many more entries the store's raft log has than the store has revisions; None if unsupported.
 
-        Each revision takes an entry, and some entries make no revision, so the number never falls while the store
-        lives. A store that is restored from a snapshot keeps its revision and begins its raft log again. May be a
-        little too large, never too small. Errors: UnavailableError.
+        Each revision takes an entry, and some entries create no revision, so the number never falls while the store
+        lives. A store restored from a snapshot keeps its revision and restarts its raft log. The result may be slightly
+        too large, never too small. Errors: UnavailableError.
         """
-        ...
 
     def require_raft_surplus(self, least: int) -> None:
-        """From now on refuse everything that comes over a new connection where the surplus is smaller: StoreWentBackError."""
-        ...
+        """Makes every new connection to a store with a smaller surplus fail with StoreWentBackError."""
 
 
 class OwnedStore(MetadataStore, Protocol):
-    """A store, as the code that opened it sees it."""
+    """A store, for the code that opened it."""
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be decided on this store any more, until it is opened again; None while that is not so."""
-        ...
+        """Why the store can't be used until it is opened again; None while it works."""
 
     async def close(self) -> None:
-        """Finish what was begun, then refuse everything."""
-        ...
+        """Finishes running requests, then refuses everything."""
 
 
 def check_transaction(
     compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation]
 ) -> None:
-    """Assert that every engine would take this transaction: few enough operations, and no key written twice in one branch."""
+    """Asserts that every engine accepts this transaction: size limits, and no key written twice in one branch."""
     assert max(len(compares), len(operations), len(otherwise)) <= MAX_TRANSACTION_OPERATIONS, (
-        f"a transaction of {len(compares)} comparisons, {len(operations)} and {len(otherwise)} operations is over the limit"
+        f"a transaction of {len(compares)} comparisons, {len(operations)} and {len(otherwise)} operations "
+        "is over the limit"
     )
     size_bytes = OPERATION_BYTES + sum(OPERATION_BYTES + len(compare.key) for compare in compares)
     for branch in (operations, otherwise):

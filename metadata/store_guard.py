@@ -1,19 +1,22 @@
-"""Whether the store is the one, and in a state, that this broker may act on.
+"""Decides whether this broker may act on the store.
 
-A store that was put back to a backup forgets: topics that were created since, deletes, who was in sync. A broker that
-acted on it would remove, truncate or serve what it must not. Five things give such a store away:
+A store restored from a backup has lost data: topics created since, deletes, ISRs. A broker that acted on it would
+remove, truncate or serve what it must not. Five things reveal such a store:
 
-* what a log directory remembers of the metadata (`metadata_copy`) can't have become what the store has
-* a broker writes into the store, soon after a change, that it has acted on it: no other writes that key, so its revision can't pass for a
-  later one
-* the store's raft log is shorter than in an unbroken life; this needs no memory, so it is also found by a broker that was away meanwhile
-* the store goes back while a broker is connected with it, or shows another state when a connection is opened again
-* another broker found one of these: it writes a suspension into the store, on which every broker stops
+* The metadata that a log directory remembers (`metadata_copy`) can't have become the store's.
+* A broker writes to the store, soon after a change, that it has acted on it. No other broker writes that key, so its
+  revision can't be mistaken for a later one.
+* The store's raft log is shorter than it would be without a restore. That needs no memory, so even a broker that was
+  away
+  finds out.
+* The store goes back while a broker is connected, or has another state after a reconnection.
+* Another broker found out and suspended the store, which stops every broker.
 
-A store of another history, which a recovery has made, is for directories that the recovery knew of.
+A store with another history, created by a recovery, is valid for directories that the recovery knew of.
 
-Guards: what a broker was refused for, it is refused for good; only an operator's recovery takes a suspension away.
-Does not do: remembering (`broker/lifecycle/metadata_copies`), recovering (`recovery`).
+Guards: a refused broker stays refused; only a recovery by an operator lifts a suspension.
+
+`broker/lifecycle/metadata_copies` remembers, `recovery` recovers.
 """
 
 from __future__ import annotations
@@ -52,16 +55,16 @@ if TYPE_CHECKING:
     from lowtide.runtime.random import Random
 
 SURPLUS_MARGIN: Final = 10
-"""By how much a measured surplus may be too large: entries that etcd applied between its two readings of an answer.
-A second restore goes unnoticed by it if its backup was made so few revisions after the recovery of the first."""
+"""The possible excess of a measured surplus: entries that etcd applied between the two readings of an answer. A second
+restore isn't noticed by it if its backup was made within so few revisions after the recovery from the first."""
 
 WITNESS_INTERVAL_MS: Final = 2000
-"""How long a broker may have acted on a change before the store holds that: what may go back unnoticed where nothing else shows it."""
+"""How long a broker may have acted on a change before the store records that. Such a change may be lost unnoticed."""
 
 NO_LEAST: Final = -(1 << 63)
 
 SUSPENSION_TIMEOUT_S: Final = 10.0
-"""How long a broker that is refused tries to suspend the store for all, which may be slow: it acts no more meanwhile."""
+"""How long a refused broker tries to suspend the store for all. It doesn't act meanwhile."""
 
 
 class StoreGuard:
@@ -76,7 +79,6 @@ class StoreGuard:
         random: Random,
         clock: Clock,
     ) -> None:
-        """Nothing is known of the store yet."""
         self._store = store
         self._follower = follower
         self._prefix = prefix
@@ -88,7 +90,7 @@ class StoreGuard:
         self._history_id = ""
 
     async def check(self, remembered: Mapping[str, MetadataCopy]) -> None:
-        """Compare the store, which was read, with what log directories remember, by path.
+        """Compares the store with what log directories remember, by path.
 
         Errors: StoreWentBackError, InconsistentClusterError, UnavailableError.
         """
@@ -96,7 +98,7 @@ class StoreGuard:
         _check_suspension(image)
         for path, copy in remembered.items():
             if image.cluster_id and copy.cluster_id != image.cluster_id:
-                continue  # A directory of another cluster, which is refused when it is opened.
+                continue  # Another cluster's directory, which is refused when it is opened.
             if copy.history_id == image.history.history_id:
                 reason = contradiction(copy, now.rows, now.revision)
                 if reason is not None:
@@ -113,10 +115,7 @@ class StoreGuard:
             await self._check_surplus(image.history)
 
     async def claim_cluster_id(self, wanted: str) -> str:
-        """Give the cluster this id if it has none.
-
-        Returns the one that it has. Errors: those of the store; NestedPrefixError.
-        """
+        """Gives the cluster this id if it has none. Returns its id. Errors: those of the store; NestedPrefixError."""
         key = self._prefix + keys.CLUSTER_ID
         others = [each + keys.CLUSTER_ID for each in prefixes_around(self._prefix)]
         try:
@@ -127,13 +126,13 @@ class StoreGuard:
             if pair is None:
                 raise
         else:
-            if not result.succeeded and pair is None:  # Then there is one around.
+            if not result.succeeded and pair is None:  # Another cluster is around this one.
                 outer = next(each.key for each in result.gets[1:] if each is not None)
                 raise NestedPrefixError(inside(self._prefix, outer.removesuffix(keys.CLUSTER_ID)))
         return wanted if pair is None else pair.value.decode()
 
     async def _claim(self, key: bytes, wanted: str, others: Sequence[bytes]) -> TransactionResult:
-        """Make the id where no cluster around has one; that isn't asked for where another one's keys mustn't be read."""
+        """Creates the id if no cluster around has one; without permission to read others' keys that isn't checked."""
         compares = [Compare(each, "create", "==", ABSENT) for each in (key, *others)]
         try:
             return await self._store.transact(
@@ -145,17 +144,16 @@ class StoreGuard:
         return await self._claim(key, wanted, ())
 
     async def check_prefix(self) -> str | None:
-        """Whether another cluster lies around this one, or inside.
+        """Checks for another cluster around or inside this one. Returns a sentence about it for an old cluster.
 
-        Returns that, in a sentence, for a cluster that has begun long ago.
-        It goes on, for its keys are understood, and the other's are not. A new one is refused, and gives its id back.
+        An old cluster continues, because it can tell its keys apart. A new one is refused and gives its id back.
         Errors: NestedPrefixError; UnavailableError.
         """
         if self._follower.image.history.history_id:
             rows = self._follower.copy.rows.values()
             return await nesting(self._store, self._prefix, ((row[0], row[1]) for row in rows))
-        # Not through the follower: it would take an id that another broker has given back for a store that went back.
-        # Whether there is a cluster around was compared when the id was made.
+        # Not through the follower, which would mistake an id that another broker gave back for a store that went back.
+        # A cluster around was excluded when the id was created.
         pairs, _ = await self._store.range(self._prefix)
         found = {row[0]: row for row in rows_of(pairs, self._prefix)}
         inner = prefix_inside(self._prefix, ((row[0], row[1]) for row in found.values()))
@@ -173,10 +171,7 @@ class StoreGuard:
         raise NestedPrefixError(around(self._prefix, inner))
 
     async def begin(self) -> None:
-        """Give the store a history if it has none, and watch over it from now on.
-
-        Errors: those of the store; as `check`.
-        """
+        """Gives the store a history if it has none, and starts monitoring. Errors: those of the store; as `check`."""
         if not self._follower.image.history.history_id:
             await self._begin_history()
         self._history_id = self._follower.image.history.history_id
@@ -184,22 +179,20 @@ class StoreGuard:
         self._connections = self._store.connections
 
     async def check_connection(self) -> None:
-        """After a new connection, compare the whole current state of the store. Errors: as `ImageFollower.read`."""
+        """Compares the whole state of the store after a reconnection. Errors: as `ImageFollower.read`."""
         connections = self._store.connections
         if connections != self._connections:
             await self._follower.read()
             self._connections = connections
 
     def check_image(self, image: MetadataImage) -> None:
-        """Whether what is followed may still be acted upon. Errors: InconsistentClusterError."""
+        """Checks that a followed image may be acted upon. Errors: InconsistentClusterError."""
         _check_suspension(image)
         if self._history_id and image.history.history_id != self._history_id:
-            raise InconsistentClusterError(
-                "the metadata were brought forward while this broker ran, which has to be started again"
-            )
+            raise InconsistentClusterError("the metadata were recovered while this broker ran; start it again")
 
     def witness(self) -> Step | None:
-        """What has the store hold that this broker has acted on its newest change; None while it holds that, or was just written."""
+        """Returns the step that records that this broker acted on its newest change; None if recorded recently."""
         copy, now_ms = self._follower.copy, self._clock.monotonic_ms()
         if not copy.has_news or now_ms < self._witness_due_ms:
             return None
@@ -207,10 +200,10 @@ class StoreGuard:
         return Step((Put(keys.witness(self._broker_id), b"%d" % copy.revision),))
 
     async def suspend(self, reason: str) -> None:
-        """Have all brokers stop. As well as it goes: one that can't write it is refused all the same."""
+        """Stops all brokers, if possible: a broker that can't write the suspension still stops itself."""
         key = self._prefix + keys.SUSPENSION
         put = Put(key, encode(SuspensionRecord(f"broker {self._broker_id} found that {reason}", self._broker_id)))
-        self._store.require_raft_surplus(NO_LEAST)  # Or this, too, would be refused.
+        self._store.require_raft_surplus(NO_LEAST)  # Otherwise this would be refused too.
         with suppress(MetadataStoreError, InconsistentClusterError, TimeoutError):
             async with asyncio.timeout(SUSPENSION_TIMEOUT_S):
                 await self._store.transact([Compare(key, "create", "==", ABSENT)], [put])
@@ -233,13 +226,16 @@ class StoreGuard:
 
 
 def least_surplus(surplus: int | None) -> int:
-    """What the surplus of a store can't fall below, measured as this: 0 in a life without a break."""
+    """Returns the least surplus of an uninterrupted store that was measured with this one."""
     return 0 if surplus is None or surplus >= 0 else surplus - SURPLUS_MARGIN
 
 
 def restored(surplus: int) -> str:
-    """What a surplus shows that is too small."""
-    return f"the metadata store was restored from a snapshot: its raft log has {-surplus} entries less than it has revisions"
+    """Returns what a too small surplus shows."""
+    return (
+        f"the metadata store was restored from a snapshot: its raft log has {-surplus} entries less than it has "
+        "revisions"
+    )
 
 
 def _check_suspension(image: MetadataImage) -> None:

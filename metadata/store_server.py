@@ -1,14 +1,14 @@
-"""Serves a metadata store to other processes of this machine, over sockets that they were given at their birth.
+"""Serves a metadata store to other processes on this machine, over inherited sockets.
 
-A connection is one end of a socket pair. It has no name, so there is no file whose permissions or length of path
-matter, nothing is left behind by a process that is killed, and only a process that was handed the other end can use it.
-When either process dies, the other one reads the end of the connection.
+A connection is one end of a socket pair. It has no name, so there is no file with permissions or a path limit, a killed
+process leaves nothing behind, and only a process that inherited the other end can use it. When either process dies, the
+other one sees the end of the connection.
 
-Guards: a request is answered once, or its connection ends. What a client asked for after its last answer may have been
-applied, as in etcd. A lease outlives the connection over which it was granted; `end_leases` is for an owner that knows
-that the process is dead.
+Guards: a request is answered once, or its connection ends. Requests after the last answer may have been applied, as in
+etcd. A lease outlives the connection over which it was granted; `end_leases` is for an owner that knows that the
+process is dead.
 
-Does not do: opening the store, starting processes (the supervisor).
+The supervisor opens the store and starts the processes.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from lowtide.metadata.store import Batch, MetadataStore
 
 MAX_UNDER_WAY: Final = 10_000
-"""Requests of one connection that may wait for their answers, watches among them; the next ones are not read before."""
+"""Requests of one connection that may wait for answers, including watches. More are not read before."""
 
 
 class ServedConnection:
-    """One client of a store. Used from the store's event loop; made by `serve_store`."""
+    """One client of a store. Used from the store's event loop; created by `serve_store`."""
 
     def __init__(
         self,
@@ -62,10 +62,7 @@ class ServedConnection:
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         on_fault: Callable[[str], None],
     ) -> None:
-        """Begin to answer.
-
-        `on_fault` gets a sentence when the client sends what is no request, which ends the connection.
-        """
+        """Starts answering. `on_fault` gets a sentence when invalid data ends the connection."""
         self._store = store
         self._reader, self._writer = streams
         self._on_fault = on_fault
@@ -77,24 +74,24 @@ class ServedConnection:
 
     @property
     def under_way(self) -> int:
-        """Requests that wait for their answers, watches among them."""
+        """Requests that wait for answers, including watches."""
         return len(self._under_way)
 
     async def wait_closed(self) -> None:
-        """Return when the client has ended the connection, or `close` was called."""
+        """Returns when the client has ended the connection, or `close` was called."""
         await asyncio.wait([self._reading])
 
     async def close(self) -> None:
-        """End the connection. What is under way is not answered; a transaction among it may be applied."""
+        """Ends the connection. Open requests get no answer; a transaction among them may be applied."""
         await self._tasks.cancel_all()
         self._writer.close()
         with suppress(OSError):
             await self._writer.wait_closed()
 
     async def end_leases(self) -> None:
-        """End the leases that were granted here and aren't revoked: the process that had them is dead, so their time is not waited for.
+        """Ends the leases granted here and not revoked, because the process that held them is dead.
 
-        Errors: UnavailableError, AmbiguousError; then they end by themselves.
+        Errors: UnavailableError, AmbiguousError; the leases then end by themselves.
         """
         while self._leases:
             await self._store.lease_revoke(self._leases.popitem()[0])
@@ -115,7 +112,7 @@ class ServedConnection:
             self._writer.close()
 
     def _take(self, request: Request) -> None:
-        """Begin to answer, or give up what is to be. Errors: FrameError."""
+        """Starts answering a request, or cancels one. Errors: FrameError."""
         number = request.number
         if isinstance(request, CancelRequest):
             self._room.release()
@@ -148,7 +145,7 @@ class ServedConnection:
                 await self._writer.drain()
 
     async def _frames(self, request: Request) -> list[bytes]:
-        """The answer. Errors: MetadataStoreError."""
+        """Returns the answer's frames. Errors: MetadataStoreError."""
         number, store = request.number, self._store
         result: object = None
         match request:
@@ -185,5 +182,5 @@ class ServedConnection:
 async def serve_store(
     store: MetadataStore, connection: socket.socket, on_fault: Callable[[str], None]
 ) -> ServedConnection:
-    """Answer what comes over one end of a socket pair, which is taken over. Errors: OSError."""
+    """Serves over one end of a socket pair, which it owns. Errors: OSError."""
     return ServedConnection(store, await over_socket(connection), on_fault)

@@ -1,4 +1,4 @@
-"""What an image shows of delegation tokens: by their keys, which only those compute that have the HMAC, or the brokers' secret."""
+"""What an image shows of delegation tokens, by key. A key can be computed only from the HMAC."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import msgspec
 from lowtide.metadata.records import TokenRecord, decode
 
 if TYPE_CHECKING:
-    from lowtide.metadata.store import Event, KeyValue, Revision
+    from lowtide.metadata.store import KeyEvent, KeyValue, Revision
 
 
 class TokenImage(msgspec.Struct, frozen=True):
-    """One token. `revision` is what a change of it must compare with."""
+    """One token. A change compares `revision`."""
 
     token: TokenRecord
     revision: Revision
 
 
-def take_over_token(tokens: dict[bytes, TokenImage], key: bytes, change: KeyValue | Event) -> None:
-    """Add, change or remove the token under a key. Errors: MetadataCorruptError."""
+def apply_token(tokens: dict[bytes, TokenImage], key: bytes, change: KeyValue | KeyEvent) -> None:
+    """Adds, changes or removes the token under a key. Errors: MetadataCorruptError."""
     if change.value is None:
         tokens.pop(key, None)
     else:

@@ -1,7 +1,7 @@
-"""One step from the topics of an image to those of the next.
+"""Builds the topics of the next image.
 
-Guards: a topic is visible only with all its partitions, of which those that can't be read have no leader; a partition
-without its topic is invisible, and kept as loose until its topic counts it, or its key is deleted.
+Guards: a topic is visible only with all its partitions; unreadable ones have no leader. A partition without a topic is
+invisible and kept as loose until its topic counts it or its key is deleted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from lowtide.metadata import keys
+from lowtide.metadata.draft import Draft
 from lowtide.metadata.image import (
     KEEPING_CONFIGS,
     NO_CONFIGS,
@@ -27,16 +28,16 @@ from lowtide.protocol.types import TopicId, parse_topic_id, topic_id_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lowtide.metadata.store import Event, KeyValue, Revision
+    from lowtide.metadata.store import KeyEvent, KeyValue, Revision
     from lowtide.metadata.unreadable_keys import UnreadableKeys
 
 
 PARTITIONS_MAX: Final = 1_000_000
-"""Of a topic: a record that says more is not one of ours (a partition's key has six digits)."""
+"""The most partitions in a topic's record: a partition's key has six digits."""
 
 
 class TopicsImage(NamedTuple):
-    """The part of an image that is about topics: by name, names by id, and partitions whose topic doesn't exist, by its id."""
+    """The topics of an image: by name, names by id, and partitions whose topic doesn't exist, by its id."""
 
     by_name: Mapping[str, TopicImage]
     names: Mapping[TopicId, str]
@@ -44,28 +45,27 @@ class TopicsImage(NamedTuple):
 
 
 class TopicsChange:
-    """Collects the changes of one revision. Copies a mapping at most once, and only if it changes."""
+    """Collects the changes of one revision. Copies a mapping only when it changes."""
 
     def __init__(self, old: TopicsImage, kept: TopicsImage, unreadable: UnreadableKeys) -> None:
-        """`kept` is what was known before, also where `old` is empty because everything is read again."""
-        self._old = old
+        """`kept` is what was known before, even if `old` is empty because everything is read again."""
         self._kept = kept
         self._unreadable = unreadable
-        self._topics: dict[str, TopicImage] | None = None
-        self._topic_names: dict[TopicId, str] | None = None
-        self._loose: dict[TopicId, Mapping[int, PartitionImage]] | None = None
+        self._topics = Draft(old.by_name)
+        self._names = Draft(old.names)
+        self._loose = Draft(old.loose)
         self._records: list[tuple[str, tuple[TopicId, int] | None, Revision]] = []
-        """Names, ids and numbers of partitions, None for a topic that is deleted."""
+        """Name, id and number of partitions; None for a deleted topic."""
         self._configs: list[tuple[str, Mapping[str, str] | None, Revision]] = []
         self._partitions: dict[TopicId, dict[int, PartitionImage | None]] = {}
-        """A partition that is deleted stands as None."""
+        """None stands for a deleted partition."""
         self.touched_names: dict[str, None] = {}
-        """The topics of which something may be different, once `finish` was called."""
+        """After `finish`: topics that may differ."""
         self.touched_numbers: defaultdict[str, dict[int, None]] = defaultdict(dict)
-        """The numbers of their partitions that are others, or new. Those of a topic that was not there before may be missing."""
+        """The numbers of their changed or new partitions. May be incomplete for topics that did not exist before."""
 
-    def apply(self, key: bytes, change: KeyValue | Event) -> bool:
-        """Collect a change, if it is about topics. Returns whether it is. Errors: MetadataCorruptError."""
+    def apply(self, key: bytes, change: KeyValue | KeyEvent) -> bool:
+        """Collects a change of a topic. Returns False for other keys. Errors: MetadataCorruptError."""
         if key.startswith(keys.PARTITIONS):
             topic_id, number = keys.parse_partition(key)
             partition = None if change.value is None else _partition(key, change.value, change)
@@ -86,9 +86,9 @@ class TopicsChange:
         return True
 
     def hold(self, key: bytes, revision: Revision) -> bool:
-        """A key about topics can't be read: show what was known, or what harms nothing. Returns whether it was known.
+        """Keeps the known value of an unreadable key, or a harmless one. Returns whether it was known.
 
-        Errors: ValueError where the key names nothing.
+        Errors: ValueError if the key names nothing.
         """
         if key.startswith(keys.PARTITIONS):
             topic_id, number = keys.parse_partition(key)
@@ -117,7 +117,7 @@ class TopicsChange:
         return partitions[number] if 0 <= number < len(partitions) else None
 
     def finish(self) -> TopicsImage:
-        """The topics after all changes, in an order in which a topic finds its partitions whatever theirs was.
+        """Returns the topics after all changes, which are applied in an order in which a topic finds its partitions.
 
         Errors: MetadataCorruptError.
         """
@@ -131,17 +131,12 @@ class TopicsChange:
                 self._put_topic(name, *known, revision)
         for name, configs, revision in self._configs:
             self._apply_config(name, configs, revision)
-        old = self._old
-        return TopicsImage(
-            old.by_name if self._topics is None else self._topics,
-            old.names if self._topic_names is None else self._topic_names,
-            old.loose if self._loose is None else self._loose,
-        )
+        return TopicsImage(self._topics.now, self._names.now, self._loose.now)
 
     def _apply_partitions(self, topic_id: TopicId, changed: Mapping[int, PartitionImage | None]) -> None:
-        """Change the partitions of a topic. Those beyond its count stay loose until its record counts them."""
-        name = (self._old.names if self._topic_names is None else self._topic_names).get(topic_id)
-        topic = None if name is None else self._topic(name)
+        """Changes partitions of a topic. Those beyond its count stay loose until its record counts them."""
+        name = self._names.now.get(topic_id)
+        topic = None if name is None else self._topics.now.get(name)
         if topic is None:
             self._apply_loose(topic_id, changed)
             return
@@ -161,32 +156,27 @@ class TopicsChange:
             self._apply_loose(topic_id, loose)
 
     def _apply_loose(self, topic_id: TopicId, changed: Mapping[int, PartitionImage | None]) -> None:
-        """Keep partitions that have no topic.
+        """Keeps partitions that have no topic.
 
         Only the chunks of one creation share a mapping, and each is copied once per batch.
         """
-        if self._loose is None:
-            self._loose = dict(self._old.loose)
-        kept = dict(self._loose.get(topic_id, {}))
+        kept = dict(self._loose.now.get(topic_id, {}))
         for number, partition in changed.items():
             if partition is None:
                 kept.pop(number, None)
             else:
                 kept[number] = partition
-        if kept:
-            self._loose[topic_id] = kept
-        else:
-            self._loose.pop(topic_id, None)
+        self._loose.put(topic_id, kept or None)
 
     def _gone(self, topic_id: TopicId, number: int, known: PartitionImage) -> PartitionImage:
-        """A partition of a topic has no record: its state from before, which the next change of it writes again."""
+        """Keeps the previous state of a topic's partition without a record; its next change writes it again."""
         self._unreadable.note(
             keys.partition(topic_id, number), ABSENT, "it is missing, and its topic is there", keeps=known.is_known
         )
         return msgspec.structs.replace(known, modify_revision=ABSENT)
 
     def _put_topic(self, name: str, topic_id: TopicId, count: int, revision: Revision) -> None:
-        before = self._topic(name)
+        before = self._topics.now.get(name)
         if before is not None and before.topic_id != topic_id:
             self._remove_topic(name)
             before = None
@@ -206,7 +196,7 @@ class TopicsChange:
             added.append(partition)
         if before is None:
             topic = TopicImage(name, topic_id, tuple(added), NO_CONFIGS, revision)
-            self._names_to_change()[topic_id] = name
+            self._names.put(topic_id, name)
         else:
             self.touched_numbers[name].update(dict.fromkeys(range(first, count)))
             topic = msgspec.structs.replace(
@@ -215,17 +205,17 @@ class TopicsChange:
         self._set_topic(topic)
 
     def _remove_topic(self, name: str) -> None:
-        """Forget a topic. Its partitions are loose until their keys are deleted too."""
-        topic = self._topics_to_change().pop(name, None)
+        """Removes a topic. Its partitions are loose until their keys are deleted too."""
+        topic = self._topics.edit().pop(name, None)
         self.touched_names[name] = None
         if topic is not None:
             self._unreadable.forget_under(keys.PARTITIONS + topic_id_text(topic.topic_id).encode())
-            del self._names_to_change()[topic.topic_id]
+            del self._names.edit()[topic.topic_id]
             kept = {number: state for number, state in enumerate(topic.partitions) if state.modify_revision != ABSENT}
             self._apply_loose(topic.topic_id, kept)
 
     def _apply_config(self, name: str, configs: Mapping[str, str] | None, revision: Revision) -> None:
-        topic = self._topic(name)
+        topic = self._topics.now.get(name)
         if topic is None:
             return
         if configs is None:
@@ -233,40 +223,19 @@ class TopicsChange:
         else:
             self._set_topic(msgspec.structs.replace(topic, configs=configs, config_revision=revision))
 
-    def _topic(self, name: str) -> TopicImage | None:
-        return (self._old.by_name if self._topics is None else self._topics).get(name)
-
-    def _topics_to_change(self) -> dict[str, TopicImage]:
-        if self._topics is None:
-            self._topics = dict(self._old.by_name)
-        return self._topics
-
-    def _names_to_change(self) -> dict[TopicId, str]:
-        if self._topic_names is None:
-            self._topic_names = dict(self._old.names)
-        return self._topic_names
-
     def _take_loose(self, topic_id: TopicId, end: int) -> Mapping[int, PartitionImage]:
-        """The loose partitions of a topic with numbers below `end`.
-
-        Others stay: an attempt to add more was given up.
-        """
-        if self._loose is None:
-            self._loose = dict(self._old.loose)
-        found = self._loose.pop(topic_id, {})
-        beyond = {number: partition for number, partition in found.items() if number >= end}
-        if not beyond:
-            return found
-        self._loose[topic_id] = beyond
-        return {number: partition for number, partition in found.items() if number < end}
+        """Takes the loose partitions of a topic with numbers below `end`. Others remain from an abandoned growth."""
+        found = self._loose.edit().pop(topic_id, {})
+        self._loose.put(topic_id, {number: each for number, each in found.items() if number >= end} or None)
+        return {number: each for number, each in found.items() if number < end}
 
     def _set_topic(self, topic: TopicImage) -> None:
-        self._topics_to_change()[topic.name] = topic
+        self._topics.put(topic.name, topic)
         self.touched_names[topic.name] = None
 
 
 def _topic_name(key: bytes, prefix: bytes) -> str:
-    """The name of a topic, in which there is no separator. Errors: MetadataCorruptError, ValueError."""
+    """Returns the topic's name, which has no separator. Errors: MetadataCorruptError, ValueError."""
     name = key.removeprefix(prefix).decode()
     if not name or "/" in name:
         message = f"{key.decode(errors='replace')} in the metadata store doesn't name a topic"
@@ -274,12 +243,16 @@ def _topic_name(key: bytes, prefix: bytes) -> str:
     return name
 
 
-def _partition(key: bytes, value: bytes, change: KeyValue | Event) -> PartitionImage:
+def _partition(key: bytes, value: bytes, change: KeyValue | KeyEvent) -> PartitionImage:
     record = decode(key, value, PartitionRecord)
     if len(record.isr) != len(record.isr_epochs):
-        message = f"{key.decode()} in the metadata store has {len(record.isr)} in-sync replicas and {len(record.isr_epochs)} epochs"
+        message = (
+            f"{key.decode()} in the metadata store has {len(record.isr)} ISR members, {len(record.isr_epochs)} epochs"
+        )
         raise MetadataCorruptError(message)
     if len(record.elr) != len(record.elr_epochs):
-        message = f"{key.decode()} in the metadata store has {len(record.elr)} eligible leaders and {len(record.elr_epochs)} epochs"
+        message = (
+            f"{key.decode()} in the metadata store has {len(record.elr)} ELR members, {len(record.elr_epochs)} epochs"
+        )
         raise MetadataCorruptError(message)
     return partition_image(record, change.modify_revision)

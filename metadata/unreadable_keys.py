@@ -1,15 +1,15 @@
-"""Keys of the metadata store that are not understood: what the image shows instead, and what the log and the metrics say of them.
+"""Keys of the metadata store that can't be read, and what the image shows instead.
 
-A key that can't be read stops what depends on it, and nothing else. Where the value from before is known, it stays in force, as of the
-revision of the one that can't be read: the next change of it writes a whole value again. Where it isn't known, as at a start:
+An unreadable key affects only what depends on it. If the previous value is known, it stays in effect, with the revision
+of the unreadable one, so the key's next change writes a whole value again. If it isn't known, as at a start:
 
-| what can't be read | instead |
+| unreadable key | effect |
 |---|---|
-| a partition | it has no leader and no replicas that are known; no plan changes it, and its log stays where it is |
+| a partition | it has no leader and no known replicas; no plan changes it, and its log stays |
 | a topic | it isn't served; its logs and partitions stay |
-| what is set on a topic or on brokers | the defaults, but nothing is deleted by age, by size or by compaction |
-| a rule of access control, or a change of many | only super users are allowed anything |
-| a credential, a delegation token | it admits no client, also where the value from before is known |
+| a topic or broker configuration | the defaults, but nothing is deleted by age, by size or by compaction |
+| an access control rule, or a large change of rules | only super users are allowed anything |
+| a credential, a delegation token | it admits no client, even if the previous value is known |
 | a stale mark | all replicas of that broker are stale (rule DR8) |
 | a known broker | it is known, without an address |
 | a suspension | no broker acts |
@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lowtide.metadata.draft import Draft
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Unreadable(msgspec.Struct, frozen=True, gc=False):
-    """A key that can't be read: since which revision, why, and whether the value from before is in force."""
+    """An unreadable key: since which revision, why, and whether the previous value stays in effect."""
 
     revision: Revision
     reason: str
@@ -38,23 +40,19 @@ class Unreadable(msgspec.Struct, frozen=True, gc=False):
 
 
 class UnreadableKeys:
-    """The unreadable keys of one step from an image to the next.
-
-    Copies the mapping at most once, and only if it changes.
-    """
+    """The unreadable keys of the next image."""
 
     def __init__(self, old: Mapping[bytes, Unreadable]) -> None:
-        self._old = old
-        self._new: dict[bytes, Unreadable] | None = None
+        self._keys = Draft(old)
 
     def note(self, key: bytes, revision: Revision, reason: str, *, keeps: bool) -> None:
-        """Notes that a key can't be read."""
-        self._to_change()[key] = Unreadable(revision, reason, keeps)
+        """Adds an unreadable key."""
+        self._keys.put(key, Unreadable(revision, reason, keeps))
 
     def forget(self, key: bytes) -> None:
         """Removes a key that was read again or deleted."""
         if key in self.found:
-            del self._to_change()[key]
+            self._keys.put(key, None)
 
     def forget_under(self, prefix: bytes) -> None:
         """Removes all keys with this prefix."""
@@ -63,10 +61,5 @@ class UnreadableKeys:
 
     @property
     def found(self) -> Mapping[bytes, Unreadable]:
-        """What can't be read now."""
-        return self._old if self._new is None else self._new
-
-    def _to_change(self) -> dict[bytes, Unreadable]:
-        if self._new is None:
-            self._new = dict(self._old)
-        return self._new
+        """The keys that can't be read now."""
+        return self._keys.now

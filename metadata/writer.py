@@ -1,10 +1,9 @@
-"""Fenced writes: every transaction of a broker compares its registration, and an answer that was lost is looked up.
+"""Fenced writes: every transaction compares the broker's registration, and a lost answer is looked up.
 
-A transaction without an answer may have been applied, may not have been, or may still be applied. It is never sent
-again on the hope that it was not: first its effect is looked for, and what is sent again conflicts if the first attempt
-arrives late.
+A transaction without an answer may have been applied, may not have been, or may still be. It is never repeated in the
+hope that it was not: its effect is looked up first, and a repetition conflicts if the first attempt arrives late.
 
-Guards: a broker that was given up, or a controller that was deposed, writes nothing. Source: Jepsen's report on jetcd,
+Guards: a broker that was declared dead, or a deposed controller, writes nothing. Source: Jepsen's report on jetcd,
 whose client executed transactions twice.
 """
 
@@ -27,37 +26,35 @@ if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
 
 PRODUCER_ID_BLOCK: Final = 1000
-"""Producer ids granted to a broker at once. Source: Kafka's `ProducerIdsBlock`."""
+"""Producer ids allocated to a broker at once. Source: Kafka's `ProducerIdsBlock`."""
 
 PRODUCER_ID_ATTEMPTS: Final = 20
-"""Attempts for one block. Each that fails means that another broker got one, or that an answer was lost."""
+"""Attempts to allocate one block. Each failure means that another broker got one, or that an answer was lost."""
 
 FIRST_RETRY_MS: Final = 50
 LAST_RETRY_MS: Final = 1000
-"""Waits between attempts to reach the store double from the first to the last."""
+"""The first and the longest wait between attempts to reach the store; waits double."""
 
 
-class Retry:
-    """Growing waits."""
+class Backoff:
+    """Waits that double from `FIRST_RETRY_MS` to `LAST_RETRY_MS`."""
 
     __slots__ = ("_next_ms",)
 
     def __init__(self) -> None:
-        """Begin with the shortest wait."""
         self._next_ms = FIRST_RETRY_MS
 
     def next_ms(self) -> int:
-        """How long to wait now."""
+        """Returns the next wait."""
         wait_ms, self._next_ms = self._next_ms, min(2 * self._next_ms, LAST_RETRY_MS)
         return wait_ms
 
     async def wait(self) -> None:
-        """Wait that long."""
         await asyncio.sleep(self.next_ms() / 1000)
 
 
 async def is_set_within(event: asyncio.Event, wait_ms: int) -> bool:
-    """Whether an event comes in time."""
+    """Returns whether an event is set within the time."""
     try:
         async with asyncio.timeout(wait_ms / 1000):
             return await event.wait()
@@ -66,25 +63,24 @@ async def is_set_within(event: asyncio.Event, wait_ms: int) -> bool:
 
 
 class FencedWriter:
-    """Makes changes on behalf of one broker.
-
-    `fences` are the comparisons that every transaction gets besides its own.
-    """
+    """Writes on behalf of one broker. `fences` are comparisons added to each transaction."""
 
     def __init__(self, store: MetadataStore, clock: Clock, prefix: bytes, ambiguous_timeout_ms: int) -> None:
-        """Write under `prefix`; look for the effect of an unanswered transaction for this long."""
+        """Writes under `prefix`, and looks up the effect of an unanswered transaction for the given time."""
         self._store = store
         self._clock = clock
         self._prefix = prefix
         self._ambiguous_timeout_ms = ambiguous_timeout_ms
         self.times = Durations()
-        """Of transactions that the store has answered."""
+        """Of transactions that the store answered."""
 
     async def write(self, steps: Sequence[Step], fences: Sequence[Compare], seen: Revision) -> Revision:
-        """Make the steps in order. `seen`: the revision on which they were decided. Returns the revision of the last.
+        """Writes the steps in order.
 
-        Errors: FencedError, NotControllerError, ConflictError, UnavailableError: this step was not made, those before
-        it were. AmbiguousError: the store could not be asked in time what became of it.
+        `seen` is the revision on which they were decided. Returns the revision of the last.
+
+        Errors: FencedError, NotControllerError, ConflictError, UnavailableError: this step was not written, earlier
+        ones were. AmbiguousError: the outcome could not be found out in time.
         """
         revision = seen
         for step in steps:
@@ -92,7 +88,7 @@ class FencedWriter:
         return revision
 
     async def allocate_producer_ids(self, fences: Sequence[Compare]) -> range:
-        """Take a block of unused producer ids. Errors: FencedError, UnavailableError (also after many conflicts)."""
+        """Allocates a block of producer ids. Errors: FencedError, UnavailableError (also after many conflicts)."""
         key = self._prefix + keys.NEXT_PRODUCER_ID
         for _ in range(PRODUCER_ID_ATTEMPTS):
             current = await self._store.get(key)
@@ -100,7 +96,7 @@ class FencedWriter:
                 raise UnavailableError(f"{current.key.decode(errors='replace')} in the metadata store is not a number")
             first = 0 if current is None else int(current.value)
             unchanged = Compare(key, "modify", "==", ABSENT if current is None else current.modify_revision)
-            with suppress(AmbiguousError):  # Then the block may be taken without an owner: ids are not scarce.
+            with suppress(AmbiguousError):  # Then the block may be lost: ids are not scarce.
                 result = await self._store.transact(
                     [unchanged, *fences], [Put(key, b"%d" % (first + PRODUCER_ID_BLOCK))], _fence_reads(fences)
                 )
@@ -111,17 +107,14 @@ class FencedWriter:
         raise UnavailableError(message)
 
     async def _write_step(self, step: Step, fences: Sequence[Compare], seen: Revision) -> Revision:
-        """One transaction.
-
-        A lost answer is looked up, and the step made again if it had no effect; its comparisons allow that.
-        """
+        """Runs one transaction. After a lost answer it is repeated if it had no effect, which its comparisons allow."""
         compares = [Compare(self._prefix + c.key, c.field, c.operator, c.argument) for c in step.compares]
         operations = [
             Put(self._prefix + o.key, o.value, o.lease) if type(o) is Put else Delete(self._prefix + o.key)
             for o in step.operations
         ]
         give_up_ms = self._clock.monotonic_ms() + self._ambiguous_timeout_ms
-        retry = Retry()
+        backoff = Backoff()
         ambiguous = False
         while True:
             try:
@@ -137,7 +130,7 @@ class FencedWriter:
                 if self._clock.monotonic_ms() >= give_up_ms:
                     message = f"what became of a change of {operations[0].key!r} is unknown: {error}"
                     raise AmbiguousError(message) from error
-                await retry.wait()
+                await backoff.wait()
                 continue
             if result.succeeded:
                 return result.revision
@@ -148,7 +141,7 @@ class FencedWriter:
             raise ConflictError(message)
 
     async def _effect_of(self, operation: Put | Delete, seen: Revision) -> Revision | None:
-        """The revision under which the store shows what `operation` writes, or None if it doesn't; for a deletion `seen`."""
+        """Returns the revision at which the store shows the effect of `operation`, or None; for a deletion `seen`."""
         pair = await self._store.get(operation.key)
         if type(operation) is Put:
             applied = pair is not None and pair.value == operation.value and pair.modify_revision > seen
@@ -170,5 +163,5 @@ class FencedWriter:
 
 
 def _fence_reads(fences: Sequence[Compare]) -> list[Get]:
-    """Reads that tell, after a transaction failed, whether a fence was the reason."""
+    """Returns reads that show whether a fence made a transaction fail."""
     return [Get(fence.key) for fence in fences]

@@ -28,8 +28,7 @@ def __getattr__(name: str) -> Any:
     """Import what needs PySpark when it is asked for."""
     if name in _MODULES:
         return _imported(_MODULES[name], name)
-    message = f"module 'lowtide.pipeline' has no attribute {name!r}"
-    raise AttributeError(message)
+    raise AttributeError(f"module 'lowtide.pipeline' has no attribute {name!r}")
 
 
 def _imported(module: str, name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lowtide.admin.settings import ClientSettings
-from lowtide.pipeline.cluster import Cluster
+from lowtide.pipeline.cluster import BlockingCluster
 from lowtide.pipeline.planning import Planner
 from lowtide.pipeline.read_options import ReadOptions
 from lowtide.pipeline.tasks import FetchSettings, PlannedRange
@@ -18,16 +18,16 @@ from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_CLUSTERS: Final[dict[ClientSettings, Cluster]] = {}
+_CLUSTERS: Final[dict[ClientSettings, BlockingCluster]] = {}
 """Of this process. Spark uses its workers again, and gives each task a new reader: connections outlive both."""
 
 _CLUSTERS_MAX: Final = 4
 """Clusters that one worker keeps connections to."""
 
 
-def shared_cluster(settings: ClientSettings) -> Cluster:
-    """This process's connections to a cluster, made when they are first asked for."""
-    cluster = _CLUSTERS.pop(settings, None) or Cluster(settings)
+def shared_cluster(settings: ClientSettings) -> BlockingCluster:
+    """Return this process's connections to a cluster; open them on the first call."""
+    cluster = _CLUSTERS.pop(settings, None) or BlockingCluster(settings)
     while len(_CLUSTERS) >= _CLUSTERS_MAX:
         _CLUSTERS.pop(next(iter(_CLUSTERS))).close()
     _CLUSTERS[settings] = cluster
@@ -36,7 +36,7 @@ def shared_cluster(settings: ClientSettings) -> Cluster:
 
 @functools.cache
 def exempt_imports_from_collection() -> None:
-    """Leave what the process has imported out of garbage collection, once: Spark's workers collect after each task, however small."""
+    """Exclude the imported modules from garbage collection, once, because Spark's workers collect after each task."""
     gc.freeze()
 
 

@@ -1,8 +1,8 @@
-"""A cluster as a worker of Spark sees it: who leads what, and a connection to each broker that is needed.
+"""Blocking connections to the brokers of a cluster and its metadata, for the processes of Spark.
 
-Everything blocks until it is done or its deadline is over. What may be tried again is tried again, with growing pauses:
-brokers that can't be reached, leaders that have moved, elections. Used by the driver (which partitions there are, where
-they begin and end), by the executors, each with its own, and by producers. Sources: Kafka's client (NetworkClient,
+Each call blocks until it is done or its deadline has passed. Calls are tried again with growing pauses where that can
+help: after a broker could not be reached, after a leader moved, during an election. The driver uses it to find
+partitions and their ends; each executor and each producer has its own. Sources: Kafka's client (NetworkClient,
 OffsetFetcher), KIP-320 for leader epochs.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.admin.errors import ConnectionFailedError, code_name
 from lowtide.admin.settings import Address, ClientSettings
-from lowtide.pipeline.leaders import NO_LEADER, Leader, Leaders, Topic
+from lowtide.pipeline.leaders import NO_LEADER, Leader, LeaderCache, Topic
 from lowtide.protocol.client.retries import SILENT_MS, Reachability, is_retriable, rest_after
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -39,11 +39,11 @@ EARLIEST_TIMESTAMP: Final = -2
 
 
 class ClusterError(Exception):
-    """A cluster didn't do what was asked: one sentence that names what, and the last reason."""
+    """A call failed. The message names the call and the last reason."""
 
 
 class MissingTopicsError(ClusterError):
-    """Topics, or partitions of them, that don't exist."""
+    """Topics or partitions do not exist."""
 
     def __init__(self, message: str, topics: Iterable[str]) -> None:
         super().__init__(message)
@@ -51,36 +51,36 @@ class MissingTopicsError(ClusterError):
 
 
 class RetriableError(Exception):
-    """It may be better after a moment, with fresh metadata. Never leaves this module's callers: see `Cluster.retry`."""
+    """An attempt failed that may succeed later, with fresh metadata. Only `BlockingCluster.retry` catches it."""
 
 
-class Found(NamedTuple):
-    """An answer to ListOffsets. -1 and -1, if there is no such record."""
+class TimestampOffset(NamedTuple):
+    """The offset and timestamp in an answer to ListOffsets; both are -1 if there is no such record."""
 
     offset: Offset
     timestamp: int
 
 
-class Cluster:
-    """Connections and metadata. Not to be shared between threads; `close` it, or leave it to the end of the process."""
+class BlockingCluster:
+    """The connections and the metadata. Used by one thread. Closed by `close` or by the end of the process."""
 
     def __init__(self, settings: ClientSettings, clock: Clock | None = None, random: Random | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.leaders = Leaders()
-        """The requested topics, as last received."""
+        self.leaders = LeaderCache()
+        """The metadata of the topics that were asked for."""
         self.random = random or system_random()
         self._stale: set[str] = set()
-        """Topics whose received metadata proved wrong."""
+        """Topics whose metadata were wrong."""
         self._connections: dict[Address, BlockingConnection] = {}
         self._spare: BlockingConnection | None = None
-        """For questions, while answers are awaited on all the others."""
+        """A connection for requests that cannot wait for the answers on the others."""
         self._reachable: defaultdict[Address, Reachability] = defaultdict(
             lambda: Reachability(settings.reconnect_backoff)
         )
 
     def deadline(self, timeout_ms: int | None = None) -> int:
-        """The moment after `timeout_ms`; by default after the settings' time for a call."""
+        """Return the time after `timeout_ms`, or after the default timeout of a call."""
         return self.clock.monotonic_ms() + (self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms)
 
     def close(self) -> None:
@@ -94,9 +94,10 @@ class Cluster:
 
     # ------------------------------------------------------------------ trying again
     def retry(self, what: str, attempt: Callable[[int], T], deadline_ms: int) -> T:
-        """What `attempt(deadline of this attempt)` returns, tried again while it raises RetriableError or ConnectionFailedError.
+        """Call `attempt` with its deadline until it raises neither RetriableError nor ConnectionFailedError.
 
-        Errors: ClusterError at the deadline, naming `what` (as in "can't read x") and the last reason; whatever else `attempt` raises.
+        Errors: ClusterError at the deadline, which names `what` (as in "cannot read x") and the last reason; other
+        errors of `attempt`.
         """
         failures = 0
         while True:
@@ -104,23 +105,22 @@ class Cluster:
                 return attempt(min(deadline_ms, self.clock.monotonic_ms() + self.settings.request_timeout_ms))
             except (RetriableError, ConnectionFailedError) as error:
                 failures += 1
-                now_ms, share, backoff = (
-                    self.clock.monotonic_ms(),
-                    self.random.uniform(-1, 1),
-                    self.settings.retry_backoff,
-                )
                 rest_ms = rest_after(
-                    None, failures=failures, now_ms=now_ms, deadline_ms=deadline_ms, backoff=backoff, share=share
+                    None,
+                    failures=failures,
+                    now_ms=self.clock.monotonic_ms(),
+                    deadline_ms=deadline_ms,
+                    backoff=self.settings.retry_backoff,
+                    share=self.random.uniform(-1, 1),
                 )
                 if rest_ms is None:
-                    message = f"can't {what}: {error}"
-                    raise ClusterError(message) from error
-                log.debug("can't %s yet: %s", what, error)
+                    raise ClusterError(f"cannot {what}: {error}") from error
+                log.debug("cannot %s yet: %s", what, error)
                 time.sleep(rest_ms / 1000)
 
     # ------------------------------------------------------------------ connections
     def connection(self, address: Address, deadline_ms: int) -> BlockingConnection:
-        """An open connection. Errors: ConnectionFailedError, TlsError."""
+        """Return an open connection to an address. Errors: ConnectionFailedError, TlsError."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             connection = self._connections[address] = self._open(address, deadline_ms)
@@ -131,15 +131,14 @@ class Cluster:
         return BlockingConnection.open(address, self.settings, deadline_ms, self.clock)
 
     def connection_to(self, broker_id: BrokerId, deadline_ms: int) -> BlockingConnection:
-        """A connection to a broker that metadata named. Errors: ConnectionFailedError, RetriableError, TlsError."""
+        """Return a connection to a broker in the metadata. Errors: ConnectionFailedError, RetriableError, TlsError."""
         address = self.leaders.addresses.get(broker_id)
         if address is None:
-            message = f"broker {broker_id} is not known"
-            raise RetriableError(message)
+            raise RetriableError(f"broker {broker_id} is not known")
         return self.connection(address, deadline_ms)
 
     def leader_of(self, partition: TopicPartition, deadline_ms: int) -> Leader:
-        """The leaders as last received; requests missing ones.
+        """Return the leader of a partition; ask for it if it is not known.
 
         Errors: ConnectionFailedError, RetriableError, MissingTopicsError.
         """
@@ -148,33 +147,30 @@ class Cluster:
             topic = self._refresh([partition.topic], deadline_ms)[partition.topic]
         leader = topic.leaders.get(partition.partition)
         if leader is None:
-            message = f"{partition} doesn't exist"
-            raise MissingTopicsError(message, [partition.topic])
+            raise MissingTopicsError(f"{partition} does not exist", [partition.topic])
         if leader.broker_id == NO_LEADER:
             self.forget(partition.topic)
-            message = f"{partition} has no leader"
-            raise RetriableError(message)
+            raise RetriableError(f"{partition} has no leader")
         if leader.broker_id not in self.leaders.addresses:
             self.forget(partition.topic)
-            message = f"{partition} is led by broker {leader.broker_id}, which can't be reached by clients"
-            raise RetriableError(message)
+            raise RetriableError(f"{partition} is led by broker {leader.broker_id}, which has no address for clients")
         return leader
 
     def forget(self, topic: str) -> None:
-        """The metadata of the topic is wrong: request it before its next use."""
+        """Ask for the metadata of the topic again before its next use."""
         self._stale.add(topic)
 
     # ------------------------------------------------------------------ metadata
     def find_topics(self, names: Iterable[str] | None, deadline_ms: int) -> dict[str, Topic]:
-        """Topics with their partitions: those named, or all there are, with None. Nothing is created by asking.
+        """Return the named topics, or all topics for None. The request creates no topic.
 
-        Errors: MissingTopicsError, if one doesn't exist at the deadline; ClusterError.
+        Errors: MissingTopicsError, if one does not exist at the deadline; ClusterError.
         """
         wanted = None if names is None else sorted(set(names))
         return self.retry("learn the cluster's topics", lambda until_ms: self._refresh(wanted, until_ms), deadline_ms)
 
     def _refresh(self, names: list[str] | None, deadline_ms: int) -> dict[str, Topic]:
-        """One question. Errors: ConnectionFailedError, RetriableError, ClusterError."""
+        """Ask once. Errors: ConnectionFailedError, RetriableError, ClusterError."""
         answer = self.ask_metadata(names, deadline_ms)
         for topic in answer.topics if names is not None else ():
             if topic.error_code != ErrorCode.NONE:
@@ -185,13 +181,13 @@ class Cluster:
     def ask_metadata(
         self, names: Iterable[str] | None, deadline_ms: int, *, may_create: bool = False
     ) -> MetadataResponse:
-        """Ask a broker about topics, or about all, and learn what it says. An answer tells of errors, too.
+        """Ask a broker about topics, or about all, and keep the answer, which may contain error codes.
 
-        `may_create`: a broker with `auto.create.topics.enable` makes a topic that isn't there. Errors: ConnectionFailedError, TlsError.
+        With `may_create` a broker with `auto.create.topics.enable` creates missing topics. Errors:
+        ConnectionFailedError, TlsError.
         """
         asked = None if names is None else [MetadataRequestTopic(name=name) for name in sorted(names)]
-        # From version 4 on a question need not create topics. None older is asked: version 4 came with Kafka 0.11, as
-        # did batches v2.
+        # Since version 4 a request need not create topics. Version 4 came with Kafka 0.11, like batches v2.
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=may_create)
         answer: MetadataResponse = self.ask_any(request, deadline_ms)
         self.leaders.learn(answer)
@@ -199,11 +195,10 @@ class Cluster:
         return answer
 
     def ask_any(self, request: ApiMessage, deadline_ms: int) -> Any:
-        """What some broker answers to a question that every broker can answer.
+        """Return the answer of any broker to a request that every broker can answer.
 
-        A broker that does not answer within `SILENT_MS` is given up, and another one is asked; the time doubles with
-        each attempt, so a cluster that is only slow answers in the end. Errors: ConnectionFailedError for the last
-        broker that was asked; TlsError.
+        If a broker does not answer within `SILENT_MS`, another one is asked. The time doubles with each attempt, so a
+        slow cluster answers in the end. Errors: ConnectionFailedError for the last broker that was asked; TlsError.
         """
         patience_ms = SILENT_MS
         while True:
@@ -219,9 +214,10 @@ class Cluster:
             patience_ms *= 2
 
     def _any_connection(self, patience_ms: int, deadline_ms: int) -> BlockingConnection:
-        """A connection on which no answer is awaited: an open one, or to any of the brokers that are known, silent ones last.
+        """Return a connection that waits for no answer: an open one, or a new one to a broker, silent brokers last.
 
-        Each address may take `patience_ms` to connect. Errors: ConnectionFailedError for the last broker tried; TlsError.
+        Each address may take `patience_ms` to connect. Errors: ConnectionFailedError for the last broker tried;
+        TlsError.
         """
         for connection in (*self._connections.values(), *([] if self._spare is None else [self._spare])):
             if not connection.closed and not connection.waiting_count and not self._was_silent(connection.address):
@@ -252,15 +248,15 @@ class Cluster:
     # ------------------------------------------------------------------ offsets
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool, deadline_ms: int | None = None
-    ) -> dict[TopicPartition, Found]:
-        """The first offset at or behind each partition's timestamp in milliseconds, or at a special one.
+    ) -> dict[TopicPartition, TimestampOffset]:
+        """Return the first offset at or after each partition's timestamp in milliseconds, or at a special one.
 
         With `read_committed`, the latest is the last stable offset. One request for each leader.
         Errors: ClusterError, MissingTopicsError.
         """
-        found: dict[TopicPartition, Found] = {}
+        found: dict[TopicPartition, TimestampOffset] = {}
 
-        def attempt(until_ms: int) -> dict[TopicPartition, Found]:
+        def attempt(until_ms: int) -> dict[TopicPartition, TimestampOffset]:
             missing = {partition: timestamp for partition, timestamp in timestamps.items() if partition not in found}
             by_leader: dict[BrokerId, dict[TopicPartition, int]] = {}
             for partition, timestamp in missing.items():
@@ -285,12 +281,12 @@ class Cluster:
         self,
         broker_id: BrokerId,
         wanted: Mapping[TopicPartition, int],
-        found: dict[TopicPartition, Found],
+        found: dict[TopicPartition, TimestampOffset],
         *,
         read_committed: bool,
         deadline_ms: int,
     ) -> None:
-        """Ask one leader; what it tells is added to `found`.
+        """Ask one leader, and add its answer to `found`.
 
         Errors: RetriableError, ConnectionFailedError, ClusterError.
         """
@@ -308,30 +304,28 @@ class Cluster:
         for name, one in ((topic.name, one) for topic in answer.topics for one in topic.partitions):
             listed = TopicPartition(name, one.partition_index)
             if one.error_code == ErrorCode.NONE:
-                found[listed] = Found(one.offset, one.timestamp)
+                found[listed] = TimestampOffset(one.offset, one.timestamp)
             else:
                 failure = RetriableError(self.on_partition_error(listed, one.error_code, "list offsets of"))
         if failure is not None:
             raise failure
 
     def on_partition_error(self, partition: TopicPartition, error_code: int, doing: str) -> str:
-        """Forget what was wrong about the partition's leader, and tell why in a sentence, if trying again may help.
+        """Forget the metadata of the partition's topic, and return the reason if trying again may help.
 
-        Errors: ClusterError, if it doesn't.
+        Errors: ClusterError if it does not.
         """
         self.forget(partition.topic)
         name = code_name(error_code)
         message = f"{partition}: {name}"
         if not is_retriable(error_code):
-            message = f"can't {doing} {partition}: {name}"
-            raise ClusterError(message)
+            raise ClusterError(f"cannot {doing} {partition}: {name}")
         return message
 
 
 def _refuse_topic(name: str, error_code: int) -> None:
-    """Errors: MissingTopicsError for a topic that isn't there, RetriableError, ClusterError."""
+    """Raise MissingTopicsError for a topic that does not exist, otherwise RetriableError or ClusterError."""
     if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        message = f"topic {name} doesn't exist"
-        raise MissingTopicsError(message, [name])
+        raise MissingTopicsError(f"topic {name} does not exist", [name])
     message = f"topic {name}: {code_name(error_code)}"
     raise RetriableError(message) if is_retriable(error_code) else ClusterError(message)

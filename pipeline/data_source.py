@@ -55,7 +55,8 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
 
         if overwrite:
             raise SinkError(
-                'mode("overwrite") would have to delete what others have written: a topic is appended to, say mode("append")'
+                'mode("overwrite") would have to delete what others have written: a topic is appended to, say '
+                'mode("append")'
             )
         return BatchWriter(SinkSettings.of(self.options, column_types(schema)))
 

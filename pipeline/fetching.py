@@ -1,11 +1,11 @@
-"""Reading one range of offsets, by whatever worker of Spark was given it.
+"""Reads one range of offsets in a Spark worker.
 
-It asks the partition's leader itself, and finds the new one when the leader moves; it leaves out what `read_committed`
-leaves out, and checks every batch's CRC. A range that can't be had any more (deleted, truncated, the topic created
-again) is lost: that ends the task, or, with `failOnDataLoss=false`, is skipped with a warning.
+The reader asks the partition's leader, and finds the new one when the leader moves. It checks the CRC of every batch,
+and with `read_committed` skips what is not committed. If a range is lost (deleted, truncated, or its topic created
+again), the task fails, or with `failOnDataLoss=false` skips the range with a warning.
 
-While the caller is busy with the records of one answer, the next is already requested, as in Kafka's consumer. It waits
-in the socket: no more than one answer is ever in memory.
+While the caller works on one answer, the next one is already requested, as in Kafka's consumer. It waits in the socket,
+so only one answer is in memory.
 
 Sources: Kafka's Fetcher, Spark's KafkaDataConsumer (what counts as lost).
 """
@@ -22,7 +22,7 @@ from lowtide.admin.errors import ConnectionFailedError
 from lowtide.pipeline.cluster import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    Cluster,
+    BlockingCluster,
     ClusterError,
     MissingTopicsError,
     RetriableError,
@@ -37,19 +37,20 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, Offset
 log = logging.getLogger(__name__)
 
 COLUMN_BYTES_MAX: Final = 32 << 20
-"""Columns of one Arrow batch. Compressed batches may become that large."""
+"""The limit for the columns of one Arrow batch, which compressed batches may reach."""
 
 BATCH_BYTES_MAX: Final = 1 << 30
-"""A batch that a broker cuts short is asked for whole, up to this."""
+"""The limit for asking again for a batch that a broker cut short."""
 
 MISSING_MS: Final = 5000
-"""How long brokers may report a topic or partition as missing before that counts: not all know it at the same time."""
+"""How long brokers may report a topic or partition as missing before it counts: they do not learn of it at the same
+time."""
 
 
 class RangeReader:
     """Reads one range, once."""
 
-    def __init__(self, cluster: Cluster, settings: FetchSettings, planned: PlannedRange) -> None:
+    def __init__(self, cluster: BlockingCluster, settings: FetchSettings, planned: PlannedRange) -> None:
         self._cluster = cluster
         self._settings = settings
         self._partition = planned.offsets.partition
@@ -58,9 +59,9 @@ class RangeReader:
         self._until = planned.offsets.until
         self._fetch_bytes = settings.fetch_bytes
         self._missing_until_ms: int | None = None
-        """When it is believed that the partition isn't there, if brokers say so until then."""
+        """When the partition counts as missing, if brokers report it as missing until then."""
         self._asked: BlockingConnection | None = None
-        """Where the answer to a request from the next offset on is to come."""
+        """The connection that waits for the answer to a request from the next offset."""
 
     def columns(self) -> Iterator[RecordColumns]:
         """Yields the records of the range in columns, each about as large as one fetch.
@@ -74,7 +75,7 @@ class RangeReader:
                 self._asked.close()
 
     def _until_its_end(self) -> Iterator[RecordColumns]:
-        """As `columns`, but for what is under way when the caller stops before the end."""
+        """As `columns`, without cleaning up when the caller stops before the end."""
         deadline_ms = self._deadline()
         while self._next < self._until:
             before = self._next
@@ -95,7 +96,7 @@ class RangeReader:
         return self._cluster.deadline(self._settings.poll_timeout_ms)
 
     def _walk(self, answer: PartitionData) -> Iterator[RecordColumns]:
-        """Yields what an answer holds. Its records are views: nothing is requested before all of it was walked."""
+        """Yields the records of an answer. They are views, so nothing is requested before all were yielded."""
         records = memoryview(answer.records or b"")  # type: ignore[arg-type]
         aborted = (
             [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
@@ -130,7 +131,7 @@ class RangeReader:
                 self._asked = self._ask(self._cluster.deadline(self._cluster.settings.request_timeout_ms))
 
     def _fetch_patiently(self, deadline_ms: int) -> PartitionData:
-        """As `_fetch`, but what isn't there counts as missing only when that was so for a while.
+        """As `_fetch`, but a partition counts as missing only after brokers have reported it for a while.
 
         Errors: as those of `_fetch`.
         """
@@ -146,9 +147,9 @@ class RangeReader:
         return answer
 
     def _fetch(self, deadline_ms: int) -> PartitionData:
-        """The leader's answer, to one request.
+        """Return the leader's answer to one request.
 
-        It may have no records: the high watermark of a new leader isn't known yet.
+        It may have no records, because a new leader does not know its high watermark yet.
         Errors: RetriableError, ConnectionFailedError, DataLossError, MissingTopicsError, ClusterError.
         """
         asked, self._asked = self._asked, None
@@ -157,15 +158,15 @@ class RangeReader:
         try:
             answer: FetchResponse = asked.receive(deadline_ms)
         except ConnectionFailedError:
-            # Until there is another leader, metadata name the one that is gone: ask each time.
+            # Until there is another leader, the metadata name the old one, so they are asked for each time.
             self._cluster.forget(self._partition.topic)
             raise
         return self._checked(answer)
 
     def _ask(self, deadline_ms: int) -> BlockingConnection:
-        """Send the leader a request from the next offset on.
+        """Send the leader a request from the next offset.
 
-        Returns the connection on which its answer comes, and no other before it.
+        Returns the connection on which its answer comes next.
         Errors: RetriableError, ConnectionFailedError, MissingTopicsError, ClusterError.
         """
         leader = self._cluster.leader_of(self._partition, deadline_ms)
@@ -201,37 +202,39 @@ class RangeReader:
         return connection
 
     def _checked(self, answer: FetchResponse) -> PartitionData:
-        """The partition's row of the answer. Errors: as those of `_fetch`."""
+        """Return the partition's row of the answer. Errors: those of `_fetch`."""
         partitions = [one for topic in answer.responses for one in topic.partitions]
         if answer.error_code or len(partitions) != 1:
             self._cluster.forget(self._partition.topic)
-            message = f"the broker answered with error {answer.error_code} and {len(partitions)} partitions"
-            raise RetriableError(message)
+            raise RetriableError(f"the broker answered with error {answer.error_code} and {len(partitions)} partitions")
         row = partitions[0]
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range()
-            message = f"{self._partition}: offset {self._next} is out of range"
-            raise RetriableError(message)
+            raise RetriableError(f"{self._partition}: offset {self._next} is out of range")
         if row.error_code:
             raise RetriableError(self._cluster.on_partition_error(self._partition, row.error_code, "read"))
         return row
 
     def _is_meant(self) -> bool:
-        """Whether the topic that is known by the name is the planned one. Where none was planned, it is from now on."""
+        """Whether the topic of that name has the planned id.
+
+        If no id was planned, the first one counts from then on.
+        """
         known = self._cluster.leaders.topics[self._partition.topic].topic_id
         if self._topic_id == ZERO_TOPIC_ID:
             self._topic_id = known
         return known in (self._topic_id, ZERO_TOPIC_ID)
 
     def _check_topic(self) -> None:
-        """The planned topic is still that of its name. Errors: MissingTopicsError."""
+        """Check that the topic still has the planned id. Errors: MissingTopicsError."""
         if not self._is_meant():
-            message = f"topic {self._partition.topic} was deleted and created again"
-            raise MissingTopicsError(message, [self._partition.topic])
+            raise MissingTopicsError(
+                f"topic {self._partition.topic} was deleted and created again", [self._partition.topic]
+            )
 
     # ------------------------------------------------------------------ what is lost
     def _on_out_of_range(self) -> None:
-        """Find the deleted part of the range, and continue behind it.
+        """Find the deleted part of the range, and continue after it.
 
         Errors: DataLossError, ClusterError, MissingTopicsError.
         """
@@ -244,26 +247,26 @@ class RangeReader:
             self._on_lost(self._until, f"the partition ends at offset {latest}")
 
     def _on_nothing_came(self) -> None:
-        """The broker answers, and has nothing. Errors: ClusterError, unless the partition has become shorter."""
+        """Report that the broker sent no records. Errors: ClusterError, unless the partition has become shorter."""
         self._on_out_of_range()
-        message = (
-            f"nothing came of {self._partition} from offset {self._next} on within {self._settings.poll_timeout_ms} ms"
-        )
+        limit_ms = self._settings.poll_timeout_ms
+        message = f"no record of {self._partition} arrived from offset {self._next} within {limit_ms} ms"
         if self._settings.read_committed:
-            message += ": perhaps a transaction is open there, and what follows isn't committed"
+            message += ": a transaction may be open there, and records after it are not committed"
         raise ClusterError(message)
 
     def _on_lost(self, until: Offset, why: str) -> None:
-        """Offsets from the next one up to `until` (exclusive) can't be had.
+        """Report that the offsets from the next one up to `until` (exclusive) are lost.
 
-        Errors: DataLossError, unless that is accepted.
+        Errors: DataLossError, unless `failOnDataLoss` is false.
         """
         message = (
-            f"records of {self._partition} from offset {self._next} to {until - 1} are gone before they were read ({why}): "
-            "deleted by retention, by DeleteRecords, or with their topic"
+            f"records of {self._partition} from offset {self._next} to {until - 1} were deleted before they were "
+            f"read ({why}): "
+            "by retention, by DeleteRecords, or with their topic"
         )
         if self._settings.fail_on_data_loss:
-            message += ". With the option failOnDataLoss=false they are skipped instead"
+            message += ". With the option failOnDataLoss=false the query skips them"
             raise DataLossError(message)
-        log.warning("%s; skipped, as failOnDataLoss is false", message)
+        log.warning("%s; they are skipped, because failOnDataLoss is false", message)
         self._next = until

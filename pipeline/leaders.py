@@ -1,9 +1,8 @@
-"""Which broker leads which partition, as far as answers to Metadata say.
+"""Keeps the leaders of partitions from the answers to Metadata requests.
 
-Values only: this module decides neither whom to ask nor when. Brokers don't learn of changes at the same time, so an
-answer may be older than one that came before it. Of a topic with the same id a partition that is known stays known, and
-a leader of an older epoch is passed over (KIP-320). A topic with another id takes the place of the one that was known,
-whichever is newer: nothing tells.
+Brokers do not learn of changes at the same time, so an answer may be older than the one before it. While a topic keeps
+its id, known partitions stay known, and a leader of an older epoch is ignored (KIP-320). A topic with another id
+replaces the known one, because nothing shows which of them is newer.
 
 Source: Kafka's `Metadata`.
 """
@@ -22,35 +21,35 @@ NO_LEADER: Final = -1
 
 
 class Leader(NamedTuple):
-    """Who leads a partition."""
+    """The leader of a partition."""
 
     broker_id: BrokerId
     epoch: LeaderEpoch
-    """-1, where the broker is older than leader epochs."""
+    """-1 if the broker is older than leader epochs."""
 
 
 class Topic(NamedTuple):
-    """What is known of a topic."""
+    """The metadata of a topic."""
 
     topic_id: TopicId
-    """Zeros, where the broker is older than topic ids."""
+    """Zeros if the broker is older than topic ids."""
     leaders: dict[int, Leader]
     """By partition. One without a leader has `NO_LEADER`."""
     is_internal: bool = False
-    """Whether brokers keep something of their own in it."""
+    """Whether brokers store their own records in it."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Leaders:
-    """The leaders of all partitions that were asked for."""
+class LeaderCache:
+    """The leaders of all topics that were asked for."""
 
     addresses: dict[BrokerId, Address] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
-    """Error codes of topics that couldn't be described by the last answer. What was known of one stays, unless it isn't there."""
+    """The error codes in the last answer, by topic. The metadata of such a topic stay, unless it does not exist."""
 
     def learn(self, answer: MetadataResponse) -> None:
-        """Take over what a broker says."""
+        """Take over the answer of a broker."""
         if answer.brokers:
             self.addresses = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         for topic in answer.topics:
@@ -65,24 +64,24 @@ class Leaders:
                 self.topics.pop(topic.name, None)
 
     def of(self, partition: TopicPartition) -> Leader | None:
-        """Who leads it; None for a partition that isn't known, or has no leader that clients can reach."""
+        """Return the leader, or None if the partition is unknown or has no leader that clients can reach."""
         topic = self.topics.get(partition.topic)
         leader = None if topic is None else topic.leaders.get(partition.partition)
         return leader if leader is not None and leader.broker_id in self.addresses else None
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; zero for one that isn't known."""
+        """Return how many partitions a topic has; 0 for an unknown topic."""
         known = self.topics.get(topic)
         return 0 if known is None else max(known.leaders, default=-1) + 1
 
     def available(self, topic: str) -> list[int]:
-        """The partitions that have a leader; all, where none has."""
+        """Return the partitions that have a leader, or all if none has."""
         everyone = range(self.partition_count(topic))
         return [number for number in everyone if self.of(TopicPartition(topic, number)) is not None] or list(everyone)
 
 
 def _merged(known: Topic | None, row: MetadataResponseTopic) -> Topic:
-    """What is known of a topic after this row of an answer."""
+    """Return the metadata of a topic after this row of an answer."""
     leaders = {each.partition_index: Leader(each.leader_id, each.leader_epoch) for each in row.partitions}
     if known is None or known.topic_id != row.topic_id:
         return Topic(row.topic_id, leaders, row.is_internal)

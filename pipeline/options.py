@@ -1,8 +1,8 @@
-"""The options of `format("lowtide")`: taking them from Spark's map and naming what is wrong with one.
+"""Reads the options of `format("lowtide")` from Spark's map, and reports invalid ones.
 
-Names are those of Spark's Kafka source where it has them, in capitals or not, as everywhere in Spark. An unknown option
-is refused: a misspelt `trimLag` must not delete what was to be kept. `kafka.*` goes to the client; what the client
-doesn't know is reported, once.
+Names are those of Spark's Kafka source where it has them, in any case, as everywhere in Spark. An unknown option is
+refused, so that a misspelt `trimLag` does not delete records that should stay. `kafka.*` goes to the client, and keys
+that the client does not know are logged once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 KAFKA: Final = "kafka."
-"""What comes behind it is a key of Kafka's clients."""
+"""The prefix of the keys of Kafka's clients."""
 
 _UNITS: Final = {
     "": 1,
@@ -52,11 +52,11 @@ _REFUSED: Final = {
 
 
 class OptionError(ValueError):
-    """An option that can't be: its name, its value and the reason, in one sentence."""
+    """An option has an invalid value. The message names the option, its value and the reason."""
 
 
 class Options:
-    """Options as the user gave them; remembers which were asked for."""
+    """The options that the user gave. It remembers which ones were read."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -64,28 +64,27 @@ class Options:
 
     def refuse(self, name: str, reason: str) -> NoReturn:
         """Errors: OptionError, always."""
-        message = f"option {name} is {self._given.get(name.lower())!r}: {reason}"
-        raise OptionError(message)
+        raise OptionError(f"option {name} is {self._given.get(name.lower())!r}: {reason}")
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._given
 
     def text(self, name: str) -> str | None:
-        """The value without white space around it, or None."""
+        """Return the value without the white space around it, or None."""
         self._asked[name.lower()] = name
         value = self._given.get(name.lower())
         return None if value is None else value.strip()
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """`true` or `false`. Errors: OptionError."""
+        """Read `true` or `false`. Errors: OptionError."""
         value = self.choice(name, ("true", "false"))
         return default if value is None else value == "true"
 
     def choice(self, name: str, allowed: Iterable[str]) -> str | None:
-        """One of a few words, in capitals or not. Errors: OptionError."""
+        """Read one of the `allowed` words, in any case. Errors: OptionError."""
         value = self.text(name)
         if value is not None and value.lower() not in allowed:
-            self.refuse(name, f"allowed are {', '.join(allowed)}")
+            self.refuse(name, f"it must be {' or '.join(allowed)}")
         return None if value is None else value.lower()
 
     @overload
@@ -95,16 +94,16 @@ class Options:
     def number(self, name: str, low: int, high: int = ..., *, default: None = ...) -> int | None: ...
 
     def number(self, name: str, low: int, high: int = 2**63 - 1, *, default: int | None = None) -> int | None:
-        """A whole number; both ends inclusive. Errors: OptionError."""
+        """Read a whole number from `low` to `high`, both inclusive. Errors: OptionError."""
         value = self.text(name)
         if value is None:
             return default
         if re.fullmatch(r"-?\d{1,19}", value) is None or not low <= int(value) <= high:
-            self.refuse(name, f"allowed are whole numbers from {low}" + (f" to {high}" if high < 2**63 - 1 else " on"))
+            self.refuse(name, f"it must be a whole number from {low}" + (f" to {high}" if high < 2**63 - 1 else " on"))
         return int(value)
 
     def duration_ms(self, name: str, *, default: int) -> int:
-        """A time such as `500ms`, `15m` or `10 minutes`, in milliseconds; a number alone is milliseconds.
+        """Read a time such as `500ms`, `15m` or `10 minutes` in milliseconds. A plain number is in milliseconds.
 
         Errors: OptionError.
         """
@@ -113,23 +112,26 @@ class Options:
             return default
         parsed = parse_duration_ms(value)
         if parsed is None:
-            self.refuse(name, "allowed is a time such as 500ms, 30s, 15m, 2h or 7 days")
+            self.refuse(name, "it must be a time such as 500ms, 30s, 15m, 2h or 7 days")
         return parsed
 
     def json(self, name: str, parse: Callable[[Any], T]) -> T | None:
-        """What `parse` makes of a JSON value. Errors: OptionError, also for a ValueError or TypeError of `parse`."""
+        """Return what `parse` returns for a JSON value.
+
+        Errors: OptionError, also for a ValueError or TypeError of `parse`.
+        """
         value = self.text(name)
         if value is None:
             return None
         try:
             return parse(json.loads(value))
         except json.JSONDecodeError as error:
-            self.refuse(name, f"it is no JSON: {error.msg} at character {error.pos}")
+            self.refuse(name, f"it is not valid JSON: {error.msg} at character {error.pos}")
         except (ValueError, TypeError) as error:
             self.refuse(name, str(error))
 
     def client_settings(self, taken: Iterable[str] = ()) -> ClientSettings:
-        """The settings of the client that `kafka.*` gives, but for the keys that are `taken` by others.
+        """Return the client settings in `kafka.*`, without the keys that others have `taken`.
 
         Errors: OptionError.
         """
@@ -152,7 +154,7 @@ class Options:
         return settings
 
     def check_all_known(self, others: Iterable[str] = ()) -> None:
-        """Every option was asked for, or is one of `others`. Errors: OptionError for one that wasn't."""
+        """Check that every option was read or is one of `others`. Errors: OptionError."""
         names = {**self._asked, **{name.lower(): name for name in others}}
         for name in self._given:
             if name not in names:
@@ -162,7 +164,7 @@ class Options:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Milliseconds of a time such as `15m` or `10 minutes`; None, if it is none."""
+    """Return the milliseconds of a time such as `15m` or `10 minutes`, or None if the text is not a time."""
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
         return None

@@ -1,7 +1,7 @@
-"""All batches of one producer that aren't acknowledged yet, and which of them to send to which broker next.
+"""Keeps the unacknowledged batches of one producer, and decides which of them to send to which broker next.
 
-Decides only: time, leaders and answers are passed in. Bounded by `Limits.memory_bytes`, which `has_room` tells and the
-caller keeps to. A request holds at most one batch of a partition, as Kafka asks for.
+It only decides: callers pass in the time, the leaders and the answers. Callers ask `has_room` before they add a batch,
+to keep to `Limits.memory_bytes`. A request has at most one batch of a partition, as Kafka requires.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from lowtide.protocol.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much may be under way, and for how long; the names are those of Kafka's producer."""
+    """The limits of a producer, each with its key in Kafka."""
 
     memory_bytes: int = 32 << 20
     """`buffer.memory`"""
 
     request_bytes: int = 8 << 20
-    """What goes into one request to a broker, over all partitions; a single batch may be larger."""
+    """The size of one request to a broker; a single batch may be larger."""
 
     requests_in_flight: int = 5
     """`max.in.flight.requests.per.connection`"""
 
     delivery_timeout_ms: int = 120_000
-    """`delivery.timeout.ms`: from being added to being acknowledged."""
+    """`delivery.timeout.ms`: the time between adding a batch and its acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a broker said of one batch. `log_start_offset` is -1 where it isn't known."""
+class ProduceAnswer:
+    """The answer of a broker for one batch. `log_start_offset` is -1 if it is unknown."""
 
     code: int
     log_start_offset: int = -1
@@ -48,11 +48,11 @@ class Answer:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Outbox:
-    """Batches that wait, are sent, or are to be sent again, of all partitions."""
+    """The batches of all partitions that wait, are in flight, or must be sent again."""
 
     limits: Limits
     split: Callable[[ProducerBatch], list[ProducerBatch]]
-    """Makes smaller batches of one, of the same records in the same order."""
+    """Splits a batch into smaller ones with the same records in the same order."""
 
     backoff: Backoff
 
@@ -61,18 +61,18 @@ class Outbox:
     unacknowledged_bytes: int = 0
     acknowledged_records: int = 0
     retries: int = 0
-    """Batches that had to be sent again."""
+    """How many batches were sent again."""
 
     _partitions: dict[TopicPartition, PartitionBatches] = field(default_factory=dict)
     _busy: dict[TopicPartition, PartitionBatches] = field(default_factory=dict)
-    """Those with batches that aren't acknowledged."""
+    """The partitions with unacknowledged batches, in the order in which they are sent to."""
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so many bytes may be added now. A batch larger than all memory goes alone."""
+        """Whether a batch of this size may be added now. A batch larger than all memory is added alone."""
         return not self.unacknowledged_bytes or self.unacknowledged_bytes + size_bytes <= self.limits.memory_bytes
 
     def add(self, place: TopicPartition, records: bytearray, record_count: int, now_ms: int) -> None:
-        """Take a batch on; it's sent when `requests` says so."""
+        """Add a batch."""
         partition = self._partitions.get(place)
         if partition is None:
             partition = self._partitions[place] = PartitionBatches(
@@ -90,11 +90,11 @@ class Outbox:
 
     @property
     def places(self) -> Collection[TopicPartition]:
-        """The partitions with batches that aren't acknowledged."""
+        """The partitions with unacknowledged batches."""
         return self._busy.keys()
 
     def takes(self, broker: BrokerId, leaders: Mapping[TopicPartition, BrokerId], now_ms: int) -> list[ProducerBatch]:
-        """The batches of the next request to a broker: one of each partition that it leads and that may send, in flight from now on."""
+        """Return the batches of the next request to a broker, one for each of its partitions that is ready."""
         taken: list[ProducerBatch] = []
         size = 0
         for place, partition in list(self._busy.items()):
@@ -104,7 +104,7 @@ class Outbox:
             taken.append(batch)
             self.retries += batch.attempts > 1
             size += len(batch.records)
-            # The next request begins with the partitions that this one has no room for.
+            # The next request begins with the partitions that do not fit into this one.
             del self._busy[place]
             self._busy[place] = partition
             if size >= self.limits.request_bytes:
@@ -112,17 +112,14 @@ class Outbox:
         return taken
 
     def check_deadlines(self, now_ms: int) -> None:
-        """Errors: ProduceError for a batch that should have been acknowledged by now."""
+        """Check the deadlines. Errors: ProduceError for a batch that is late."""
         for partition in self._busy.values():
             oldest = partition.oldest
             if oldest is not None and now_ms >= oldest.deadline_ms:
                 raise expired(oldest, self.limits.delivery_timeout_ms)
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long nothing can become due by itself: until the end of a wait, or a deadline.
-
-        Zero where something is due.
-        """
+        """Return how long to wait for the next retry or deadline; 0 if one is due."""
         due = [now_ms + self.limits.delivery_timeout_ms]
         for partition in self._busy.values():
             oldest = partition.oldest
@@ -132,11 +129,8 @@ class Outbox:
                 due.append(partition.not_before_ms)
         return max(0, min(due) - now_ms)
 
-    def on_answer(self, batch: ProducerBatch, answer: Answer, now_ms: int) -> bool:
-        """A broker has answered for a batch. Returns whether it's done with.
-
-        Errors: ProduceError when it can't be.
-        """
+    def on_answer(self, batch: ProducerBatch, answer: ProduceAnswer, now_ms: int) -> bool:
+        """Handle the answer for a batch. Returns whether the batch is done. Errors: ProduceError."""
         partition = self._partitions[batch.place]
         try:
             done = partition.on_answer(
@@ -155,17 +149,17 @@ class Outbox:
         return bool(done)
 
     def on_lost(self, batches: Iterable[ProducerBatch], why: str, now_ms: int) -> None:
-        """No answer will come for these: `why` is for the error if this continues."""
+        """Handle lost answers. `why` becomes part of the error if retries do not help."""
         for batch in batches:
             self._partitions[batch.place].on_lost(batch, why, now_ms)
 
     @property
     def wants_producer_id(self) -> bool:
-        """Whether a partition has used up the epochs of its producer id."""
+        """Whether a partition has used all epochs of its producer id."""
         return any(partition.wants_producer_id for partition in self._busy.values())
 
     def renew_producer_id(self, producer_id: ProducerId) -> None:
-        """Give a new id to those that want one."""
+        """Give a new producer id to the partitions that need one."""
         for partition in self._busy.values():
             if partition.wants_producer_id:
                 partition.renew_producer_id(producer_id)

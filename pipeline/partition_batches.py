@@ -1,17 +1,17 @@
-"""The batches of one partition between their creation and their acknowledgement: their order, their sequences, their retries.
+"""Orders the batches of one partition until they are acknowledged, with their sequences and retries.
 
-Decides only; time is passed in, and nothing is sent from here. Invariants:
+It only decides: callers pass the time in and send the batches. Invariants:
 
-- Batches are appended in the order in which they were added. What was refused or lost is sent again in its place, and nothing else is sent
-  to the partition until all that was in flight there is answered.
-- The first batch of an epoch goes alone: a broker that doesn't know the producer takes any sequence, and would begin with the second one
-  where it has refused the first, as one does that is about to lead a new partition.
-- A batch keeps its sequence over all its retries, so that a broker that has it already doesn't append it again (KIP-98). A sequence follows
-  from the number of records before it, so a batch that is split keeps the range of the whole.
-- A broker that was restarted remembers the last batch only, and refuses those before it, which it has, as out of order. So what may have
-  been appended is sent again to the last, before such a refusal is believed: if one is taken, the broker has those before it.
-- Only when a broker has lost the producer's state does the partition continue with the next producer epoch, from sequence 0 (KIP-360).
-  As with Kafka's own clients a batch whose fate wasn't known at that moment may then be there twice.
+- Batches are appended in the order in which they were added. A refused or lost batch is sent again in its place, and
+nothing else is sent to the partition until all batches in flight there are answered. - The first batch of an epoch is
+sent alone. A broker that does not know the producer accepts any sequence, so it would   accept the second batch after
+it refused the first, as a broker does that is about to lead a new partition. - A batch keeps its sequence over all
+retries, so that a broker that has it does not append it again (KIP-98). The sequence   is the number of records before
+the batch, so a batch that is split keeps the range of the whole. - A broker that was restarted remembers only the last
+batch, and refuses earlier ones, which it has, as out of order. So   all batches that may have been appended are sent
+again before such a refusal counts: if the broker accepts one, it has   those before it. - The partition continues with
+the next producer epoch, from sequence 0, only when a broker has lost the producer's state   (KIP-360). As with Kafka's
+own clients, a batch without a known result may then be written twice.
 
 Source: KIP-98, KIP-360, Kafka's `TransactionManager.canRetry` and `RecordAccumulator`.
 """
@@ -33,7 +33,7 @@ from lowtide.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION
 from lowtide.protocol.types import NO_SEQUENCE, ProducerEpoch, ProducerId, TopicPartition
 
 MAX_IN_FLIGHT: Final = 5
-"""Batches of a partition that may be under way: as many as a broker remembers of a producer. Source: KIP-98."""
+"""How many batches of a partition may be in flight: as many as a broker remembers of a producer. Source: KIP-98."""
 
 PRODUCER_EPOCH_MAX: Final = 32_767
 
@@ -52,13 +52,16 @@ _MAYBE_APPENDED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""A leader says so of what it refuses, and also of what it has appended, and the others have not. Source: Kafka's DelayedProduce."""
+"""A leader answers so to a batch that it refuses, and to one that it has appended but its followers have not.
+
+Source: Kafka's DelayedProduce.
+"""
 
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
 class ProduceError(Exception):
-    """Records that could not be written; the text names the partition, the code, and what may be done."""
+    """Records could not be written. The message names the partition, the code and what can be done."""
 
     def __init__(self, message: str, *, place: TopicPartition, code: int) -> None:
         super().__init__(message)
@@ -68,11 +71,11 @@ class ProduceError(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProducerBatch:
-    """One record batch that is to be appended to one partition."""
+    """One record batch for one partition."""
 
     place: TopicPartition
     records: bytearray
-    """The whole batch, header included; what identifies the producer is filled in when it's sent."""
+    """The whole batch with its header. The producer fields are filled in when it is sent."""
 
     record_count: int
     deadline_ms: int
@@ -82,21 +85,22 @@ class ProducerBatch:
     attempts: int = 0
     last_error: str = "it was not sent"
     may_be_appended: bool = False
-    """An answer was lost, or left it open."""
+    """Whether the broker may have appended it: its answer was lost, or did not say."""
 
     is_out_of_order: bool = False
-    """The broker has said so since."""
+    """Whether the broker has refused it as out of order since then."""
 
     was_overtaken: bool = False
-    """A later batch was acknowledged, by a leader that knows nothing of the producer: nothing follows from what is taken behind it."""
+    """Whether a leader without the producer's state has acknowledged a later batch, so that later answers prove
+    nothing."""
 
 
 Backoff = Callable[[int], int]
-"""How many milliseconds to rest after so many failures in a row (from 1)."""
+"""How many milliseconds to wait after this number of failures in a row (from 1)."""
 
 
 def stamp(batch: bytearray, producer_id: ProducerId, producer_epoch: ProducerEpoch, base_sequence: int) -> None:
-    """Write who sends the batch, and where it stands in the order, into its header; the CRC follows."""
+    """Write the producer and the sequence into the header of a batch, and its new CRC."""
     _PRODUCER_FIELDS.pack_into(batch, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
     with memoryview(batch) as view:
         _CRC.pack_into(batch, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
@@ -112,17 +116,17 @@ class PartitionBatches:
     backoff: Backoff
     not_before_ms: int = 0
     wants_producer_id: bool = False
-    """The epochs of the present one are used up."""
+    """Whether all epochs of the producer id are used."""
 
     _waiting: deque[ProducerBatch] = field(default_factory=deque)
     _in_flight: deque[ProducerBatch] = field(default_factory=deque)
     _records_added: int = 0
     _epoch_begins_at: int = 0
     _is_known: bool = False
-    """A batch of this epoch was acknowledged: the broker has its sequence, and takes the next one only."""
+    """Whether a batch of this epoch was acknowledged, so that the broker accepts only the next sequence."""
 
     _is_held: bool = False
-    """Something failed; what is in flight is waited for."""
+    """Whether to wait for the batches in flight, because one of them failed."""
 
     _wants_bump: bool = False
     _failures: int = 0
@@ -135,27 +139,27 @@ class PartitionBatches:
 
     @property
     def oldest(self) -> ProducerBatch | None:
-        """The first batch that isn't acknowledged."""
+        """The first unacknowledged batch."""
         heads = [queue[0] for queue in (self._waiting, self._in_flight) if queue]
         return min(heads, key=_position, default=None)
 
     def add(self, batch: ProducerBatch) -> None:
-        """Put a batch behind all others of the partition."""
+        """Add a batch after all others of the partition."""
         batch.first_record = self._records_added
         self._records_added += batch.record_count
         self._waiting.append(batch)
 
     def sequence_of(self, batch: ProducerBatch) -> int:
-        """The sequence of its first record in the present epoch; sequences go from 2^31-1 to 0."""
+        """Return the sequence of its first record in the present epoch. After 2^31-1 comes 0."""
         return (batch.first_record - self._epoch_begins_at) & _SEQUENCE_MASK
 
     def ready(self, now_ms: int) -> bool:
-        """Whether `take` would give a batch."""
+        """Whether `take` has a batch."""
         free = self._next() is not None and not self._is_held and not self.wants_producer_id
         return free and len(self._in_flight) < (MAX_IN_FLIGHT if self._is_known else 1) and now_ms >= self.not_before_ms
 
     def take(self) -> ProducerBatch:
-        """The next batch to be sent, from now on in flight. Only where `ready`."""
+        """Return the next batch to send, and count it as in flight. Call only if `ready`."""
         batch = self._next()
         assert batch is not None, "nothing waits"
         self._waiting.remove(batch)
@@ -177,9 +181,9 @@ class PartitionBatches:
     def on_answer(
         self, batch: ProducerBatch, code: int, *, log_start_offset: int, message: str | None, now_ms: int
     ) -> list[ProducerBatch]:
-        """A broker has answered for a batch. Returns those that are done with by that; what isn't will be sent again.
+        """Handle the answer for a batch. Returns the batches that are done; others will be sent again.
 
-        Errors: ProduceError when it never will be; BatchTooLargeError when it must be split (`replace`).
+        Errors: ProduceError when the batch is refused for good; BatchTooLargeError when it must be split (`replace`).
         """
         if code in _APPENDED:
             self._is_known = True
@@ -196,12 +200,11 @@ class PartitionBatches:
             raise BatchTooLargeError(batch)
         is_first = batch is self.oldest
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # Behind a batch that failed it had to be refused. The first one is next in order: the broker doesn't know
-            # those before it.
+            # After a failed batch the broker had to refuse it. If it is the first, the broker lacks those before.
             batch.is_out_of_order = True
             self._wants_bump |= is_first
         elif code == ErrorCode.UNKNOWN_PRODUCER_ID:
-            # Without a log start offset the partition has moved on meanwhile, and the next answer says more.
+            # Without a log start offset the leader has changed, and the next answer is clearer.
             self._wants_bump |= is_first and log_start_offset >= 0
         elif not is_retriable(code):
             raise _refused(batch, code)
@@ -211,13 +214,13 @@ class PartitionBatches:
         return []
 
     def on_lost(self, batch: ProducerBatch, why: str, now_ms: int) -> None:
-        """No answer came, and none will: the batch may have been appended, or not."""
+        """Handle a lost answer: the batch may have been appended or not."""
         batch.last_error = why
         batch.may_be_appended, batch.is_out_of_order = True, False
         self._retry(batch, now_ms)
 
     def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
-        """Put the parts of a batch in its place: the same records in the same order, with the same sequences."""
+        """Replace a batch by its parts, which have the same records, order and sequences."""
         assert sum(part.record_count for part in parts) == batch.record_count, "a split loses no record"
         self._waiting.remove(batch)
         first = batch.first_record
@@ -227,16 +230,16 @@ class PartitionBatches:
             self._insert(part)
 
     def _next(self) -> ProducerBatch | None:
-        """What to send next: the first that waits, or, where a new epoch is wanted, the first that the broker may have after all."""
+        """Return the next batch to send. Before a new epoch only those are sent that the broker may have."""
         if self._wants_bump:
             return next((batch for batch in self._waiting if batch.may_be_appended and not batch.is_out_of_order), None)
         return self._waiting[0] if self._waiting else None
 
     def _appended_before(self, taken: ProducerBatch) -> list[ProducerBatch]:
-        """Take out what the broker must have, since it has taken a later batch.
+        """Remove and return the batches that the broker must have, because it has accepted a later one.
 
-        That is one whose answer was lost, and that it has refused as out of order since, so it knows the producer: an
-        epoch's sequences are taken in their order only, and those before it were appended, and forgotten.
+        Their answers were lost, and the broker has refused them as out of order since, so it knows the producer. It
+        accepts sequences only in order, so it has appended the batches before and forgotten them.
         """
         done = [
             batch
@@ -285,10 +288,10 @@ class PartitionBatches:
 
 
 class BatchTooLargeError(Exception):
-    """The broker doesn't take a batch of this size; its records may be sent in smaller ones."""
+    """The broker refused a batch because of its size. Its records can be sent in smaller batches."""
 
     def __init__(self, batch: ProducerBatch) -> None:
-        super().__init__(f"{batch.place} doesn't take a batch of {len(batch.records)} bytes")
+        super().__init__(f"{batch.place} does not accept a batch of {len(batch.records)} bytes")
         self.batch = batch
 
 
@@ -300,14 +303,15 @@ def _refused(batch: ProducerBatch, code: int) -> ProduceError:
     what = f"{batch.record_count} records" if batch.record_count > 1 else "a record"
     text = f"{batch.place} refused {what} ({len(batch.records)} bytes) with {batch.last_error}"
     if code in _TOO_LARGE:
-        text += "; the topic's max.message.bytes says how large one record, with its batch's 61 bytes, may be"
+        text += "; the topic's max.message.bytes limits the size of one record with the 61 bytes of its batch"
     return ProduceError(text, place=batch.place, code=code)
 
 
 def expired(batch: ProducerBatch, timeout_ms: int) -> ProduceError:
-    """The error of a batch that wasn't acknowledged in time."""
+    """Return the error for a batch that was not acknowledged in time."""
     text = (
-        f"{batch.place} has not acknowledged {batch.record_count} records within kafka.delivery.timeout.ms={timeout_ms}, "
-        f"after {batch.attempts} attempts; the last one ended so: {batch.last_error}"
+        f"{batch.place} has not acknowledged {batch.record_count} records within "
+        f"kafka.delivery.timeout.ms={timeout_ms}, "
+        f"after {batch.attempts} attempts; the last error: {batch.last_error}"
     )
     return ProduceError(text, place=batch.place, code=ErrorCode.REQUEST_TIMED_OUT)

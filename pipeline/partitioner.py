@@ -1,8 +1,8 @@
-"""Which partition a row goes to: that of its key, as Kafka's clients have it, or for rows without one the same for a whole batch's worth.
+"""Chooses the partition of each row: by its key, as Kafka's clients do, or the same for a batch of rows without a key.
 
-Keys are hashed by murmur2, so that a key goes where the Java client and Spark's own connector would send it. Rows without a key stay with
-one partition until about a batch is full, then go to the next (KIP-480, KIP-794): as many small batches would cost more.
-Whole columns at once: no object is created for a row.
+Keys are hashed by murmur2, so that a key goes where the Java client and Spark's own connector would send it. Rows
+without a key stay with one partition until about a batch is full, then go to the next (KIP-480, KIP-794): as many small
+batches would cost more. Whole columns at once: no object is created for a row.
 
 Source: Kafka's `Utils.murmur2`, `BuiltInPartitioner`.
 """

@@ -1,6 +1,6 @@
-"""Which partitions a query reads, and from where to where: asked of the cluster by the driver.
+"""Finds out, on the driver, which partitions a query reads and from which offset to which.
 
-Sources: Spark's KafkaOffsetReaderAdmin (what each option means, and when it is an error).
+Sources: Spark's KafkaOffsetReaderAdmin (the meaning of each option, and its errors).
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, ClusterError, MissingTopicsError
+from lowtide.pipeline.cluster import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    BlockingCluster,
+    MissingTopicsError,
+)
 from lowtide.pipeline.leaders import Topic
 from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.ranges import OffsetRange, Positions, split
@@ -21,15 +26,15 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 log = logging.getLogger(__name__)
 
 NEW_TOPIC_MS: Final = 5000
-"""How long a missing topic is requested again: it may just have been created."""
+"""How long to ask again for a missing topic, which may just have been created."""
 
 _PAUSE_S: Final = 0.2
 
 _SPECIAL: Final = {EARLIEST: EARLIEST_TIMESTAMP, LATEST: LATEST_TIMESTAMP}
 
 
-class Selected(NamedTuple):
-    """What there is to read."""
+class ReadTarget(NamedTuple):
+    """The partitions that a query reads."""
 
     partitions: tuple[TopicPartition, ...]
     """In order."""
@@ -37,14 +42,14 @@ class Selected(NamedTuple):
 
 
 class Planner:
-    """Answers by asking the cluster each time."""
+    """Asks the cluster each time."""
 
-    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
+    def __init__(self, cluster: BlockingCluster, options: ReadOptions) -> None:
         self.cluster = cluster
         self._options = options
 
-    def select(self) -> Selected:
-        """The partitions that the query reads now. Errors: MissingTopicsError, ClusterError, OptionError."""
+    def select(self) -> ReadTarget:
+        """Return the partitions that the query reads now. Errors: MissingTopicsError, ClusterError, OptionError."""
         subscription = self._options.subscription
         by_pattern = subscription.names is None
         deadline_ms, missing_ms = self.cluster.deadline(), self.cluster.deadline(NEW_TOPIC_MS)
@@ -56,7 +61,7 @@ class Planner:
                 if self.cluster.deadline(0) >= missing_ms:
                     raise
                 time.sleep(_PAUSE_S)
-        # What a pattern finds may be trimmed: the brokers' own topics have to be named.
+        # A query with a pattern may trim what it finds, so it does not find the brokers' own topics.
         chosen = {
             name: topic
             for name, topic in topics.items()
@@ -67,24 +72,26 @@ class Planner:
         )
         for partition in subscription.partitions:
             if partition.partition not in chosen[partition.topic].leaders:
-                message = (
+                raise OptionError(
                     f"option assign names {partition}, but {partition.topic} has {_count(chosen[partition.topic])}"
                 )
-                raise OptionError(message)
-        return Selected(tuple(sorted(partitions)), {name: topic.topic_id for name, topic in chosen.items()})
+        return ReadTarget(tuple(sorted(partitions)), {name: topic.topic_id for name, topic in chosen.items()})
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """Where the partitions begin. Errors: ClusterError."""
+        """Return where the partitions begin. Errors: ClusterError."""
         return self._at(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """Where they end, exclusive: with `read_committed` at the last stable offset. Errors: ClusterError."""
+        """Return where the partitions end (exclusive); with `read_committed` the last stable offset.
+
+        Errors: ClusterError.
+        """
         return self._at(dict.fromkeys(partitions, LATEST_TIMESTAMP))
 
     def resolve(self, bound: Bound, partitions: tuple[TopicPartition, ...], side: str) -> Positions:
-        """The offsets that a bound means now. `side` is `starting` or `ending`, for errors.
+        """Return the offsets that a bound means now. `side` is `starting` or `ending`, for errors.
 
-        Errors: OptionError, when it doesn't name every partition, or no record is as late as a starting timestamp;
+        Errors: OptionError, when it does not name every partition, or no record is as late as a starting timestamp;
         ClusterError.
         """
         if bound.timestamp is not None:
@@ -102,7 +109,7 @@ class Planner:
     def plan(
         self, start: Mapping[TopicPartition, int], until: Mapping[TopicPartition, int], ids: Mapping[str, TopicId]
     ) -> list[PlannedRange]:
-        """The tasks that read from `start` to `until` (exclusive).
+        """Return the tasks that read from `start` to `until` (exclusive).
 
         Errors: DataLossError, when an end lies before its start.
         """
@@ -116,14 +123,17 @@ class Planner:
         return [PlannedRange(one, ids.get(one.partition.topic, ZERO_TOPIC_ID)) for one in pieces]
 
     def on_lost(self, message: str) -> None:
-        """Records that a query should have read are gone. Errors: DataLossError, unless that is accepted."""
+        """Report that records were lost before the query read them.
+
+        Errors: DataLossError, unless `failOnDataLoss` is false.
+        """
         if self._options.fetch.fail_on_data_loss:
             message += ". With the option failOnDataLoss=false the query continues without them"
             raise DataLossError(message)
-        log.warning("%s; going on, as failOnDataLoss is false", message)
+        log.warning("%s; the query continues, because failOnDataLoss is false", message)
 
     def _at(self, timestamps: Mapping[TopicPartition, int]) -> Positions:
-        """Offsets at timestamps. Errors: ClusterError."""
+        """Return the offsets at timestamps. Errors: ClusterError."""
         if not timestamps:
             return {}
         found = self.cluster.list_offsets(timestamps, read_committed=self._options.fetch.read_committed)
@@ -134,25 +144,21 @@ class Planner:
         found = self._at(timestamps)
         without = sorted(partition for partition, offset in found.items() if offset < 0)
         if without and side == "starting" and not bound.latest_without_match:
-            message = (
-                f"{without[0]} has no record at or after {timestamps[without[0]]} (milliseconds since 1970), where it should be read from. "
+            raise OptionError(
+                f"{without[0]} has no record at or after {timestamps[without[0]]} (milliseconds since 1970), where "
+                "the query should begin. "
                 "With the option startingOffsetsByTimestampStrategy=latest it is read from its end"
             )
-            raise OptionError(message)
         return found | self.latest(without)
 
 
 def _check_complete(given: Mapping[TopicPartition, int], partitions: tuple[TopicPartition, ...], option: str) -> None:
-    """Errors: OptionError, unless the option names exactly the partitions there are."""
+    """Check that the option names exactly the existing partitions. Errors: OptionError."""
     missing, unknown = sorted(set(partitions) - set(given)), sorted(set(given) - set(partitions))
     if missing or unknown:
-        reason = f"{missing[0]} is missing" if missing else f"{unknown[0]} isn't read"
-        message = f"option {option} must name each partition that is read, and no other: {reason}"
-        raise OptionError(message)
+        reason = f"{missing[0]} is missing" if missing else f"{unknown[0]} is not read"
+        raise OptionError(f"option {option} must name each partition that is read, and no other: {reason}")
 
 
 def _count(topic: Topic) -> str:
     return f"{len(topic.leaders)} partition{'s' if len(topic.leaders) != 1 else ''}"
-
-
-__all__ = ["ClusterError", "Planner", "Selected"]

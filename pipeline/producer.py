@@ -1,10 +1,11 @@
-"""A blocking, idempotent producer for one task: finished record batches in, acknowledged by all in-sync replicas when `flush` returns.
+"""A blocking, idempotent producer for one task.
 
-What to send next and what to try again is `outbox.py`'s, who leads what is `cluster.py`'s; here are the requests, several under way on
-each connection to a leader, and the waiting. `add` blocks while the batches that aren't acknowledged take up all memory that they may.
+When `flush` returns, all in-sync replicas have acknowledged all batches. `outbox.py` decides what to send and what to
+try again, `cluster.py` knows the leaders. This module sends the requests, several at a time on each connection to a
+leader, and waits. `add` blocks while unacknowledged batches use all of the allowed memory.
 
-A producer that has raised is of no use any more: what it was given may have been written, or not. Another one is another producer to the
-brokers, and what it writes again is there twice.
+After an error a producer must not be used again: its last batches may have been written or not. Another producer that
+writes them again may write them twice.
 
 Source: KIP-98, KIP-360, Kafka's `Sender`.
 """
@@ -18,52 +19,59 @@ from typing import Final, NamedTuple
 
 from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.admin.errors import ConnectionFailedError, code_name
-from lowtide.pipeline.cluster import Cluster, ClusterError, RetriableError
-from lowtide.pipeline.outbox import Answer, Outbox
+from lowtide.pipeline.cluster import BlockingCluster, ClusterError, RetriableError
+from lowtide.pipeline.outbox import Outbox, ProduceAnswer
 from lowtide.pipeline.partition_batches import ProduceError, ProducerBatch
 from lowtide.pipeline.producer_settings import ProducerSettings
-from lowtide.pipeline.smaller_batches import split_batch
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.client.retries import Reachability, is_retriable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from lowtide.protocol.records import iterate_records, read_batch_header
 from lowtide.protocol.types import BrokerId, ProducerId, TopicPartition
 from lowtide.runtime.clock import Clock
 
 ACKS_ALL: Final = -1
 TOPICS_BY_NAME: Final = 12
-"""The last version of Produce in which topics have names: an id would have to be learned again when a topic is created again."""
+"""The last version of Produce with topic names.
+
+With ids, a topic that is created again would need new metadata first.
+"""
 
 SLACK_MS: Final = 2000
-"""How much longer than the broker itself we wait, so that its own REQUEST_TIMED_OUT arrives."""
+"""How much longer the producer waits than the broker, so that the broker's REQUEST_TIMED_OUT arrives."""
 
 _LONGEST_WAIT_MS: Final = 1000
 
+_DECOMPRESSED_BYTES_MAX: Final = 1 << 30
+"""The limit for a batch that the producer itself built: its content was in memory before."""
 
-class _Sent(NamedTuple):
-    """A request on its way."""
+
+class _PendingRequest(NamedTuple):
+    """A request that waits for its answer."""
 
     batches: list[ProducerBatch]
     deadline_ms: int
 
 
 @dataclass(slots=True, kw_only=True)
-class _Link:
-    """The connection to one leader, and what was sent over it."""
+class _BrokerLink:
+    """The connection to one leader, with the requests that wait for answers."""
 
     connection: BlockingConnection
-    sent: deque[_Sent]
+    sent: deque[_PendingRequest]
 
 
 class Producer:
-    """An idempotent producer over blocking connections. Not to be shared between threads."""
+    """An idempotent producer over blocking connections. Used by one thread."""
 
     def __init__(self, settings: ProducerSettings, clock: Clock | None = None) -> None:
         self.settings = settings
-        self.cluster = Cluster(settings.client, clock)
+        self.cluster = BlockingCluster(settings.client, clock)
         self._clock = self.cluster.clock
         self._outbox = Outbox(limits=settings.limits, split=split_batch, backoff=self._rest_ms)
-        self._links: dict[BrokerId, _Link] = {}
+        self._links: dict[BrokerId, _BrokerLink] = {}
         self._topics: set[str] = set()
         self._is_stale = False
         self._metadata_not_before_ms = 0
@@ -74,23 +82,23 @@ class Producer:
         self._last_use_ms = self._clock.monotonic_ms()
 
     def _rest_ms(self, failures: int) -> int:
-        """How long to rest after so many failures in a row (from 1)."""
+        """Return how long to wait after this number of failures in a row (from 1)."""
         return max(self.settings.client.retry_backoff.rest_ms(failures, self.cluster.random.uniform(-1, 1)), 1)
 
     @property
     def acknowledged_records(self) -> int:
-        """Records that all in-sync replicas have."""
+        """How many records all in-sync replicas have acknowledged."""
         return self._outbox.acknowledged_records
 
     @property
     def retries(self) -> int:
-        """Batches that had to be sent again."""
+        """How many batches were sent again."""
         return self._outbox.retries
 
     def learn_topic(self, topic: str) -> list[int]:
-        """The partitions of a topic that have a leader, asked for where they aren't known yet.
+        """Return the partitions of a topic that have a leader; ask for them if the topic is not known yet.
 
-        Errors: ProduceError when the topic isn't there within `max.block.ms`.
+        Errors: ProduceError when the topic does not exist within `max.block.ms`.
         """
         self._renew_after_a_pause()
         leaders = self.cluster.leaders
@@ -105,7 +113,7 @@ class Producer:
         return leaders.available(topic)
 
     def add(self, place: TopicPartition, batch: bytearray, record_count: int) -> None:
-        """Take on a finished batch, of which the producer's fields are filled in here. Blocks while there is no room.
+        """Take on a finished batch, and fill in its producer fields. Blocks while there is no room.
 
         Errors: ProduceError.
         """
@@ -118,19 +126,22 @@ class Producer:
         self._turn(wait=False)
 
     def flush(self) -> None:
-        """Return when everything that was added is acknowledged. Errors: ProduceError."""
+        """Wait until all batches are acknowledged. Errors: ProduceError."""
         while not self._outbox.is_empty:
             self._turn(wait=True)
         self._last_use_ms = self._clock.monotonic_ms()
 
     def close(self) -> None:
-        """Close the connections; what isn't acknowledged is given up."""
+        """Close the connections, and give up unacknowledged batches."""
         self._links.clear()
         self.cluster.close()
 
     # ------------------------------------------------------------------ one turn
     def _turn(self, *, wait: bool) -> None:
-        """Send what may be sent and take the answers that are here; with `wait`, until there is one or something else is due."""
+        """Send what can be sent and read the answers.
+
+        With `wait`, wait for an answer or until something else is due.
+        """
         now_ms = self._clock.monotonic_ms()
         self._outbox.check_deadlines(now_ms)
         if self._outbox.wants_producer_id:
@@ -150,7 +161,7 @@ class Producer:
         self._receive(wait_ms)
 
     def _leaders(self) -> dict[TopicPartition, BrokerId]:
-        """Who leads the partitions that are written to, as far as that is known."""
+        """Return the known leaders of the partitions with batches."""
         found = ((place, self.cluster.leaders.of(place)) for place in self._outbox.places)
         return {place: leader.broker_id for place, leader in found if leader is not None}
 
@@ -170,15 +181,15 @@ class Producer:
                 return
             timeout_ms = self.settings.client.request_timeout_ms
             deadline_ms = now_ms + timeout_ms + SLACK_MS
-            link.sent.append(_Sent(batches, deadline_ms))
+            link.sent.append(_PendingRequest(batches, deadline_ms))
             try:
                 link.connection.send(_request(batches, timeout_ms), deadline_ms, newest=TOPICS_BY_NAME)
             except ConnectionFailedError as error:
                 self._lose(broker, str(error))
                 return
 
-    def _connect(self, broker: BrokerId, now_ms: int) -> _Link | None:
-        """A link to a broker; None while it can't be reached. Errors: TlsError, AuthenticationFailedError."""
+    def _connect(self, broker: BrokerId, now_ms: int) -> _BrokerLink | None:
+        """Connect to a broker; return None while it cannot be reached. Errors: TlsError, AuthenticationFailedError."""
         reachability = self._reachable[broker]
         if reachability.wait_ms(now_ms):
             return None
@@ -189,11 +200,11 @@ class Producer:
             self._is_stale = True
             return None
         reachability.on_success()
-        link = self._links[broker] = _Link(connection=connection, sent=deque())
+        link = self._links[broker] = _BrokerLink(connection=connection, sent=deque())
         return link
 
     def _receive(self, wait_ms: int) -> None:
-        """Take the answers that are here, waiting for the first one; end the connections that should have answered."""
+        """Read the answers, waiting for the first one; close connections whose answers are late."""
         waiting = {broker: link for broker, link in self._links.items() if link.sent}
         now_ms = self._clock.monotonic_ms()
         poll = select.poll()
@@ -208,9 +219,9 @@ class Producer:
             if broker in here or link.connection.has_received:
                 self._take_answer(broker, link)
             elif now_ms >= link.sent[0].deadline_ms:
-                self._lose(broker, f"broker {link.connection.address}: it didn't answer in time")
+                self._lose(broker, f"broker {link.connection.address}: it did not answer in time")
 
-    def _take_answer(self, broker: BrokerId, link: _Link) -> None:
+    def _take_answer(self, broker: BrokerId, link: _BrokerLink) -> None:
         try:
             answer: ProduceResponse = link.connection.receive(link.sent[0].deadline_ms)
         except ConnectionFailedError as error:
@@ -226,12 +237,14 @@ class Producer:
                     [batch], f"broker {link.connection.address}: its answer lacks the partition", now_ms
                 )
                 continue
-            answered = Answer(code=row.error_code, log_start_offset=row.log_start_offset, message=row.error_message)
+            answered = ProduceAnswer(
+                code=row.error_code, log_start_offset=row.log_start_offset, message=row.error_message
+            )
             if not self._outbox.on_answer(batch, answered, now_ms):
                 self._is_stale = True
 
     def _lose(self, broker: BrokerId, why: str) -> None:
-        """The connection is gone: what it carried may have arrived, or not."""
+        """Close a connection. Its requests may have arrived or not."""
         link = self._links.pop(broker)
         link.connection.close()
         now_ms = self._clock.monotonic_ms()
@@ -248,7 +261,7 @@ class Producer:
         self._ask_for_metadata(deadline_ms)
 
     def _ask_for_metadata(self, deadline_ms: int) -> None:
-        """Ask one broker, and wait before if the last time is not long ago."""
+        """Ask one broker, after a pause since the last time."""
         self._pause(min(self._metadata_not_before_ms, deadline_ms))
         try:
             answer = self.cluster.ask_metadata(self._topics, deadline_ms, may_create=True)
@@ -261,21 +274,28 @@ class Producer:
         self._metadata_not_before_ms = self._clock.monotonic_ms() + self._rest_ms(max(self._metadata_failures, 1))
 
     def _check_topic(self, topic: str, deadline_ms: int) -> None:
-        """Errors: ProduceError when a topic that isn't known can't become so."""
+        """Check whether an unknown topic may still become known. Errors: ProduceError."""
         code = self.cluster.leaders.problems.get(topic)
         place = TopicPartition(topic, 0)
         if code is not None and not is_retriable(code):
-            raise ProduceError(f"topic {topic} can't be written: {code_name(code)}", place=place, code=code)
+            raise ProduceError(f"topic {topic} cannot be written: {code_name(code)}", place=place, code=code)
         if self._clock.monotonic_ms() >= deadline_ms:
             if code is None:
                 servers = ", ".join(str(address) for address in self.settings.client.bootstrap_servers)
-                text = f"no broker answers at {servers} (kafka.max.block.ms={self.settings.max_block_ms})"
-                raise ProduceError(text, place=place, code=ErrorCode.NETWORK_EXCEPTION)
-            text = f"topic {topic} isn't there after kafka.max.block.ms={self.settings.max_block_ms}: {code_name(code)}"
-            raise ProduceError(text, place=place, code=code)
+                raise ProduceError(
+                    f"no broker answers at {servers} (kafka.max.block.ms={self.settings.max_block_ms})",
+                    place=place,
+                    code=ErrorCode.NETWORK_EXCEPTION,
+                )
+            raise ProduceError(
+                f"topic {topic} does not exist after kafka.max.block.ms={self.settings.max_block_ms}: "
+                f"{code_name(code)}",
+                place=place,
+                code=code,
+            )
 
     def _ask_for_producer_id(self, place: TopicPartition) -> tuple[ProducerId, int]:
-        """Errors: ProduceError when no broker gives one in time."""
+        """Get a producer id from any broker. Errors: ProduceError when none gives one in time."""
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=self.settings.client.request_timeout_ms
         )
@@ -298,7 +318,7 @@ class Producer:
             raise ProduceError(str(error), place=place, code=code) from error
 
     def _renew_after_a_pause(self) -> None:
-        """Connections that were idle for long are opened again: brokers close theirs, and a refusal costs a retry."""
+        """Open connections again after a long pause, since brokers close idle ones and a lost request costs a retry."""
         now_ms = self._clock.monotonic_ms()
         idle_max_ms = self.settings.client.connections_max_idle_ms
         if self._outbox.is_empty and 0 <= idle_max_ms < now_ms - self._last_use_ms:
@@ -306,7 +326,7 @@ class Producer:
         self._last_use_ms = now_ms
 
     def _pause(self, until_ms: int) -> None:
-        """Wait, without answers."""
+        """Wait without reading answers."""
         wait_ms = until_ms - self._clock.monotonic_ms()
         if wait_ms > 0:
             select.poll().poll(wait_ms)
@@ -320,3 +340,26 @@ def _request(batches: list[ProducerBatch], timeout_ms: int) -> ProduceRequest:
             topic = topics[batch.place.topic] = TopicProduceData(name=batch.place.topic, partition_data=[])
         topic.partition_data.append(PartitionProduceData(index=batch.place.partition, records=batch.records))
     return ProduceRequest(transactional_id=None, acks=ACKS_ALL, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+
+
+def split_batch(batch: ProducerBatch) -> list[ProducerBatch]:
+    """Return the records of a batch in two batches, in the same order, for a topic that takes smaller ones.
+
+    The batch has at least two records. This is slow and rare: it creates an object for each record.
+    """
+    compression = read_batch_header(batch.records).compression
+    rows = [
+        (record.timestamp, record.key, record.value, record.headers)
+        for record in iterate_records(batch.records, max_bytes=_DECOMPRESSED_BYTES_MAX)
+    ]
+    half = len(rows) // 2
+    return [
+        ProducerBatch(
+            place=batch.place,
+            records=bytearray(build_batch(part, compression=compression)),
+            record_count=len(part),
+            deadline_ms=batch.deadline_ms,
+            last_error=batch.last_error,
+        )
+        for part in (rows[:half], rows[half:])
+    ]

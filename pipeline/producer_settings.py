@@ -16,7 +16,10 @@ from lowtide.pipeline.outbox import Limits
 from lowtide.protocol.compression import Compression
 
 BATCH_BYTES: Final = 512 * 1024
-"""A batch, unless `batch.size` says otherwise. Half of what topics take by default, so that no batch has to be split."""
+"""A batch, unless `batch.size` says otherwise.
+
+Half of what topics take by default, so that no batch has to be split.
+"""
 
 SMALLEST_BATCH_BYTES: Final = 1024
 INT32_MAX: Final = 2**31 - 1
@@ -37,9 +40,9 @@ _UNUSED: Final = {
 _OWNED: Final = {
     "key.serializer": "the column key is written as it is: cast it to string or binary",
     "value.serializer": "the column value is written as it is: cast it to string or binary",
-    "transactional.id": "a task of Spark can't be part of a transaction that outlives it",
+    "transactional.id": "a Spark task cannot take part in a transaction that outlives the task",
     "partitioner.class": "the column partition says where a row goes",
-    "interceptor.classes": "Java's interceptors can't be called from here",
+    "interceptor.classes": "Python cannot call Java interceptors",
 }
 
 
@@ -62,18 +65,19 @@ class ProducerSettings:
         given = dict(properties)
         for key, why in _OWNED.items():
             if key in given:
-                raise SettingsError(f"{source}: kafka.{key} can't be set: {why}.")
+                raise SettingsError(f"{source}: kafka.{key} must not be set: {why}.")
         _check_fixed(given, source)
         delivery_ms = _integer(given, "delivery.timeout.ms", 120_000, source, low=1)
         request_ms = _integer(given, "request.timeout.ms", min(30_000, delivery_ms), source, low=1)
         if request_ms > delivery_ms:
             raise SettingsError(
-                f"{source}: kafka.delivery.timeout.ms is {delivery_ms}: it must be at least kafka.request.timeout.ms, {request_ms}."
+                f"{source}: kafka.delivery.timeout.ms is {delivery_ms}: it must be at least "
+                f"kafka.request.timeout.ms, {request_ms}."
             )
         compression = given.pop("compression.type", "none").strip().lower()
         if compression not in _COMPRESSIONS:
             raise SettingsError(
-                f"{source}: kafka.compression.type is {compression!r}: allowed are {', '.join(_COMPRESSIONS)}."
+                f"{source}: kafka.compression.type is {compression!r}: it must be one of {', '.join(_COMPRESSIONS)}."
             )
         limits = Limits(
             memory_bytes=_integer(given, "buffer.memory", 32 << 20, source, low=SMALLEST_BATCH_BYTES),
@@ -103,12 +107,14 @@ def _check_fixed(given: dict[str, str], source: str) -> None:
     acks = given.pop("acks", "all").strip().lower()
     if acks not in _ACKS:
         raise SettingsError(
-            f"{source}: kafka.acks is {acks!r}: this sink always waits for all in-sync replicas, leave it out or say all."
+            f"{source}: kafka.acks is {acks!r}: this sink always waits for all in-sync replicas. Remove the option "
+            "or set it to all."
         )
     idempotence = given.pop("enable.idempotence", "true").strip().lower()
     if idempotence != "true":
         raise SettingsError(
-            f"{source}: kafka.enable.idempotence is {idempotence!r}: this sink is always idempotent, leave it out or say true."
+            f"{source}: kafka.enable.idempotence is {idempotence!r}: this sink is always idempotent. Remove the "
+            "option or set it to true."
         )
 
 
@@ -116,5 +122,5 @@ def _integer(given: dict[str, str], key: str, default: int, source: str, low: in
     """The value of a key, which is taken out. Errors: SettingsError."""
     text = given.pop(key, str(default)).strip()
     if not text.isascii() or not text.isdecimal() or not low <= int(text) <= high:
-        raise SettingsError(f"{source}: kafka.{key} is {text!r}: allowed are whole numbers from {low} to {high}.")
+        raise SettingsError(f"{source}: kafka.{key} is {text!r}: it must be a whole number from {low} to {high}.")
     return int(text)

@@ -1,13 +1,10 @@
-"""Offsets of many partitions, and the ranges of offsets that tasks read: what is planned, as plain values.
+"""Positions of many partitions, and the ranges of offsets that tasks read.
 
-Positions are "next to read". Their JSON is that of Spark's own Kafka source, `{"topic": {"0": 15}}`, with topics and
-partitions in order: Spark compares it as text. Beside the topics stand notes of our own, under names that no topic can
-have:
+A position is the next offset to read. The JSON is that of Spark's own Kafka source, `{"topic": {"0": 15}}`, with topics
+and partitions in order, because Spark compares it as text. It has further entries, whose names no topic can have:
 
-| name         | holds                                        | why                                                                       |
-|--------------|----------------------------------------------|---------------------------------------------------------------------------|
-| `@topicIds`  | the id of each topic, while the query trims  | a topic that was created again must not be trimmed or read                 |
-| `@startedAt` | in the first batch's end: where it began     | Spark asks again where to begin when it repeats the first batch           |
+- `@topicIds`: the id of each topic, while the query trims, so that it ignores a topic that was created again.
+- `@startedAt`: where the first batch began, in that batch's end, because Spark asks again when it repeats the batch.
 
 Sources: Spark's KafkaMicroBatchStream (rate limits), KafkaOffsetRangeCalculator (splitting), JsonUtils.
 """
@@ -32,12 +29,12 @@ _OFFSET_MAX: Final = 2**63 - 1
 _PARTITION_MAX: Final = 2**31 - 1
 
 
-class Consumed(NamedTuple):
-    """What a query has durably consumed: everything below the positions."""
+class QueryProgress(NamedTuple):
+    """A query has durably consumed everything below these positions."""
 
     positions: Positions
     topic_ids: Mapping[str, TopicId]
-    """Those of the topics that were read. A topic that isn't in it has no id to check: its brokers tell none."""
+    """By topic. A topic without an id is not checked, because its brokers have no topic ids."""
 
 
 class OffsetRange(NamedTuple):
@@ -49,12 +46,12 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets; there may be fewer records."""
+        """How many offsets it has; there may be fewer records."""
         return self.until - self.start
 
 
 def positions_to_json(positions: Mapping[TopicPartition, Offset]) -> dict[str, Any]:
-    """`{"topic": {"0": 15}}`, in the order of topics and partitions."""
+    """Return `{"topic": {"0": 15}}`, in the order of topics and partitions."""
     made: dict[str, Any] = {}
     for (topic, partition), offset in sorted(positions.items()):
         made.setdefault(topic, {})[str(partition)] = offset
@@ -62,17 +59,16 @@ def positions_to_json(positions: Mapping[TopicPartition, Offset]) -> dict[str, A
 
 
 def positions_from_json(value: Mapping[str, Any]) -> Positions:
-    """The positions in an object as `positions_to_json` makes them; our notes are passed over.
+    """Read an object of `positions_to_json`, without the entries that are not topics.
 
-    Errors: ValueError, for what isn't such an object.
+    Errors: ValueError.
     """
     found: Positions = {}
     for topic, partitions in value.items():
         if topic.startswith("@"):
             continue
         if not isinstance(partitions, Mapping):
-            message = f"{topic} has {partitions!r} in place of its partitions"
-            raise ValueError(message)  # noqa: TRY004 the caller gets one kind of error
+            raise ValueError(f"{topic} has {partitions!r} instead of partitions")  # noqa: TRY004 the caller gets one kind of error
         for partition, offset in partitions.items():
             number = _whole(partition, 0, _PARTITION_MAX, f"a partition of {topic}")
             found[TopicPartition(topic, number)] = _whole(offset, -_OFFSET_MAX, _OFFSET_MAX, f"{topic}-{number}")
@@ -80,30 +76,28 @@ def positions_from_json(value: Mapping[str, Any]) -> Positions:
 
 
 def positions_from_text(text: str) -> Positions:
-    """The same from JSON as text. Errors: ValueError."""
+    """Read positions from JSON text. Errors: ValueError."""
     value = json.loads(text)
     if not isinstance(value, dict):
-        message = f"{text!r} is no JSON object"
-        raise ValueError(message)  # noqa: TRY004 as above
+        raise ValueError(f"{text!r} is not a JSON object")  # noqa: TRY004 as above
     return positions_from_json(value)
 
 
 def _whole(value: object, low: int, high: int, what: str) -> int:
-    """A whole number, as one or as text; both ends inclusive. Errors: ValueError."""
+    """Read a whole number or its text, from `low` to `high`, both inclusive. Errors: ValueError."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     is_text = isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value) is not None
     if not (is_number or is_text) or not low <= int(value) <= high:  # type: ignore[call-overload]
-        message = f"{value!r} is no number for {what}"
-        raise ValueError(message)
+        raise ValueError(f"{value!r} is not a number for {what}")
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
 def rate_limited(
     start: Mapping[TopicPartition, Offset], latest: Mapping[TopicPartition, Offset], row_count_max: int
 ) -> Positions:
-    """Positions behind `start`, and up to `latest`, so that about `row_count_max` offsets lie between.
+    """Return positions between `start` and `latest`, with about `row_count_max` offsets after `start`.
 
-    Each partition's share is in proportion to what it has to give, and at least one. `start` has every partition of
+    The share of each partition is proportional to its size, and at least one. `start` has every partition of
     `latest`. Source: KafkaMicroBatchStream.rateLimit.
     """
     sizes = {partition: until - start[partition] for partition, until in latest.items() if until > start[partition]}
@@ -117,9 +111,9 @@ def rate_limited(
 
 
 def split(ranges: Iterable[OffsetRange], partitions_min: int | None, rows_max: int | None) -> list[OffsetRange]:
-    """The ranges that aren't empty, cut so that there are about `partitions_min` and none is larger than `rows_max`.
+    """Cut the ranges so that there are about `partitions_min` of them and none is larger than `rows_max`.
 
-    Small ranges stay whole; large ones are cut in proportion to their sizes. In order of partition and offset.
+    Small ranges stay whole, large ones are cut in proportion to their sizes, empty ones are dropped. In order.
     Source: KafkaOffsetRangeCalculator.getRanges.
     """
     whole = sorted(one for one in ranges if one.size > 0)
@@ -135,12 +129,12 @@ def split(ranges: Iterable[OffsetRange], partitions_min: int | None, rows_max: i
 
 
 def _share(size: int, total: int, count: int) -> int:
-    """How many of `count` pieces a range of `size` out of `total` is cut into: rounded, halves up, as in Java."""
+    """Return how many of `count` pieces a range of `size` out of `total` gets; halves are rounded up, as in Java."""
     return max(math.floor(size / total * count + 0.5), 1)
 
 
 def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
-    """In `count` pieces of about the same size; fewer, if there are fewer offsets."""
+    """Cut a range into `count` pieces of about the same size; into fewer if it has fewer offsets."""
     pieces = []
     start = whole.start
     for index in range(count):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lowtide.admin.settings import ClientSettings
@@ -28,6 +28,12 @@ from lowtide.protocol.types import Offset, TopicPartition
 EARLIEST: Final = -2
 LATEST: Final = -1
 """In place of an offset, as in Spark's JSON."""
+
+_PLACES: Final = {"earliest": EARLIEST, "latest": LATEST}
+_OFFSETS: Final = (
+    'earliest, latest, or JSON such as {"topic": {"0": 23, "1": -2}}, where -2 is the earliest and -1 the latest'
+)
+_TIMESTAMPS: Final = 'JSON such as {"topic": {"0": 1577836800000}}, in milliseconds since 1970'
 
 TAKEN_KEYS: Final = (
     "isolation.level",
@@ -46,7 +52,7 @@ WITHOUT_EFFECT: Final = ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "checkp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class TopicSelection:
     """What is read; one of the three."""
 
     topics: tuple[str, ...] = ()
@@ -93,7 +99,7 @@ class ReadOptions:
     """All options of a read. Can be pickled."""
 
     client: ClientSettings
-    subscription: Subscription
+    subscription: TopicSelection
     starting: Bound
     ending: Bound
     fetch: FetchSettings
@@ -131,11 +137,14 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     for name in BATCH_ONLY if is_stream else STREAM_ONLY:
         if name in options:
             options.refuse(
-                name, "a stream has no end" if is_stream else "it is for streams: a batch reads everything in one go"
+                name,
+                "a stream has no end"
+                if is_stream
+                else "it works in streams only: a batch query reads everything at once",
             )
     low, high = made.offsets_per_trigger_min, made.offsets_per_trigger_max
     if low is not None and high is not None and low > high:
-        options.refuse("minOffsetsPerTrigger", f"it is above maxOffsetsPerTrigger, which is {high}")
+        options.refuse("minOffsetsPerTrigger", f"it must not be more than maxOffsetsPerTrigger, which is {high}")
     options.check_all_known(WITHOUT_EFFECT)
     return made
 
@@ -145,109 +154,84 @@ def wants_headers(given: Mapping[str, str]) -> bool:
     return Options(given).flag("includeHeaders", default=False)
 
 
-def _subscription(options: Options) -> Subscription:
+def _subscription(options: Options) -> TopicSelection:
     """Errors: OptionError, unless exactly one of the three is given."""
     names = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(names) != 1:
-        message = (
+        raise OptionError(
             f"options {' and '.join(names)} exclude each other"
             if names
             else "one of subscribe, subscribePattern and assign must be given"
         )
-        raise OptionError(message)
     topics = options.text("subscribe")
     pattern = options.text("subscribePattern")
     partitions = options.json("assign", _assigned)
     if topics is not None:
         found = tuple(sorted({name.strip() for name in topics.split(",")} - {""}))
-        return Subscription(topics=found) if found else options.refuse("subscribe", "it names no topic")
+        return TopicSelection(topics=found) if found else options.refuse("subscribe", "it names no topic")
     if pattern is not None:
         try:
             re.compile(pattern)
         except re.error as error:
-            options.refuse("subscribePattern", f"it is no regular expression: {error}")
-        return Subscription(pattern=pattern) if pattern else options.refuse("subscribePattern", "it matches no topic")
-    return Subscription(partitions=partitions) if partitions else options.refuse("assign", "it names no partition")
+            options.refuse("subscribePattern", f"it is not a valid regular expression: {error}")
+        return TopicSelection(pattern=pattern) if pattern else options.refuse("subscribePattern", "it matches no topic")
+    return TopicSelection(partitions=partitions) if partitions else options.refuse("assign", "it names no partition")
 
 
 def _assigned(value: Any) -> tuple[TopicPartition, ...]:
-    """From `{"topic": [0, 1]}`. Errors: ValueError."""
-    expected = 'allowed is JSON such as {"topic": [0, 1]}'
-    if not isinstance(value, dict):
-        raise ValueError(expected)  # noqa: TRY004 reported as an option's error
-    for topic, partitions in value.items():
-        if (
-            not topic
-            or not isinstance(partitions, list)
-            or not all(type(one) is int and 0 <= one < 2**31 for one in partitions)
-        ):
-            raise ValueError(expected)
-    return tuple(
-        sorted({TopicPartition(topic, partition) for topic, partitions in value.items() for partition in partitions})
-    )
+    """Read `{"topic": [0, 1]}`. Errors: ValueError."""
+    if not isinstance(value, dict) or not all(topic and _are_partitions(numbers) for topic, numbers in value.items()):
+        raise ValueError('it must be JSON such as {"topic": [0, 1]}')
+    return tuple(sorted({TopicPartition(topic, number) for topic, numbers in value.items() for number in numbers}))
+
+
+def _are_partitions(value: Any) -> bool:
+    return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**31 for one in value)
 
 
 def _starting(options: Options, default: Offset) -> Bound:
     """Errors: OptionError."""
     strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
-    bound = _bound(options, "starting", default)
+    bound = replace(_bound(options, "starting", default), latest_without_match=strategy == "latest")
     if default == EARLIEST and (bound.place == LATEST or LATEST in bound.offsets.values()):
-        options.refuse("startingOffsets", "a batch can't begin at the latest offset, where nothing is left to read")
-    return Bound(
-        place=bound.place,
-        offsets=bound.offsets,
-        timestamp=bound.timestamp,
-        timestamps=bound.timestamps,
-        latest_without_match=strategy == "latest",
-    )
+        options.refuse(
+            "startingOffsets",
+            "a batch query must not begin at the latest offset, because nothing is left to read there",
+        )
+    return bound
 
 
 def _ending(options: Options) -> Bound:
     """Errors: OptionError."""
     bound = _bound(options, "ending", LATEST)
     if bound.place == EARLIEST or EARLIEST in bound.offsets.values():
-        options.refuse("endingOffsets", "a batch can't end at the earliest offset, before which there is nothing")
+        options.refuse(
+            "endingOffsets", "a batch query must not end at the earliest offset, because no record is before it"
+        )
     return bound
 
 
 def _bound(options: Options, side: str, default: Offset) -> Bound:
     """The first of the three options of a side that is given. Errors: OptionError, also for one that doesn't count."""
     timestamp = options.number(f"{side}Timestamp", 0)
-    timestamps = options.json(f"{side}OffsetsByTimestamp", _timestamps)
+    timestamps = options.json(f"{side}OffsetsByTimestamp", lambda value: _positions(value, 0, _TIMESTAMPS))
     word = options.text(f"{side}Offsets")
+    place = default if word is None else _PLACES.get(word.lower())
     offsets: Positions = {}
-    place = default
-    if word is not None:
-        if word.lower() in ("earliest", "latest"):
-            place = EARLIEST if word.lower() == "earliest" else LATEST
-        else:
-            offsets = options.json(f"{side}Offsets", _offsets) or {}
+    if place is None:
+        offsets = options.json(f"{side}Offsets", lambda value: _positions(value, EARLIEST, _OFFSETS)) or {}
     if timestamp is not None:
         return Bound(place=default, timestamp=timestamp)
     if timestamps is not None:
         return Bound(place=default, timestamps=timestamps)
-    return Bound(place=place, offsets=offsets)
+    return Bound(place=default if place is None else place, offsets=offsets)
 
 
-def _offsets(value: Any) -> Positions:
-    """Errors: ValueError."""
-    expected = 'allowed are earliest, latest and JSON such as {"topic": {"0": 23, "1": -2}}, where -2 is the earliest and -1 the latest'
-    if not isinstance(value, dict) or not value:
-        raise ValueError(expected)
-    found = positions_from_json(value)
-    if not found or any(offset < EARLIEST for offset in found.values()):
-        raise ValueError(expected)
-    return found
-
-
-def _timestamps(value: Any) -> Positions:
-    """Errors: ValueError."""
-    expected = 'allowed is JSON such as {"topic": {"0": 1577836800000}}, with milliseconds since 1970'
-    if not isinstance(value, dict) or not value:
-        raise ValueError(expected)
-    found = positions_from_json(value)
-    if not found or any(timestamp < 0 for timestamp in found.values()):
-        raise ValueError(expected)
+def _positions(value: Any, low: int, expected: str) -> Positions:
+    """Read numbers by topic and partition, none below `low`. Errors: ValueError, which says what is `expected`."""
+    found = positions_from_json(value) if isinstance(value, dict) else {}
+    if not found or min(found.values()) < low:
+        raise ValueError(f"it must be {expected}")
     return found
 
 

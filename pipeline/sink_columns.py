@@ -1,14 +1,12 @@
 """The columns that are written, as Spark's Kafka sink has them, and the rows of Arrow batches sorted by where they go.
 
-| column      | type                                       | remark                                                          |
-|-------------|--------------------------------------------|-----------------------------------------------------------------|
-| `value`     | string or binary                           | required; null is a tombstone of a compacted topic              |
-| `key`       | string or binary                           | without it, or null: any partition                              |
-| `topic`     | string                                     | required where the option `topic` isn't given, which overrides it |
-| `partition` | int                                        | without it, or null: by the key                                 |
-| `headers`   | array<struct<key: string, value: binary>>  |                                                                 |
+- `value` (string or binary) is required. Null is a tombstone of a compacted topic.
+- `key` (string or binary). A row without one goes to any partition.
+- `topic` (string) is required without the option `topic`, which overrides it.
+- `partition` (int). A row without one goes to the partition of its key.
+- `headers` (array<struct<key: string, value: binary>>).
 
-Other columns are passed over, as there. Rows get the time at which they are written.
+Other columns are ignored, as there. Rows get the time at which they are written.
 
 Source: Spark's `KafkaWriter.validateQuery`, `KafkaRowWriter`.
 """

@@ -1,11 +1,12 @@
-"""`lowtide-spark-python`: a Python for Spark to start, which takes PySpark from the environment instead of compiling it each time.
+"""`lowtide-spark-python`: a Python for Spark that imports PySpark from the environment, without compiling it each time.
 
     PYSPARK_PYTHON=/path/to/environment/bin/lowtide-spark-python
 
-Spark starts a process on the driver for each run of a streaming query, and others for planning, reading and writing. It puts its own
-`pyspark.zip` before everything else on their path. The archive has sources only, so each of these processes compiles what it imports.
-Where the environment has the same version of PySpark, which has bytecode, this command takes that one: it moves the archive to the end of
-the path. Everything else is as with `python -m MODULE`; what isn't of PySpark goes to Python as it is.
+Spark starts a process on the driver for each run of a streaming query, and others for planning, reading and writing. It
+puts its own `pyspark.zip` before everything else on their path. The archive has sources only, so each of these
+processes compiles what it imports. Where the environment has the same version of PySpark, which has bytecode, this
+command takes that one: it moves the archive to the end of the path. Everything else is as with `python -m MODULE`; what
+isn't of PySpark goes to Python as it is.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def archives_last(path: Sequence[str]) -> list[str]:
-    """The path with Spark's archives behind everything else, if the rest of it has the same version of PySpark; else as it is."""
+    """Move Spark's archives to the end of the path, if the rest of it has the same version of PySpark."""
     archives = [entry for entry in path if any(PurePath(entry).match(name) for name in OF_SPARK)]
     rest = [entry for entry in path if entry not in archives]
     versions = {version for version in map(_version, archives) if version is not None}

@@ -1,14 +1,15 @@
-"""Where a stream begins, how far its next batch goes, and what it has consumed: what Spark asks a streaming source about positions.
+"""Answers Spark's questions about a stream: where it begins, where its next batch ends, what it has consumed.
 
-Spark calls, in this order: `initial`; `latest(start)` until there is something new; `planned(start, end)`, whose tasks are read; then
-`latest(start)` again, with the end of the batch just committed as its start; `committed`, with that end, when the next batch begins.
-So `start` says what is durable as soon as a batch is, and `committed` says it one batch later. Traps, each with a test:
+Spark calls, in this order: `initial`; `latest(start)` until there is something new; `planned(start, end)`, whose tasks
+are read; then `latest(start)` again, with the end of the batch just committed as its start; `committed`, with that end,
+when the next batch begins. So `start` says what is durable as soon as a batch is, and `committed` says it one batch
+later. Traps, each with a test:
 
-- `initial` is asked twice in the first batch, and again when that batch is repeated after a crash. The first answer is kept here, and in
-  the end of the first batch (`@startedAt`), or a stream from the latest offsets would lose what came between.
-- The initial offset is a start like any other, and says nothing about what was consumed.
-- An idle query asks about a hundred times a second: the cluster isn't asked each time.
-- Spark compares offsets as text: where nothing is new, the very start goes back.
+- `initial` is asked twice in the first batch, and again when that batch is repeated after a crash. The first answer is
+kept here, and in   the end of the first batch (`@startedAt`), or a stream from the latest offsets would lose what came
+between. - The initial offset is a start like any other, and says nothing about what was consumed. - An idle query asks
+about a hundred times a second: the cluster isn't asked each time. - Spark compares offsets as text: where nothing is
+new, the very start goes back.
 
 Sources: Spark's MicroBatchExecution, KafkaMicroBatchStream.
 """
@@ -19,13 +20,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.pipeline.cluster import Cluster
-from lowtide.pipeline.planning import Planner, Selected
+from lowtide.pipeline.cluster import BlockingCluster
+from lowtide.pipeline.planning import Planner, ReadTarget
 from lowtide.pipeline.ranges import (
     STARTED_AT,
     TOPIC_IDS,
-    Consumed,
     Positions,
+    QueryProgress,
     positions_from_json,
     positions_to_json,
     rate_limited,
@@ -41,10 +42,10 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 LATEST_FOR_MS: Final = 100
-"""How long what the cluster has said of its ends is believed."""
+"""How long the ends of the partitions are kept before they are asked for again."""
 
 SELECTED_FOR_MS: Final = 1000
-"""How long it is believed which partitions there are."""
+"""How long the list of partitions is kept before it is asked for again."""
 
 
 class StreamPositions:
@@ -56,18 +57,18 @@ class StreamPositions:
         self._trimmer = trimmer
         self._clock = clock
         self._initial: Positions | None = None
-        self._selected = Selected((), {})
+        self._selected = ReadTarget((), {})
         self._latest: Positions = {}
         self._asked_ms: int | None = None
         self._selected_ms: int | None = None
         self._target: Positions | None = None
-        """Where an `availableNow` run ends."""
+        """The end of an `availableNow` run."""
         self._last_batch_ms: int | None = None
-        self._consumed: Consumed | None = None
+        self._consumed: QueryProgress | None = None
 
     # ------------------------------------------------------------------ what Spark asks
     def initial(self) -> Json:
-        """Where a query without a checkpoint begins: the same answer, however often it is asked.
+        """Return where a query without a checkpoint begins. The answer is always the same.
 
         Errors: those of the planner.
         """
@@ -77,15 +78,15 @@ class StreamPositions:
         return self._as_json(self._initial)
 
     def prepare_available_now(self) -> None:
-        """From now on the query ends at what is there now. Errors: those of the planner."""
+        """Make the query end at the present ends of the partitions. Errors: those of the planner."""
         self._selected = self._planner.select()
         self._target = self._planner.latest(self._selected.partitions)
 
     def latest(self, start_json: Mapping[str, Any], rows_max: int | None = None, rows_min: int | None = None) -> Json:
-        """Where the batch that begins at `start_json` ends; `start_json` itself, if there is to be none.
+        """Return where the batch that begins at `start_json` ends, or `start_json` if there is no batch.
 
-        A batch takes `rows_max` at most, and waits until there are `rows_min`, or it is late. Without either it is what
-        there is. Errors: DataLossError, when a topic was created again; those of the planner.
+        A batch has at most `rows_max` rows, and waits until there are `rows_min` or until it is late. Without limits it
+        has all rows. Errors: DataLossError, when a topic was created again; those of the planner.
         """
         start = positions_from_json(start_json)
         self._on_start(start, _topic_ids(start_json))
@@ -102,13 +103,13 @@ class StreamPositions:
         return made
 
     def reported_latest(self) -> Json | None:
-        """Where the partitions end, for Spark's progress reports."""
+        """Return where the partitions end, for Spark's progress reports."""
         return positions_to_json(self._latest) if self._latest else None
 
     def planned(self, start_json: Mapping[str, Any], end_json: Mapping[str, Any]) -> list[PlannedRange]:
-        """The tasks of a batch.
+        """Return the tasks of a batch; the same for the same offsets, also after a crash.
 
-        The same for the same offsets, also after a crash. Errors: DataLossError, those of the planner.
+        Errors: DataLossError, those of the planner.
         """
         start, end = positions_from_json(end_json.get(STARTED_AT, start_json)), positions_from_json(end_json)
         ids, old_ids = _topic_ids(end_json), _topic_ids(start_json)
@@ -119,7 +120,7 @@ class StreamPositions:
         gone = sorted(set(start) - set(end))
         if gone:
             self._planner.on_lost(
-                f"{', '.join(map(str, gone))} can't be read on: the topic has no such partition any more"
+                f"{', '.join(map(str, gone))} cannot be read any further: the topic has no such partition any more"
             )
         added = [partition for partition in end if partition not in start]
         if added:
@@ -127,14 +128,14 @@ class StreamPositions:
         return self._planner.plan(start, end, ids or self._selected.topic_ids)
 
     def committed(self, end_json: Mapping[str, Any]) -> None:
-        """Everything below `end_json` was processed, and Spark has written that down. Never raises."""
+        """Take note that Spark has committed everything below `end_json`. Never raises."""
         self._consume(positions_from_json(end_json), _topic_ids(end_json))
 
     # ------------------------------------------------------------------ parts
     def _on_start(self, start: Positions, ids: Mapping[str, TopicId]) -> None:
-        """A start is the end of the last batch that was written down, unless it is where the query began.
+        """Treat the start as consumed: it is the end of the last committed batch, unless the query began there.
 
-        That is so except with asynchronous progress tracking, which a source doesn't see; but it is refused with
+        This is wrong with asynchronous progress tracking, which a source cannot see, but Spark refuses it with
         `availableNow`.
         """
         if start != self._initial and (self._options.trim.is_eager or self._target is not None):
@@ -144,11 +145,11 @@ class StreamPositions:
 
     def _consume(self, positions: Positions, ids: Mapping[str, TopicId]) -> None:
         if self._trimmer is not None:
-            self._consumed = Consumed(positions, ids)
+            self._consumed = QueryProgress(positions, ids)
             self._trimmer.offer(self._consumed)
 
     def _known_ends(self, start: Positions) -> Positions:
-        """The ends of the partitions, as last received; for `availableNow`, where they ended when it began."""
+        """Return the ends of the partitions as last received; for `availableNow`, their ends when it began."""
         if self._target is not None:
             self._latest = self._target
             return self._target
@@ -167,7 +168,7 @@ class StreamPositions:
         return self._latest
 
     def _is_behind(self, start: Positions) -> bool:
-        """Whether the cluster has returned less than the query has read already.
+        """Whether the cluster has returned ends below what the query has already read.
 
         A new leader may not know its high watermark yet (KAFKA-7703), and a broker may not know a new partition.
         """
@@ -178,7 +179,7 @@ class StreamPositions:
         )
 
     def _begins(self, start: Positions, start_json: Mapping[str, Any]) -> Positions:
-        """Where each partition that there is now is read from. Errors: DataLossError."""
+        """Return where to read each present partition from. Errors: DataLossError."""
         begins = dict(start)
         for topic, old_id in _topic_ids(start_json).items():
             new_id = self._selected.topic_ids.get(topic, old_id)
@@ -189,7 +190,7 @@ class StreamPositions:
         return begins | self._planner.earliest(added)
 
     def _waits_for_more(self, begins: Positions, ends: Positions, rows_min: int | None) -> bool:
-        """Whether there is too little for a batch, and still time. Source: KafkaMicroBatchStream.delayBatch."""
+        """Whether to wait for more rows before the next batch. Source: KafkaMicroBatchStream.delayBatch."""
         now_ms = self._clock.monotonic_ms()
         if rows_min is not None and self._target is None and self._last_batch_ms is not None:
             is_late = now_ms - self._last_batch_ms >= self._options.trigger_delay_max_ms
@@ -202,7 +203,7 @@ class StreamPositions:
         return False
 
     def _of_added(self, partitions: list[TopicPartition]) -> Positions:
-        """New partitions are read from their beginning, which should be 0. Errors: DataLossError."""
+        """Return the beginnings of new partitions, which should be 0. Errors: DataLossError."""
         begins = self._planner.earliest(partitions)
         for partition, offset in begins.items():
             if offset:
@@ -220,7 +221,7 @@ class StreamPositions:
 
 
 def stream_positions(options: ReadOptions) -> StreamPositions:
-    """The driver's side of a stream, with connections of its own."""
+    """Create the driver's side of a stream, with its own connections."""
     clock = SystemClock()
     trimmer = None
     if options.trim.trims or options.trim.commit_group is not None:
@@ -228,11 +229,11 @@ def stream_positions(options: ReadOptions) -> StreamPositions:
         from lowtide.pipeline.trim import Trimmer  # noqa: PLC0415 as above
 
         trimmer = Trimmer(options.trim, lambda: BlockingAdminClient(options.client), clock)
-    return StreamPositions(Planner(Cluster(options.client, clock), options), options, trimmer, clock)
+    return StreamPositions(Planner(BlockingCluster(options.client, clock), options), options, trimmer, clock)
 
 
 def _limited(begins: Positions, ends: Positions, rows_max: int | None) -> Positions:
-    """Where the next batch ends."""
+    """Return where the next batch ends."""
     if rows_max is None:
         return dict(ends)
     return rate_limited({partition: begins.get(partition, 0) for partition in ends}, ends, rows_max)

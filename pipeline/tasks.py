@@ -1,6 +1,7 @@
-"""What the driver gives to a task, and what a task may find lost: plain values, which can be pickled.
+"""The values that the driver sends to tasks. They can be pickled.
 
-The driver's process of a stream starts with each query, and reads nothing: what reads is imported by executors only.
+The driver does not read: only executors import the modules that do, because the driver's process of a stream starts
+with each query.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from lowtide.pipeline.ranges import OffsetRange
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId
 
 FETCH_BYTES: Final = 4 << 20
-"""What one request asks for: larger costs more memory and no less CPU, smaller more requests."""
+"""The size of one request: larger ones cost more memory and no less CPU, smaller ones more requests."""
 
 
 class DataLossError(Exception):
-    """Records that were to be read are gone: one sentence that says which, and why."""
+    """Records were deleted before they were read. The message names them and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """How to read. Can be pickled."""
+    """How tasks read. Can be pickled."""
 
     read_committed: bool = True
     include_headers: bool = False
@@ -29,11 +30,11 @@ class FetchSettings:
     fetch_bytes: int = FETCH_BYTES
     fetch_wait_ms: int = 500
     poll_timeout_ms: int = 120_000
-    """How long nothing may come before the task gives up."""
+    """How long a task waits for records before it gives up."""
 
 
 class PlannedRange(NamedTuple):
-    """A range, and the topic that was meant."""
+    """A range, with the id of its topic."""
 
     offsets: OffsetRange
     topic_id: TopicId = ZERO_TOPIC_ID

@@ -1,10 +1,11 @@
-"""Deleting what a query has durably consumed, behind its back: a thread that is given positions and trims topics to them.
+"""Deletes what a query has durably consumed, in a background thread that gets positions and trims topics to them.
 
-Trimming is a best effort: a failure is a line in the log and is tried again with the next positions, which cover the missed
-ones. Nothing here raises, and nothing waits for a slow replica, but for the last trim of a query that is ending.
+Trimming is a best effort: a failure is logged and tried again with the next positions, which include the missed ones.
+Nothing here raises, and only the last trim of a query that ends waits for a slow replica.
 
-Guards: only positions that were given are trimmed to, less the lag; where a group's position or the age of records is in doubt, nothing
-is deleted; a topic of another id than the one meant is left alone (the id is checked at the leader, by `AdminClient.delete_records`).
+Guards: the thread trims only to positions that it was given, less the lag. It deletes nothing where a group's position
+or the age of records is unknown. It leaves a topic alone that has another id than the query read (the leader checks the
+id, see `AdminClient.delete_records`).
 """
 
 from __future__ import annotations
@@ -13,77 +14,58 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from lowtide.admin.deletion import DeletedRecords, DeleteRecordsError
+from lowtide.admin.deletion import DeletedRecords
 from lowtide.admin.errors import AdminError
 from lowtide.admin.group_offsets import CommittedOffset
 from lowtide.admin.offsets import ListedOffset, Timestamp
-from lowtide.pipeline.ranges import Consumed, Positions
+from lowtide.pipeline.ranges import Positions, QueryProgress
 from lowtide.pipeline.trim_options import TrimOptions
-from lowtide.protocol.types import Offset, TopicId, TopicPartition
+from lowtide.protocol.types import TopicId
 from lowtide.runtime.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from lowtide.admin.blocking import BlockingAdminClient
 
 log = logging.getLogger(__name__)
 
 REPEAT_MS: Final = 60_000
-"""The same warning isn't logged again sooner."""
-
-
-class Admin(Protocol):
-    """What is asked of `BlockingAdminClient`."""
-
-    def delete_records(
-        self,
-        targets: Mapping[TopicPartition, Offset],
-        *,
-        leader_only: bool = ...,
-        timeout: float | None = ...,
-        topic_ids: Mapping[str, TopicId] | None = ...,
-    ) -> Mapping[TopicPartition, DeletedRecords | DeleteRecordsError]: ...
-
-    def list_offsets(
-        self, places: Mapping[TopicPartition, Any], *, timeout: float | None = ...
-    ) -> Mapping[TopicPartition, Any]: ...
-
-    def list_group_offsets(self, groups: Any, *, timeout: float | None = ...) -> Mapping[str, Any]: ...
-
-    def alter_group_offsets(
-        self, group: str, committed: Mapping[TopicPartition, Any], *, timeout: float | None = ...
-    ) -> Mapping[Any, Any]: ...
-
-    def close(self) -> None: ...
+"""The same warning is logged once in this time."""
 
 
 class Trimmer:
-    """Trims to what it is given, in a thread of its own that begins with the first `offer`."""
+    """Trims topics to the positions that it gets. Its thread starts with the first `offer`."""
 
     def __init__(
         self,
         options: TrimOptions,
-        make_admin: Callable[[], Admin],
+        make_admin: Callable[[], BlockingAdminClient],
         clock: Clock | None = None,
         find_ids: Callable[[Iterable[str]], Mapping[str, TopicId]] | None = None,
     ) -> None:
-        """`find_ids` tells ids of topics that come without: those of their first trim are meant from then on."""
+        """`find_ids` looks up the ids of topics that `offer` gets without one.
+
+        The id of the first trim counts from then on.
+        """
         self._options = options
         self._find_ids = find_ids
         self._ids: dict[str, TopicId] = {}
         self._make_admin = make_admin
         self._clock = clock or SystemClock()
-        self._admin: Admin | None = None
+        self._admin: BlockingAdminClient | None = None
         self._done: Positions = {}
-        """Where each partition was trimmed to, as far as is known."""
+        """The offset that each partition was trimmed to, as far as it is known."""
         self._published: Positions = {}
         self._told: dict[str, int] = {}
         self._changed = threading.Condition()
-        self._offered: Consumed | None = None
+        self._offered: QueryProgress | None = None
         self._busy = False
         self._in_a_hurry = False
         self._thread: threading.Thread | None = None
 
-    def offer(self, consumed: Consumed) -> None:
-        """What was consumed may go. Returns at once; only the last of several offers counts."""
+    def offer(self, consumed: QueryProgress) -> None:
+        """Hand over what may be deleted. Return at once. Only the last of several offers counts."""
         if not self._is_new(consumed.positions):
             return
         with self._changed:
@@ -94,7 +76,7 @@ class Trimmer:
             self._changed.notify_all()
 
     def _is_new(self, positions: Positions) -> bool:
-        """Whether there may be work. With a lag there always may be: records grow older, and groups progress."""
+        """Whether there may be work. With a lag there always may be: records grow older and groups move on."""
         if self._options.trims and any(
             self._done.get(partition, 0) < offset for partition, offset in positions.items()
         ):
@@ -104,7 +86,7 @@ class Trimmer:
         )
 
     def finish(self, timeout_ms: int) -> bool:
-        """Wait until what was offered is done or has failed, whatever the interval. Whether it is."""
+        """Wait until the offers are done or have failed, without the interval. Return whether they are."""
         with self._changed:
             self._in_a_hurry = True
             self._changed.notify_all()
@@ -128,8 +110,8 @@ class Trimmer:
                 self._changed.wait_for(lambda: self._in_a_hurry, self._options.interval_ms / 1000)
 
     # ------------------------------------------------------------------ one trim
-    def trim(self, consumed: Consumed) -> None:
-        """Trim now, in this thread. Never raises: what fails is logged."""
+    def trim(self, consumed: QueryProgress) -> None:
+        """Trim now, in this thread. Never raises: a failure is logged."""
         try:
             if self._admin is None:
                 self._admin = self._make_admin()
@@ -145,8 +127,8 @@ class Trimmer:
                 with contextlib.suppress(Exception):
                     failed.close()
 
-    def _publish(self, admin: Admin, group: str, positions: Positions) -> None:
-        """Commit the positions in the name of a group."""
+    def _publish(self, admin: BlockingAdminClient, group: str, positions: Positions) -> None:
+        """Commit the positions as the offsets of a group."""
         changed = {
             partition: offset for partition, offset in positions.items() if self._published.get(partition) != offset
         }
@@ -158,9 +140,9 @@ class Trimmer:
             if error is None:
                 self._published[partition] = changed[partition]
             else:
-                self._tell(f"the position of {partition} can't be committed for group {group}: {error}")
+                self._tell(f"the position of {partition} cannot be committed for group {group}: {error}")
 
-    def _delete(self, admin: Admin, consumed: Consumed) -> None:
+    def _delete(self, admin: BlockingAdminClient, consumed: QueryProgress) -> None:
         wanted = self._targets(admin, consumed.positions)
         if not wanted:
             return
@@ -179,16 +161,16 @@ class Trimmer:
             self._done[partition] = wanted[partition]
         log.debug("trimmed %d of %d partitions", deleted, len(wanted))
 
-    def _meant(self, consumed: Consumed, topics: set[str]) -> dict[str, TopicId]:
-        """The ids of the topics, as far as they are known."""
+    def _meant(self, consumed: QueryProgress, topics: set[str]) -> dict[str, TopicId]:
+        """Return the ids of the topics, as far as they are known."""
         unknown = sorted(topic for topic in topics if topic not in consumed.topic_ids and topic not in self._ids)
         if unknown and self._find_ids is not None:
             self._ids |= self._find_ids(unknown)
         ids = self._ids | dict(consumed.topic_ids)
         return {topic: ids[topic] for topic in topics if topic in ids}
 
-    def _targets(self, admin: Admin, positions: Positions) -> Positions:
-        """Up to where to delete: less than the positions by the lag and by what groups have not consumed yet."""
+    def _targets(self, admin: BlockingAdminClient, positions: Positions) -> Positions:
+        """Return the offsets to delete to: the positions less the lag and less what groups have not consumed yet."""
         wanted = {partition: offset - self._options.lag_rows for partition, offset in positions.items()}
         wanted = {
             partition: offset for partition, offset in wanted.items() if offset > max(self._done.get(partition, 0), 0)
@@ -201,8 +183,8 @@ class Trimmer:
             partition: offset for partition, offset in wanted.items() if offset > max(self._done.get(partition, 0), 0)
         }
 
-    def _older(self, admin: Admin, wanted: Positions) -> Positions:
-        """Not beyond the first record that is younger than the lag."""
+    def _older(self, admin: BlockingAdminClient, wanted: Positions) -> Positions:
+        """Limit the offsets to the first record that is younger than the lag."""
         moment = Timestamp(self._clock.wall_ms() - self._options.lag_ms)
         answers = admin.list_offsets(dict.fromkeys(wanted, moment), timeout=self._options.timeout_ms / 1000)
         older: Positions = {}
@@ -211,27 +193,27 @@ class Trimmer:
             if isinstance(answer, ListedOffset):
                 older[partition] = min(offset, answer.offset) if answer.offset >= 0 else offset
             else:
-                self._tell(f"{partition} isn't trimmed: the age of its records isn't known: {answer}")
+                self._tell(f"{partition} is not trimmed: the age of its records is not known: {answer}")
         return older
 
-    def _consumed_by_groups(self, admin: Admin, wanted: Positions) -> Positions:
-        """Not beyond what any of the groups has committed; nothing where one has committed nothing."""
+    def _consumed_by_groups(self, admin: BlockingAdminClient, wanted: Positions) -> Positions:
+        """Limit the offsets to what all groups have committed. Drop a partition where one has committed nothing."""
         asked = dict.fromkeys(self._options.groups, tuple(wanted))
         answers = admin.list_group_offsets(asked, timeout=self._options.timeout_ms / 1000)
         for group in self._options.groups:
             answer = answers.get(group)
             if answer is None or isinstance(answer, AdminError):
-                self._tell(f"nothing is trimmed: the offsets of group {group} aren't known: {answer}")
+                self._tell(f"nothing is trimmed: the offsets of group {group} are not known: {answer}")
                 return {}
             committed = {partition: one.offset for partition, one in answer.items() if isinstance(one, CommittedOffset)}
             for partition in [partition for partition in wanted if partition not in committed]:
-                self._tell(f"{partition} isn't trimmed: group {group} has committed nothing there")
+                self._tell(f"{partition} is not trimmed: group {group} has committed nothing there")
                 del wanted[partition]
             wanted = {partition: min(offset, committed[partition]) for partition, offset in wanted.items()}
         return wanted
 
     def _tell(self, message: str) -> None:
-        """A warning, unless the same was logged lately."""
+        """Log a warning, unless the same was logged within `REPEAT_MS`."""
         now_ms = self._clock.monotonic_ms()
         self._told = {text: told_ms for text, told_ms in self._told.items() if now_ms - told_ms < REPEAT_MS}
         if message not in self._told:

@@ -1,12 +1,15 @@
-"""`TrimListener`: deletes behind streaming queries what they have consumed, also behind those of Spark's own Kafka source.
+"""`TrimListener`: deletes what streaming queries have consumed, also queries of Spark's own Kafka source.
 
     spark.streams.addListener(
-        TrimListener("127.0.0.1:9092", {"delays": ["flights"], "archive": ["flights"]}, checkpoints={"delays": "/checkpoints/delays", ...})
+        TrimListener(
+            "127.0.0.1:9092", {"delays": ["flights"]}, checkpoints={"delays": "/data/delays"}
+        )
     )
 
-Spark tells of a batch's end when the batch is in the commit log, so what a listener trims to was consumed durably, except by a query with
-`asyncProgressTrackingEnabled`. A topic is trimmed to the least position of all queries that were declared for it, and not before each of
-them has reported one. What a run left that was stopped between commit and trim goes when the query starts again: its checkpoint tells what.
+Spark tells of a batch's end when the batch is in the commit log, so what a listener trims to was consumed durably,
+except by a query with `asyncProgressTrackingEnabled`. A topic is trimmed to the least position of all queries that were
+declared for it, and not before each of them has reported one. What a run left that was stopped between commit and trim
+goes when the query starts again: its checkpoint tells what.
 
 Sources: Spark's ProgressReporter (events come after the commit log), MicroBatchExecution; OffsetSeqLog for the files.
 """
@@ -24,9 +27,9 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.admin.settings import ClientSettings
-from lowtide.pipeline.cluster import Cluster
+from lowtide.pipeline.cluster import BlockingCluster
 from lowtide.pipeline.options import Options
-from lowtide.pipeline.ranges import TOPIC_IDS, Consumed, Positions, positions_from_json
+from lowtide.pipeline.ranges import TOPIC_IDS, Positions, QueryProgress, positions_from_json
 from lowtide.pipeline.trim import Trimmer
 from lowtide.pipeline.trim_options import trim_options
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, parse_topic_id
@@ -50,8 +53,9 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
     ) -> None:
         """`queries` has every query that reads one of the topics, by its `queryName`, with the topics it reads.
 
-        `checkpoints` has their `checkpointLocation`, in any file system that Spark reads. `options` are those of the data source that
-        begin with `trim`, and `commitGroupId`: `trimLag="10 minutes"`. Errors: SettingsError, OptionError.
+        `checkpoints` has their `checkpointLocation`, in any file system that Spark reads. `options` are those of the
+        data source that begin with `trim`, and `commitGroupId`: `trimLag="10 minutes"`. Errors: SettingsError,
+        OptionError.
         """
         if isinstance(settings, str):
             settings = {"bootstrap.servers": settings}
@@ -63,9 +67,9 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
             name: frozenset([topics] if isinstance(topics, str) else topics) for name, topics in queries.items()
         }
         self._checkpoints = dict(checkpoints or {})
-        self._positions: dict[str, Consumed] = {}
+        self._positions: dict[str, QueryProgress] = {}
         self._lock = threading.Lock()
-        self._cluster = Cluster(client)
+        self._cluster = BlockingCluster(client)
         self._trimmer = Trimmer(trim, lambda: BlockingAdminClient(client), find_ids=self._find_ids)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 Spark's name
@@ -110,19 +114,19 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
         return self._trimmer.finish(timeout_ms)
 
     # ------------------------------------------------------------------ who has consumed what
-    def _on_consumed(self, name: str, consumed: Consumed) -> None:
+    def _on_consumed(self, name: str, consumed: QueryProgress) -> None:
         """A query's positions; only those of its declared topics count."""
         topics = self._queries[name]
         positions = {partition: offset for partition, offset in consumed.positions.items() if partition.topic in topics}
         with self._lock:
-            self._positions[name] = Consumed(positions, consumed.topic_ids)
+            self._positions[name] = QueryProgress(positions, consumed.topic_ids)
         self._offer()
 
     def _offer(self) -> None:
         with self._lock:
             least, ids = least_positions(self._queries, self._positions)
         if least:
-            self._trimmer.offer(Consumed(least, ids))
+            self._trimmer.offer(QueryProgress(least, ids))
 
     def _find_ids(self, topics: Iterable[str]) -> dict[str, TopicId]:
         """The topics' ids now; without those that have none. Errors: ClusterError."""
@@ -131,7 +135,7 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
 
 
 def least_positions(
-    queries: Mapping[str, frozenset[str]], positions: Mapping[str, Consumed]
+    queries: Mapping[str, frozenset[str]], positions: Mapping[str, QueryProgress]
 ) -> tuple[Positions, dict[str, TopicId]]:
     """What all queries have consumed that were declared for a topic.
 
@@ -156,7 +160,7 @@ def least_positions(
     return least, ids
 
 
-def parse_ends(texts: Iterable[str]) -> Consumed:
+def parse_ends(texts: Iterable[str]) -> QueryProgress:
     """The end offsets of a query's sources: those that are of Kafka's form, all together."""
     positions: Positions = {}
     ids: dict[str, TopicId] = {}
@@ -169,18 +173,17 @@ def parse_ends(texts: Iterable[str]) -> Consumed:
             continue  # Files or rates have offsets of another form.
         for partition, offset in found.items():
             positions[partition] = min(offset, positions.get(partition, offset))
-    return Consumed(positions, ids)
+    return QueryProgress(positions, ids)
 
 
-def committed_in(checkpoint: str) -> Consumed | None:
+def committed_in(checkpoint: str) -> QueryProgress | None:
     """What a checkpoint says was consumed: the end of the last batch that was committed. None, where none was.
 
     Reads files by the Hadoop file systems of the running Spark. Errors: whatever those raise.
     """
     context = SparkContext._active_spark_context  # noqa: SLF001 listeners are called in threads that have no active session
     if context is None:
-        message = "no Spark runs in this process, by which the checkpoint could be read"
-        raise RuntimeError(message)
+        raise RuntimeError("no Spark runs in this process, by which the checkpoint could be read")
     jvm = context._jvm  # noqa: SLF001 the only way to Hadoop's file systems
     root = jvm.org.apache.hadoop.fs.Path(checkpoint)
     files = root.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001 as above

@@ -1,4 +1,4 @@
-"""The options that let a stream delete what it has consumed. Without them nothing is deleted.
+"""Reads the options for deleting what a stream has consumed. Without them nothing is deleted.
 
     trim              off | commit | eager
     trimLag           keep the last records (`100000`) or those of the last time (`10 minutes`)
@@ -36,10 +36,11 @@ TIMEOUT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimOptions:
-    """What to do behind a query. Can be pickled."""
+    """What to delete and commit after each batch. Can be pickled."""
 
     mode: str = "off"
-    """`off`; `commit`: what Spark says is committed, one batch late; `eager`: also the last batch, as soon as the next is asked for."""
+    """`off`, `commit` (delete what Spark reports as committed, one batch late) or `eager` (also delete the last batch
+    when Spark asks for the next one)."""
     lag_rows: int = 0
     lag_ms: int = 0
     leader_only: bool = False
@@ -55,12 +56,12 @@ class TrimOptions:
 
     @property
     def is_eager(self) -> bool:
-        """Whether the last batch goes before there is another one."""
+        """Whether the last batch is deleted before there is another one."""
         return self.mode == "eager"
 
 
 def trim_options(options: Options, *, is_stream: bool, starts_at_earliest: bool) -> TrimOptions:
-    """Errors: OptionError."""
+    """Read the options. Errors: OptionError."""
     mode = options.choice("trim", ("off", "commit", "eager")) or "off"
     lag_rows, lag_ms = _lag(options)
     groups = options.text("trimGroups")
@@ -77,22 +78,23 @@ def trim_options(options: Options, *, is_stream: bool, starts_at_earliest: bool)
     below_start = options.flag("trimBelowStart", default=False)
     for name in NAMES:
         if name in options and not is_stream:
-            options.refuse(name, "it is for streams: Spark doesn't say when a batch is done")
+            options.refuse(name, "it works in streams only, because Spark does not report when a batch query is done")
         if name in options and name not in ("trim", "commitGroupId") and not made.trims:
-            options.refuse(name, "nothing is trimmed: trim is off")
+            options.refuse(name, "it has no effect while trim is off")
     if groups is not None and not made.groups:
         options.refuse("trimGroups", "it names no group")
     if made.trims and not starts_at_earliest and not below_start:
         options.refuse(
             "trim",
-            "a delete takes everything below an offset, and this query doesn't read from the beginning. Set startingOffsets to earliest, "
-            "or trimBelowStart to true if what lies below may go unread",
+            "a delete removes all records below an offset, but this query does not read from the beginning. Set "
+            "startingOffsets to "
+            "earliest, or set trimBelowStart to true if the records below may be deleted unread",
         )
     return made
 
 
 def _lag(options: Options) -> tuple[int, int]:
-    """Records to keep and milliseconds to keep, one of them 0. Errors: OptionError."""
+    """Return the records and the milliseconds to keep; one of them is 0. Errors: OptionError."""
     text = options.text("trimLag")
     if text is None:
         return 0, 0
@@ -102,6 +104,6 @@ def _lag(options: Options) -> tuple[int, int]:
     milliseconds = parse_duration_ms(text)
     if milliseconds is None:
         options.refuse(
-            "trimLag", "allowed are a number of records to keep, such as 100000, or a time, such as 10 minutes"
+            "trimLag", "it must be the number of records to keep, such as 100000, or a time, such as 10 minutes"
         )
     return 0, milliseconds

@@ -1,9 +1,10 @@
 """Writes rows to topics: the sink of `write` and of `writeStream`, over Arrow batches.
 
-**At least once.** A row is acknowledged by all in-sync replicas before its task ends well, and retries between producer and broker never
-double it. But where Spark runs a task again, because it failed or by speculation, and where it runs a micro-batch again
-after a crash, rows that were written before are written once more: there is no transaction around them, as there is
-none in Spark's own Kafka sink. A job that must not see them twice puts a key that tells them apart into the rows.
+**At least once.** A row is acknowledged by all in-sync replicas before its task ends well, and retries between producer
+and broker never double it. But where Spark runs a task again, because it failed or by speculation, and where it runs a
+micro-batch again after a crash, rows that were written before are written once more: there is no transaction around
+them, as there is none in Spark's own Kafka sink. A job that must not see them twice puts a key that tells them apart
+into the rows.
 
 Producers are kept from task to task in each of Spark's worker processes: a producer id for every task would have
 brokers remember as many producers for a day. One that has failed is not used again.
@@ -35,7 +36,8 @@ from lowtide.runtime.clock import SystemClock
 log = logging.getLogger(__name__)
 
 _OF_SPARK = ("checkpointLocation", "path", "includeHeaders")
-"""Options that reach a sink and belong to other parts of Spark. (Headers are written where there is a column of that name.)"""
+"""Options that reach a sink and belong to other parts of Spark. (Headers are written where there is a column of that
+name.)"""
 
 RECORD_BYTES_MAX = 64 << 20
 """One record, in its batch: Kafka's brokers don't take requests of more than 100 MB (`socket.request.max.bytes`)."""
@@ -43,14 +45,14 @@ RECORD_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """What all tasks need; goes to the executors."""
+    """The settings of all tasks. Sent to the executors."""
 
     producer: ProducerSettings
     topic: str | None
 
     @classmethod
     def of(cls, options: Mapping[str, str], types: Mapping[str, str]) -> SinkSettings:
-        """From the options of `write`, and the columns with their types in Spark's words.
+        """Read the options of `write`, and check the columns with their types in Spark's words.
 
         Errors: SinkError, SettingsError: before anything is written.
         """
@@ -68,14 +70,14 @@ class SinkSettings:
 
 
 @dataclass(slots=True, kw_only=True)
-class Written(WriterCommitMessage):  # type: ignore[misc]
-    """What a task has written."""
+class WriteResult(WriterCommitMessage):  # type: ignore[misc]
+    """The counts of one task. Sent to the driver."""
 
     rows: int
     retried_batches: int
 
 
-def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> Written:
+def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> WriteResult:
     """Write all rows of one task and return when they are acknowledged. Errors: ProduceError, SinkError."""
     kept = _kept_producers()
     producer = kept.pop(settings.producer, None) or Producer(settings.producer)
@@ -94,12 +96,14 @@ def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> Wri
         other.close()
     kept.clear()
     kept[settings.producer] = producer
-    return Written(rows=producer.acknowledged_records - rows_before, retried_batches=producer.retries - retries_before)
+    return WriteResult(
+        rows=producer.acknowledged_records - rows_before, retried_batches=producer.retries - retries_before
+    )
 
 
 @functools.cache
 def _kept_producers() -> dict[ProducerSettings, Producer]:
-    """This process's producer from one task to the next: at most one."""
+    """Return the producer that this process keeps from task to task; there is at most one."""
     return {}
 
 
@@ -113,7 +117,7 @@ def _write_batch(producer: Producer, places: RowPlaces, rows: Any) -> None:
 
 
 def _add(producer: Producer, columns: RecordRows, rows: RowsOf) -> None:
-    """Make batches of the rows of one partition.
+    """Build batches of the rows of one partition and pass them to the producer.
 
     A row that is larger than a batch gets one of its own: the broker decides about it.
     """
@@ -137,7 +141,7 @@ def _add(producer: Producer, columns: RecordRows, rows: RowsOf) -> None:
 
 
 def _own(built: BuiltBatch) -> bytearray:
-    """The batch as bytes that the producer may write into: no copy where they are so already."""
+    """Return the batch as bytes that the producer can change, without a copy if they are so already."""
     return built.batch if isinstance(built.batch, bytearray) else bytearray(built.batch)
 
 
@@ -156,7 +160,8 @@ def _too_large(rows: RowsOf, row: int, columns: RecordRows) -> SinkError:
     size = begins[columns.values.first + row + 1] - begins[columns.values.first + row]
     allowed = RECORD_BYTES_MAX - RECORD_BATCH_OVERHEAD
     return SinkError(
-        f"row {row} of its Arrow batch, for {rows.place}, has a value of {size} bytes: no record may have more than {allowed}."
+        f"row {row} of its Arrow batch, for {rows.place}, has a value of {size} bytes: a record must not have more "
+        f"than {allowed}."
     )
 
 
@@ -165,33 +170,31 @@ def _turn() -> int:
     return 0 if context is None else context.partitionId()
 
 
-class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+class RowWriter:
+    """The part of both writers that runs on the executors."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+
+    def write(self, iterator: Iterator[Any]) -> WriteResult:
+        return write_rows(self._settings, iterator, _turn())
+
+
+class BatchWriter(RowWriter, DataSourceArrowWriter):  # type: ignore[misc]
     """What `DataFrame.write` calls."""
 
-    def __init__(self, settings: SinkSettings) -> None:
-        self._settings = settings
-
-    def write(self, iterator: Iterator[Any]) -> Written:
-        return write_rows(self._settings, iterator, _turn())
-
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing is left to do: what tasks have written is readable from the moment when it was acknowledged."""
+        """Do nothing: what tasks have written is readable as soon as it is acknowledged."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing can be taken back: what was written before the failure stays (at least once)."""
+        """Do nothing: what was written before the failure stays (at least once)."""
 
 
-class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+class StreamWriter(RowWriter, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """What `DataFrame.writeStream` calls, for each micro-batch."""
 
-    def __init__(self, settings: SinkSettings) -> None:
-        self._settings = settings
-
-    def write(self, iterator: Iterator[Any]) -> Written:
-        return write_rows(self._settings, iterator, _turn())
-
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
-        """Nothing is left to do, as in a batch."""
+        """Do nothing, as for a batch."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
-        """Nothing can be taken back: the micro-batch will be run again, and write its rows again."""
+        """Do nothing: Spark runs the micro-batch again, which writes its rows again."""

@@ -1,12 +1,12 @@
-"""What is written when rules of access control are created and removed: all that one request changes, or nothing.
+"""Plans the creation and removal of access control rules (ACLs): all changes of a request, or none.
 
-Up to `STEP_ACLS` rules are one transaction of the store, each under its key. More of them are one record, which is in
-force when it is written: every image shows the rules that it adds, and not those that it removes. Then each rule is
-written or deleted, a hundred in a transaction, and the record goes with the last of them. A broker that is to change
-rules meanwhile does that first, and so does a new controller: the broker that began it may be dead.
+Up to `STEP_ACLS` rules are one transaction of the store, each under its key. More rules are written as one change
+record, which takes effect when it is written: every image shows the rules that it adds and hides those that it removes.
+Then each rule is written or deleted, a hundred per transaction, and the record is deleted with the last of them. A
+broker or a new controller that finds such a record completes it first, because its author may be dead.
 
-Any broker may make these changes, controller or not: they compare what they rely on. Pure.
-Source: Kafka's `AclControlManager`, whose changes are atomic, too.
+Any broker may make these changes: they compare what they rely on. Pure. Source: Kafka's `AclControlManager`, whose
+changes are atomic too.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
 
 ACLS_MAX: Final = 100_000
-"""How many rules there may be: every broker has all of them in memory. Kafka has no limit."""
+"""The most rules in a cluster: every broker keeps all of them in memory. Kafka has no limit."""
 
 STEP_ACLS: Final = 100
-"""Rules that one transaction changes: with their comparisons and the fences below the store's limit."""
+"""Rules per transaction: with their comparisons and the fences they stay below the store's limit."""
 
 CHANGE_BYTES_MAX: Final = 1 << 20
-"""Rules of one request, as they are written: ten thousand usual ones. Kafka takes ten thousand at once."""
+"""The most encoded rules of one request: about ten thousand usual ones, as many as Kafka takes at once."""
 
 assert STEP_ACLS + 1 + FENCES < MAX_TRANSACTION_OPERATIONS
 
 
 def plan_new_acls(image: MetadataImage, acls: Iterable[AclRecord]) -> ChangePlan | Refusal:
-    """How rules come to be there.
+    """Plans the creation of rules; existing ones stay. The image must have no unfinished change.
 
-    Those that are, stay. Refusals: POLICY_VIOLATION for too many in all, and for too much at once.
-    The image has no change that is not through.
+    Errors: POLICY_VIOLATION for too many rules in total or in this request.
     """
     values = {keys.acl(value): (value, acl) for acl in acls for value in (encode(acl),)}
     new = {key: each for key, each in values.items() if key not in image.acls}
@@ -61,10 +60,7 @@ def plan_new_acls(image: MetadataImage, acls: Iterable[AclRecord]) -> ChangePlan
 
 
 def plan_removed_acls(image: MetadataImage, wanted: Iterable[bytes]) -> ChangePlan | Refusal:
-    """How rules, by their keys, come to be gone.
-
-    Those that aren't there any more are gone already. Refusals as of `plan_new_acls`.
-    """
+    """Plans the removal of rules, by key; missing ones are skipped. Errors as for `plan_new_acls`."""
     there = [key for key in dict.fromkeys(wanted) if key in image.acls]
     if not there:
         return NOTHING_TO_WRITE
@@ -75,7 +71,10 @@ def plan_removed_acls(image: MetadataImage, wanted: Iterable[bytes]) -> ChangePl
 
 
 def plan_rest_of_change(change: AclChangeImage) -> ChangePlan:
-    """How a change that is in force is written rule by rule. Made twice, or by two brokers, it does no harm."""
+    """Plans the single writes of a change record that is in effect.
+
+    Running it twice, or on two brokers, is harmless.
+    """
     operations: list[Put | Delete] = [Put(key, value) for key, value, _ in change.added()]
     operations += [Delete(key) for key in change.removed()]
     compare = (Compare(keys.ACL_CHANGE, "modify", "==", change.revision),)
@@ -85,13 +84,13 @@ def plan_rest_of_change(change: AclChangeImage) -> ChangePlan:
 
 
 def plan_left_change(image: MetadataImage) -> ChangePlan:
-    """What a controller does with a change that was made before it was elected: its broker may be dead."""
+    """Plans the rest of a change that was begun before this controller was elected: its broker may be dead."""
     change = image.acl_change
     return NO_CHANGE if change is None or change.revision >= image.controller_revision else plan_rest_of_change(change)
 
 
 def _whole(change: AclChangeRecord) -> ChangePlan | Refusal:
-    """All of it is written last among all changes that it conflicts with: it needs no comparison of single rules."""
+    """Plans one change record. It needs no comparison of single rules, because it conflicts with every other change."""
     value = encode(change)
     return _too_much(len(value)) if len(value) > CHANGE_BYTES_MAX else _plan((Put(keys.ACL_CHANGE, value),), ())
 
@@ -102,5 +101,5 @@ def _plan(operations: tuple[Put | Delete, ...], compares: Sequence[Compare]) -> 
 
 
 def _too_much(size_bytes: int) -> Refusal:
-    text = f"The rules of one request have {size_bytes} bytes, of at most {CHANGE_BYTES_MAX}: nothing was changed; use several requests."
+    text = f"The request's rules have {size_bytes} bytes; the limit is {CHANGE_BYTES_MAX}. Nothing was changed."
     return Refusal(ErrorCode.POLICY_VIOLATION, text)

@@ -1,8 +1,8 @@
-"""How a leader writes changes of ISRs: one transaction for several partitions, with all that it relies on compared.
+"""Plans a leader's ISR changes: one transaction for several partitions, with everything they rely on compared.
 
-Compared are each partition's record, so that no change is lost (KIP-497); of every other member of a new ISR its
-registration, so that no earlier life of a broker is in sync (KIP-903), and that it doesn't want to stop (KIP-841). The
-leader's own registration is the session's fence. The controller has no part in it.
+A change compares each partition's record, so that no change is lost (KIP-497), and for every other member of a new ISR
+its registration, so that no earlier registration of a broker is in sync (KIP-903), and that it isn't about to stop
+(KIP-841). The session's fence compares the leader's own registration. The controller takes no part.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from lowtide.replication.leadership import IsrProposal, Leadership
 
 BATCH_PARTITIONS: Final = 40
-"""Partitions in one transaction: larger ones conflict more often, and gain little."""
+"""Partitions per transaction: larger ones conflict more often and gain little."""
 
 
 def plan_alter_partition(changes: Sequence[tuple[Leadership, IsrProposal]]) -> Step:
-    """The transaction that makes all of these changes, or none."""
+    """Returns the transaction that makes all of these changes, or none."""
     operations: list[Put] = []
     compares: dict[bytes, Compare] = {}
     for leadership, proposal in changes:
@@ -41,7 +41,7 @@ def plan_alter_partition(changes: Sequence[tuple[Leadership, IsrProposal]]) -> S
 
 
 def member_compares(leadership: Leadership, proposal: IsrProposal) -> list[Compare]:
-    """What is relied on of the other members."""
+    """Returns the comparisons for the other members of the ISR."""
     found = []
     for member, epoch in zip(proposal.isr, proposal.isr_epochs, strict=True):
         if member != leadership.broker_id:
@@ -51,9 +51,9 @@ def member_compares(leadership: Leadership, proposal: IsrProposal) -> list[Compa
 
 
 def take_batch(changes: Sequence[tuple[Leadership, IsrProposal]]) -> int:
-    """How many of the first changes fit into one transaction.
+    """Returns how many of the first changes fit into one transaction.
 
-    Two that rely on different registrations of a broker don't: one of them is too late, and would take the other along.
+    Changes that rely on different registrations of a broker don't: one of them is outdated and would fail the other.
     """
     compares: dict[bytes, Compare] = {}
     for count, (leadership, proposal) in enumerate(changes[:BATCH_PARTITIONS]):

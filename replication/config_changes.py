@@ -1,9 +1,9 @@
-"""Changes of what is set on topics, brokers and groups: what follows from the operations of a request, and the plan that writes it.
+"""Plans changes of topic, broker and group configurations.
 
-Guards: a plan compares the very configuration it was decided on, so that of two changes at once none undoes the other: the later one
-conflicts and is decided again. A topic's plan compares the topic too, so that nothing is set on one that was deleted meanwhile.
+Guards: a plan compares the configuration that it was decided on, so of two concurrent changes the later one conflicts
+and is decided again. A topic's plan compares the topic too, so nothing is set on a deleted topic.
 
-Does not do: checking keys and values (the caller's). Source: Kafka's `ConfigurationControlManager`, KIP-339.
+The caller checks keys and values. Source: Kafka's `ConfigurationControlManager`, KIP-339.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 Configs: TypeAlias = "Mapping[str, str]"
 
 GROUPS_SET_MAX: Final = 10_000
-"""On how many groups something may be set: there need be no such groups, and every broker remembers all of them. Kafka has no limit."""
+"""The most groups with a configuration: the groups need not exist, and every broker keeps all of them in memory. Kafka
+has no limit."""
 
 
 SUBSCRIPTIONS_MAX: Final = 100
-"""To clients' metrics: each new client is compared with all of them. Kafka has no limit."""
+"""The most client metrics subscriptions: each new client is matched against all of them. Kafka has no limit."""
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does with a key; the wire's numbers."""
+    """What IncrementalAlterConfigs does with a key, with the numbers of the protocol."""
 
     SET = 0
     DELETE = 1
@@ -47,9 +48,9 @@ class Operation(IntEnum):
 
 
 class KeyChange(msgspec.Struct, frozen=True, gc=False):
-    """One key and what to do with it.
+    """One key and the operation on it.
 
-    `value` is None for DELETE only; of a list it has the members, separated by commas.
+    `value` is None only for DELETE. For a list it has the members, separated by commas.
     """
 
     name: str
@@ -60,12 +61,12 @@ class KeyChange(msgspec.Struct, frozen=True, gc=False):
 def change_configs(
     current: Configs, changes: Sequence[KeyChange], list_default: Callable[[str], str | None]
 ) -> dict[str, str] | Refusal:
-    """What `current` becomes. The order of keys that stay is kept.
+    """Applies the changes to `current` and returns the result. Keys keep their order.
 
-    `list_default` gives the default of a key that is a list, None of any other: a list that isn't set is appended to, and subtracted
-    from, as it is by default. A member is added once; of one that is there several times, one is taken away.
+    `list_default` returns the default of a key that is a list, and None for others. Appending to or subtracting from an
+    unset list starts from its default. A member is added at most once; subtracting removes one occurrence.
 
-    Refusals: INVALID_CONFIG for an append to, or a subtraction from, what isn't a list.
+    Errors: INVALID_CONFIG for an append or a subtraction on a key that isn't a list.
     """
     wanted = dict(current)
     for change in changes:
@@ -92,45 +93,38 @@ def change_configs(
 
 
 def plan_topic_configs(topic: TopicImage, wanted: Configs) -> ChangePlan:
-    """How a topic's own configuration becomes `wanted`."""
+    """Plans a topic's configuration."""
     unchanged = Compare(keys.topic(topic.name), "modify", "==", topic.modify_revision)
     return _plan(keys.topic_config(topic.name), topic.configs, topic.config_revision, wanted, unchanged)
 
 
 def plan_broker_configs(image: MetadataImage, name: str, wanted: Configs) -> ChangePlan:
-    """How what is set on a broker, by its id in decimal, becomes `wanted`; an empty name stands for all brokers."""
+    """Plans a broker's configuration, by its id in decimal; an empty name stands for all brokers."""
     current = image.broker_configs.get(name, NOTHING_SET)
     return _plan(keys.broker_config(name), current.configs, current.revision, wanted)
 
 
 def plan_group_configs(image: MetadataImage, group_id: str, wanted: Configs) -> ChangePlan | Refusal:
-    """How what is set on a group becomes `wanted`.
-
-    Refusals: POLICY_VIOLATION where as many other groups have something set as may have.
-    """
+    """Plans a group's configuration. Errors: POLICY_VIOLATION if `GROUPS_SET_MAX` other groups have one."""
     current = image.group_configs.get(group_id, NOTHING_SET)
     if wanted and not current.configs and len(image.group_configs) >= GROUPS_SET_MAX:
-        return Refusal(
-            ErrorCode.POLICY_VIOLATION, f"Something is set on {GROUPS_SET_MAX} groups, as many as there may be."
-        )
+        return Refusal(ErrorCode.POLICY_VIOLATION, f"{GROUPS_SET_MAX} groups have a configuration, which is the limit.")
     return _plan(keys.group_config(group_id), current.configs, current.revision, wanted)
 
 
 def plan_client_metrics(image: MetadataImage, name: str, wanted: Configs) -> ChangePlan | Refusal:
-    """How a subscription to clients' metrics becomes `wanted`; nothing ends it.
+    """Plans a client metrics subscription; an empty one is deleted.
 
-    Refusals: POLICY_VIOLATION where there are as many others as there may be.
+    Errors: POLICY_VIOLATION if there are `SUBSCRIPTIONS_MAX` others.
     """
     current = image.client_metrics.get(name, NOTHING_SET)
     if wanted and not current.configs and len(image.client_metrics) >= SUBSCRIPTIONS_MAX:
-        return Refusal(
-            ErrorCode.POLICY_VIOLATION, f"There are {SUBSCRIPTIONS_MAX} subscriptions, as many as there may be."
-        )
+        return Refusal(ErrorCode.POLICY_VIOLATION, f"There are {SUBSCRIPTIONS_MAX} subscriptions, which is the limit.")
     return _plan(keys.client_metrics(name), current.configs, current.revision, wanted)
 
 
 def _plan(key: bytes, current: Configs, revision: Revision, wanted: Configs, *compares: Compare) -> ChangePlan:
-    """Any broker may make it, controller or not: it compares all that it relies on."""
+    """Any broker may carry out the plan: it compares everything it relies on."""
     if wanted == current:
         return NOTHING_TO_WRITE
     operation = Put(key, encode(dict(wanted))) if wanted else Delete(key)
@@ -140,5 +134,5 @@ def _plan(key: bytes, current: Configs, revision: Revision, wanted: Configs, *co
 
 
 def _members(text: str) -> list[str]:
-    """The members of a list; an empty text has none."""
+    """Returns the members of a list; an empty text has none."""
     return [member.strip() for member in text.split(",")] if text else []

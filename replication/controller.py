@@ -1,10 +1,11 @@
-"""The controller's own work: repair partitions when brokers join and leave, complete reassignments, lead by preference, sweep.
+"""The controller's own work: repairs after broker changes, reassignments, preferred leaders, clean-up.
 
-Pure: images and the time go in, a plan of changes comes out. The plans carry every comparison that they rely on, so that one which was
-decided on an image that is no longer true conflicts in the store and does no harm. What should be is compared with what is, so a plan may
-be asked for at any time, and again; `ControllerWork` only remembers which partitions are worth a look.
+Pure: images and the time go in, a plan comes out. A plan carries every comparison that it relies on, so a plan decided
+on an outdated image conflicts in the store and does no harm. It compares the desired state with the present one, so it
+may be computed at any time, repeatedly. `ControllerWork` only remembers which partitions to examine.
 
-What clients ask the controller for is decided in `new_topics`, `new_partitions`, `deletions`, `reassignments`, `requested_elections`.
+Requests of clients are decided in `new_topics`, `new_partitions`, `deletions`, `reassignments`, `requested_elections`.
+
 Sources: Kafka's `ReplicationControlManager`, `QuorumController` (`maybeBalancePartitionLeaders`); KIP-455.
 """
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import BrokerId, TopicId
 
 PREFERRED_ELECTIONS_MAX: Final = 1000
-"""Partitions whose leadership goes back to the preferred replica in one plan. Source: Kafka's `MAX_ELECTIONS_PER_IMBALANCE`."""
+"""The most preferred elections in one plan. Source: Kafka's `MAX_ELECTIONS_PER_IMBALANCE`."""
 
 UNCLEAN_KEY: Final = "unclean.leader.election.enable"
 MIN_IN_SYNC_KEY: Final = "min.insync.replicas"
@@ -38,10 +39,7 @@ Numbers = dict[int, None]
 
 
 class ControllerSettings(msgspec.Struct, frozen=True):
-    """What the configuration says of elections.
-
-    `elects_unclean` and `min_insync_replicas` are for topics that don't say.
-    """
+    """The configuration of elections. `elects_unclean` and `min_insync_replicas` are the defaults of topics."""
 
     elects_unclean: bool = False
     min_insync_replicas: int = 1
@@ -53,13 +51,13 @@ DEFAULT_SETTINGS: Final = ControllerSettings()
 
 
 def elects_unclean(topic: TopicImage, settings: ControllerSettings) -> bool:
-    """Whether a replica that lacks records may lead a partition of this topic where no other can."""
+    """Returns whether a replica that lacks records may lead a partition of this topic if no other can."""
     text = topic.configs.get(UNCLEAN_KEY)
     return settings.elects_unclean if text is None else text == "true"
 
 
 def min_insync_replicas(topic: TopicImage, settings: ControllerSettings) -> int:
-    """How many replicas of this topic's partitions must be in sync, for anything to be committed."""
+    """Returns `min.insync.replicas` of the topic."""
     text = topic.configs.get(MIN_IN_SYNC_KEY)
     return settings.min_insync_replicas if text is None else int(text)
 
@@ -71,9 +69,9 @@ def plan_controller_work(
     among: Mapping[TopicId, Iterable[int]] | None = None,
     rebalance: bool = False,
 ) -> ChangePlan:
-    """All that a controller has to do. Says nothing when all is well.
+    """Plans everything that a controller has to do; empty if nothing.
 
-    `among`: only these partitions are looked at, by topic; None is all. `rebalance`: leaders that aren't the preferred ones are changed.
+    `among` limits the work to these partitions, by topic; None means all. `rebalance` elects preferred leaders.
     """
     changes = PartitionChanges(image)
     _gather_leaders(changes, image, settings, among)
@@ -90,9 +88,9 @@ def plan_controller_work(
 
 
 def plan_leaders(image: MetadataImage, settings: ControllerSettings = DEFAULT_SETTINGS) -> ChangePlan:
-    """Give every partition the leader and the in-sync set that the live brokers allow, and complete reassignments that are through.
+    """Plans the leader and ISR that the live brokers allow for each partition, and completes finished reassignments.
 
-    After the restart of a sole broker this raises every leader epoch by one: its registration is new, and no leadership survives one.
+    After a restart of a single broker every leader epoch rises by one: no leadership survives a new registration.
     """
     changes = PartitionChanges(image)
     _gather_leaders(changes, image, settings, None)
@@ -105,10 +103,10 @@ def _gather_leaders(
     settings: ControllerSettings,
     among: Mapping[TopicId, Iterable[int]] | None,
 ) -> None:
-    """Those whose leader changes come first, in steps of their own.
+    """Adds partitions whose leader changes first, in steps of their own.
 
-    They are out of service, and another writer, a leader, may win the race for the others: a plan stops at the first
-    step that conflicts.
+    They are unavailable. For the others the leader may write concurrently, and a plan stops at the first step that
+    conflicts.
     """
     steady = steady_epochs(image)
     others: list[tuple[TopicId, int, PartitionImage, PartitionRecord]] = []
@@ -136,7 +134,10 @@ def _gather_leaders(
 
 
 def _gather_preferred(changes: PartitionChanges, image: MetadataImage, settings: ControllerSettings) -> None:
-    """Those that are well but for their leader; the others get a leader above, and are looked at again then."""
+    """Adds healthy partitions whose leader isn't the preferred one.
+
+    The others get a leader first, and are checked again.
+    """
     steady = steady_epochs(image)
     elected = 0
     for topic in image.topics.values():
@@ -155,10 +156,10 @@ def _gather_preferred(changes: PartitionChanges, image: MetadataImage, settings:
 
 
 class ControllerWork:
-    """Which partitions the controller has to look at. Follows images; used from one event loop."""
+    """Remembers which partitions the controller has to examine. Follows images; used from one event loop."""
 
     def __init__(self, broker_id: BrokerId, settings: Callable[[], ControllerSettings]) -> None:
-        """`settings` are asked for whenever they are needed, for they change while a broker runs."""
+        """`settings` is called for each use, because the configuration changes at run time."""
         self._broker_id = broker_id
         self._settings = settings
         self._all = True
@@ -167,10 +168,9 @@ class ControllerWork:
         self._next_rebalance_ms: int | None = None
 
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> bool:
-        """Note what may have to be repaired. Returns whether there is anything.
+        """Notes partitions that may need repair. Returns whether there is work.
 
-        Brokers that come and go concern all partitions; a change of one partition is of interest only if it isn't well
-        as it is now.
+        Broker changes concern all partitions. A changed partition is noted only if it isn't healthy now.
         """
         if new.controller_id != self._broker_id:
             self._all, self._next_rebalance_ms, self._rebalancing = True, None, False
@@ -184,14 +184,11 @@ class ControllerWork:
 
     @property
     def is_due(self) -> bool:
-        """Whether anything was noted that no plan has found well since."""
+        """Whether partitions are noted that no plan has found healthy since."""
         return self._all or self._rebalancing or bool(self._noted)
 
     def on_tick(self, image: MetadataImage, now_ms: int) -> bool:
-        """Let time pass.
-
-        Returns whether it is time to look at leaders that aren't the preferred ones, and there are any.
-        """
+        """Returns whether it is time to elect preferred leaders, and there are any to elect."""
         settings = self._settings()
         if image.controller_id != self._broker_id or not settings.rebalances:
             self._next_rebalance_ms = None
@@ -208,7 +205,7 @@ class ControllerWork:
         return self._rebalancing
 
     def plan(self, image: MetadataImage) -> ChangePlan:
-        """What is to be done now. When it is nothing, what was noted is forgotten."""
+        """Plans the noted work. An empty plan clears the notes."""
         among = None if self._all else self._noted
         plan = plan_controller_work(image, self._settings(), among=among, rebalance=self._rebalancing)
         if plan.is_empty:

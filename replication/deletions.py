@@ -1,7 +1,7 @@
-"""What the controller decides about deleting topics: which are meant, and as many in a transaction as it holds.
+"""Plans the deletion of topics, as many per transaction as fit.
 
-Pure: an image and a wish go in, a plan of changes or refusals come out. One topic after the other would cost a synced
-transaction each, and each time all brokers a change of the image.
+Pure: an image and a request go in, a plan or refusals come out. One transaction per topic would cost a sync, and a
+change of the image on every broker, for each.
 
 Sources: Kafka's `ControllerApis.deleteTopics`.
 """
@@ -24,7 +24,7 @@ from lowtide.replication.steps import MAX_STEP_COMPARES
 
 
 class TopicDeletion(msgspec.Struct, frozen=True):
-    """One row of a DeleteTopics answer: a topic to delete, or a refusal. Name and id as the client gets them.
+    """One row of a DeleteTopics answer: a topic to delete, or a refusal. Name and id are those for the client.
 
     `by_id`: the client named the topic by its id.
     """
@@ -37,10 +37,10 @@ class TopicDeletion(msgspec.Struct, frozen=True):
 
 
 def resolve_deletions(image: MetadataImage, wanted: Sequence[tuple[str | None, TopicId]]) -> list[TopicDeletion]:
-    """Which topics a DeleteTopics means, by name or by id: one row for each, in the order of the request.
+    """Resolves the topics of a DeleteTopics, by name or by id: one row for each, in the order of the request.
 
-    Refusals: INVALID_REQUEST for neither or both of name and id, and for a topic that is meant twice (one row); for one
-    that doesn't exist UNKNOWN_TOPIC_OR_PARTITION by name and UNKNOWN_TOPIC_ID by id.
+    Errors: INVALID_REQUEST for neither or both of name and id, and for a topic listed twice (one row); for a missing
+    topic UNKNOWN_TOPIC_OR_PARTITION by name and UNKNOWN_TOPIC_ID by id.
     """
     rows: list[TopicDeletion] = []
     counts = Counter(wanted)
@@ -79,9 +79,9 @@ def _no_such_topic(*, by_id: bool) -> Refusal:
 
 
 def plan_deletion(image: MetadataImage, deletion: TopicDeletion) -> ChangePlan | Refusal:
-    """How to delete the topic that a row means, or the row's refusal; when it was deleted since, the one for a topic that doesn't exist.
+    """Plans the deletion of a row's topic, or returns its refusal; a topic deleted meanwhile counts as missing.
 
-    A topic that was created again under the same name is another topic, and stays.
+    A topic that was created again under the same name is a different topic and stays.
     """
     if deletion.refusal is not None:
         return deletion.refusal
@@ -92,11 +92,10 @@ def plan_deletion(image: MetadataImage, deletion: TopicDeletion) -> ChangePlan |
 
 
 def plan_delete_topic(topic: TopicImage, leftovers: Iterable[int] = ()) -> ChangePlan:
-    """How to delete a topic: its record goes first, and with it the topic; partitions beyond the first chunk follow.
+    """Plans the deletion of a topic. The first step deletes its record, and with it the topic; more partitions follow.
 
-    The same transaction writes the tombstone, without which no broker removes a log of the topic.
-
-    `leftovers` are numbers beyond the topic's count that an attempt to add partitions left behind.
+    The same transaction writes the tombstone, without which no broker removes a log of the topic. `leftovers` are
+    partition numbers beyond the topic's count, left by an unfinished growth.
     """
     partition_keys = [
         Delete(key) for key in keys.partitions(topic.topic_id, (*range(len(topic.partitions)), *leftovers))
@@ -113,7 +112,7 @@ def plan_delete_topic(topic: TopicImage, leftovers: Iterable[int] = ()) -> Chang
 
 
 class DeletionGroup(msgspec.Struct, frozen=True):
-    """Topics that go together, by the numbers that the caller gave them: all of them or, if any has changed meanwhile, none."""
+    """Topics that are deleted together, by the caller's numbers: all of them, or none if one has changed meanwhile."""
 
     members: tuple[int, ...]
     plan: ChangePlan
@@ -122,9 +121,9 @@ class DeletionGroup(msgspec.Struct, frozen=True):
 def plan_deletions(
     image: MetadataImage, wanted: Mapping[int, TopicDeletion]
 ) -> tuple[list[DeletionGroup], dict[int, Refusal]]:
-    """How to delete topics, and which ones can't be.
+    """Plans the deletion of topics and returns the refusals.
 
-    A topic that takes more than one transaction is a group of its own.
+    A topic that needs several transactions is its own group.
     """
     groups: list[DeletionGroup] = []
     refusals: dict[int, Refusal] = {}

@@ -1,15 +1,13 @@
-"""Who leads a partition, and who is in its in-sync set, after brokers came, went, restarted, or lost a log directory.
+"""Elects leaders and reduces ISRs after brokers come, go, restart, or lose a log directory.
 
-Pure: an image goes in, what a partition should become comes out.
+Pure: an image goes in, the new state of a partition comes out.
 
-Guards: the in-sync set never becomes empty; a leader is elected among its members and the eligible leader replicas,
-unless an unclean election is allowed; a leadership never survives the registration under which it was won; a member
-that lost what it had (stale) isn't elected cleanly, nor one that may lack records while another may have them all
-(`eligible_leaders`).
+Guards: the ISR never becomes empty. A leader is elected among ISR members and eligible leader replicas, unless an
+unclean election is allowed. A leadership never survives the registration under which it was won. A member that lost
+data (stale) isn't elected cleanly, nor one that may lack records while another may have them all (`eligible_leaders`).
 
-Does not do: adding members to an in-sync set, which only the leader can (it knows who has caught up). Sources: Kafka's
-`PartitionChangeBuilder`, `ReplicationControlManager`; KIP-497, KIP-841, KIP-903, KIP-966; rule DR8 in
-docs/invariants.md.
+Only the leader adds members to an ISR, because it knows who has caught up. Sources: Kafka's `PartitionChangeBuilder`,
+`ReplicationControlManager`; KIP-497, KIP-841, KIP-903, KIP-966; rule DR8 in docs/invariants.md.
 """
 
 from __future__ import annotations
@@ -30,18 +28,18 @@ if TYPE_CHECKING:
 
 
 class Election(Enum):
-    """Who may be elected. Source: Kafka's `PartitionChangeBuilder.Election`."""
+    """Which replicas may be elected. Source: Kafka's `PartitionChangeBuilder.Election`."""
 
     ONLINE = "online"
-    """A member of the in-sync set; the leader stays if it can."""
+    """An ISR member; the leader stays if it can."""
     PREFERRED = "preferred"
-    """Likewise, but the first replica leads if it can."""
+    """An ISR member; the first replica leads if it can."""
     UNCLEAN = "unclean"
-    """Any replica that is online, where no member of the in-sync set can lead: what it lacks is lost."""
+    """Any online replica if no ISR member can lead. Records that it lacks are lost."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The replicas that a partition should have, and which of them are on their way in or out (KIP-455)."""
+    """The replicas of a partition, and which of them are being added or removed (KIP-455)."""
 
     replicas: tuple[BrokerId, ...]
     adding: tuple[BrokerId, ...] = ()
@@ -49,12 +47,12 @@ class Assignment(msgspec.Struct, frozen=True):
 
     @property
     def target(self) -> tuple[BrokerId, ...]:
-        """The replicas that stay when the reassignment is done."""
+        """The replicas that remain after the reassignment."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     @property
     def is_moving(self) -> bool:
-        """Whether a reassignment is under way."""
+        """Whether a reassignment is in progress."""
         return bool(self.adding or self.removing)
 
 
@@ -65,12 +63,12 @@ class _Outcome(msgspec.Struct, frozen=True):
 
 
 def assignment_of(partition: PartitionImage) -> Assignment:
-    """The assignment that a partition has."""
+    """Returns the partition's current assignment."""
     return Assignment(partition.replicas, partition.adding, partition.removing)
 
 
 def steady_epochs(image: MetadataImage) -> dict[BrokerId, BrokerEpoch]:
-    """Registrations of brokers of which nothing is to be said: not about to stop, no replica offline."""
+    """Returns the registrations of brokers without any problem: not about to stop, no offline replica."""
     return {
         broker_id: broker.epoch
         for broker_id, broker in image.brokers.items()
@@ -79,13 +77,13 @@ def steady_epochs(image: MetadataImage) -> dict[BrokerId, BrokerEpoch]:
 
 
 def is_well(partition: PartitionImage, steady: Mapping[BrokerId, BrokerEpoch]) -> bool:
-    """Whether a glance shows that nothing is to be done for a partition; `steady` is `steady_epochs` of the image.
+    """Returns whether a quick check shows that a partition is healthy; `steady` is `steady_epochs` of the image.
 
-    A partition of which this is false may be well nevertheless.
+    False negatives are possible.
     """
     if partition.leader not in partition.isr or partition.adding or partition.removing:
         return False
-    for member, epoch in zip(partition.isr, partition.isr_epochs, strict=True):  # noqa: SIM110 - thousands at a time; `all` is slower.
+    for member, epoch in zip(partition.isr, partition.isr_epochs, strict=True):  # noqa: SIM110 - thousands at a time; `all` is slower
         if steady.get(member) != epoch:
             return False
     return True
@@ -101,14 +99,14 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
     election: Election = Election.ONLINE,
     assignment: Assignment | None = None,
 ) -> PartitionRecord | None:
-    """What a partition should become, given the live brokers, and a new assignment if there is one; None if it is well.
+    """Returns the new state of a partition for the live brokers, and a new assignment if given, or None.
 
-    Below `min_insync_replicas` members, those that left the in-sync set remain eligible as leaders.
+    With fewer than `min_insync_replicas` members, replicas that left the ISR stay eligible as leaders. A reassignment
+    whose whole target is in sync is completed.
 
-    A reassignment whose target is in sync as a whole is completed. The leader epoch grows with every change of leader,
-    when a leader comes back under a new registration, and when a replica is removed: what that one fetches before it
-    knows is refused then, also if it is a replica again by now. Else it could join the in-sync set with the log that it
-    is about to drop. Source: Kafka's
+    The leader epoch rises with every change of leader, when a leader returns under a new registration, and when a
+    replica is removed. In the last case the removed replica's fetches are refused until it knows, even if it is a
+    replica again by then. Otherwise it could join the ISR with a log that it is about to delete. Source: Kafka's
     `PartitionChangeBuilder`.
     """
     wanted = assignment or assignment_of(partition)
@@ -143,14 +141,14 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
 
 
 def _removes(partition: PartitionImage, wanted: Assignment) -> bool:
-    """Whether a replica is one no more."""
+    """Returns whether the change removes a replica."""
     return not set(partition.replicas) <= set(wanted.replicas)
 
 
 def led_uncleanly(old: MetadataImage, delta: ImageDelta) -> dict[TopicPartition, BrokerId]:
-    """Partitions that `delta` changes, with their new leaders, that weren't in sync, nor eligible: what they lack is lost.
+    """Returns the changed partitions whose new leaders were neither in sync nor eligible: records they lack are lost.
 
-    Where several changes of a partition come with one image, who joined the in-sync set in between isn't known to have been in it.
+    If one image has several changes of a partition, a replica that joined the ISR in between counts as out of sync.
     """
     found: dict[TopicPartition, BrokerId] = {}
     for topic in delta.topics_changed:
@@ -167,7 +165,7 @@ def led_uncleanly(old: MetadataImage, delta: ImageDelta) -> dict[TopicPartition,
 
 
 class _Voters:
-    """The members of a partition's in-sync set, by what can be expected of them."""
+    """The ISR members of a partition, by their condition."""
 
     def __init__(
         self, image: MetadataImage, topic_id: TopicId, number: int, partition: PartitionImage, assignment: Assignment
@@ -181,20 +179,19 @@ class _Voters:
         )
         """Online, under the registration of their membership."""
         self.good = tuple(member for member in self.steady if image.may_be_in_sync(member, topic_id, number))
-        """Of those the ones that aren't about to stop."""
+        """Of these, the ones that aren't about to stop."""
         self._known = {member: epoch for member, epoch in partition.members.items() if member in assignment.replicas}
         self._image, self._topic_id, self._number = image, topic_id, number
         self._partition, self._replicas = partition, assignment.replicas
 
     def outcome(self, election: Election) -> _Outcome:
-        """Who leads, and who is in sync.
+        """Returns the leader and the ISR.
 
-        Members count as long as their broker lives under the registration of their membership; the others are dropped
-        while such a one is there. A broker that is about to stop is dropped too, unless no other member lives. When
-        none lives, but a member has come back under a new registration, or an eligible replica is there, the first of
-        those that have all that was committed leads alone. One that may lack records leads only where no member, alive
-        or not, can be expected to have more. When no replica can lead, the set stays as it is: what its last members
-        have is what was acknowledged.
+        Members stay while their broker lives under the registration of their membership; others are dropped if such a
+        member exists. A broker that is about to stop is dropped too, unless no other member lives. If no member lives
+        but one has returned under a new registration, or an eligible replica is there, the first replica with
+        everything committed leads alone. A replica that may lack records leads only if no member, alive or not, can
+        have more. If no replica can lead, the ISR stays unchanged: its last members have what was acknowledged.
         """
         if self.good:
             if election is Election.PREFERRED and self._replicas[0] in self.good:
@@ -213,7 +210,7 @@ class _Voters:
         return _Outcome(NO_LEADER, self.members)
 
     def _first_that_stays(self, candidates: Sequence[BrokerId]) -> BrokerId:
-        """One that is about to stop leads only if it is the only one."""
+        """Returns the first candidate; one that is about to stop only if there is no other."""
         return next(
             (each for each in candidates if not self._image.brokers[each].in_controlled_shutdown), candidates[0]
         )
@@ -224,12 +221,12 @@ class _Voters:
         return next(replica for replica in self._replicas if replica in pool)
 
     def _complete(self) -> list[BrokerId]:
-        """Replicas that are there, and have all that was committed: members of the in-sync set that have returned, then eligible ones."""
+        """Returns online replicas with everything committed: returned ISR members first, then eligible replicas."""
         found = [replica for replica in self._replicas if self._has_all(replica) and self._is_online(replica)]
         return sorted(found, key=lambda replica: replica not in self.members)
 
     def _incomplete(self) -> list[BrokerId]:
-        """Those that may lack what they had not synced, where no replica is left that has it: what they have is all there is."""
+        """Returns replicas that may lack unsynced records, if no known replica has everything."""
         if self._image.has_eligible_leaders and any(self._has_all(replica) for replica in self._known):
             return []
         found = [
@@ -240,7 +237,7 @@ class _Voters:
         return sorted(found, key=lambda replica: replica not in self.members)
 
     def _has_all(self, replica: BrokerId) -> bool:
-        """Whether a replica, there or not, has all that was committed. One that was unregistered is gone for good."""
+        """Returns whether a replica, online or not, has everything committed. An unregistered one is gone for good."""
         epoch = self._known.get(replica)
         return epoch is not None and self._image.has_all(replica, self._topic_id, self._number, epoch)
 
@@ -257,12 +254,12 @@ class _Voters:
 def living_members(
     image: MetadataImage, topic_id: TopicId, number: int, partition: PartitionImage
 ) -> tuple[BrokerId, ...]:
-    """The members of the in-sync set that can serve, under the registration of their membership."""
+    """Returns the ISR members that can serve, under the registration of their membership."""
     return _Voters(image, topic_id, number, partition, assignment_of(partition)).steady
 
 
 def is_relieved(image: MetadataImage, broker_id: BrokerId) -> bool:
-    """Whether a broker that is about to stop leads nothing, and is in sync with nothing, that others could do without it."""
+    """Returns whether a broker that is about to stop leads nothing and is in no ISR that has another healthy member."""
     for topic in image.topics.values():
         for number, partition in enumerate(topic.partitions):
             if broker_id in partition.isr and any(

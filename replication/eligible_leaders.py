@@ -1,14 +1,15 @@
-"""Who may lead a partition that has too few members in sync: those that were in sync, with all that was committed (KIP-966).
+"""Decides which replicas may lead a partition that has too few in-sync replicas (KIP-966).
 
-While fewer than `min.insync.replicas` members are in sync, nothing is committed: the high watermark stands still, and a delete isn't
-acknowledged. So who leaves the in-sync set then still has everything that clients were promised, and stays eligible as a leader, until it
-loses something. That a single machine loses what it had not synced then costs no record.
+While fewer than `min.insync.replicas` replicas are in sync, nothing is committed: the high watermark stands still and
+no delete is acknowledged. A replica that leaves the ISR in that state still has everything that clients were promised.
+It stays eligible as a leader until it loses data. So a single machine that loses unsynced writes costs no record.
 
-Guards: an eligible replica has every committed record and every acknowledged delete; there is none while enough members are in sync, for
-then something may be committed without it; who has lost its directory (rule DR8), or its power, since it was in sync isn't eligible.
+Guards: an eligible replica has every committed record and every acknowledged delete. No replica is eligible while the
+ISR is large enough, because something may then be committed without it. A replica that has lost its directory (rule
+DR8) or its power since it was in sync is not eligible.
 
-Pure. Source: KIP-966; Kafka's `PartitionChangeBuilder.maybePopulateTargetElr`. Unlike there, a process that ends without the machine loses
-nothing, and the last member stays in the in-sync set.
+Pure. Source: KIP-966; Kafka's `PartitionChangeBuilder.maybePopulateTargetElr`. Differences: a process crash without a
+machine crash loses nothing, and the last member stays in the ISR.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def eligible_leaders(  # noqa: PLR0913  a partition, and what it becomes
     replicas: Collection[BrokerId],
     min_insync_replicas: int,
 ) -> Members:
-    """The eligible leaders of a partition whose in-sync set becomes `isr`; none where it is large enough.
+    """Returns the eligible leaders of a partition whose ISR becomes `isr`; empty when that ISR is large enough.
 
-    Errors: none. `replicas` are those that it has from then on.
+    `replicas` are the partition's replicas after the change.
     """
     if not image.has_eligible_leaders or len(isr) >= min(min_insync_replicas, len(replicas)):
         return {}

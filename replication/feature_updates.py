@@ -1,7 +1,7 @@
-"""What an operator changes about the features of the cluster (KIP-584): levels that are raised, lowered and switched off.
+"""Plans changes of feature levels that an operator requests (KIP-584).
 
-Guards: a level is changed only while every live broker takes it from the metadata, and only to one that is supported; what the brokers
-agree on by themselves is never changed here. All updates of a request are carried out, or none.
+Guards: a level changes only while every live broker reads it from the metadata, and only to a supported level. Features
+that brokers agree on by themselves never change here. All updates of a request take effect, or none.
 
 Source: Kafka's `FeatureControlManager`.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class UpgradeType(IntEnum):
-    """Which way a level may go."""
+    """The allowed direction of a change."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -34,9 +34,9 @@ class UpgradeType(IntEnum):
 
 
 class FeatureState(msgspec.Struct, frozen=True):
-    """A feature: the levels that the brokers know, both inclusive, and the one that the cluster uses.
+    """A feature: the lowest and highest level that the brokers support, both inclusive, and the cluster's level.
 
-    `fixed` says in a sentence why clients can't change the level; it is empty where they can.
+    `fixed` says in a sentence why clients can't change the level; it is empty if they can.
     """
 
     name: str
@@ -47,27 +47,20 @@ class FeatureState(msgspec.Struct, frozen=True):
 
 
 class FeatureUpdate(msgspec.Struct, frozen=True):
-    """A level that is wanted. `upgrade_type` is a number of `UpgradeType`, or another one that a client sent."""
+    """A requested level. `upgrade_type` is a number of `UpgradeType`, or an invalid one that a client sent."""
 
     name: str
     level: int
     upgrade_type: int
 
 
-class FeatureChange(msgspec.Struct, frozen=True):
-    """How the levels are changed."""
-
-    plan: ChangePlan
-
-
 def plan_feature_updates(
     image: MetadataImage, updates: Iterable[FeatureUpdate], features: Mapping[str, FeatureState]
-) -> FeatureChange | Refusal:
-    """How the features get the levels that are wanted; `features` are those of the same image.
+) -> ChangePlan | Refusal:
+    """Plans the requested feature levels; `features` are those of the same image.
 
-    A level that is the cluster's already may be asked for, also of a feature that can't be changed. Refusals:
-    INVALID_UPDATE_VERSION for the first update that isn't possible, FEATURE_UPDATE_FAILED while a broker runs that
-    would not notice.
+    The current level may be requested, also for a fixed feature. Errors: INVALID_UPDATE_VERSION for the first invalid
+    update, FEATURE_UPDATE_FAILED while a live broker would not notice the change.
     """
     levels = dict(image.features.levels)
     changed = False
@@ -84,7 +77,7 @@ def plan_feature_updates(
             levels[update.name] = update.level
             changed = True
     if not changed:
-        return FeatureChange(NO_CHANGE)
+        return NO_CHANGE
     old = [
         broker_id for broker_id, broker in sorted(image.brokers.items()) if broker.metadata_level < FEATURE_LEVELS_LEVEL
     ]
@@ -93,11 +86,11 @@ def plan_feature_updates(
         return Refusal(ErrorCode.FEATURE_UPDATE_FAILED, text)
     record = msgspec.structs.replace(image.features, levels=levels)
     unchanged = Compare(keys.FEATURES, "modify", "==", image.features_revision)
-    return FeatureChange(ChangePlan((Step((Put(keys.FEATURES, encode(record)),), (unchanged,)),)))
+    return ChangePlan((Step((Put(keys.FEATURES, encode(record)),), (unchanged,)),))
 
 
 def _refusal(update: FeatureUpdate, state: FeatureState | None) -> str | None:
-    """Why a level can't be had, in Kafka's order and, where it has them, its words."""
+    """Returns why a level is refused, in Kafka's order and where possible Kafka's words."""
     wanted, kind = update.level, update.upgrade_type
     if kind not in tuple(UpgradeType):
         return "The controller does not support the given upgrade type."
@@ -112,7 +105,10 @@ def _refusal(update: FeatureUpdate, state: FeatureState | None) -> str | None:
         ),
         (
             wanted < state.level and kind == UpgradeType.UPGRADE,
-            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade.",
+            (
+                "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+                "downgrade."
+            ),
         ),
         (wanted > state.level and kind != UpgradeType.UPGRADE, "Can't downgrade to a newer version."),
         (wanted != state.level and bool(state.fixed), state.fixed),

@@ -1,11 +1,12 @@
-"""What a follower asks one leader next: the partitions, in a fetch session that repeats nothing (KIP-227), and how long it may wait.
+"""Builds a follower's next fetch from one leader: the partitions, the fetch session (KIP-227) and the wait time.
 
-Partitions whose state may have changed are noted (`touch`), and only those are visited for the next request, however many there are.
+Partitions whose state may have changed are marked by `touch`. Only these are visited for the next request.
 
-Guards rule DR5: a log start that was received and isn't durable yet holds the next request for its commit, shortly, and then makes its wait
-short; so does a partition that is left out only because it waits for the disk. One that is throttled stays in, and asks for no records:
-a follower that is moved slowly still has deletes at once. Guards DR6 and DR8: an answer counts for the leader epoch,
-the topic id and the registration under which it was asked for.
+Guards rule DR5: while a log start that was received is not durable yet, the next request waits shortly for its commit,
+and after that asks the leader for a short wait. The same holds for a partition that is left out only because it waits
+for the disk. A throttled partition stays in the request and asks for no records, so a follower that catches up slowly
+still learns of deletes at once. Guards DR6 and DR8: an answer is valid only for the leader epoch, the topic id and the
+registration under which it was requested.
 
 Time is passed in, requests are values. Sources: KIP-227, Kafka's FetchSessionHandler.
 """
@@ -21,7 +22,7 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
-from lowtide.replication.follower import Following
+from lowtide.replication.follower import FollowedPartition
 from lowtide.replication.follower_phase import Phase
 from lowtide.replication.follower_reads import AnsweredFetches
 
@@ -31,29 +32,29 @@ if TYPE_CHECKING:
     from lowtide.protocol.messages.fetch import FetchResponse, PartitionData
 
 FETCH_VERSION: Final = 17
-"""Topic ids, diverging epochs, and who fetches with which broker epoch."""
+"""The first version with topic ids, diverging epochs and the broker epoch of the follower."""
 
 OLD_FETCH_VERSION: Final = 4
-"""What brokers fetch with that don't report log starts yet (KIP-107): topics by name, no session, no epochs."""
+"""The version for leaders that don't report log starts yet (KIP-107): topics by name, no session, no epochs."""
 
 HOLD_MS: Final = 5
-"""How long a request waits for the disk at most."""
+"""The longest time that a request waits for the disk."""
 
 SHORT_WAIT_MS: Final = 10
-"""How long the leader may keep a request that lacks something which comes soon."""
+"""The leader's wait while something that the follower lacks is expected soon."""
 
 THROTTLE_MS_MAX: Final = 1000
-"""After so long a throttled partition is looked at again, for the throttle may have been changed or taken away."""
+"""The interval at which the throttle of a partition is checked again: the quota may have changed."""
 
 _SESSION_EPOCH_MAX: Final = 2**31 - 1
 
-Throttle: TypeAlias = "Callable[[Following], int]"
+Throttle: TypeAlias = "Callable[[FollowedPartition], int]"
 
 RowId: TypeAlias = tuple[TopicId | str, int]
 
 
 class FetchLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`replica.fetch.*` of the configuration."""
+    """The `replica.fetch.*` configuration."""
 
     partition_bytes: int = 1 << 20
     response_bytes: int = 10 << 20
@@ -63,7 +64,7 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Fetch(msgspec.Struct, kw_only=True):
-    """A request that is to be sent, and what its answer is measured by."""
+    """A request to send, and the state that its answer is checked against."""
 
     request: FetchRequest
     version: int
@@ -71,50 +72,50 @@ class Fetch(msgspec.Struct, kw_only=True):
     sent_ms: int
 
 
-def _unthrottled(_following: Following) -> int:
+def _unthrottled(_following: FollowedPartition) -> int:
     return 0
 
 
-class FetchPlan:
-    """Which partitions to fetch from a leader, and when. One for each leader."""
+class FollowerFetchPlan:
+    """Decides which partitions to fetch from one leader, and when."""
 
     def __init__(self, broker_id: BrokerId, *, version: int = FETCH_VERSION, throttle: Throttle = _unthrottled) -> None:
-        """`broker_id` is our own. `version` is `FETCH_VERSION` or `OLD_FETCH_VERSION`.
+        """`version` is `FETCH_VERSION` or `OLD_FETCH_VERSION`.
 
-        `throttle` says for how long a partition may not fetch records; it is asked for those that aren't in sync.
+        `throttle` returns for how long a partition may not fetch records. It is called only for replicas that are not
+        in sync.
         """
         self._throttle = throttle
-        self.followed: dict[TopicPartition, Following] = {}
+        self.followed: dict[TopicPartition, FollowedPartition] = {}
         self.version = version
         self.session = AnsweredFetches()
-        """For those who ask whether followers may be read."""
+        """Read by the check whether this follower may serve consumers."""
         self._broker_id = broker_id
         self._broker_epoch: BrokerEpoch = -1
-        self._by_row: dict[RowId, Following] = {}
+        self._by_row: dict[RowId, FollowedPartition] = {}
         self._changed: dict[TopicPartition, None] = {}
         self._sent: dict[RowId, FetchPartition] = {}
         self._forgotten: dict[RowId, None] = {}
         self._session_id = 0
         self._session_epoch = 0
         self._limits = FetchLimits()
-        self._delayed: list[tuple[int, int, Following]] = []
+        self._delayed: list[tuple[int, int, FollowedPartition]] = []
         self._order = count()
-        self._awaited: dict[TopicPartition, Following] = {}
+        self._awaited: dict[TopicPartition, FollowedPartition] = {}
         self._hold_until_ms = 0
 
     # ------------------------------------------------------------------ which partitions
-    def add(self, following: Following) -> None:
-        """Follow a partition, perhaps in a new leader epoch."""
+    def add(self, following: FollowedPartition) -> None:
+        """Follows a partition, perhaps in a new leader epoch."""
         self.remove(following.key)
         self.followed[following.key] = following
         self._by_row[self._row_id(following)] = following
         self.touch(following)
         if _awaits_disk(following):
-            # What was received in another leader epoch, perhaps from another leader, whose plan handles it.
+            # Received in another leader epoch, perhaps from another leader, whose plan completes it.
             self._awaited[following.key] = following
 
     def remove(self, key: TopicPartition) -> None:
-        """Follow it no more."""
         known = self.followed.pop(key, None)
         if known is not None:
             known.has_left = True
@@ -124,59 +125,56 @@ class FetchPlan:
             known.partition.follower_reads.leave_session()
             self._leave_out(row_id)
 
-    def touch(self, following: Following) -> None:
-        """Its state may have changed."""
+    def touch(self, following: FollowedPartition) -> None:
+        """Marks a partition whose state may have changed."""
         self._changed[following.key] = None
 
-    def delay(self, following: Following, until_ms: int) -> None:
-        """Leave it out until then."""
+    def delay(self, following: FollowedPartition, until_ms: int) -> None:
+        """Leaves a partition out until then."""
         following.delayed_until_ms = until_ms
         heapq.heappush(self._delayed, (until_ms, next(self._order), following))
         self.touch(following)
 
-    def end_delay(self, following: Following) -> None:
-        """Ask for it again now."""
+    def end_delay(self, following: FollowedPartition) -> None:
+        """Fetches a delayed partition again from now on."""
         following.delayed_until_ms = 0
         self.touch(following)
 
-    def wait_for_disk(self, following: Following) -> None:
-        """What it reports depends on something that is on its way to the disk: `on_disk` is to be called when that is done."""
+    def wait_for_disk(self, following: FollowedPartition) -> None:
+        """Marks a partition whose reported state waits for the disk; the caller calls `on_disk` after the write."""
         self._awaited[following.key] = following
         self.touch(following)
 
     def on_disk(self) -> None:
-        """Something that partitions wait for is done, or may be.
-
-        Looks at all that wait: once for many, not for each.
-        """
+        """Checks all partitions that wait for the disk. One call serves many writes."""
         for key, following in list(self._awaited.items()):
             if not _awaits_disk(following):
                 del self._awaited[key]
                 self.touch(following)
 
-    def on_disk_of(self, following: Following) -> None:
-        """Something that this partition waits for is done, or may be."""
+    def on_disk_of(self, following: FollowedPartition) -> None:
+        """Checks one partition that may wait for the disk."""
         if following.key in self._awaited and not _awaits_disk(following):
             del self._awaited[following.key]
             self.touch(following)
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next delayed partition may be asked for again."""
+        """When the next delayed partition may be fetched again."""
         return self._delayed[0][0] if self._delayed else None
 
     def hold_ms(self, now_ms: int) -> int:
-        """How long the next request should wait for the disk."""
+        """Returns how long the next request should wait for the disk."""
         held = any(following.phase is not Phase.SETTLING for following in self._awaited.values())
         return max(self._hold_until_ms - now_ms, 0) if held else 0
 
     # ------------------------------------------------------------------ requests
     def next_fetch(self, now_ms: int, broker_epoch: BrokerEpoch, limits: FetchLimits) -> Fetch | None:
-        """The next request, sent under our registration `broker_epoch`; None while no partition can be fetched."""
+        """Returns the next request, sent under registration `broker_epoch`; None while no partition can be fetched."""
         self._wake_delayed(now_ms)
         self.on_disk()
         if broker_epoch != self._broker_epoch or limits.partition_bytes != self._limits.partition_bytes:
-            self.begin_anew()
+            self.start_full_session()
         self._broker_epoch, self._limits = broker_epoch, limits
         is_full = self._session_epoch == 0
         rows = self._all_rows(now_ms) if is_full else self._changed_rows(now_ms)
@@ -198,8 +196,8 @@ class FetchPlan:
         )
         return Fetch(request=request, version=self.version, broker_epoch=broker_epoch, sent_ms=now_ms)
 
-    def begin_anew(self) -> None:
-        """The next request names everything; a session that the leader may still have is replaced by it."""
+    def start_full_session(self) -> None:
+        """Makes the next request a full one, which replaces any session that the leader still has."""
         self._session_epoch = 0
         self._sent.clear()
         self._forgotten.clear()
@@ -207,15 +205,15 @@ class FetchPlan:
 
     def on_answer(
         self, fetch: Fetch, response: FetchResponse, now_ms: int
-    ) -> list[tuple[Following, PartitionData]] | ErrorCode:
-        """The partitions for which the answer counts; an error is one of the session as a whole, and the next request begins a new one."""
+    ) -> list[tuple[FollowedPartition, PartitionData]] | ErrorCode:
+        """Returns the partitions for which the answer is valid, or the error of the session, which starts a new one."""
         if response.error_code != ErrorCode.NONE:
-            self.begin_anew()
+            self.start_full_session()
             if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._session_id = 0
             return ErrorCode(response.error_code)
         if fetch.broker_epoch != self._broker_epoch:
-            self.begin_anew()
+            self.start_full_session()
             return []
         self._continue_session(fetch, response.session_id)
         rows = []
@@ -227,7 +225,8 @@ class FetchPlan:
                 following, sent = self._by_row.get(row_id), self._sent.get(row_id)
                 if following is None:
                     continue
-                following.partition.follower_reads.leave_session()  # It is named: that nothing is new isn't what this answer says.
+                # The answer names it, so this answer doesn't say "unchanged".
+                following.partition.follower_reads.leave_session()
                 if sent is not None and _is_answer_to(following, sent):
                     rows.append((following, row))
                     self.touch(following)
@@ -235,9 +234,9 @@ class FetchPlan:
                     is_lost = True
         self.session.sent_ms = fetch.sent_ms
         if is_lost:
-            # The session's leader takes it for known, and wouldn't tell it again before something changes: a delete
-            # waited for that.
-            self.begin_anew()
+            # The leader's session considers this row sent and would not repeat it before something changes. A delete
+            # once waited for that.
+            self.start_full_session()
         self._hold_until_ms = now_ms + HOLD_MS
         return rows
 
@@ -248,7 +247,7 @@ class FetchPlan:
             self._session_id = session_id
             self._session_epoch = 1 if session_id else 0
         elif session_id != self._session_id:
-            self.begin_anew()
+            self.start_full_session()
         else:
             self._session_epoch = 1 if self._session_epoch == _SESSION_EPOCH_MAX else self._session_epoch + 1
 
@@ -282,13 +281,13 @@ class FetchPlan:
         return rows
 
     def _leave_out(self, row_id: RowId) -> None:
-        """The next request takes the partition out of the session, unless it names the partition again."""
+        """Removes the partition from the session with the next request, unless that names it again."""
         if self._sent.pop(row_id, None) is not None and self._session_epoch:
             self._forgotten[row_id] = None
 
-    def _row(self, following: Following, now_ms: int) -> FetchPartition:
+    def _row(self, following: FollowedPartition, now_ms: int) -> FetchPartition:
         log = following.log
-        # With a limit of 0 a leader sends one batch, if not more; to followers ours send none.
+        # With a limit of 0 other leaders send at least one batch. Ours send none to followers.
         maximum_bytes = 0 if self._is_throttled(following, now_ms) else max(self._limits.partition_bytes, 1)
         return FetchPartition(
             partition=following.key.partition,
@@ -299,8 +298,8 @@ class FetchPlan:
             partition_max_bytes=maximum_bytes,
         )
 
-    def _is_throttled(self, following: Following, now_ms: int) -> bool:
-        """Whether it may have no records now. It is looked at again in time."""
+    def _is_throttled(self, following: FollowedPartition, now_ms: int) -> bool:
+        """Returns whether the partition may fetch no records now, and schedules the next check."""
         if following.is_in_sync:
             return False
         if following.throttled_until_ms <= now_ms:
@@ -311,7 +310,7 @@ class FetchPlan:
             heapq.heappush(self._delayed, (following.throttled_until_ms, next(self._order), following))
         return True
 
-    def _row_id(self, following: Following) -> RowId:
+    def _row_id(self, following: FollowedPartition) -> RowId:
         name = following.key.topic if self.version == OLD_FETCH_VERSION else following.topic_id
         return (name, following.key.partition)
 
@@ -333,7 +332,7 @@ class FetchPlan:
         return [ForgottenTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
 
     def _wait_ms(self, now_ms: int) -> int:
-        """How long the leader may wait: shortly, while something is missing that comes soon."""
+        """Returns the leader's wait: short while something that is expected soon is missing."""
         wait_ms = self._limits.wait_ms
         if self._awaited:
             wait_ms = min(wait_ms, SHORT_WAIT_MS)
@@ -349,16 +348,15 @@ class FetchPlan:
                 self.touch(following)
 
 
-def _is_ready(following: Following, now_ms: int) -> bool:
-    """Whether it may be fetched."""
+def _is_ready(following: FollowedPartition, now_ms: int) -> bool:
     if following.phase is not Phase.FETCHING or following.delayed_until_ms > now_ms:
         return False
     log = following.log
     return not (log.offline or log.truncating or following.waits_for_flush)
 
 
-def _awaits_disk(following: Following) -> bool:
-    """Whether something of it is on its way to the disk."""
+def _awaits_disk(following: FollowedPartition) -> bool:
+    """Returns whether something that the partition reports is on its way to the disk."""
     log = following.log
     if log.offline:
         return False
@@ -370,8 +368,8 @@ def _awaits_disk(following: Following) -> bool:
     )
 
 
-def _is_answer_to(following: Following, sent: FetchPartition) -> bool:
-    """Whether the partition is as it was when it was asked for."""
+def _is_answer_to(following: FollowedPartition, sent: FetchPartition) -> bool:
+    """Returns whether the partition is unchanged since the request."""
     return (
         following.leader_epoch == sent.current_leader_epoch
         and following.phase is Phase.FETCHING

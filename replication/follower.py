@@ -1,13 +1,13 @@
-"""A follower's side of one partition: what an answer of its leader means for its log.
+"""Decides how a follower handles an answer of its leader, for one partition.
 
-What `decide` says is carried out by the broker, for truncations have to be durable before anything else is written.
-Records are taken over at once (`take`), as a leader appends.
+The broker carries out what `decide` returns, because a truncation must be durable before anything else is written.
+`append_fetched` appends records at once, as a leader does.
 
-Guards: an answer counts only in the leader epoch in which it was asked for; an answer that says where the logs part
-says nothing else (KAFKA-14704); a log is emptied only for a leader whose log is known to start at or above its end,
-never because offsets merely don't fit (KAFKA-2143, KAFKA-7414). A follower whose log ends at the leader's log start,
-too, is reset, unless it learned in this leader epoch that nothing of it diverges: below its log start the leader has
-nothing to compare with.
+Guards: an answer is valid only in the leader epoch in which it was requested. An answer with a diverging epoch carries
+nothing else (KAFKA-14704). A log is emptied only for a leader whose log is known to start at or above its end, never
+merely because offsets don't fit (KAFKA-2143, KAFKA-7414). A follower whose log ends exactly at the leader's log start
+is reset too, unless the leader has confirmed in this epoch that the logs match: below its log start a leader cannot
+compare.
 
 Sources: KIP-101, KIP-279, KIP-320, KIP-595; Kafka's AbstractFetcherThread and ReplicaFetcherThread.
 """
@@ -22,7 +22,7 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication.follower_phase import FollowerEvent, Phase, next_phase
-from lowtide.replication.leadership import NEVER_MS
+from lowtide.replication.follower_state import NEVER_MS
 from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ LAGGING_ERRORS: Final = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
-"""One of the two brokers has older metadata than the other, which passes soon."""
+"""One of the two brokers has older metadata than the other, which soon resolves itself."""
 
 LAGGING_BACKOFF_MS: Final = 20
-"""The first rest after one of those; it doubles up to `replica.fetch.backoff.ms`."""
+"""The first backoff after one of these errors; it doubles up to `replica.fetch.backoff.ms`."""
 
 
-class Following(msgspec.Struct, kw_only=True):
-    """One partition that is followed in one leader epoch of one leader."""
+class FollowedPartition(msgspec.Struct, kw_only=True):
+    """One partition that this broker follows, in one leader epoch of one leader."""
 
     partition: Partition
     leader_epoch: LeaderEpoch
@@ -59,57 +59,54 @@ class Following(msgspec.Struct, kw_only=True):
     delayed_until_ms: int = 0
     backoff_ms: int = 0
     warned_ms: int = NEVER_MS
-    """When it was last logged that it isn't fetched for a while."""
+    """When a warning about its delay was last logged."""
     heard: bool = False
-    """Whether the leader has answered in this leader epoch that nothing diverges."""
+    """Whether the leader has answered in this leader epoch without a diverging epoch."""
     received_log_start: Offset = UNKNOWN_OFFSET
-    """The leader's log start, as it said last."""
+    """The leader's log start as last reported."""
     lag: int = 0
-    """Records below the leader's high watermark that aren't here, as of the last answer."""
+    """Records below the leader's high watermark that are missing here, as of the last answer."""
     throttled_until_ms: int = 0
-    """Before, it isn't asked whether it may fetch records again."""
+    """The throttle is not checked again before."""
     has_left: bool = False
-    """It isn't followed any more, or under another leader epoch by another one of these."""
+    """No longer followed, or followed in another leader epoch by another object."""
 
     @property
     def log(self) -> Log:
-        """The partition's log."""
         return self.partition.log
 
     @property
     def key(self) -> TopicPartition:
-        """The partition's name."""
         return self.partition.topic_partition
 
     @property
     def topic_id(self) -> TopicId:
-        """The topic's id."""
         return self.partition.topic_id
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether it lacks nothing of what is committed, as far as is known. A new one isn't."""
+        """Whether it is known to have everything committed. A new one is not."""
         return self.heard and self.lag == 0
 
     @property
     def waits_for_flush(self) -> bool:
-        """Whether what its log ends with must be on the disk before it is reported, also where another led when it came."""
+        """Whether the end of its log must be flushed before it is reported, also if an earlier leader sent it."""
         return self.log.flush_is_due
 
     def on_event(self, event: FollowerEvent) -> None:
-        """Go into the phase that follows. Raises AssertionError where the event can't happen in this one."""
+        """Enters the next phase. Raises AssertionError if the event is impossible in this phase."""
         self.phase = next_phase(self.phase, event)
 
     def back_off(self, now_ms: int, maximum_ms: int, *, lagging: bool) -> None:
-        """Rest: after an error that passes soon shortly, and longer each time."""
+        """Delays the partition. With `lagging` the delay starts short and doubles."""
         self.backoff_ms = min(max(self.backoff_ms * 2, LAGGING_BACKOFF_MS), maximum_ms) if lagging else maximum_ms
         self.delayed_until_ms = now_ms + self.backoff_ms
 
 
 class Truncate(msgspec.Struct, frozen=True, gc=False):
-    """Cut the log at `offset`, its new end. `epoch` is the leader's last leader epoch below it, -1 if that isn't known.
+    """Truncate the log to `offset`, its new end. `epoch` is the leader's last epoch below it, -1 if unknown.
 
-    `again`: the same has to be asked once more, for this log doesn't know the leader's epoch (KIP-279).
+    `again`: the leader must be asked once more, because this log doesn't know the leader's epoch (KIP-279).
     """
 
     offset: Offset
@@ -124,44 +121,44 @@ class Reset(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delay(msgspec.Struct, frozen=True, gc=False):
-    """Ask again later. `lagging` as in `LAGGING_ERRORS`."""
+    """Retry later. `lagging` means one of `LAGGING_ERRORS`."""
 
     reason: str
     lagging: bool = False
 
 
-class Simple(Enum):
+class NextStep(Enum):
     """Decisions without a value."""
 
-    TAKE = "take over what the answer brings"
+    APPEND = "append what the answer has"
     ASK_RANGE = "ask for the leader's log start and log end"
 
 
-Decision: TypeAlias = Truncate | Reset | Delay | Simple
+Decision: TypeAlias = Truncate | Reset | Delay | NextStep
 
 
-class Taken(msgspec.Struct):
-    """What `take` did. `removed` are segments that gave way, to be unlinked.
+class FetchedAppend(msgspec.Struct):
+    """The outcome of `append_fetched`. `removed` are segments that a rolled log replaced, to be unlinked.
 
-    With an error nothing of the answer counts, but for a disk that is full (`counts`): deletes must reach it, for they
-    make room.
+    After an error nothing of the answer is valid, except when the disk is full (`counts`): deletes must still arrive,
+    because they free space.
     """
 
     error: ErrorCode = ErrorCode.NONE
     counts: bool = True
     appended_bytes: int = 0
     has_grown: bool = False
-    """Whether the log has more records, which a full disk doesn't rule out."""
+    """Whether records were appended, which is possible even when the disk is full."""
     has_news: bool = False
     """Whether a consumer may see more than before."""
     removed: Sequence[RemovedSegment] = ()
 
 
-def decide(following: Following, row: PartitionData) -> Decision:
-    """What to do with the answer to a fetch that was sent at the log's present end, in the present leader epoch."""
+def decide(following: FollowedPartition, row: PartitionData) -> Decision:
+    """Returns what to do with the answer to a fetch at the log's current end, in the current leader epoch."""
     error = row.error_code
     if error == ErrorCode.OFFSET_OUT_OF_RANGE:
-        return Simple.ASK_RANGE
+        return NextStep.ASK_RANGE
     if error != ErrorCode.NONE:
         code = ErrorCode(error)
         return Delay(code.name, lagging=code in LAGGING_ERRORS)
@@ -171,11 +168,11 @@ def decide(following: Following, row: PartitionData) -> Decision:
     start = row.log_start_offset
     if must_reset(following, start):
         return Reset(start)
-    return Simple.TAKE
+    return NextStep.APPEND
 
 
-def must_reset(following: Following, leader_log_start: Offset) -> bool:
-    """Whether the leader's log starts above all that this one has, or where it ends without its last record being compared."""
+def must_reset(following: FollowedPartition, leader_log_start: Offset) -> bool:
+    """Returns whether the leader's log starts above this log's end, or at its end with the last record not compared."""
     log = following.log
     if log.log_end_offset < leader_log_start:
         return True
@@ -183,10 +180,10 @@ def must_reset(following: Following, leader_log_start: Offset) -> bool:
 
 
 def truncation(log: Log, leader_epoch: LeaderEpoch, end_offset: Offset) -> Truncate:
-    """Where to cut, if the leader says that the largest epoch at or below our last one is `leader_epoch`, and ends at `end_offset`.
+    """Returns where to truncate if the leader's largest epoch at or below ours is `leader_epoch`, up to `end_offset`.
 
-    A leader that knows no epoch (-1) leaves what is committed, as far as that is known here. Source: KIP-101, KIP-279,
-    AbstractFetcherThread.getOffsetTruncationState.
+    A leader that knows no such epoch (-1) leaves what is committed, as far as that is known here. Source: KIP-101,
+    KIP-279, AbstractFetcherThread.getOffsetTruncationState.
     """
     if end_offset < 0:
         return Truncate(log.high_watermark)
@@ -202,27 +199,27 @@ def truncation(log: Log, leader_epoch: LeaderEpoch, end_offset: Offset) -> Trunc
 
 
 def note_truncated(log: Log, step: Truncate) -> None:
-    """The log was cut.
-
-    One that has nothing left takes the leader's word for the epoch below, or it would get the same answer again.
-    """
+    """Records a truncation. An empty log adopts the leader's epoch, otherwise it would get the same answer again."""
     if log.log_end_offset == log.log_start_offset and step.epoch >= 0:
         log.leader_epochs.assign(step.epoch, log.log_end_offset)
 
 
 def first_truncation(log: Log) -> Truncate | None:
-    """What has to go before anything is fetched or asked: without leader epochs it is not known what diverges above the high watermark."""
+    """Returns the truncation that must come before the first fetch, if any.
+
+    Without leader epochs it is unknown what diverges above the high watermark.
+    """
     if log.leader_epochs.latest == NO_LEADER_EPOCH and log.high_watermark < log.log_end_offset:
         return Truncate(log.high_watermark)
     return None
 
 
-def decide_range(following: Following, leader_log_start: Offset, leader_log_end: Offset) -> Decision:
-    """What to do when the leader found our log end out of range, and then returned its own log start and end.
+def decide_range(following: FollowedPartition, leader_log_start: Offset, leader_log_end: Offset) -> Decision:
+    """Returns what to do when our log end is out of the leader's range, given the leader's log start and log end.
 
-    Ahead of the leader: what it doesn't have goes. That loses records only where an unclean election, or a leader that
-    lost its disk, has lost them before. Below its log start: a new beginning. Neither: the answer is out of date by
-    now, and nothing is touched. Source: AbstractFetcherThread.fetchOffsetAndTruncate.
+    Ahead of the leader: truncate. That loses records only where an unclean election or a lost disk lost them before.
+    Below its log start: reset. Otherwise the answer is outdated and nothing changes. Source:
+    AbstractFetcherThread.fetchOffsetAndTruncate.
     """
     log = following.log
     if leader_log_end < log.log_end_offset:
@@ -232,15 +229,15 @@ def decide_range(following: Following, leader_log_start: Offset, leader_log_end:
     return Delay("OFFSET_OUT_OF_RANGE, and in range when asked again")
 
 
-def take(following: Following, row: PartitionData, wall_ms: int) -> Taken:
-    """Append what the answer brings and follow the leader's high watermark.
+def append_fetched(following: FollowedPartition, row: PartitionData, wall_ms: int) -> FetchedAppend:
+    """Appends the fetched records and follows the leader's high watermark.
 
-    The leader's log start is left to the journal. Batches of a later leader epoch than the one in which was asked are
-    left (KAFKA-18723). Errors: those of `Log.append_as_follower`.
+    The journal handles the leader's log start. Batches of a later leader epoch than the requested one are skipped
+    (KAFKA-18723). Errors: those of `Log.append_as_follower`.
     """
     log = following.log
     before, end_before = log.high_watermark, log.log_end_offset
-    taken = Taken()
+    taken = FetchedAppend()
     records = row.records
     if records:
         assert isinstance(records, bytes | bytearray | memoryview), type(records)

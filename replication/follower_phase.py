@@ -1,4 +1,4 @@
-"""What a partition that is followed does next: the phases, and what leads from one to the next.
+"""The phases of a followed partition and the events that change them.
 
     FETCHING                   ── ASK_EPOCH ──> ASKING_EPOCH
     FETCHING                   ── ASK_RANGE ──> ASKING_RANGE
@@ -7,8 +7,8 @@
     SETTLING                   ── SETTLED ──>   FETCHING
     SETTLING                   ── ASK_EPOCH ──> ASKING_EPOCH
 
-A partition is followed from FETCHING on, and in no phase when it is followed no longer (`Following.has_left`). Every
-other pair is a mistake in this program, and raises.
+A partition starts in FETCHING and has no phase once it is no longer followed (`has_left`). Every other pair is a bug
+and raises.
 """
 
 from __future__ import annotations
@@ -21,23 +21,29 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """What a partition that is followed does next."""
+    """What a followed partition does next."""
 
     FETCHING = "fetching"
-    """action: it is in the fetch, unless it is delayed. transition: the log is truncated or emptied (CUT) → SETTLING; the leader must say
-    where the last leader epoch ends (ASK_EPOCH) → ASKING_EPOCH; an offset is out of range (ASK_RANGE) → ASKING_RANGE."""
+    """action: it is fetched unless it is delayed. transition: the log is truncated or emptied (CUT) → SETTLING; the
+    leader must report the end of the last leader epoch (ASK_EPOCH) → ASKING_EPOCH; an offset is out of range
+    (ASK_RANGE) → ASKING_RANGE."""
     ASKING_EPOCH = "asking where its last leader epoch ends"
-    """action: OffsetForLeaderEpoch, before it fetches from a leader that can't say it in a Fetch. transition: ANSWERED → FETCHING, and on
-    to a truncation where something has to go."""
+    """action: OffsetForLeaderEpoch, before fetching from a leader that doesn't report diverging epochs in a Fetch.
+
+    transition: ANSWERED → FETCHING, followed by a truncation if needed.
+    """
     ASKING_RANGE = "asking where the leader's log starts and ends"
-    """action: ListOffsets. transition: ANSWERED → FETCHING, and on to a truncation, a reset or a rest."""
+    """action: ListOffsets. transition: ANSWERED → FETCHING, followed by a truncation, a reset or a delay."""
     SETTLING = "waiting for the disk"
-    """action: none; nothing may be appended. transition: truncated, journalled and durable (SETTLED) → FETCHING; the leader's epoch is
-    unknown here, so that the next one has to be asked for (ASK_EPOCH) → ASKING_EPOCH."""
+    """action: none; nothing may be appended.
+
+    transition: the truncation is journalled and durable (SETTLED) → FETCHING; the leader's epoch is unknown here and
+    the next one must be requested (ASK_EPOCH) → ASKING_EPOCH.
+    """
 
 
 class FollowerEvent(Enum):
-    """What changes a phase."""
+    """An event that changes a phase."""
 
     ASK_EPOCH = "the leader must say where a leader epoch ends"
     ASK_RANGE = "the log's end is out of the leader's range"
@@ -58,7 +64,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, FollowerEvent], Phase]] = {
 
 
 def next_phase(phase: Phase, event: FollowerEvent) -> Phase:
-    """The phase that an event leads to. Raises AssertionError where the event can't happen in the phase."""
+    """Returns the phase after an event. Raises AssertionError if the event is impossible in the phase."""
     following = TRANSITIONS.get((phase, event))
     assert following is not None, f"{event.name} can't happen to a follower in {phase.name}"
     return following

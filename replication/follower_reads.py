@@ -1,11 +1,13 @@
-"""Whether a follower may answer consumers: rule DR7.
+"""Decides whether a follower may answer consumers (rule DR7), and which replica a consumer should read from (KIP-392).
 
 A deleted record must not be read from a follower that doesn't know of the delete yet. So a follower serves only while
-its own visible log start has reached the leader's, as an answer reported it in this leader epoch, to a fetch that it
-sent under its present registration, not too long ago. A fetch session implies that what an answer doesn't name is
-unchanged; so the time of a session's last answered fetch is kept once for all of its partitions (`AnsweredFetches`).
+its own visible log start has reached the leader's. The leader must have reported it recently, in this leader epoch, in
+an answer to a fetch sent under the follower's present registration. In a fetch session a partition that an answer
+doesn't name is unchanged, so the time of the session's last answered fetch is kept once for all its partitions
+(`AnsweredFetches`).
 
-Asked at the moment of each answer. Time is passed in. Source: KIP-392 for reads from followers; the rest is ours.
+Time is passed in. Sources: KIP-392; Kafka's `RackAwareReplicaSelector` and `ReplicaManager.findPreferredReadReplica`.
+Rule DR7 is ours.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, LeaderEpoch, Offset
+from lowtide.replication.follower_state import NEVER_MS
 
 if TYPE_CHECKING:
+    from lowtide.metadata.image import MetadataImage
+    from lowtide.protocol.types import BrokerId
+    from lowtide.replication.leadership import Leadership
     from lowtide.storage.log.offsets import LogOffsets
 
-NEVER_MS: Final = -(1 << 62)
+NO_REPLICA: Final[BrokerId] = -1
 
 
 class AnsweredFetches(msgspec.Struct):
@@ -46,26 +52,26 @@ class FollowerReads(msgspec.Struct):
         sent_ms: int,
         session: AnsweredFetches | None = None,
     ) -> None:
-        """An answer has the leader's log start; its fetch was sent at `sent_ms`, in this leader epoch, under this broker epoch.
+        """Records the leader's log start from the answer to a fetch sent at `sent_ms`, in this leader and broker epoch.
 
-        While the partition stays in `session`, each answer in which it isn't named says the same again. A leader that tells no log start
-        (-1, an old version) makes it unknown.
+        While the partition stays in `session`, each answer that doesn't name it repeats the same value. A leader that
+        reports no log start (-1, an old version) makes it unknown.
         """
         self.leader_epoch, self.broker_epoch = leader_epoch, broker_epoch
         self.leader_log_start_offset = leader_log_start_offset
         self.heard_ms, self.session = sent_ms, session
 
     def leave_session(self) -> None:
-        """What the session receives from now on doesn't concern this partition."""
+        """Ignores what the session receives from now on."""
         if self.session is not None:
             self.heard_ms, self.session = max(self.heard_ms, self.session.sent_ms), None
 
     def may_serve(
         self, offsets: LogOffsets, leader_epoch: LeaderEpoch, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int
     ) -> bool:
-        """Whether consumers may be answered now, in this leader epoch and under this registration.
+        """Returns whether consumers may be answered now, in this leader epoch and under this registration.
 
-        `limit_ms` is how old the last word of the leader may be. `offsets` are the log's.
+        `limit_ms` is the longest acceptable age of the leader's last answer. `offsets` are the log's.
         """
         if self.leader_epoch != leader_epoch or self.broker_epoch != broker_epoch or self.leader_log_start_offset < 0:
             return False
@@ -76,3 +82,29 @@ class FollowerReads(msgspec.Struct):
             offsets.log_start_offset >= self.leader_log_start_offset
             and offsets.log_start_pending == offsets.log_start_offset
         )
+
+
+def preferred_read_replica(leadership: Leadership, image: MetadataImage, rack: str, fetch_offset: Offset) -> BrokerId:
+    """Returns the replica in that rack to read from, -1 for the leader.
+
+    It is an in-sync replica that has the offset and has reported a log start that has reached ours; others would refuse
+    the read (rule DR7). A leader in the same rack is preferred, then the replica with the highest log end.
+    """
+    own = image.brokers.get(leadership.broker_id)
+    if own is not None and own.rack == rack:
+        return NO_REPLICA
+    log_start_offset = leadership.log.log_start_offset
+    best, best_end = NO_REPLICA, -1
+    for broker_id, follower in leadership.followers.items():
+        broker = image.brokers.get(broker_id)
+        if (
+            broker is None
+            or broker.rack != rack
+            or broker_id not in leadership.state.isr
+            or broker.epoch != follower.broker_epoch
+        ):
+            continue
+        has_it = follower.log_end_offset >= fetch_offset and follower.log_start_offset >= log_start_offset
+        if has_it and follower.log_end_offset > best_end:
+            best, best_end = broker_id, follower.log_end_offset
+    return best

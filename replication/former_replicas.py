@@ -1,18 +1,17 @@
-"""The brokers that were replicas of a partition and perhaps don't know yet that they aren't any more.
+"""Former replicas of a partition whose brokers may not know yet that they were removed.
 
-A reassignment takes a replica away in the metadata, which each broker sees at another moment. Until the broker of such
-a replica does, it may answer consumers: as a follower (rule DR7), or as a leader that has been replaced. So a delete
-isn't acknowledged before that broker was seen to act on the change (rule DR3); nothing that it has reported counts, for
-it learns of no delete any more.
+A reassignment removes a replica in the metadata, which each broker sees at a different time. Until the removed broker
+sees it, it may still answer consumers: as a follower (rule DR7), or as a leader that was replaced. So a delete is not
+acknowledged before that broker is known to act on the change (rule DR3). Nothing that it has reported is valid any
+more, because it learns of no further deletes.
 
-It isn't waited for when its registration is over, for then it sees the metadata before it serves again, or its log
-directory has failed; nor for longer than `replica.lag.time.max.ms`, within which a broker that can't reach its leader
-stops to answer.
+A former replica is no longer awaited when its registration has ended (it then reads the metadata before it serves
+again), when its log directory has failed, or after `replica.lag.time.max.ms`, within which a broker that can't reach
+its leader stops answering.
 
-Every replica keeps this, for any of them may lead next: for a leadership that begins the time begins again, also where
-it was over before.
+Every replica keeps this list, because any of them may lead next. A new leadership restarts the time limit.
 
-Pure: time is passed in. Source: ours; in Kafka a removed replica may answer with what it has.
+Pure: time is passed in. This rule is ours; in Kafka a removed replica may answer with what it has.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class FormerReplica(msgspec.Struct, frozen=True, gc=False):
-    """A replica that was removed: under which registration, and whose broker knows it when it acts on metadata of `revision`.
+    """A removed replica: its registration, and the metadata revision from which on its broker knows of the removal.
 
-    `since_ms`: from when on it is waited for, on the monotonic clock.
+    `since_ms`: the start of the time limit, on the monotonic clock.
     """
 
     broker_epoch: BrokerEpoch
@@ -41,7 +40,7 @@ class FormerReplica(msgspec.Struct, frozen=True, gc=False):
 
 
 class FormerReplicas:
-    """Those of one partition, by their brokers."""
+    """The former replicas of one partition, by broker."""
 
     __slots__ = ("_by_broker", "_limit_ms", "_number", "_topic_id")
 
@@ -58,9 +57,9 @@ class FormerReplicas:
     def note_removed(
         self, removed: Iterable[BrokerId], state: PartitionImage, image: MetadataImage, now_ms: int
     ) -> None:
-        """`state` is the first without these.
+        """Adds the removed replicas; `state` is the first one without them.
 
-        One that is added again is waited for as before: it may not know of either.
+        A former replica that is added again is still awaited: its broker may know of neither change.
         """
         for broker_id in removed:
             broker_epoch = image.broker_epoch(broker_id)
@@ -68,18 +67,18 @@ class FormerReplicas:
                 self._by_broker[broker_id] = FormerReplica(broker_epoch, state.modify_revision, now_ms)
 
     def begin_again(self, now_ms: int) -> None:
-        """A leadership begins: another leader may have answered them until now."""
+        """Restarts the time limit when a leadership begins: an earlier leader may have answered them until now."""
         for broker_id, former in self._by_broker.items():
             self._by_broker[broker_id] = msgspec.structs.replace(former, since_ms=now_ms)
 
     def note_confirmed(self, broker_id: BrokerId, revision: Revision) -> None:
-        """A broker acts on metadata of this revision."""
+        """Removes a former replica whose broker acts on metadata of this revision."""
         former = self._by_broker.get(broker_id)
         if former is not None and former.revision <= revision:
             del self._by_broker[broker_id]
 
     def awaited(self, image: MetadataImage, now_ms: int) -> dict[BrokerId, FormerReplica]:
-        """Those that deletes of this partition wait for."""
+        """Returns the former replicas that deletes of this partition wait for."""
         return {
             broker_id: former
             for broker_id, former in self._by_broker.items()
@@ -90,7 +89,7 @@ class FormerReplicas:
 
 
 class HostedReplica(Protocol):
-    """What of a partition is asked for here; see `Partition`."""
+    """The attributes of `Partition` that are needed here."""
 
     topic_id: TopicId
     topic_partition: TopicPartition
@@ -101,17 +100,14 @@ class HostedReplica(Protocol):
 
 
 def awaited_former(partition: HostedReplica, image: MetadataImage, now_ms: int) -> dict[BrokerId, FormerReplica]:
-    """The former replicas that deletes of a partition wait for, by their brokers."""
+    """Returns the former replicas that deletes of a partition wait for, by broker."""
     return {} if partition.former_replicas is None else partition.former_replicas.awaited(image, now_ms)
 
 
 def note_removals(
     partition: HostedReplica, state: PartitionImage, image: MetadataImage, now_ms: int, *, is_new: bool
 ) -> None:
-    """A partition is about to become what `state` says: keep who isn't a replica any more.
-
-    `is_new`: the leadership is.
-    """
+    """Adds the replicas that the new `state` removes. `is_new`: the leadership is new."""
     if partition.former_replicas is not None and is_new:
         partition.former_replicas.begin_again(now_ms)
     if partition.replicas == state.replicas:

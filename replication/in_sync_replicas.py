@@ -1,12 +1,12 @@
-"""Who is in sync: which followers the leader drops from the ISR, which it adds, and how high the high watermark may be.
+"""Decides which followers leave and join the ISR, and how far the high watermark may rise.
 
-A change of the ISR is proposed to the metadata store and counts from that moment on beside what is committed, until the
-image shows what became of it: the union is the *maximal* ISR (KIP-497). A member stands in the ISR with the
-registration under which it joined (KIP-903).
+A change of the ISR is proposed to the metadata store. From that moment until the image shows the outcome, it counts
+beside the committed ISR: the union is the *maximal* ISR (KIP-497). A member is listed with the registration under which
+it joined (KIP-903).
 
-Guards: the leader itself is never dropped, so the ISR is never empty; who joins is caught up, has all that is
-committed, the leader epoch's first offset, and every delete below the floor (rule DR2); nothing is committed while
-replicas outside the ISR are eligible as leaders.
+Guards: the leader itself is never dropped, so the ISR is never empty. A joining follower is caught up and has
+everything committed, the leader epoch's first offset, and every delete below the floor (rule DR2). Nothing is committed
+while replicas outside the ISR are eligible as leaders.
 
 Sources: KIP-497, KIP-841, KIP-903, KIP-966; Kafka's `Partition`.
 """
@@ -16,16 +16,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lowtide.replication.eligible_leaders import eligible_leaders
-from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, IsrProposal, Leadership
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
+from lowtide.replication.leadership import IsrProposal, Leadership
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
-    from lowtide.replication.leadership import FollowerState
+    from lowtide.replication.follower_state import FollowerState
 
 
 def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> IsrProposal | None:
-    """What the ISR should become; None if it is as it should be, or one change is under way."""
+    """Returns the next change of the ISR; None if none is needed or one is already pending."""
     if leadership.proposal is not None or leadership.refused_at >= image.revision:
         return None
     state = leadership.state
@@ -52,7 +53,7 @@ def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> 
 def stays_in_sync(
     leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, image: MetadataImage, now_ms: int
 ) -> bool:
-    """Whether a member of the ISR is one still: its registration, broker and directory are in order, and it keeps up."""
+    """Returns whether an ISR member stays: its registration, broker and directory are valid, and it keeps up."""
     follower = leadership.followers.get(member)
     if follower is None or image.broker_epoch(member) != epoch:
         return False
@@ -64,12 +65,12 @@ def stays_in_sync(
 def may_join(
     leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int
 ) -> bool:
-    """Whether a follower outside the ISR is in sync, and would stay so.
+    """Returns whether a follower outside the ISR is in sync and would stay so.
 
-    To have what is committed isn't enough. While fewer than `min.insync.replicas` are in sync, the high watermark
-    stands still, perhaps where a follower is that can't append: that one would be added for it, dropped for being slow,
-    and added again, each time in the metadata store. (Kafka adds it too; there a timer drops it, twice in each lag
-    time.)
+    Having everything committed is not enough. While fewer than `min.insync.replicas` replicas are in sync, the high
+    watermark stands still, perhaps at the position of a follower that can't append. That follower would be added,
+    dropped as too slow, and added again, each time with a write to the metadata store. (Kafka adds it too; there a
+    timer drops it.)
     """
     log, limit_ms = leadership.log, leadership.lag_time_max_ms
     if follower.log_end_offset < log.high_watermark or follower.log_end_offset < leadership.epoch_start_offset:
@@ -84,16 +85,17 @@ def may_join(
 
 
 def is_eligible(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
-    """Whether the broker may be in sync, under the registration of its last fetch."""
+    """Returns whether the broker may be in sync under the registration of its last fetch."""
     if follower.broker_epoch == UNKNOWN_BROKER_EPOCH or image.broker_epoch(broker_id) != follower.broker_epoch:
         return False
     return image.may_be_in_sync(broker_id, leadership.topic_id, leadership.number)
 
 
 def high_watermark(leadership: Leadership, image: MetadataImage, now_ms: int) -> Offset:
-    """How far the high watermark may go: what every member of the maximal ISR has, and every follower that is about to join.
+    """Returns the highest allowed high watermark: the lowest log end of the maximal ISR and of followers about to join.
 
-    It stands still while the ISR is smaller than `min.insync.replicas`, as in Kafka, and while others are eligible as leaders.
+    It stands still while the ISR is smaller than `min.insync.replicas`, as in Kafka, and while other replicas are
+    eligible as leaders.
     """
     if len(leadership.state.isr) < leadership.min_insync_replicas or leadership.state.elr:
         return leadership.log.high_watermark

@@ -1,15 +1,14 @@
-"""Which partitions another broker of the same machine should lead, where one is full and another one has room.
+"""Decides which partitions move from a busy broker to another one on the same machine.
 
-Pure: loads and the time go in, moves come out. A load is a share of a core: 0.7 is a loop that runs for 70 % of the
+Pure: loads and the time go in, moves come out. A load is a share of a core: 0.7 means that the loop runs 70 % of the
 time.
 
-Guards: under a constant load the moves end, and no state comes twice. For after each move the receiver is less busy
-than the giver was before, by `MARGIN` at least: the sum of the squares of all loads falls with every move. The busiest
-of those that are known gives, so the largest load never grows. What is estimated wrongly is bounded by the times: a
-broker gives or receives only on `SAMPLES` reports since it last did either, and a partition that was moved stays for
-`REST_MS`.
+Guards: under a constant load the moves end, and no state repeats. After each move the receiver is less busy than the
+giver was, by at least `MARGIN`, so the sum of squares of the loads falls. The busiest known broker gives, so the
+largest load never grows. Time limits bound the effect of wrong estimates: a broker gives or receives only after
+`SAMPLES` reports since its last move, and a moved partition stays for `REST_MS`.
 
-Does not decide whether a move is safe: the leader does, on its image (`leader_moves`), and the store.
+The leader decides on its image whether a move is safe (`leader_moves`), and so does the store.
 """
 
 from __future__ import annotations
@@ -25,37 +24,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 REPORT_INTERVAL_MS: Final = 10_000
-"""How often a broker reports its load."""
 
 SAMPLES: Final = 3
-"""A broker is full when so many reports in a row say so, and has the room that all of them show."""
+"""A broker is full when this many reports in a row say so, and has the room that all of them show."""
 
 MARGIN: Final = 0.1
-"""By how much the receiver has to be less busy after a move than the giver was before it: far more than loads are off."""
+"""The least difference between the receiver's load after a move and the giver's before: far more than the error of
+loads."""
 
 MOVED_LOAD_MIN: Final = 0.005
-"""A partition with less isn't worth that its clients look for its leader again."""
+"""A partition with a smaller load isn't worth the clients' search for the new leader."""
 
 REST_MS: Final = 600_000
-"""A partition that was moved stays for so long."""
+"""A moved partition stays at least this long."""
 
 RESTING_MAX: Final = 10_000
-"""More than can be moved within `REST_MS`: the largest configured number a minute is a tenth of it."""
+"""More than can move within `REST_MS`: the largest configured rate per minute is a tenth of it."""
 
 _MINUTE_MS: Final = 60_000
 
 
 class BalanceRules(msgspec.Struct, frozen=True):
-    """What is configured: from which load on a broker is full, and how many partitions may move in a minute."""
+    """The configured load from which on a broker is full, and the most moves per minute."""
 
     full: float = 0.7
     moves_per_minute: int = 6
 
 
 class PartitionLoad(msgspec.Struct, frozen=True):
-    """What a partition costs its leader.
+    """The load of a partition on its leader.
 
-    `preferred` is its first replica, `receivers` could lead it: in sync, and on the same machine.
+    `preferred` is its first replica; `receivers` could lead it: in sync, and on the same machine.
     """
 
     topic: str
@@ -66,7 +65,7 @@ class PartitionLoad(msgspec.Struct, frozen=True):
 
 
 class BrokerLoad(msgspec.Struct, frozen=True):
-    """What a broker reports: how busy its loop was since its last report, and the largest of what it could give, where that matters."""
+    """A broker's report: its load since the last report, and the largest partitions that it could give away."""
 
     broker: BrokerId
     load: float
@@ -74,7 +73,7 @@ class BrokerLoad(msgspec.Struct, frozen=True):
 
 
 class LeaderMove(msgspec.Struct, frozen=True):
-    """A partition should get another leader. The loads are those that it was decided on."""
+    """A partition that should get another leader, with the loads that decided it."""
 
     topic: str
     partition: int
@@ -100,7 +99,7 @@ class _Samples:
         return len(self.loads) == SAMPLES
 
     def add(self, load: BrokerLoad) -> None:
-        """The first report after a move is of a time before it, in part."""
+        """Adds a report. The first one after a move is skipped, because it partly precedes the move."""
         if self.skips:
             self.skips = False
             return
@@ -114,25 +113,24 @@ class _Samples:
 
 
 class LeaderBalance:
-    """The loads of a machine's brokers, and what was moved lately. Used from one event loop."""
+    """The loads of a machine's brokers, and recent moves. Used from one event loop."""
 
     def __init__(self, rules: BalanceRules) -> None:
         self._rules = rules
         self._samples: dict[BrokerId, _Samples] = {}
         self._moved_ms: deque[int] = deque()
         self._resting: dict[tuple[str, int], int] = {}
-        """When it may move again, in the order in which they were moved."""
+        """When each may move again, in the order of the moves."""
 
     def on_load(self, load: BrokerLoad) -> None:
-        """A broker has reported."""
         self._samples.setdefault(load.broker, _Samples()).add(load)
 
     def on_away(self, broker: BrokerId) -> None:
-        """A broker has ended: what it reports in its next life is all that counts."""
+        """Drops the reports of a broker that has ended."""
         self._samples.pop(broker, None)
 
     def moves(self, now_ms: int) -> list[LeaderMove]:
-        """What should move now. Each counts as made: where it is refused, that is found out from the next reports."""
+        """Returns the moves to make now. Each counts as made; if it is refused, the next reports show that."""
         self._forget(now_ms)
         known = {broker: samples for broker, samples in self._samples.items() if samples.is_known}
         giver = max(known, key=lambda broker: (min(known[broker].loads), -broker), default=None)
@@ -161,10 +159,10 @@ class LeaderBalance:
 def plan_moves(
     giver: BrokerId, loads: Mapping[BrokerId, float], movable: Iterable[PartitionLoad], full: float, moves_max: int
 ) -> list[LeaderMove]:
-    """What `giver` gives to the others, until by these loads it is not full any more; at most `moves_max` partitions.
+    """Returns moves from `giver` until it is no longer full; at most `moves_max`.
 
-    `loads` has all that may take part, the giver among them. A partition goes first that its preferred replica gets, for it only returns;
-    then the one that leaves the larger of the two loads smallest.
+    `loads` has all brokers that take part, including the giver. Moves to a partition's preferred replica come first,
+    then those that minimize the larger of the two loads.
     """
     loads = dict(loads)
     left = [each for each in movable if each.load >= MOVED_LOAD_MIN]

@@ -1,13 +1,12 @@
-"""How a leader makes another member of the ISR the leader: one transaction, with all that it relies on compared.
+"""Plans a change of leader by the current leader: one transaction, with everything it relies on compared.
 
-The leader writes it, as it writes the ISR, so the controller has no part in it; its own registration is the session's
-fence. Compared are the partition's record, the registrations of the other members, and that the receiver doesn't want
-to stop (KIP-841). So the new leader has all that was committed, as after the election of a preferred replica, and
-whatever else changes the partition at the same time wins or loses as a whole.
+The leader writes it, as it writes the ISR, without the controller. The session's fence compares its own registration.
+The transaction compares the partition's record, the registrations of the other members, and that the receiver isn't
+about to stop (KIP-841). So the new leader has everything committed, as after the election of a preferred replica, and a
+concurrent change of the partition wins or loses as a whole.
 
-Where the receiver comes behind the leader in the order of the replicas, the two change places: what was preferred stays
-preferred, but for the leader, whose place the receiver has now. So the controller finds nothing to bring back
-(`auto.leader.rebalance.enable`).
+If the receiver comes after the leader in the replica list, the two swap places. The preferred leader then is the
+receiver, and the controller finds nothing to rebalance (`auto.leader.rebalance.enable`).
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 def can_receive(
     image: MetadataImage, topic: TopicImage, number: int, receiver: BrokerId, steady: Mapping[BrokerId, BrokerEpoch]
 ) -> bool:
-    """Whether a member of the ISR may lead instead of the leader. `steady` is `steady_epochs` of the image.
+    """Returns whether an ISR member may replace the leader. `steady` is `steady_epochs` of the image.
 
-    Not while anything is to be done for the partition: a reassignment, a member that comes, goes or wants to stop.
+    Not while the partition has pending work: a reassignment, or a member that comes, goes or is about to stop.
     """
     partition = topic.partitions[number]
     if receiver == partition.leader or receiver not in partition.isr or not is_well(partition, steady):
@@ -44,7 +43,7 @@ def can_receive(
 def plan_leader_move(
     image: MetadataImage, leader: BrokerId, topic: TopicImage, number: int, receiver: BrokerId
 ) -> Step | None:
-    """The transaction that has `receiver` lead a partition of `leader`, which writes it; None where that may not be."""
+    """Returns the transaction that makes `receiver` the leader, written by `leader`; None if it isn't allowed."""
     partition = topic.partitions[number]
     if partition.leader != leader or not can_receive(image, topic, number, receiver, steady_epochs(image)):
         return None
@@ -63,7 +62,7 @@ def plan_leader_move(
 
 
 def _replicas(partition: PartitionImage, receiver: BrokerId) -> tuple[BrokerId, ...]:
-    """The order of the replicas in which the receiver isn't behind the leader."""
+    """Returns the replicas in an order in which the receiver isn't behind the leader."""
     replicas = list(partition.replicas)
     ours, theirs = replicas.index(partition.leader), replicas.index(receiver)
     if theirs > ours:

@@ -1,13 +1,11 @@
-"""What the controller decides about giving a topic more partitions.
+"""Plans more partitions for a topic.
 
-Pure: an image and a wish go in, a plan of changes or a refusal comes out.
+Pure: an image and a request go in, a plan or a refusal comes out.
 
-Guards: new partitions become visible all together, when the topic's record counts them; each step of a plan compares
-that record, so that of two growths of one topic, or of a growth and a deletion, one is carried out and the other
-conflicts.
+Guards: new partitions become visible together, when the topic's record counts them. Each step compares that record, so
+of two concurrent growths, or a growth and a deletion, one succeeds and the other conflicts.
 
-Does not do: authorisation, moving partitions that there are already.
-Sources: Kafka's `ReplicationControlManager.createPartitions`, `ControllerApis.createPartitions`.
+The caller authorizes. Sources: Kafka's `ReplicationControlManager.createPartitions`, `ControllerApis.createPartitions`.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ if TYPE_CHECKING:
 
 
 class NewPartitions(msgspec.Struct, frozen=True):
-    """A topic to grow until it has `count` partitions.
+    """A topic to grow to `count` partitions.
 
-    `assignments`: the replicas of each new one, in order; None leaves that to the broker.
+    `assignments`: the replicas of each new one, in order; None leaves the choice to the broker.
     """
 
     name: str
@@ -54,7 +52,7 @@ class NewPartitions(msgspec.Struct, frozen=True):
 
 
 class TopicGrowth(msgspec.Struct, frozen=True):
-    """How a topic gets its new partitions, and how many."""
+    """The plan that adds partitions to a topic, and their number."""
 
     plan: ChangePlan
     added: int
@@ -63,12 +61,11 @@ class TopicGrowth(msgspec.Struct, frozen=True):
 def plan_new_partitions(
     image: MetadataImage, wanted: NewPartitions, *, random: Random, room: int = MAX_REQUEST_PARTITIONS
 ) -> TopicGrowth | Refusal:
-    """How to grow a topic, checked in Kafka's order: existence, count, number of assignments, size of the request, replicas.
+    """Plans new partitions. Checks in Kafka's order: existence, count, number of assignments, request size, replicas.
 
-    `room` is how many partitions the request may still add. Each new partition has as many replicas as the topic's first.
-
-    Refusals: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR; POLICY_VIOLATION for
-    more than there is room for, where Kafka says UNKNOWN_SERVER_ERROR.
+    `room` is how many partitions the request may still add. Each new partition has as many replicas as the topic's
+    first. Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
+    INVALID_REPLICATION_FACTOR; POLICY_VIOLATION for more than `room`, where Kafka says UNKNOWN_SERVER_ERROR.
     """
     topic = image.topics.get(wanted.name)
     if topic is None:
@@ -117,10 +114,10 @@ def _check_assignments(
 
 
 def _growth_plan(image: MetadataImage, topic: TopicImage, placed: Sequence[tuple[BrokerId, ...]]) -> ChangePlan:
-    """Partitions in chunks, the new count with the last: what a plan that is cut short leaves behind is not counted.
+    """Plans partitions in chunks, and the new count with the last chunk, so an unfinished plan leaves nothing visible.
 
-    Every step compares the topic's record. Without that, a plan that lost the race to another growth would overwrite
-    partitions that are led already.
+    Every step compares the topic's record. Otherwise a plan that lost the race to another growth would overwrite
+    partitions that already have leaders.
     """
     have = len(topic.partitions)
     numbers = keys.partitions(topic.topic_id, range(have, have + len(placed)))

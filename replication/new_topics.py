@@ -1,10 +1,8 @@
-"""What the controller decides about making a topic.
+"""Plans the creation of a topic.
 
-Pure: an image and a wish go in, a plan of changes or a refusal comes out.
-
-Guards: a topic becomes visible with all its partitions or not at all.
-Does not do: checking the values of configurations, authorisation (both are the caller's).
-Sources: Kafka's `ReplicationControlManager.createTopics`, `ControllerApis.createTopics`.
+Pure: an image and a request go in, a plan or a refusal comes out. Guards: a topic becomes visible with all its
+partitions or not at all. The caller authorizes and checks configuration values. Sources: Kafka's
+`ReplicationControlManager.createTopics`, `ControllerApis.createTopics`.
 """
 
 from __future__ import annotations
@@ -39,16 +37,16 @@ if TYPE_CHECKING:
     from lowtide.runtime.random import Random
 
 MAX_REQUEST_PARTITIONS: Final = 10_000
-"""Partitions that one CreateTopics, or one CreatePartitions, may ask for. Source: Kafka's `MAX_PARTITIONS_PER_BATCH`."""
+"""The most partitions in one CreateTopics or CreatePartitions. Source: Kafka's `MAX_PARTITIONS_PER_BATCH`."""
 
 BROKER_DEFAULT: Final = -1
-"""Stands in a request for the broker's own number of partitions, or replicas."""
+"""In a request: the broker's default number of partitions, or replicas."""
 
 
 class NewTopic(msgspec.Struct, frozen=True):
     """A topic to create.
 
-    `assignments`: (partition, its replicas), as the client lists them, or empty to leave that to the broker.
+    `assignments`: (partition, replicas) as listed by the client; empty leaves them to the broker.
     """
 
     name: str
@@ -59,7 +57,7 @@ class NewTopic(msgspec.Struct, frozen=True):
 
 
 class TopicCreation(msgspec.Struct, frozen=True):
-    """How a topic is created, and what the client gets of it."""
+    """The plan that creates a topic, and what the client is told."""
 
     plan: ChangePlan
     topic_id: TopicId
@@ -68,7 +66,7 @@ class TopicCreation(msgspec.Struct, frozen=True):
 
 
 def new_topic_id(random: Random) -> TopicId:
-    """A random id (UUID version 4) whose text doesn't begin with a dash, for tools take that for an option.
+    """Returns a random id (UUID version 4) whose text doesn't begin with a dash, which tools take for an option.
 
     Source: Kafka's `Uuid`.
     """
@@ -81,7 +79,7 @@ def new_topic_id(random: Random) -> TopicId:
 
 
 def check_new_topics(topics: Sequence[NewTopic], *, default_partition_count: int) -> Refusal | None:
-    """Whether a request asks for too many partitions in all; then none of its topics is created."""
+    """Returns a refusal if a request asks for too many partitions in total; then none of its topics is created."""
     total = 0
     for topic in topics:
         count = default_partition_count if topic.partition_count == BROKER_DEFAULT else max(0, topic.partition_count)
@@ -102,11 +100,11 @@ def plan_create_topic(
     random: Random,
     config_refusal: Refusal | None = None,
 ) -> TopicCreation | Refusal:
-    """How to make `topic`, checked in Kafka's order: name, collision, existence, configuration, partitions and replicas.
+    """Plans a topic. Checks in Kafka's order: name, collision, existence, configuration, partitions and replicas.
 
-    `config_refusal` is what the caller found wrong with the values of `topic.configs`.
-    Refusals: TOPIC_AUTHORIZATION_FAILED for Kafka's own metadata topic, INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, the caller's,
-    INVALID_REQUEST, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS.
+    `config_refusal` is what the caller found wrong with `topic.configs`. Errors: TOPIC_AUTHORIZATION_FAILED for Kafka's
+    own metadata topic, INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, the caller's, INVALID_REQUEST,
+    INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS.
     """
     refusal = _check_new_name(image, topic.name) or config_refusal
     if refusal is not None:
@@ -137,7 +135,7 @@ def _check_new_name(image: MetadataImage, name: str) -> Refusal | None:
 
 
 def _check_assignments(image: MetadataImage, topic: NewTopic) -> list[tuple[BrokerId, ...]] | Refusal:
-    """The replicas that the client chose, by partition."""
+    """Returns the replicas that the client chose, by partition."""
     if topic.replication_factor != BROKER_DEFAULT:
         return Refusal(ErrorCode.INVALID_REQUEST, "With an assignment of replicas the replication factor must be -1")
     if topic.partition_count != BROKER_DEFAULT:
@@ -196,10 +194,10 @@ def plan_adoption(
     broker_id: BrokerId,
     configs: Mapping[str, str],
 ) -> ChangePlan:
-    """How to take over a topic whose logs were found on this broker's disk: one replica each, in the leader epochs given.
+    """Plans a topic for logs found on this broker's disk: one replica each, in the given leader epochs.
 
-    For a directory that Apache Kafka has written, opened by a broker whose metadata are new. `leader_epochs` are above all that the logs
-    have seen. `configs` have been checked.
+    For a directory written by Apache Kafka and opened by a broker with new metadata. `leader_epochs` are above all
+    epochs in the logs. The caller has checked `configs`.
     """
     epoch = image.brokers[broker_id].epoch
     epochs = {broker_id: epoch}
@@ -220,16 +218,16 @@ def plan_adoption(
 
 
 def plan_producer_ids_from(producer_id: ProducerId) -> ChangePlan:
-    """Hand out no producer id below `producer_id`: those below are known to logs that were found.
+    """Plans that no producer id below `producer_id` is allocated: the found logs know those.
 
-    For metadata without any yet.
+    For metadata without any allocation yet.
     """
     unused = Compare(keys.NEXT_PRODUCER_ID, "create", "==", ABSENT)
     return ChangePlan((Step((Put(keys.NEXT_PRODUCER_ID, b"%d" % producer_id),), (unused,)),))
 
 
 def _in_steps(partitions: Sequence[Put], head: Sequence[Put], compares: Sequence[Compare]) -> ChangePlan:
-    """Partitions first, in chunks; the topic's record last, with the last chunk: until then none of it is visible."""
+    """Plans partitions in chunks, and the topic's record with the last chunk: until then nothing is visible."""
     chunks = [
         tuple(partitions[start : start + STEP_PARTITIONS]) for start in range(0, len(partitions), STEP_PARTITIONS)
     ]

@@ -1,8 +1,7 @@
-"""One partition on this broker: who leads it, in which epoch, and what may be done with its log.
+"""One partition on this broker: its leader and leader epoch, and what may be done with its log.
 
-Decisions only: everything here is a plain function over the state, and time is passed in. Who is asked, woken or
-answered is the replica manager's part. Guards: nothing is appended, read or deleted under a leadership that the caller
-doesn't share.
+Decisions only: plain functions over the state; time is passed in. The replica manager asks, wakes and answers. Guards:
+nothing is appended, read or deleted under a leadership that the caller doesn't share.
 
 Sources: KIP-107 (deletes), KIP-320 (leader epochs in requests), KIP-101 (end offset of an epoch), Kafka's `Partition`.
 """
@@ -43,14 +42,13 @@ from lowtide.storage.log.validation.validation_rules import (
 )
 
 DEFAULT_LAG_TIME_MAX_MS = 30_000
-"""Kafka's default of `replica.lag.time.max.ms`."""
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage, PartitionImage
 
 
 class PartitionChange(Enum):
-    """What of a partition has changed, for those who watch it."""
+    """What has changed, for watchers."""
 
     LOG_END = "log end"
     HIGH_WATERMARK = "high watermark"
@@ -59,15 +57,14 @@ class PartitionChange(Enum):
 
 
 class PartitionWatcher(Protocol):
-    """A watcher of every change of a partition."""
+    """Observes every change of a partition."""
 
     def on_partition_changed(self, change: PartitionChange) -> None:
-        """Take note; nothing is answered from within this call."""
-        ...
+        """Notes a change. Must not answer a request from within this call."""
 
 
-class EpochEndOffset(msgspec.Struct, frozen=True, gc=False):
-    """Where a leader epoch ends: the largest epoch at or below the one asked for, and its end offset (exclusive)."""
+class EpochEnd(msgspec.Struct, frozen=True, gc=False):
+    """The end of a leader epoch: the largest epoch at or below the requested one, and its end offset (exclusive)."""
 
     leader_epoch: LeaderEpoch
     end_offset: Offset
@@ -109,11 +106,7 @@ class Partition:
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
         traffic: Traffic | None = None,
     ) -> None:
-        """A hosted partition without a leader; `become` tells it who leads.
-
-        `lag_time_max_ms` is `replica.lag.time.max.ms`.
-        `traffic` is what it counts in.
-        """
+        """Creates a partition without a leader; `become` sets it. `lag_time_max_ms` is `replica.lag.time.max.ms`."""
         self.topic_partition = topic_partition
         self.traffic = Traffic() if traffic is None else traffic
         self.topic_id = topic_id
@@ -125,20 +118,20 @@ class Partition:
         """Whether this broker leads the partition in the current leader epoch."""
         self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
         self.led_since: LeaderEpoch = NO_LEADER_EPOCH
-        """The leader epoch in which the leader began to lead: the next one, as after a removal, ends nothing that it promised."""
+        """The leader epoch in which the leader began to lead. A later epoch of the same leader keeps its promises."""
         self.replicas: tuple[BrokerId, ...] = ()
         self.in_sync_replicas: tuple[BrokerId, ...] = ()
         self.lag_time_max_ms = lag_time_max_ms
         self.leadership: Leadership | None = None
-        """While this broker leads and there are other replicas: what it knows of them. The only replica needs none."""
+        """What the leader knows of the other replicas; None while this broker doesn't lead or is the only replica."""
         self.follower_reads = FollowerReads()
-        """Whether this broker may answer consumers while it follows (rule DR7)."""
-        self.former_replicas: FormerReplicas | None = None  # None while none was removed.
+        """Decides whether this broker may answer consumers while it follows (rule DR7)."""
+        self.former_replicas: FormerReplicas | None = None  # None while no replica was removed.
         self.watchers: dict[PartitionWatcher, None] = {}
         self.configure(log.config)
 
     def configure(self, config: LogConfig) -> None:
-        """Take over a topic configuration: the log's, and the rules for what producers send."""
+        """Applies a topic configuration to the log and to the rules for produced batches."""
         self.log.configure(config)
         self.rules = ValidationRules(
             max_message_bytes=config.max_message_bytes,
@@ -162,16 +155,15 @@ class Partition:
         )
 
     def move_to(self, log: Log) -> None:
-        """The log is in another directory from now on; it has the same records."""
+        """Continues with a log in another directory, which has the same records."""
         self.log = log
         if self.leadership is not None:
             self.leadership.log = log
 
     def become(self, state: PartitionImage, image: MetadataImage, now_ms: int) -> bool:
-        """Take over what the metadata say.
+        """Applies the metadata. Returns whether the leader or the leader epoch changed.
 
-        Returns whether the leadership changed: another leader or another leader epoch.
-        The only replica of a partition has committed all that its log holds.
+        A single replica has committed everything in its log.
         """
         self.count_records()
         leader_epoch = state.leader_epoch
@@ -181,11 +173,11 @@ class Partition:
         changed = leader_epoch != self.leader_epoch or state.leader != self.leader_id
         if (
             state.leader != self.leader_id or leader_epoch > self.leader_epoch + 1
-        ):  # Another may have led in an epoch between.
+        ):  # Another broker may have led in between.
             self.led_since = leader_epoch
         if changed and (state.leader != self.local_broker_id or leader_epoch > self.leader_epoch + 1):
-            # Another may have got what was refused here. Were that deleted since, its producer could never continue
-            # here.
+            # Another leader may have accepted what was refused here. If that was deleted since, the producer could
+            # never continue here.
             self.log.producer_state.verifications.clear()
         self.leader_id, self.leader_epoch = state.leader, leader_epoch
         self.is_leader = self.leader_id == self.local_broker_id
@@ -211,59 +203,56 @@ class Partition:
         return changed
 
     def count_records(self) -> None:
-        """Count in the traffic what was appended as leader since the last call: the offsets say it, so no request has to."""
+        """Adds the records appended as leader since the last call to the traffic counts, by their offsets."""
         end = self.log.log_end_offset
         if self.is_leader:
             self.traffic.messages_in += end - self.counted_end
         self.counted_end = end
 
     def tell(self, change: PartitionChange) -> None:
-        """Something has changed that watchers must see."""
+        """Notifies the watchers of a change."""
         for watcher in list(self.watchers):
             watcher.on_partition_changed(change)
 
     def advance_high_watermark(self, image: MetadataImage, now_ms: int) -> bool:
-        """Raise the high watermark as far as the followers allow. Returns whether it rose."""
+        """Raises the high watermark as far as the followers allow. Returns whether it rose."""
         return self.leadership is not None and self.log.advance_high_watermark(
             in_sync_replicas.high_watermark(self.leadership, image, now_ms)
         )
 
     def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
-        """How far deletes have reached all replicas that must have them; -1 while that isn't known (rule DR3)."""
+        """Returns how far deletes have reached all replicas that must have them; -1 while unknown (rule DR3)."""
         if self.former_replicas is not None and awaited_former(self, image, now_ms):
             return UNKNOWN_OFFSET
         return self.log.log_start_offset if self.leadership is None else self.leadership.low_watermark(image, now_ms)
 
     @property
     def knows_what_is_committed(self) -> bool:
-        """Whether the high watermark has reached the first offset of this leader epoch: before, more may be committed than it says."""
+        """Whether the high watermark has reached this leader epoch's first offset. Before, more may be committed."""
         leadership = self.leadership
         return leadership is None or self.log.high_watermark >= leadership.epoch_start_offset
 
     @property
     def has_enough_in_sync(self) -> bool:
-        """Whether a write that asks for all in-sync replicas may begin: there are as many as `min.insync.replicas` says."""
+        """Whether a write with acks=all may begin: the ISR has `min.insync.replicas` members."""
         return self.leadership is None or len(self.in_sync_replicas) >= self.leadership.min_insync_replicas
 
     @property
     def may_have_enough_in_sync(self) -> bool:
-        """The same of the maximal ISR, which what is committed was committed by."""
+        """The same for the maximal ISR, with which the high watermark advances."""
         return self.leadership is None or len(self.leadership.maximal_isr) >= self.leadership.min_insync_replicas
 
     def may_serve_as_follower(self, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int) -> bool:
-        """Whether this follower may answer a consumer now (rule DR7).
-
-        `broker_epoch` is its broker's present registration.
-        """
+        """Returns whether this follower may answer consumers (rule DR7) under its broker's present registration."""
         return not self.is_leader and self.follower_reads.may_serve(
             self.log, self.leader_epoch, broker_epoch, now_ms, limit_ms
         )
 
     def check_leadership(self, current_leader_epoch: LeaderEpoch) -> ErrorCode:
-        """Whether a client that knows `current_leader_epoch` (-1: none) may be served here as by the leader.
+        """Returns whether a client that knows `current_leader_epoch` (-1: none) may use this broker as the leader.
 
-        Errors: FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one, NOT_LEADER_OR_FOLLOWER
-        elsewhere.
+        Errors: FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one, NOT_LEADER_OR_FOLLOWER if
+        this broker doesn't lead.
         """
         if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
             return (
@@ -274,11 +263,10 @@ class Partition:
         return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def check_delete(self, offset: Offset) -> Offset | ErrorCode:
-        """What a DeleteRecords to `offset` (exclusive, -1 for the high watermark) would set the log start offset to.
+        """Returns the log start offset that a DeleteRecords to `offset` (exclusive, -1: the high watermark) would set.
 
-        The offset comes back as `int`, a refusal as `ErrorCode`: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic
-        that is only compacted, OFFSET_OUT_OF_RANGE below -1 and above the high watermark, in this order. Source:
-        KIP-107, KIP-1161.
+        Errors, in this order: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic that is only compacted,
+        OFFSET_OUT_OF_RANGE below -1 and above the high watermark. Source: KIP-107, KIP-1161.
         """
         if not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -290,26 +278,25 @@ class Partition:
             return high_watermark
         return offset if 0 <= offset <= high_watermark else ErrorCode.OFFSET_OUT_OF_RANGE
 
-    def end_offset_for_epoch(self, leader_epoch: LeaderEpoch) -> EpochEndOffset:
-        """The end (exclusive) of the largest epoch at or below `leader_epoch`; undefined when there is none (KIP-101, KIP-279).
+    def end_offset_for_epoch(self, leader_epoch: LeaderEpoch) -> EpochEnd:
+        """Returns the end (exclusive) of the largest epoch at or below `leader_epoch`, if any (KIP-101, KIP-279).
 
-        The current epoch ends at the log's end, also when nothing was appended in it. So does, until something is, the last one that was
-        appended in: an epoch between the two wrote nothing here, and a follower that has records of it has to drop them.
+        The current epoch ends at the log end, even if nothing was appended in it. Until something is, so does the last
+        epoch with records: an epoch in between wrote nothing here, and a follower that has records of it must drop
+        them.
         """
         log_end_offset, epochs = self.log.log_end_offset, self.log.leader_epochs
         if leader_epoch == self.leader_epoch:
-            return EpochEndOffset(leader_epoch, log_end_offset)
+            return EpochEnd(leader_epoch, log_end_offset)
         if 0 <= leader_epoch < self.leader_epoch and leader_epoch > epochs.latest:
-            return EpochEndOffset(epochs.latest if epochs.latest >= 0 else leader_epoch, log_end_offset)
+            return EpochEnd(epochs.latest if epochs.latest >= 0 else leader_epoch, log_end_offset)
         found_epoch, end_offset = epochs.end_offset_for(leader_epoch, log_end_offset)
-        return EpochEndOffset(found_epoch, end_offset)
+        return EpochEnd(found_epoch, end_offset)
 
-    def diverging_epoch(
-        self, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch
-    ) -> EpochEndOffset | ErrorCode | None:
-        """How a reader whose last record has `last_fetched_epoch` differs from this log; None when it doesn't (KIP-595).
+    def diverging_epoch(self, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> EpochEnd | ErrorCode | None:
+        """Returns how a reader whose last record has `last_fetched_epoch` differs from this log, or None (KIP-595).
 
-        Errors: OFFSET_OUT_OF_RANGE for an epoch that this log never had. The range of the offset is checked before this.
+        Errors: OFFSET_OUT_OF_RANGE for an epoch that this log never had. The caller checks the offset's range before.
         """
         end = self.end_offset_for_epoch(last_fetched_epoch)
         if end.leader_epoch < 0 or end.end_offset < 0:

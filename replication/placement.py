@@ -1,12 +1,12 @@
-"""Where the replicas of new partitions go: as a client says, or spread over racks and brokers.
+"""Places the replicas of new partitions: as the client says, or spread over racks and brokers.
 
-Leaders go in turn to the racks, and within a rack in turn to its brokers; the followers of a partition go to the racks
-after its leader's. After as many partitions as there are live brokers the order is shuffled, so that a dead broker's
-load doesn't fall on one other.
+Leaders rotate over the racks, and within a rack over its brokers. Followers go to the racks after the leader's. After
+as many partitions as there are live brokers the order is shuffled, so that a dead broker's load spreads over several
+others.
 
-A broker that is known but isn't alive (fenced, in Kafka's words) gets replicas too, after the live ones of its rack,
-and is never the leader: its replica begins out of sync, and catches up when it is back. One that is about to stop gets
-none. Sources: Kafka's `StripedReplicaPlacer`, `ReplicationControlManager.validateManualPartitionAssignment`.
+A known broker that isn't alive (fenced, in Kafka's words) gets replicas too, after the live ones of its rack, and is
+never the leader. Its replica starts out of sync and catches up later. A broker that is about to stop gets none.
+Sources: Kafka's `StripedReplicaPlacer`, `ReplicationControlManager.validateManualPartitionAssignment`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 def check_replicas(
     image: MetadataImage, number: int, replicas: Sequence[BrokerId], factor: int | None, known: Sequence[BrokerId] = ()
 ) -> str | None:
-    """What is wrong with the replicas that a client chose for a partition, or None.
+    """Returns what is wrong with the replicas that a client chose for a partition, or None.
 
-    `factor` is how many the topic's others have. `known` are brokers that have the partition, and may have been unregistered.
+    `factor` is the replication factor of the topic's others. `known` are brokers that already have the partition and
+    may be unregistered.
     """
     if not replicas:
         return f"Partition {number} has an empty list of replicas"
@@ -47,7 +48,7 @@ def check_replicas(
 
 
 def check_somebody_stays(image: MetadataImage, number: int, replicas: Sequence[BrokerId]) -> str | None:
-    """What is wrong with chosen replicas of a new partition if all their brokers are dead or about to stop, or None."""
+    """Returns an error if all brokers chosen for a new partition are dead or about to stop, else None."""
     if not any(_is_active(image, broker_id) for broker_id in replicas):
         return f"All brokers of partition {number} are fenced or in controlled shutdown"
     return None
@@ -61,10 +62,9 @@ def _is_active(image: MetadataImage, broker_id: BrokerId) -> bool:
 def place_replicas(
     image: MetadataImage, count: int, factor: int, random: Random
 ) -> list[tuple[BrokerId, ...]] | Refusal:
-    """Replicas for `count` partitions, the leader first.
+    """Returns replicas for `count` partitions, the leader first.
 
-    Refusals: INVALID_REPLICATION_FACTOR when all brokers are dead or about to stop, or fewer than `factor` are known
-    and not about to stop.
+    Errors: INVALID_REPLICATION_FACTOR if all brokers are dead or about to stop, or fewer than `factor` are usable.
     """
     live = [broker for _, broker in sorted(image.brokers.items()) if not broker.in_controlled_shutdown]
     fenced = image.fenced_brokers.values()
@@ -83,10 +83,7 @@ def place_replicas(
 
 
 class _Brokers:
-    """Some brokers of a rack, handed out in turn.
-
-    Each partition begins one further than the one before that asked here.
-    """
+    """Some brokers of a rack, handed out in turn. Each partition starts one further than the previous one."""
 
     def __init__(self, brokers: list[BrokerId], random: Random) -> None:
         self.brokers = brokers
@@ -95,7 +92,7 @@ class _Brokers:
         self._turn = 0
 
     def next(self, turn: int) -> BrokerId | None:
-        """Another broker for the partition of this turn, or None when it has had all."""
+        """Returns another broker for the partition of this turn, or None if it has all of them."""
         if not self.brokers:
             return None
         if turn != self._turn:
@@ -109,14 +106,14 @@ class _Brokers:
 
 
 class _Rack:
-    """The brokers of a rack: those that are alive, and those that aren't."""
+    """The live and the fenced brokers of a rack."""
 
     def __init__(self, live: list[BrokerId], fenced: list[BrokerId], random: Random) -> None:
         self.live = _Brokers(live, random)
         self.fenced = _Brokers(fenced, random)
 
     def next(self, turn: int) -> BrokerId | None:
-        """Another broker for the partition of this turn, the live ones first, or None when it has had all."""
+        """Returns another broker for the partition of this turn, live ones first, or None if it has all of them."""
         broker_id = self.live.next(turn)
         return self.fenced.next(turn) if broker_id is None else broker_id
 
@@ -133,7 +130,7 @@ class _Stripes:
         self._turn = 0
 
     def place(self, factor: int) -> tuple[BrokerId, ...]:
-        """The replicas of the next partition; at most as many as there are brokers. The first is a live one."""
+        """Returns the replicas of the next partition, at most one per broker. The first is live."""
         if self._placed == self._live and self._live > 1:
             self._shuffle()
         count = len(self._racks)
@@ -144,7 +141,7 @@ class _Stripes:
             rack = self._racks[at % count]
             at += 1
             if skips and rack is leaders_rack:
-                skips = False  # The followers go to other racks first.
+                skips = False  # Followers go to other racks first.
                 continue
             broker_id = rack.next(self._turn)
             if broker_id is not None:
@@ -155,7 +152,7 @@ class _Stripes:
         return tuple(replicas)
 
     def _place_leader(self) -> tuple[BrokerId, _Rack]:
-        """A live broker of the rack whose turn it is, or of the next that has one."""
+        """Returns a live broker of the next rack that has one."""
         at = self._offset
         while True:
             rack = self._racks[at % len(self._racks)]
@@ -165,7 +162,7 @@ class _Stripes:
             at += 1
 
     def _shuffle(self) -> None:
-        """Another order: all that this one gives has been given."""
+        """Starts another order after this one is used up."""
         self._placed = 0
         self._random.shuffle(self._racks)
         for rack in self._racks:
@@ -180,7 +177,7 @@ def new_partition_record(
     *,
     leader_epoch: LeaderEpoch = 0,
 ) -> bytes:
-    """The record of a partition that begins with `isr` in sync, the first of them leading."""
+    """Returns the record of a partition that starts with `isr` in sync, led by its first member."""
     return encode(
         PartitionRecord(
             replicas=replicas,
@@ -194,7 +191,7 @@ def new_partition_record(
 
 
 def new_partition_records(image: MetadataImage, placed: Sequence[tuple[BrokerId, ...]]) -> list[bytes]:
-    """The records of new partitions: in sync are all replicas but those whose broker is dead or about to stop."""
+    """Returns the records of new partitions. All replicas start in sync, except on dead or stopping brokers."""
     epochs = {
         broker_id: broker.epoch for broker_id, broker in image.brokers.items() if not broker.in_controlled_shutdown
     }
@@ -207,7 +204,7 @@ def new_partition_records(image: MetadataImage, placed: Sequence[tuple[BrokerId,
 
 
 def brokers_unchanged(image: MetadataImage, placed: Iterable[Sequence[BrokerId]]) -> list[Compare]:
-    """What the plan of new partitions relies on: the live brokers among their replicas live on, the others are still known."""
+    """Returns what new partitions rely on: live brokers keep their registration, the others are still known."""
     compares = []
     for broker_id in sorted({broker_id for replicas in placed for broker_id in replicas}):
         epoch = image.broker_epoch(broker_id)

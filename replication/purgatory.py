@@ -1,15 +1,15 @@
-"""Where requests wait for an offset to be reached, an event to fail them, or their time to run out.
+"""Requests that wait until an offset is reached, an event fails them, or their time runs out.
 
-A wait is a threshold: an operation watches a key until the value of that key (a high watermark, a low watermark, a log
-end) is at least some offset. `advance` brings the new value and makes ready what it satisfies; `release` makes ready
-all that watch a key, for failures; `expire` makes ready what is past its deadline. What is ready is collected by
-`take_ready`, once per pass of the loop, so that many appends complete an operation once.
+A wait is a threshold: an operation watches a key until the key's value (a high watermark, a low watermark, a log end)
+reaches an offset. `advance` sets the new value and completes the waits that it satisfies; `release` completes all waits
+of a key, for failures; `expire` completes those past their deadline. `take_ready` collects the completed operations
+once per pass of the loop, so that many appends complete an operation once.
 
-Invariant: an operation that was removed is never handed out again; one that is handed out is no longer watched until it
-is watched again. Pure: time is passed in, nothing here calls an operation.
+Invariant: a removed operation is never returned; a returned one is not watched until `watch` is called again. Pure:
+time is passed in, and no operation is called from here.
 
-Sources: Kafka's purgatory (`DelayedOperation`), with thresholds instead of re-evaluation of every watcher; deadlines
-lie in buckets.
+Sources: Kafka's purgatory (`DelayedOperation`), with thresholds in place of a re-evaluation of every watcher, and
+deadlines in buckets.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any, Generic, TypeVar
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 DEADLINE_BUCKET_MS = 10
-"""Width of a deadline bucket: an operation ends at most this late."""
+"""Width of a deadline bucket: an operation expires at most this late."""
 
 _SWEEP_AT_LEAST = 64
-"""A key's heap is swept of dead watches when they are more than half of it and it holds at least this many."""
+"""A key's heap drops dead watches when they are more than half of it and it has at least this many entries."""
 
 
 class DelayedOperation:
-    """One waiting request. Subclasses carry what the shell needs to test it again and to answer it.
+    """One waiting request. Subclasses add what is needed to test it again and to answer it.
 
-    `expired` is set when the deadline made it ready. The `watch_*` fields belong to the purgatory.
+    `expired` is set when the deadline completed it. The `watch_*` fields belong to the purgatory.
     """
 
     __slots__ = ("expired", "watch_bucket", "watch_generation", "watch_keys")
@@ -43,7 +43,7 @@ class DelayedOperation:
 
 
 class _Watchers:
-    """The watches of one key: a heap by threshold, with dead entries that are swept now and then."""
+    """The watches of one key: a heap by threshold, whose dead entries are dropped now and then."""
 
     __slots__ = ("heap", "live")
 
@@ -55,11 +55,11 @@ class _Watchers:
 class DelayedOperationPurgatory(Generic[KeyT]):
     """Operations that wait for thresholds of keys.
 
-    One instance for each kind of wait, so that thresholds of one key mean one thing.
+    Each kind of wait has its own purgatory, so that the thresholds of a key have one meaning.
     """
 
     def __init__(self, *, maximum_per_key: int) -> None:
-        """`maximum_per_key` bounds the operations that may watch one key."""
+        """`maximum_per_key` bounds the operations that watch one key."""
         self._maximum_per_key = maximum_per_key
         self._watchers: dict[KeyT, _Watchers] = {}
         self._buckets: dict[int, dict[int, DelayedOperation]] = {}
@@ -69,33 +69,33 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         self._waiting = 0
 
     def __len__(self) -> int:
-        """Operations that wait or are ready and were not taken yet."""
+        """Returns the number of operations that wait or are ready."""
         return self._waiting + len(self._ready)
 
     @property
     def has_ready(self) -> bool:
-        """Whether `take_ready` would answer something."""
+        """Whether `take_ready` would return an operation."""
         return bool(self._ready)
 
     def has_room(self, key: KeyT) -> bool:
-        """Whether one more operation may watch this key."""
+        """Returns whether one more operation may watch this key."""
         watchers = self._watchers.get(key)
         return watchers is None or watchers.live < self._maximum_per_key
 
     @property
     def watched_keys(self) -> Collection[KeyT]:
-        """The keys that anything waits for; a view that changes with them, for those who would rather look than ask in vain."""
+        """A live view of the watched keys, for callers that would otherwise call `advance` in vain."""
         return self._watchers
 
     def operations(self) -> list[DelayedOperation]:
-        """All that wait, in no order."""
+        """Returns all waiting operations, in no order."""
         return [operation for members in self._buckets.values() for operation in members.values()]
 
     def watch(self, operation: DelayedOperation, thresholds: Iterable[tuple[KeyT, int]], deadline_ms: int) -> None:
-        """Wait until one of the keys reaches its threshold (inclusive), or the deadline passes.
+        """Waits until one of the keys reaches its threshold (inclusive), or the deadline passes.
 
-        The caller has tested the condition just before and checked `has_room`. An operation may be watched again after
-        `take_ready` handed it out.
+        The caller has just tested the condition and checked `has_room`. An operation may be watched again after
+        `take_ready` returned it.
         """
         assert operation.watch_bucket < 0, "an operation waits once at a time"
         operation.watch_generation += 1
@@ -120,10 +120,7 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         self._waiting += 1
 
     def advance(self, key: KeyT, value: int) -> bool:
-        """The value of `key` is now `value`: make ready what waited for no more than that.
-
-        Returns whether anything is ready to be taken.
-        """
+        """Sets the value of `key` and completes the waits that it satisfies. Returns whether any operation is ready."""
         watchers = self._watchers.get(key)
         if watchers is None:
             return bool(self._ready)
@@ -135,9 +132,9 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         return bool(self._ready)
 
     def release(self, key: KeyT) -> bool:
-        """Make ready all that watch `key`, whatever they wait for: its leadership, replica or topic changed.
+        """Completes all waits of `key`: its leadership, replica or topic changed.
 
-        Returns whether anything is ready to be taken.
+        Returns whether any operation is ready.
         """
         watchers = self._watchers.pop(key, None)
         if watchers is not None:
@@ -147,21 +144,21 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         return bool(self._ready)
 
     def wake(self, operation: DelayedOperation) -> bool:
-        """Make one operation ready, if it waits. Returns whether anything is ready to be taken."""
+        """Completes the wait of one operation, if it waits. Returns whether any operation is ready."""
         if operation.watch_bucket >= 0:
             self._make_ready(operation)
         return bool(self._ready)
 
     def release_all(self) -> bool:
-        """Make ready everything: the broker stops. Returns whether anything is ready to be taken."""
-        # By their deadlines, for what has no key left to watch has one too.
+        """Completes all waits at shutdown. Returns whether any operation is ready."""
+        # By deadline, because an operation without keys has one too.
         for members in list(self._buckets.values()):
             for operation in list(members.values()):
                 self._make_ready(operation)
         return bool(self._ready)
 
     def expire(self, now_ms: int) -> bool:
-        """Make ready, marked `expired`, what is past its deadline. Returns whether anything is ready to be taken."""
+        """Completes the waits past their deadline, marked `expired`. Returns whether any operation is ready."""
         current = now_ms // DEADLINE_BUCKET_MS
         while self._bucket_heap and self._bucket_heap[0] <= current:
             members = self._buckets.get(heapq.heappop(self._bucket_heap), {})
@@ -171,19 +168,22 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         return bool(self._ready)
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has work at the earliest; None while nothing waits."""
+        """Returns when `expire` next has work; None while nothing waits."""
         while self._bucket_heap and self._bucket_heap[0] not in self._buckets:
             heapq.heappop(self._bucket_heap)
         return self._bucket_heap[0] * DEADLINE_BUCKET_MS if self._bucket_heap else None
 
     def take_ready(self) -> list[DelayedOperation]:
-        """What became ready since the last call, in the order in which it did; each must be answered or watched again."""
+        """Returns the operations that became ready since the last call, in that order.
+
+        Each must be answered or watched again.
+        """
         ready = list(self._ready.values())
         self._ready.clear()
         return ready
 
     def remove(self, operation: DelayedOperation) -> None:
-        """Forget an operation: its client went away, or it was answered otherwise. May do nothing."""
+        """Removes an operation that was answered or whose client has left. May do nothing."""
         if operation.watch_bucket >= 0:
             self._unwatch(operation)
         self._ready.pop(id(operation), None)

@@ -1,13 +1,13 @@
-"""What the controller decides about giving partitions other replicas (KIP-455).
+"""Plans reassignments of partitions to other replicas (KIP-455).
 
-A reassignment keeps the old replicas beside the new ones until the whole target is in sync; `elections` completes it
-then. One asked for meanwhile takes its place: what the first was adding goes at once, or, while no other in-sync
-replica is alive, with the old replicas.
+A reassignment keeps the old replicas beside the new ones until the whole target is in sync; `elections` then completes
+it. A second one replaces the first: replicas that the first was adding leave at once, or together with the old replicas
+while no other in-sync replica is alive.
 
-Pure: an image and a wish go in, a plan of changes and an outcome for each partition come out. Guards: cancelling, or
-changing one's mind, never empties an in-sync set, and elects uncleanly only where that is allowed. Sources: KIP-455,
-KIP-860 (replication factor), Kafka's `ReplicationControlManager.alterPartitionReassignments`. Unlike there, cancelling
-after a change of mind gives back the replicas from before the first reassignment, as the KIP says.
+Pure: an image and a request go in, a plan and an outcome for each partition come out. Guards: cancelling or replacing a
+reassignment never empties an ISR, and elects uncleanly only where that is allowed. Sources: KIP-455, KIP-860
+(replication factor), Kafka's `ReplicationControlManager.alterPartitionReassignments`. Unlike Kafka, cancelling a
+replaced reassignment restores the replicas from before the first one, as the KIP says.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Reassignment(msgspec.Struct, frozen=True):
-    """A partition, and the replicas that it is to have; None cancels what is under way."""
+    """A partition and its target replicas; None cancels the reassignment in progress."""
 
     topic: str
     number: int
@@ -41,7 +41,7 @@ class Reassignment(msgspec.Struct, frozen=True):
 
 
 class PartitionsPlan(msgspec.Struct, frozen=True):
-    """How partitions are changed, and the answer about each, in the order of the wishes; None is a success."""
+    """A plan for several partitions, and the outcome of each in the order of the request; None means success."""
 
     plan: ChangePlan
     outcomes: Sequence[Refusal | None]
@@ -54,9 +54,9 @@ def plan_reassignments(
     *,
     may_change_factor: bool = True,
 ) -> PartitionsPlan:
-    """How to begin and cancel reassignments. Of several wishes for one partition the last is carried out.
+    """Plans the start and the cancellation of reassignments. If a partition is listed twice, the last entry wins.
 
-    Refusals: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICATION_FACTOR,
+    Errors: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICATION_FACTOR,
     INVALID_REPLICA_ASSIGNMENT.
     """
     changes = PartitionChanges(image)
@@ -77,7 +77,10 @@ def plan_reassignments(
 
 
 def find_partition(image: MetadataImage, name: str, number: int) -> tuple[TopicImage, PartitionImage] | Refusal:
-    """A partition by its topic's name, or UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST for one whose record can't be read."""
+    """Returns a partition by its topic's name.
+
+    Errors: UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST if its record can't be read.
+    """
     topic = image.topics.get(name)
     if topic is None:
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
@@ -121,7 +124,7 @@ def _check_factor(partition: PartitionImage, replicas: Sequence[BrokerId]) -> Re
 def _reassigned(
     image: MetadataImage, topic: TopicImage, number: int, partition: PartitionImage, target: tuple[BrokerId, ...]
 ) -> Assignment:
-    """The assignment from which the target is reached: it, and behind it who is to go."""
+    """Returns the assignment that leads to the target: the target, followed by the replicas to remove."""
     original = [replica for replica in partition.replicas if replica not in partition.adding]
     given_up = [replica for replica in partition.adding if replica not in target]
     if any(member not in given_up for member in living_members(image, topic.topic_id, number, partition)):
@@ -134,13 +137,16 @@ def _reassigned(
 def _cancel(
     image: MetadataImage, topic: TopicImage, number: int, partition: PartitionImage, settings: ControllerSettings
 ) -> PartitionRecord | Refusal | None:
-    """Back to the replicas from before; who was being added leaves, also from the in-sync set."""
+    """Restores the original replicas; those being added leave, also from the ISR."""
     if not assignment_of(partition).is_moving:
         return Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
     original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
     unclean = elects_unclean(topic, settings)
     if not set(original) & set(partition.isr) and not unclean:
-        text = f"Unable to revert partition assignment for {topic.name}:{number} because it would require an unclean leader election."
+        text = (
+            f"Unable to revert partition assignment for {topic.name}:{number} because it would require an unclean "
+            "leader election."
+        )
         return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     election = Election.UNCLEAN if unclean else Election.ONLINE
     least = min_insync_replicas(topic, settings)

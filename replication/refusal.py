@@ -1,4 +1,4 @@
-"""Why something that was asked for is not done."""
+"""The refusal of a request, with its error code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode  # Read at run time, by msgspec.
 
 MAX_MESSAGE_CHARACTERS: Final = 2000
-"""A refusal's sentence may quote what a client sent, and a text on the wire has at most 32,767 bytes."""
+"""A message may quote what a client sent, and a string in the protocol has at most 32,767 bytes."""
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """Why something is not done: the code for the answer, and one sentence, cut where it is very long."""
+    """Why a request is refused: the error code of the answer, and one sentence, truncated if very long."""
 
     error_code: ErrorCode
     message: str

@@ -1,8 +1,8 @@
-"""The throttle of replication: which replicas it concerns, and whether they have had too much lately.
+"""The replication throttle: which replicas it limits, and whether they exceed their rate.
 
-A rate is measured over sliding windows, from the oldest of them to now, as Kafka's `SimpleRate` does. What in-sync
-replicas fetch counts, but only those are slowed down that aren't in sync: else a throttle would drop them from the ISR.
-Each fetch asks first, so the rate is kept on average, and one fetch may exceed it.
+A rate is measured over sliding windows, from the oldest to now, as in Kafka's `SimpleRate`. Fetches of in-sync replicas
+count, but only out-of-sync replicas are delayed: otherwise a throttle would drop replicas from the ISR. Each fetch
+checks before it starts, so one fetch may exceed the rate, and the average is kept.
 
 Time is passed in, on the monotonic clock. Sources: KIP-73; Kafka's `ReplicationQuotaManager` and
 `ReplicaManager.shouldLeaderThrottle`.
@@ -25,7 +25,7 @@ _EVERY_NUMBER: Final = range(2**31)
 
 @lru_cache(maxsize=1024)
 def throttled_partitions(text: str, broker_id: BrokerId) -> Container[int]:
-    """The partitions of which the replica on a broker is throttled, by a topic's `*.replication.throttled.replicas`."""
+    """Returns the partitions throttled on a broker, by `*.replication.throttled.replicas` of a topic."""
     if text.strip() == ALL_REPLICAS:
         return _EVERY_NUMBER
     pairs = (entry.strip().partition(":") for entry in text.split(",") if ":" in entry)
@@ -33,7 +33,7 @@ def throttled_partitions(text: str, broker_id: BrokerId) -> Container[int]:
 
 
 class ReplicationQuota:
-    """What was fetched by throttled replicas, or for them."""
+    """The bytes fetched by or for throttled replicas."""
 
     __slots__ = ("_samples", "_window_ms", "_windows", "total_bytes")
 
@@ -43,19 +43,19 @@ class ReplicationQuota:
         self._windows = windows
         self._window_ms = window_ms
         self._samples: deque[list[int]] = deque()
-        """For each window that had something, oldest first: when it began, and its bytes."""
+        """For each non-empty window, oldest first: its start and its bytes."""
 
     def record(self, size_bytes: int, now_ms: int) -> None:
-        """So much was fetched."""
+        """Counts fetched bytes."""
         self.total_bytes += size_bytes
         if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
             self._samples.append([now_ms, 0])
         self._samples[-1][1] += size_bytes
 
     def wait_ms(self, rate: int, now_ms: int) -> int:
-        """How long nothing may be fetched, at `rate` bytes a second; 0 for not at all.
+        """Returns how long no fetch is allowed at `rate` bytes a second; 0 if a fetch is allowed.
 
-        At a rate of 0, too, what has left the windows is forgotten: then one fetch goes by each time, as in Kafka.
+        Even at a rate of 0, bytes that leave the windows are forgotten and then one fetch is allowed, as in Kafka.
         """
         samples = self._samples
         while samples and now_ms - samples[0][0] >= self._windows * self._window_ms:

@@ -1,7 +1,7 @@
-"""What the controller decides when a client asks for elections (KIP-183, KIP-460).
+"""Plans leader elections that a client requests (KIP-183, KIP-460).
 
-Pure: an image and a wish go in, a plan of changes and an outcome for each partition come out.
-Source: Kafka's `ReplicationControlManager.electLeaders`.
+Pure: an image and a request go in, a plan and an outcome for each partition come out. Source: Kafka's
+`ReplicationControlManager.electLeaders`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def plan_elections(
     image: MetadataImage, wanted: Sequence[tuple[str, int]], election: Election, settings: ControllerSettings
 ) -> PartitionsPlan:
-    """How to elect leaders for partitions, by topic and number.
+    """Plans elections for partitions, by topic and number.
 
-    An unclean election that is asked for needs no configuration. Refusals: UNKNOWN_TOPIC_OR_PARTITION,
-    ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+    A requested unclean election needs no configuration. Errors: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED,
+    PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
     """
     changes = PartitionChanges(image)
     decided: dict[tuple[str, int], Refusal | None] = {}
@@ -52,7 +52,7 @@ def _decide(
 ) -> PartitionRecord | Refusal:
     is_preferred = election is Election.PREFERRED
     if partition.leader == partition.replicas[0] if is_preferred else partition.leader != NO_LEADER:
-        return Refusal(ErrorCode.ELECTION_NOT_NEEDED, "The partition has the leader that is wanted.")
+        return Refusal(ErrorCode.ELECTION_NOT_NEEDED, "The partition already has the requested leader.")
     least = min_insync_replicas(topic, settings)
     record = elect(image, topic.topic_id, number, partition, min_insync_replicas=least, election=election)
     if record is not None and record.leader not in {NO_LEADER, partition.leader}:

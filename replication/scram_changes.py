@@ -1,7 +1,7 @@
-"""How SCRAM credentials of users are set and deleted: the rules of a request, and the plan that carries it out.
+"""Plans changes of users' SCRAM credentials.
 
-Of one request each user is changed or refused on its own, and all changes are made together or none. The first
-credential of a cluster brings the secret with it that the salts of unknown users are made with.
+Each user of a request is changed or refused separately; all changes are written together or not at all. The first
+credential of a cluster also creates the secret from which salts of unknown users are derived.
 
 Sources: KIP-554; Kafka's `ScramControlManager`.
 """
@@ -24,19 +24,19 @@ from lowtide.protocol.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramCredenti
 from lowtide.replication.refusal import Refusal
 
 CHANGES_MAX: Final = MAX_TRANSACTION_OPERATIONS - FENCES - 2
-"""Of one request; so many fit into one transaction of the store, with the secret."""
+"""The most changes in one request: they fit into one transaction of the store, with the secret."""
 
 NAME_BYTES_MAX: Final = 1_024
 SALT_BYTES_MAX: Final = 1_024
-"""Design limits: Kafka's tools make salts of 26 bytes."""
+"""Design limits. Kafka's tools create salts of 26 bytes."""
 
 _NO_MECHANISM: Final = Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
 
 
 class ScramChange(msgspec.Struct, frozen=True):
-    """A wish: a credential to set, or with neither salt nor salted password one to delete.
+    """A credential to set, or to delete if it has neither salt nor salted password.
 
-    `mechanism` is the number on the wire.
+    `mechanism` is the protocol's number.
     """
 
     user: str
@@ -56,7 +56,7 @@ class ScramChange(msgspec.Struct, frozen=True):
 
 
 class PlannedScram(msgspec.Struct, frozen=True):
-    """What becomes of each user, None where nothing is refused, and the changes."""
+    """The outcome of each user, None for success, and the plan."""
 
     outcomes: Mapping[str, Refusal | None]
     plan: ChangePlan
@@ -65,7 +65,7 @@ class PlannedScram(msgspec.Struct, frozen=True):
 def plan_scram(
     image: ScramImage, deletions: Sequence[ScramChange], upsertions: Sequence[ScramChange], secret: bytes
 ) -> PlannedScram:
-    """How a request is carried out. `secret` is fresh, and used where the cluster has none yet."""
+    """Plans a request. `secret` is fresh, and is used if the cluster has none yet."""
     changes = [*deletions, *upsertions]
     counts = Counter(change.user for change in changes)
     outcomes: dict[str, Refusal | None] = {}
@@ -94,7 +94,7 @@ def plan_scram(
 
 
 def _check(image: ScramImage, change: ScramChange, *, deletes: bool) -> Refusal | None:
-    """Why a change is refused."""
+    """Returns why a change is refused."""
     if not change.user or len(change.user.encode()) > NAME_BYTES_MAX:
         text = f"Username must not be empty, nor longer than {NAME_BYTES_MAX} bytes"
         return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)

@@ -1,7 +1,7 @@
-"""Partition changes of the controller, gathered into transactions.
+"""Groups partition changes of the controller into transactions.
 
-Guards: each change compares the partition with what was decided on, and the registrations of those it counts on; a step
-stays within the limits of a transaction.
+Guards: each change compares the partition that it was decided on and the registrations that it relies on; a step stays
+within the limits of a transaction.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import TopicId
 
 MAX_STEP_COMPARES: Final = MAX_TRANSACTION_OPERATIONS - FENCES
-"""Comparisons that a step may have of its own."""
+"""The most comparisons that a step may have of its own."""
 
 
 class PartitionChanges:
-    """Changes of partitions, in as few steps as hold them."""
+    """Partition changes, in as few steps as possible."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
@@ -32,7 +32,7 @@ class PartitionChanges:
         self._compares: dict[bytes, Compare] = {}
 
     def add(self, topic_id: TopicId, number: int, before: PartitionImage, after: PartitionRecord) -> None:
-        """Change a partition, if it is still as it was and the new in-sync replicas still live under the same registrations."""
+        """Adds a change, valid if the partition is unchanged and the new ISR members keep their registrations."""
         brokers = self._image.brokers
         key = keys.partition(topic_id, number)
         needed = [Compare(key, "modify", "==", before.modify_revision)]
@@ -44,12 +44,12 @@ class PartitionChanges:
         self._operations.append(Put(key, encode(after)))
 
     def plan(self) -> ChangePlan:
-        """All of them."""
+        """Returns the plan of all changes."""
         self.close_step()
         return ChangePlan(tuple(self._steps)) if self._steps else NO_CHANGE
 
     def close_step(self) -> None:
-        """Let what is added from now on be in other steps than what was added before."""
+        """Separates what was added so far from what is added later."""
         if self._operations:
             self._steps.append(Step(tuple(self._operations), tuple(self._compares.values())))
             self._operations, self._compares = [], {}

@@ -1,4 +1,4 @@
-"""What the controller tidies up: leftovers of earlier controllers, marks that are not needed any more; and what the cluster agrees on."""
+"""Plans the controller's clean-up of leftovers and unneeded marks, and the features that brokers agree on."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 def plan_sweep(image: MetadataImage) -> ChangePlan:
-    """Delete partitions that no topic counts and that were written before this controller was elected: none is being created.
+    """Plans the deletion of partitions that no topic counts and that were written before this controller was elected.
 
-    A creation or growth by an earlier controller cannot continue, its fence is gone; one by this controller has newer revisions. Each is
-    compared: a growth of its topic may write it again at any time. Nothing is deleted while a topic can't be read, which may count them.
+    An earlier controller can't continue a creation or growth, because its fence is gone; this controller's have newer
+    revisions. Each is compared, because a growth of its topic may write it again at any time. Nothing is deleted while
+    a topic can't be read, because it may count them.
     """
     if image.hides_topics:
         return NO_CHANGE
@@ -44,11 +45,10 @@ def plan_sweep(image: MetadataImage) -> ChangePlan:
 
 
 def plan_sweep_of_marks(image: MetadataImage) -> ChangePlan:
-    """Delete the marks of stale replicas (rule DR8) that no in-sync set needs any more: a member counts as stale only if it is older.
+    """Plans the deletion of stale-replica marks (rule DR8) that no ISR member or eligible leader needs any more.
 
-    So does an eligible leader.
-
-    Who isn't a member now can become one only under a registration that is newer than the mark.
+    A member is stale only if its registration is older than the mark. A replica that isn't a member now can join only
+    under a newer registration.
     """
     steps = []
     for broker_id, marks in image.stale_marks.items():
@@ -61,7 +61,7 @@ def plan_sweep_of_marks(image: MetadataImage) -> ChangePlan:
 
 def _is_needed(image: MetadataImage, broker_id: BrokerId, mark: StaleMark) -> bool:
     if mark.replicas is None:
-        return True  # It can't be read.
+        return True  # Unreadable.
     for topic_id, numbers in mark.replicas.items():
         topic = image.topic_by_id(topic_id)
         if topic is None:
@@ -74,9 +74,9 @@ def _is_needed(image: MetadataImage, broker_id: BrokerId, mark: StaleMark) -> bo
 
 
 def plan_sweep_of_tombstones(image: MetadataImage) -> ChangePlan:
-    """Delete the oldest tombstones of topics beyond `keys.TOMBSTONES_MAX`.
+    """Plans the deletion of the oldest topic tombstones beyond `keys.TOMBSTONES_MAX`.
 
-    A log that is found without one is set aside, not removed.
+    A log that is found without a tombstone is set aside, not removed.
     """
     surplus = len(image.deleted_topics) - keys.TOMBSTONES_MAX
     if surplus <= 0:
@@ -89,9 +89,9 @@ def plan_sweep_of_tombstones(image: MetadataImage) -> ChangePlan:
 
 
 def plan_features(image: MetadataImage) -> ChangePlan:
-    """Agree on what every registered broker can do: to report log starts (KIP-107), to know eligible leaders (KIP-966).
+    """Plans the features that all registered brokers support: log start reports (KIP-107), eligible leaders (KIP-966).
 
-    It is never taken back.
+    A feature is never switched off.
     """
     if image.has_eligible_leaders or not image.brokers:
         return NO_CHANGE

@@ -1,4 +1,4 @@
-"""The names of topics: which are legal, and which collide.
+"""Legal topic names and collisions.
 
 Sources: Kafka's `Topic` and `ReplicationControlManager.validateNewTopicNames`.
 """
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
 
 MAX_TOPIC_NAME_LENGTH: Final = 249
-"""So that `<topic>-<partition>.<uuid>-delete` is a file name. Source: Kafka's `Topic`."""
+"""So that `<topic>-<partition>.<uuid>-delete` is a valid file name. Source: Kafka's `Topic`."""
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics of coordinators, which clients neither write nor trim (Kafka's `Topic.isInternal`)."""
+"""Topics of coordinators, which clients can't write or trim (Kafka's `Topic.isInternal`)."""
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
-"""Kafka's own metadata log. Not to be created, here neither: tools take it for what it is in Kafka."""
+"""Kafka's own metadata log. It can't be created here either, because tools would misinterpret it."""
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def check_topic_name(name: str) -> str | None:
-    """What is wrong with a topic's name, or None."""
+    """Returns what is wrong with a topic's name, or None."""
     if not name:
         return "Topic name is invalid: it is empty"
     if name in {".", ".."}:
@@ -40,7 +40,7 @@ def check_topic_name(name: str) -> str | None:
 
 
 def find_collision(image: MetadataImage, name: str) -> str | None:
-    """An existing other topic whose name differs from `name` only in `.` against `_`: metrics can't tell the two apart."""
+    """Returns another topic whose name differs from `name` only in `.` versus `_`, which metrics can't distinguish."""
     if "." not in name and "_" not in name:
         return None
     unified = name.replace(".", "_")
@@ -48,5 +48,5 @@ def find_collision(image: MetadataImage, name: str) -> str | None:
 
 
 def repeated_names(names: Iterable[str]) -> frozenset[str]:
-    """Names that a request has more than once: each is answered by one row with INVALID_REQUEST, and not made."""
+    """Returns names that a request has more than once. Each gets one row with INVALID_REQUEST and isn't created."""
     return frozenset(name for name, count in Counter(names).items() if count > 1)

@@ -1,18 +1,16 @@
-"""What the controller decides about forgetting a broker that won't come back.
+"""Plans that the cluster forgets a broker that won't return.
 
-New partitions get no replicas on it any more. Partitions that it has keep it as a replica until they are reassigned, as
-in Kafka; it left their in-sync sets when it died.
+New partitions get no replicas on it. Existing partitions keep it as a replica until they are reassigned, as in Kafka;
+it left their ISRs when it died.
 
-Pure: an image and a wish go in, a plan of changes or a refusal comes out. Source: Kafka's
-`ReplicationControlManager.unregisterBroker`. Unlike there, a broker that is alive is refused: it would continue to
+Pure: an image and a request go in, a plan or a refusal comes out. Source: Kafka's
+`ReplicationControlManager.unregisterBroker`. Unlike Kafka, a live broker is refused, because it would continue to
 serve.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan, Step
@@ -25,17 +23,11 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import BrokerId
 
 
-class Unregistration(msgspec.Struct, frozen=True):
-    """How a broker is forgotten."""
+def plan_unregistration(image: MetadataImage, broker_id: BrokerId) -> ChangePlan | Refusal:
+    """Plans the removal of a broker, valid while it is still dead.
 
-    plan: ChangePlan
-
-
-def plan_unregistration(image: MetadataImage, broker_id: BrokerId) -> Unregistration | Refusal:
-    """How to forget a broker, if it is still as dead as it was.
-
-    How often it registered is kept (rule DR8): a broker that takes its id later continues the count.
-    Refusals: BROKER_ID_NOT_REGISTERED, INVALID_REQUEST for one that is alive.
+    Its registration count is kept (rule DR8): a broker that takes its id later continues the count. Errors:
+    BROKER_ID_NOT_REGISTERED, INVALID_REQUEST if it is alive.
     """
     if broker_id in image.brokers:
         return Refusal(
@@ -49,4 +41,4 @@ def plan_unregistration(image: MetadataImage, broker_id: BrokerId) -> Unregistra
         Compare(keys.broker(broker_id), "create", "==", ABSENT),
         Compare(keys.known_broker(broker_id), "modify", "==", known.epoch),
     )
-    return Unregistration(ChangePlan((Step((Delete(keys.known_broker(broker_id)),), compares),)))
+    return ChangePlan((Step((Delete(keys.known_broker(broker_id)),), compares),))

@@ -1,5 +1,5 @@
-"""The outside world behind ports, each with a real and a simulated form.
+"""The ports to the outside world, each with a real and a simulated form.
 
-Time, randomness, files, durability, threads and sockets are reached through these modules and nowhere else; that is
-what lets a whole broker run, unchanged, on virtual time and a simulated disk. This package knows nothing of Kafka.
+Time, randomness, files, durability, threads and sockets are reached only through these modules. So a whole broker runs,
+unchanged, on virtual time and a simulated disk. This package knows nothing of Kafka.
 """

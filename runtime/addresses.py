@@ -1,7 +1,7 @@
-"""Addresses of the Internet Protocol, in one form.
+"""IP addresses in normal form.
 
-An address has many spellings: Java writes `0:0:0:0:0:0:0:1` for `::1`, and a socket of both versions `::ffff:10.0.0.7`
-for `10.0.0.7`. Code that compares addresses compares their normal forms.
+An address has many spellings: Java writes `0:0:0:0:0:0:0:1` for `::1`, and a dual-stack socket `::ffff:10.0.0.7` for
+`10.0.0.7`. Code that compares addresses compares their normal forms.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 NETWORK_BITS: Final = 48
-"""The leading bits of an IPv6 address that stand for one visitor: a provider gives a customer up to a /48 (RFC 6177)."""
+"""The prefix of an IPv6 address that identifies one visitor: a provider assigns a customer up to a /48 (RFC 6177)."""
 
 
 def normal_address(text: str) -> str | None:
-    """Returns an address as RFC 5952 writes it, IPv4 in IPv6 as IPv4, without a scope; None if the text is no address."""
+    """Returns an address as RFC 5952 writes it, mapped IPv4 as IPv4, without a scope; None for other texts."""
     found = _parsed(text)
     return None if found is None else str(found)
 
 
 def in_normal_form(text: str) -> str:
-    """Returns the normal form of an address, and any other text as it is."""
+    """Returns the normal form of an address, and any other text unchanged."""
     return normal_address(text) or text
 
 
 def named_peer(peer: object) -> tuple[str, str]:
-    """Returns the normal form of the address of a socket's peer, empty if it has none, and the peer's name for the log."""
+    """Returns the normal form of the peer's address, empty if it has none, and the peer's name for the log."""
     return (in_normal_form(peer[0]), f"{peer[0]}:{peer[1]}") if isinstance(peer, tuple) else ("", str(peer or ""))
 
 
 def network_of(address: str) -> str:
-    """Returns whose share an address uses: an IPv4 address its own, an IPv6 address that of its /48."""
+    """Returns the visitor that an address counts for: itself for IPv4, its /48 for IPv6."""
     if ":" not in address:
         return address
     found = _parsed(address)
@@ -43,7 +43,7 @@ def network_of(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Returns whether an address is one of this machine's own."""
+    """Returns whether this is a loopback address."""
     found = _parsed(address)
     return found is not None and found.is_loopback
 

@@ -1,7 +1,7 @@
 """A certificate authority and the certificates that it signs, in PEM: values in, values out.
 
-Keys are of P-256. A certificate serves both sides of a connection: a broker shows it to clients, and as a client to
-brokers and to an etcd. Imports cryptography, which takes long: import this module where certificates are created.
+Keys are P-256. A certificate serves both sides of a connection: a broker shows it to clients, and as a client to other
+brokers and to etcd. This module imports cryptography, which is slow: import it only where certificates are created.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 365
 RENEWAL_DAYS: Final = 90
-"""A certificate with less time left is renewed. An authority is renewed before one of its certificates would outlive it."""
+"""A certificate with less time left is renewed. An authority is renewed before one of its certificates would outlive
+it."""
 
 _BEFORE: Final = timedelta(hours=1)
-"""Certificates are valid so long before they are created: clocks of clients differ."""
+"""Certificates are valid this long before their creation, because clients' clocks differ."""
 
 _BOTH_SIDES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 class Certified(msgspec.Struct, frozen=True):
-    """A certificate and its private key, in PEM. `repr` shows nothing of them."""
+    """A certificate and its private key, in PEM. `repr` shows neither."""
 
     certificate: bytes
     key: bytes
 
     @property
     def both(self) -> bytes:
-        """The key and the certificate, as one file has them."""
+        """The key and the certificate, for one file."""
         return self.key + self.certificate
 
     def __repr__(self) -> str:
@@ -46,12 +47,12 @@ class Certified(msgspec.Struct, frozen=True):
 
 
 def new_authority(name: str, now_ms: int) -> Certified:
-    """An authority with a new key, which signs itself."""
+    """Returns a self-signed authority with a new key."""
     return _signed_by_itself(name, ec.generate_private_key(ec.SECP256R1()), now_ms)
 
 
 def renewed_authority(authority: Certified, now_ms: int) -> Certified:
-    """The authority itself while it outlives a certificate of now; else with the same name and key, and a new end.
+    """Returns the authority, with the same name and key but a new end if a certificate of today would outlive it.
 
     Certificates that it has signed stay valid. Errors: ValueError.
     """
@@ -63,7 +64,7 @@ def renewed_authority(authority: Certified, now_ms: int) -> Certified:
 
 
 def issue(authority: Certified, name: str, hosts: Sequence[str], now_ms: int) -> Certified:
-    """A certificate with the subject `CN=name` for a server at `hosts`, names or addresses, and for a client.
+    """Returns a certificate with the subject `CN=name` for a server at `hosts` (names or addresses) and for a client.
 
     Errors: ValueError.
     """
@@ -85,7 +86,10 @@ def issue(authority: Certified, name: str, hosts: Sequence[str], now_ms: int) ->
 
 
 def needs_renewal(certificate: bytes, authority: Certified, hosts: Sequence[str], now_ms: int) -> bool:
-    """Whether a certificate is near its end, lacks one of the hosts, or is of another authority. Errors: ValueError."""
+    """Returns whether a certificate is near its end, lacks one of the hosts, or is from another authority.
+
+    Errors: ValueError.
+    """
     found = x509.load_pem_x509_certificate(certificate)
     if found.not_valid_after_utc - _moment(now_ms) < timedelta(days=RENEWAL_DAYS):
         return True
@@ -100,7 +104,7 @@ def needs_renewal(certificate: bytes, authority: Certified, hosts: Sequence[str]
 
 
 def hosts_of(certificate: bytes) -> list[str]:
-    """The names and addresses of a certificate. Errors: ValueError."""
+    """Returns the names and addresses of a certificate. Errors: ValueError."""
     try:
         names = (
             x509.load_pem_x509_certificate(certificate)
@@ -136,7 +140,7 @@ def _builder(
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:
-    """Of an authority, which `signs` certificates, or of a certificate for connections."""
+    """Returns the key usage of an authority (`signs`) or of a certificate for connections."""
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=signs,

@@ -1,4 +1,4 @@
-"""Small files that are read while clients are served, and are neither logs nor checkpoints: certificates, keys of tokens."""
+"""Reads small files while clients are served: certificates, keys of tokens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from aiofiles.base import wrap
 
 
 async def read_file(path: str, bytes_max: int) -> bytes:
-    """The first bytes of a file, at most so many.
+    """Returns the first `bytes_max` bytes of a file.
 
-    It is opened, read and closed in one call of a thread: none stays open at a cancel.
-    Errors: OSError.
+    It is opened, read and closed in one call of a thread, so a cancellation leaves no open file. Errors: OSError.
     """
     return await _in_a_thread(path, bytes_max)
 

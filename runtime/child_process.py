@@ -1,8 +1,7 @@
-"""A process of this one's own program, started with sockets that it inherits.
+"""A child process that runs this program, with inherited sockets.
 
-It has a process group of its own, so that Ctrl-C at a terminal reaches only its parent, which stops it in order.
-Standard error and output are the parent's; it has no standard input. What a service manager gave to the parent is not
-passed on.
+It has its own process group, so Ctrl-C at a terminal reaches only the parent, which stops it in order. It shares the
+parent's standard error and output and has no standard input. The service manager's variables are not passed on.
 """
 
 from __future__ import annotations
@@ -21,28 +20,27 @@ _NOT_PASSED_ON: Final = frozenset({NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC})
 
 
 class ChildProcess:
-    """A process that was started. Used from the event loop that started it."""
+    """A started process. Used from the event loop that started it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     async def wait(self) -> int:
-        """Return its exit code when it has ended; minus the number of a signal that killed it."""
+        """Returns the exit code when it has ended; the negative signal number if a signal killed it."""
         return await self._process.wait()
 
     def kill(self) -> None:
-        """Kill it, if it still runs."""
+        """Kills it if it still runs."""
         if self._process.returncode is None:
             self._process.kill()
 
 
 async def start_child(command: Sequence[str], passed: Sequence[socket.socket]) -> ChildProcess:
-    """Start a process that inherits these sockets under the same numbers, and no others.
+    """Starts a process that inherits only these sockets, under the same numbers.
 
     They are closed here. Errors: OSError.
     """

@@ -1,15 +1,16 @@
-"""Names the authorities that a listening side trusts when it asks a client for a certificate (`certificate_authorities` of TLS).
+"""Names the trusted authorities when a server requests a client certificate (TLS `certificate_authorities`).
 
-Clients choose by them: one with several certificates shows that of a named authority, and one whose certificate none of them has signed
-shows none. Without names such a client shows what the handshake then fails with, also where a certificate is requested and not required.
+Clients choose by these names: one with several certificates shows that of a named authority, and one without a matching
+certificate shows none. Without names such a client shows a wrong one, which fails the handshake even where a
+certificate is only requested.
 
-Python's `ssl` has no function for it (3.14), so OpenSSL is called, in the library that Python's `_ssl` itself is linked with. Its context
-is the first field of Python's object in the versions `KNOWN`; before it is used, one of its values is compared with what Python says.
-Where that can't be done, such as in a Python with an OpenSSL of its own inside, nothing is named.
+Python's `ssl` has no function for it (3.14), so this calls OpenSSL in the library that Python's `_ssl` is linked with.
+Its context is the first field of Python's object in the versions `KNOWN`; before it is used, one of its values is
+compared with Python's. Where that is impossible, as in a Python with its own OpenSSL inside, no names are sent.
 
-Bounded: TLS has 65,535 bytes for all names. A trust store with more has none named, which means any to a client.
-
-Sources: SSL_CTX_add_client_CA(3), RFC 8446 4.2.4; Kafka names those of the trust store, by Java's `X509TrustManager.getAcceptedIssuers`.
+Bounded: TLS has 65,535 bytes for all names. For a larger trust store no names are sent, which means any to a client.
+Sources: SSL_CTX_add_client_CA(3), RFC 8446 4.2.4; Kafka names those of the trust store, through Java's
+`X509TrustManager.getAcceptedIssuers`.
 """
 
 from __future__ import annotations
@@ -23,20 +24,17 @@ from typing import Any, Final
 
 NAMES_BYTES_MAX: Final = 65_535
 KNOWN: Final = ((3, 11), (3, 14))
-"""The first and the last version of Python whose object is known."""
+"""The first and last supported version of Python."""
 
 _LENGTH_BYTES: Final = 2
-"""Before each name."""
+"""The length before each name."""
 
 _OPTIONS_MASK: Final = 0xFFFF_FFFF
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 def name_authorities(context: ssl.SSLContext, certificates: str) -> bool:
-    """Have a context for connections that are accepted name the subjects of these certificates, in PEM.
-
-    Returns whether it does.
-    """
+    """Makes a server context name the subjects of these certificates, in PEM. Returns whether it does."""
     library = _openssl()
     if library is None:
         return False
@@ -60,14 +58,14 @@ def name_authorities(context: ssl.SSLContext, certificates: str) -> bool:
 
 
 def _in_der(certificates: str) -> list[bytes]:
-    """Each certificate once."""
+    """Returns each certificate once."""
     blocks = [block.partition(_END)[0] for block in certificates.split(_BEGIN)[1:]]
     return list(dict.fromkeys(ssl.PEM_cert_to_DER_cert(f"{_BEGIN}\n{block.strip()}\n{_END}\n") for block in blocks))
 
 
 @cache
 def _openssl() -> Any:
-    """The library that Python's own TLS is linked with; None where it isn't known."""
+    """Returns the library that Python's own TLS is linked with; None if unknown."""
     path = getattr(_ssl, "__file__", None)
     if path is None or sys.implementation.name != "cpython" or not KNOWN[0] <= sys.version_info[:2] <= KNOWN[1]:
         return None

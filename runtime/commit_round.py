@@ -1,7 +1,7 @@
-"""What is to be durable, and one group commit: the barriers that a committer carries out together, with an outcome for each.
+"""One group commit: the barriers that a committer carries out together, with an outcome for each.
 
-It guards what a failed sync means: the round that meets one tries nothing more, and whatever error the sync reported, the outcome is one of
-a broken disk. Who runs a round, and where, is the committer's.
+Guards the meaning of a failed sync: the round tries nothing more, and whatever error the sync reported, the outcome is
+that of a broken disk. The committer decides when and where a round runs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import msgspec
 
 from lowtide.runtime.filesystem import FailureKind, FileSystem, Syncable, failure_kind, is_passing
 
-# An open that a sync needs has failed: neither the disk nor the thing to be synced is at fault.
+# An open for a sync failed: neither the disk nor the synced file is at fault.
 NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Barrier(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be durable: sync the files, then rename in order (source, target), then sync the directories.
+    """What must become durable: sync the files, then rename in order (source, target), then sync the directories.
 
-    The open ones of the files stay open until the answer, for the barrier holds them.
+    The barrier keeps its open files open until the answer.
     """
 
     files: tuple[Syncable, ...] = ()
@@ -31,14 +31,11 @@ class Barrier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoDescriptorError(Exception):
-    """There was no descriptor for a file that a sync must open.
-
-    Nothing was tried: the round continues from here later.
-    """
+    """No descriptor was free for a file that must be opened for its sync. The round continues from here later."""
 
 
 class Round:
-    """One group commit: several barriers carried out as one, with an outcome for each."""
+    """Several barriers carried out as one, with an outcome for each."""
 
     def __init__(self, filesystem: FileSystem, barriers: Sequence[Barrier]) -> None:
         self._filesystem = filesystem
@@ -52,13 +49,12 @@ class Round:
 
     @property
     def syncs(self) -> int:
-        """Files and directories that were synced."""
         return len(self._files) + len(self._directories)
 
     def run(self) -> bool:
-        """Fill `outcomes`; `failure` is set if the disk can be trusted no more.
+        """Fills `outcomes`, and sets `failure` if the disk can't be trusted any more.
 
-        Returns False where it has to be run again, later.
+        Returns False to be run again later.
         """
         try:
             self._sync_files()
@@ -72,14 +68,13 @@ class Round:
         return True
 
     def give_up(self) -> None:
-        """It isn't run again, though it has to be: all of it has failed."""
+        """Fails everything, because the round can't be run again."""
         assert self._last_error is not None
         self.failure = sync_error(self._last_error)
         self.outcomes = [outcome or self.failure for outcome in self.outcomes]
 
     def _sync_files(self) -> None:
-        # A round of one barrier is the common case of a quiet broker, so nothing here costs more than the syncs it
-        # saves.
+        # A quiet broker mostly has rounds of one barrier, so nothing here may cost more than the syncs that it saves.
         synced = self._files
         for index, barrier in enumerate(self._barriers):
             for file in barrier.files:
@@ -128,10 +123,7 @@ class Round:
 
 
 def sync_error(error: OSError) -> OSError:
-    """The error of a failed sync.
-
-    One without room or resources must not look like an error that passes: trying again proves nothing.
-    """
+    """Returns the error of a failed sync, never one that looks temporary: a repeated sync proves nothing."""
     if not is_passing(error):
         return error
     failed = OSError(

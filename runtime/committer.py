@@ -1,17 +1,16 @@
 """Durability behind a port: the only code, beside start and stop, that waits for the disk.
 
-A caller that needs something durable describes it as a `Barrier` and hands it to the `Committer` of its log directory,
-which answers in the event loop. Barriers that wait together are carried out together (group commit): each file is
-synced once however many asked for it.
+A caller describes what must be durable as a `Barrier` and submits it to the `Committer` of its log directory, which
+answers in the event loop. Waiting barriers are carried out together (group commit), and each file is synced once.
 
-* The answers come in the order of submission. The barriers of one round become durable in no particular order: who needs one to be
-  durable before another waits for the answer of the first.
-* Where the process lacks a descriptor for a sync, the round waits for one: that isn't an outcome.
-* After a failed sync nothing is known about the disk (see `filesystem.port`): the committer answers that error from then on, and tries
-  nothing more. Its error number is then one of a broken disk, whatever the sync reported (`filesystem.failures`). That
-  a file was closed, or a name removed, before its turn came is the fault of that barrier alone; so is a rename that
-  failed, for want of room for one. An error of the kinds `NO_ROOM` and `NO_RESOURCE` thus comes from a rename: those
-  before it in the barrier are done, those behind it aren't.
+* Answers come in the order of submission. The barriers of one round become durable in no particular order: a caller
+  that needs an order waits for the first answer.
+* A round without a free descriptor for a sync waits for one.
+* After a failed sync the state of the disk is unknown (see `filesystem.port`): the committer answers that error from
+  then on and tries nothing more. Its error number is then that of a broken disk, whatever the sync reported
+  (`filesystem.failures`). A file that was closed or removed before its turn fails only its barrier; so does a failed
+  rename. So an error of kind `NO_ROOM` or `NO_RESOURCE` comes from a rename: earlier ones in the barrier are done,
+  later ones aren't.
 
 Source: PostgreSQL's lesson of 2018, "fsync() surprise" (lwn.net/Articles/752063).
 """
@@ -51,45 +50,41 @@ __all__ = [
 OnDone: TypeAlias = Callable[[OSError | None], None]
 
 RETRY_S: Final = 0.05
-"""How long the committer waits for a descriptor before it tries again: others close theirs meanwhile."""
+"""How long the committer waits for a free descriptor before it tries again."""
 
 CLOSING_RETRIES: Final = 200
-"""How often it tries again at a stop: ten seconds."""
+"""How often it tries again at shutdown: ten seconds."""
 
 
 class Committer(Protocol):
-    """Carries out barriers, elsewhere. Used from the event loop's thread only."""
+    """Carries out barriers elsewhere. Used from the event loop's thread only."""
 
     def submit(self, barrier: Barrier, on_done: OnDone) -> None:
-        """Make the barrier durable and then call `on_done`: with None, or with the error.
+        """Makes the barrier durable and then calls `on_done` with None or the error.
 
-        `on_done` is called in the event loop, in the order of submission, and never before `submit` has returned. With an error,
-        none, some or all of the barrier has happened.
+        `on_done` is called in the event loop, in the order of submission, and never before `submit` has returned. After
+        an error none, some or all of the barrier has happened.
         """
-        ...
 
     def close(self) -> None:
-        """Carry out what was submitted, call every `on_done`, carry out what those submit, and stop.
+        """Carries out everything submitted, including by `on_done` callbacks, and stops.
 
         Blocks; a second call does nothing.
         """
-        ...
 
 
 class CommitFigures:
-    """What a committer has done since it began. Rounds that sync nothing have no time."""
+    """The work of a committer since its start. Rounds without a sync have no time."""
 
     __slots__ = ("answered", "rounds", "submitted", "syncs")
 
     def __init__(self) -> None:
         self.submitted = self.answered = 0
-        """Barriers; the difference is those that wait, and those of the round that is carried out."""
+        """Barriers; the difference is those that wait or run."""
         self.syncs = 0
-        """Files and directories that were synced."""
         self.rounds = Durations()
 
     def note(self, barriers: int, syncs: int, took_ns: int) -> None:
-        """A round has been carried out."""
         self.answered += barriers
         if syncs:
             self.syncs += syncs
@@ -97,18 +92,18 @@ class CommitFigures:
 
 
 class MeasuredCommitter(Committer, Protocol):
-    """A committer that says how it does."""
+    """A committer with figures."""
 
     @property
     def figures(self) -> CommitFigures: ...
 
 
 class ThreadCommitter:
-    """One thread, for one log directory. How much waits is bounded by those who submit: each waits for its answer.
+    """One thread for one log directory. Submitters bound the queue: each waits for its answer.
 
-    With the compiled module there is another thread, for barriers that are the sync of one open file (`quick_syncs`).
-    Only one of the two has work at a time, so that answers keep their order, and after a failed sync the other tries
-    nothing: a barrier of the other kind waits until the first thread is done.
+    With the compiled module a second thread handles barriers that are the sync of one open file (`quick_syncs`). Only
+    one of the two works at a time, so that answers keep their order, and after a failed sync the other tries nothing: a
+    barrier of the other kind waits until the first thread is done.
     """
 
     def __init__(
@@ -118,19 +113,18 @@ class ThreadCommitter:
         name: str,
         sync_functions: SyncFunctions | None = None,
     ) -> None:
-        """`sync_functions` are those of the compiled module, if there is one."""
+        """`sync_functions` are those of the compiled module, if any."""
         self._filesystem = filesystem
         self._completions = Completions(loop)
         self._submitted: queue.SimpleQueue[tuple[Barrier, OnDone] | None] = queue.SimpleQueue()
         self._in_thread = 0
-        """Barriers that went to the thread, and whose answers haven't been called yet."""
+        """Barriers submitted to the thread whose answers haven't been called yet."""
         self._held: list[tuple[Barrier, OnDone]] = []
-        """Those that wait for the quick syncs to be done."""
+        """Barriers that wait for the quick syncs."""
         self.figures = CommitFigures()
         self._failure: OSError | None = None
         self._closing = self._closed = False
-        # A daemon, so that a broker that dies of an exception does not hang at exit on a thread that is not stopped any
-        # more.
+        # A daemon, so that a broker that dies of an exception doesn't hang at exit on this thread.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         start_thread(self._thread)
         self._quick = quick_syncs(
@@ -164,7 +158,7 @@ class ThreadCommitter:
             self._submitted.put(None)
             self._thread.join()
             self._completions.run()
-            while not self._submitted.empty():  # Some answers were followed by another step.
+            while not self._submitted.empty():  # Some answers submitted more.
                 self._work()
                 self._completions.run()
             self._closed = True
@@ -183,7 +177,6 @@ class ThreadCommitter:
             self._submitted.put(item)
 
     def _leave(self, count: int) -> None:
-        """Barriers of the thread are about to be answered."""
         self._in_thread -= count
 
     def _run(self) -> None:
@@ -191,9 +184,9 @@ class ThreadCommitter:
             pass
 
     def _work(self) -> bool:
-        """One round of what waits, or the next that comes. Returns whether there may be others."""
+        """Runs one round. Returns whether there may be more."""
         waiting = [self._submitted.get()]
-        while not self._submitted.empty():  # No other thread takes anything.
+        while not self._submitted.empty():  # No other thread takes items.
             waiting.append(self._submitted.get())
         taken = [item for item in waiting if item is not None]
         if taken:
@@ -228,10 +221,9 @@ class ThreadCommitter:
 
 
 class SimulatedCommitter:
-    """The same on virtual time.
+    """A committer on virtual time. A round takes `delay_range_ms`, settable at any time; its effect falls within.
 
-    A round takes `delay_range_ms`, settable at any time; its effect falls somewhere within.
-    So a crash may find what was submitted not yet durable, or durable and not yet answered.
+    So a crash may find submitted barriers not yet durable, or durable and not yet answered.
     """
 
     def __init__(
@@ -303,7 +295,7 @@ class SimulatedCommitter:
             self._step = self._loop.call_soon(self._begin_round)
 
     def _commit(self) -> list[OSError | None] | None:
-        """The outcomes of the barriers that are taken; None where the round has to be run again."""
+        """Returns the outcomes of the taken barriers; None if the round must run again."""
         if self._failure is not None:
             return [self._failure] * len(self._taken)
         if self._round is None:

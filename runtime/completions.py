@@ -1,4 +1,4 @@
-"""How threads answer into the event loop: one wake-up for many answers, none of them lost when the loop is about to stop."""
+"""Answers from threads into the event loop: one wake-up for many answers, none lost when the loop stops."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 Call: TypeAlias = tuple[Callable[[Any], None], Any]
-"""A function and its only argument."""
 
 
 def call_all(loop: asyncio.AbstractEventLoop, calls: Iterable[Call]) -> None:
-    """Make the calls; one that raises is reported as asyncio reports a failing callback, and does not prevent the others."""
+    """Makes the calls. A call that raises is reported like a failing callback and doesn't prevent the others."""
     for function, argument in calls:
         try:
             function(argument)
@@ -21,7 +20,7 @@ def call_all(loop: asyncio.AbstractEventLoop, calls: Iterable[Call]) -> None:
 
 
 class Completions:
-    """Calls that threads have asked for, run in the event loop in the order in which they came."""
+    """Calls that threads request, made in the event loop in order."""
 
     __slots__ = ("_asked", "_loop", "_woken")
 
@@ -31,7 +30,7 @@ class Completions:
         self._woken = False
 
     def add(self, calls: Sequence[Call]) -> None:
-        """Have the loop make the calls, each function with its argument. From any thread."""
+        """Makes the loop call each function with its argument. From any thread."""
         self._asked.append(calls)
         # Read after the append: if `run` has not cleared the flag yet, it has not looked at the queue yet either.
         if not self._woken:
@@ -39,11 +38,11 @@ class Completions:
             try:
                 self._loop.call_soon_threadsafe(self.run)
             except RuntimeError:
-                # The loop is closed. The owner's close() runs what is left.
+                # The loop is closed; the owner's close() runs the rest.
                 assert self._loop.is_closed()
 
     def run(self) -> None:
-        """Make the calls that have come in. In the loop's thread only."""
+        """Makes the requested calls. In the loop's thread only."""
         self._woken = False
         for _ in range(len(self._asked)):
             call_all(self._loop, self._asked.popleft())

@@ -1,6 +1,6 @@
-"""How long things took: a histogram by powers of two, their sum and the longest, as plain numbers that only rise.
+"""Durations: a histogram by powers of two, the sum and the longest, as numbers that only rise.
 
-One thread adds, any may read: what is read may lack the newest.
+One thread adds, any may read; a reader may miss the newest.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 BUCKETS: Final = 27
-"""By the bit length of microseconds: the last one has all above half a minute."""
+"""Buckets by the bit length of microseconds: the last one has everything above half a minute."""
 
 BOUNDS_S: Final = tuple((1 << length) / 1e6 for length in range(BUCKETS - 1))
 """Upper bounds of all but the last."""
 
 
 class Durations:
-    """Times of one kind."""
+    """Durations of one kind."""
 
     __slots__ = ("counts", "longest_ns", "total_ns")
 
@@ -24,7 +24,6 @@ class Durations:
         self.total_ns = self.longest_ns = 0
 
     def add(self, took_ns: int) -> None:
-        """Count one."""
         self.counts[min((took_ns // 1000).bit_length(), BUCKETS - 1)] += 1
         self.total_ns += took_ns
         self.longest_ns = max(self.longest_ns, took_ns)

@@ -1,8 +1,8 @@
-"""How many logins may fail before further ones are refused without a check of the password.
+"""Limits failed logins: above the limit, passwords are refused without a check.
 
-Pure: the caller reports each outcome. Guards: wrong passwords of one user, or from one address, don't keep other users
-or addresses out. The bounds of one address and of all addresses together don't hold for users who have logged in from
-their address within the last hour.
+Pure: the caller reports each outcome. Guards: wrong passwords of one user, or from one address, don't lock out other
+users or addresses. The limits of one address and of all addresses don't apply to users who have logged in from their
+address within the last hour.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from lowtide.runtime.http_visits import KnownVisitors, Rates
 
 FAILURES_PER_S: Final = 1
 FAILURE_BURST: Final = 10
-"""Of one user from one visitor: so many failed logins a second, and so many at once."""
+"""Failed logins of one user from one visitor: per second, and at once."""
 
 VISITOR_FAILURES_PER_S: Final = 2
 VISITOR_FAILURE_BURST: Final = 40
-"""Failed logins of one visitor, for all users together."""
+"""Failed logins of one visitor, for all users."""
 
 ALL_FAILURES_PER_S: Final = 20
 ALL_FAILURE_BURST: Final = 100
-"""Of all visitors together."""
+"""Failed logins of all visitors."""
 
 
 class FailedLogins:
-    """Counts the logins that fail, by user and address."""
+    """Counts failed logins by user and address."""
 
     def __init__(self, now_ms: int) -> None:
         self._of_user = Rates(now_ms, (FAILURES_PER_S, FAILURE_BURST))
@@ -43,15 +43,13 @@ class FailedLogins:
         return self.is_known(address, user, now_ms) or self._of_strangers.has(visitor, now_ms)
 
     def is_known(self, address: str, user: str, now_ms: int) -> bool:
-        """Returns whether a user has logged in from this address lately."""
+        """Returns whether a user has recently logged in from this address."""
         return self._known.has(f"{network_of(address)} {user}", now_ms)
 
     def failed(self, address: str, user: str, now_ms: int) -> None:
-        """A login has failed."""
         visitor = network_of(address)
         self._of_user.take(f"{visitor} {user}", now_ms)
         self._of_strangers.take(visitor, now_ms)
 
     def succeeded(self, address: str, user: str, now_ms: int) -> None:
-        """A user has logged in from this address."""
         self._known.add(f"{network_of(address)} {user}", now_ms)

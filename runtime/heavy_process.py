@@ -1,4 +1,4 @@
-"""`python -m lowtide.runtime.heavy_process`: a process that does heavy work for the broker that started it (`processes.py`)."""
+"""`python -m lowtide.runtime.heavy_process`: a process that does heavy work for the broker that started it."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""Work in Python that takes seconds, done in a process of its own, so that the event loop keeps the interpreter.
+"""Python work that takes seconds, in its own process, so that the event loop keeps the interpreter.
 
-A thread won't do: one that computes, holding the interpreter 5 ms at a time, moved the 99th percentile of an echo from
-1.2 to 15.9 ms.
+A thread would hold the interpreter 5 ms at a time and raise the 99th percentile of an echo from 1.2 to 15.9 ms.
 
-The work is a function that the other process can import, `Work`: from files and some bytes it makes steps, each short,
-that carry messages back. What it needs to know is in those bytes, and it shares nothing with the broker but files. It
-may be cancelled between two steps, and ends with the broker, however that ends. `processes.py` has the real form, this
-module the simulated one, which takes the steps in the loop.
+The work is an importable function, `Work`: from files and some bytes it yields steps, each short, with messages. It
+shares nothing with the broker but files. It may be cancelled between two steps, and ends with the broker. `processes`
+has the real form, this module the simulated one, which runs the steps in the loop.
 """
 
 from __future__ import annotations
@@ -21,41 +19,38 @@ from lowtide.runtime.random import Random
 NO_RATE_LIMIT = float("inf")
 
 
-class Step(NamedTuple):
-    """A step of the work, done."""
+class WorkStep(NamedTuple):
+    """A completed step."""
 
     moved_bytes: int
-    """Read and written: what a limit of bytes per second counts."""
+    """Bytes read and written, for a rate limit."""
     message: bytes | None = None
     """For the listener."""
 
 
-Work: TypeAlias = Callable[[FileSystem, bytes], Iterator[Step]]
-"""A function of a module, by its name. Closed between two steps, the iterator tidies up."""
+Work: TypeAlias = Callable[[FileSystem, bytes], Iterator[WorkStep]]
+"""A function of a module, by its name. Closing the iterator between two steps cleans up."""
 
 
 class WorkFailedError(Exception):
-    """The work raised what it should have returned, or its process is gone."""
+    """The work raised an exception, or its process is gone."""
 
 
 class WorkListener(Protocol):
     """Called in the event loop."""
 
     def on_message(self, message: bytes) -> None:
-        """The messages of the steps, in their order."""
-        ...
+        """Receives the messages of the steps, in order."""
 
     def on_end(self, error: WorkFailedError | None) -> None:
-        """Once, at last; None too after `cancel`. Nothing of the work runs any more."""
-        ...
+        """Called once, at the end; with None also after `cancel`. Nothing of the work runs any more."""
 
 
-class Running(Protocol):
-    """Work that was begun."""
+class RunningWork(Protocol):
+    """Work that was started."""
 
     def cancel(self) -> None:
-        """No further step, if it isn't done; `on_end` is called all the same."""
-        ...
+        """Runs no further step; `on_end` is still called."""
 
 
 class HeavyWorker(Protocol):
@@ -63,20 +58,15 @@ class HeavyWorker(Protocol):
 
     def begin(
         self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT
-    ) -> Running:
-        """Do the work, after what was begun before if too much is. The listener is never called before this returns."""
-        ...
+    ) -> RunningWork:
+        """Starts the work, or queues it behind earlier work. The listener is never called before this returns."""
 
     def close(self) -> None:
-        """Stop at once: what runs is killed and `on_end` not called any more. Blocks; a second call does nothing."""
-        ...
+        """Stops at once: running work is killed and `on_end` not called. Blocks; a second call does nothing."""
 
 
 class SimulatedHeavyWorker:
-    """The same on virtual time, a step now and then; an order after the other.
-
-    A broker that dies takes the rest of the steps along.
-    """
+    """The worker on virtual time: one step now and then, one work after the other. A dead broker ends the rest."""
 
     def __init__(
         self,
@@ -85,7 +75,7 @@ class SimulatedHeavyWorker:
         random: Random,
         delay_range_ms: tuple[float, float] = (0.5, 40.0),
     ) -> None:
-        """`delay_range_ms`, settable at any time, is what a step takes."""
+        """`delay_range_ms`, settable at any time, is the duration of a step."""
         self.delay_range_ms = delay_range_ms
         self._filesystem = filesystem
         self._loop = loop
@@ -117,7 +107,7 @@ class SimulatedHeavyWorker:
     def _take_step(self) -> None:
         self._timer = None
         running = self._waiting[0]
-        step: Step | None = None
+        step: WorkStep | None = None
         error: WorkFailedError | None = None
         try:
             if running.is_cancelled:
@@ -137,7 +127,7 @@ class SimulatedHeavyWorker:
 
 
 class _SimulatedWork:
-    def __init__(self, steps: Iterator[Step], listener: WorkListener, bytes_per_second: float) -> None:
+    def __init__(self, steps: Iterator[WorkStep], listener: WorkListener, bytes_per_second: float) -> None:
         self.steps = steps
         self.listener = listener
         self.bytes_per_second = bytes_per_second

@@ -1,8 +1,7 @@
-"""What the HTTP server builds on aiohttp.
+"""The aiohttp side of the HTTP server, imported by its thread, because importing aiohttp takes 80 ms and 8 MB.
 
-Imported by its thread only: with it comes aiohttp, which takes a quarter of a second. Around every handler, from the
-outside in: the rate of its visitor (429), the size of the body (413), the gate, the rate of all that have logged in
-(429), the time (504). Every answer gets the headers below, unless the handler has set them itself.
+Around every handler, from the outside in: the visitor's rate (429), the body's size (413), the gate, the rate of all
+logged-in visitors (429), the time (504). Every answer gets the headers below, unless the handler has set them.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from lowtide.runtime.addresses import network_of
 from lowtide.runtime.http_connection import HttpConnection
 
 if TYPE_CHECKING:
-    from lowtide.runtime.http_site import Gate, Site
+    from lowtide.runtime.http_site import AccessGate, Site
     from lowtide.runtime.http_visits import Visits
 
 BODY_BYTES_MAX: Final = 64 * 1024
-"""Of a request."""
+"""The largest body of a request."""
 
 REQUEST_S: Final = 30.0
 """How long a handler may take, unless it `lives_long`."""
 
 LINGER_S: Final = 1.0
-"""How long a body is still read that a handler left unread, so that its answer arrives."""
+"""How long a body that a handler left unread is still read, so that its answer arrives."""
 
 LINE_BYTES_MAX: Final = 8190
 HEADERS_MAX: Final = 64
 
 CLOSE_S: Final = 0.05
-"""How long a handler has to end when the server is closed, before it is cancelled."""
+"""How long handlers may finish when the server closes, before they are cancelled."""
 
 HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -46,13 +45,13 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Of every answer; a site that shows pages sets a policy of its own."""
+"""Headers of every answer; a site with pages sets its own policy."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[web.StreamResponse]])
 
 CLIENT: Final = web.RequestKey("client", str)
-"""Where a request has the address of its client, which a trusted proxy may have named."""
+"""The key of the client's address, which a trusted proxy may have reported."""
 
 _LIVES_LONG: Final = "_lives_long"
 _DECIDES_ITSELF: Final = "_decides_itself"
@@ -61,14 +60,14 @@ _ANSWERS_PROBES: Final = "_answers_probes"
 _KEPT: Final = ("Allow", "Location", "Retry-After")
 """Headers of a refusal that a client needs."""
 
-_silent = logging.Logger("http")  # noqa: LOG001 - one of its own, without handlers: visitors write nothing into the log
+_silent = logging.Logger("http")  # noqa: LOG001 - its own logger without handlers: visitors write nothing into the log
 _silent.addHandler(logging.NullHandler())
 
 _HANDLER: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "access_log": None,
         "auto_decompress": False,
-        "keepalive_timeout": 3600,  # `Visits` ends connections before
+        "keepalive_timeout": 3600,  # `Visits` ends connections earlier
         "lingering_time": LINGER_S,
         "logger": _silent,
         "max_field_size": LINE_BYTES_MAX,
@@ -79,28 +78,25 @@ _HANDLER: Final[Mapping[str, Any]] = MappingProxyType(
 
 
 def lives_long(handler: HandlerT) -> HandlerT:
-    """Marks a handler that has no limit of time: one that streams events.
-
-    A peer that doesn't read ends it all the same.
-    """
+    """Marks a handler without a time limit: one that streams events. A peer that doesn't read still ends it."""
     setattr(handler, _LIVES_LONG, True)
     return handler
 
 
 def decides_itself(handler: HandlerT) -> HandlerT:
-    """Marks a handler that asks for rights as the visitor, so that the gate asks for none; it still wants a login."""
+    """Marks a handler that checks the visitor's rights itself; the gate checks only the login."""
     setattr(handler, _DECIDES_ITSELF, True)
     return handler
 
 
 def asks_for_login_itself(handler: HandlerT) -> HandlerT:
-    """Marks a handler that shows nothing without a login of its own, so that the gate asks this machine for none."""
+    """Marks a handler that requires its own login; the gate requires none from this machine."""
     setattr(handler, _ASKS_FOR_LOGIN, True)
     return handler
 
 
 def answers_probes(handler: HandlerT) -> HandlerT:
-    """Marks a handler of health: this machine needs no login, and the requests have a rate of their own."""
+    """Marks a health check: this machine needs no login, and the requests have their own rate."""
     setattr(handler, _ANSWERS_PROBES, True)
     return handler
 
@@ -122,7 +118,7 @@ def _is_marked(request: web.Request, mark: str) -> bool:
 class Answering:
     """Answers the requests of all connections. `begin`, then `close`."""
 
-    def __init__(self, gate: Gate, sites: Sequence[Site], visits: Visits, log: Any) -> None:
+    def __init__(self, gate: AccessGate, sites: Sequence[Site], visits: Visits, log: Any) -> None:
         self._gate = gate
         self._visits = visits
         self._log = log
@@ -133,21 +129,21 @@ class Answering:
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=CLOSE_S)
 
     async def begin(self) -> Callable[[HttpConnection], asyncio.Protocol]:
-        """Returns what makes the handler of a connection."""
+        """Returns the factory of connection handlers."""
         await self._runner.setup()
         server, loop = self._runner.server, asyncio.get_running_loop()
         assert server is not None
         return lambda _connection: _RequestHandler(server, loop=loop, **_HANDLER)
 
     async def close(self) -> None:
-        """End what is being answered."""
+        """Ends running requests."""
         await self._runner.cleanup()
 
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         connection = None if request.transport is None else request.transport.get_protocol()
         if not isinstance(connection, HttpConnection):
-            return _text(400, "")  # It is gone.
+            return _text(400, "")  # The connection is gone.
         connection.on_request()
         try:
             return await self._answer(connection, request, handler)
@@ -184,15 +180,15 @@ class Answering:
 
 
 class _RequestHandler(web.RequestHandler):
-    """aiohttp's, which answers what is no request without repeating it."""
+    """aiohttp's handler, except that errors don't repeat the invalid request."""
 
     __slots__ = ()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """What answers a request that can't be read."""
-        response = _closing(_text(status, "this is no request of HTTP/1.1" if status < 500 else "the request failed"))  # noqa: PLR2004
+        """Answers a request that can't be read."""
+        response = _closing(_text(status, "this is no HTTP/1.1 request" if status < 500 else "the request failed"))  # noqa: PLR2004
         response.headers.update(HEADERS)
         return response
 

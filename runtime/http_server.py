@@ -1,9 +1,8 @@
-"""A listener of HTTP on the event loop that costs a socket until it is visited.
+"""An HTTP listener on the event loop that costs only a socket until its first visit.
 
-It binds with nothing imported. The first connection waits while a thread imports aiohttp and what the sites need; then
-all that it has sent is handed to aiohttp's parser, as with every later connection. `http_site` says what is served and
-how it is brought, `http_connection` has the limits of one connection, `http_visits` those of all, `http_app` what is
-built on aiohttp. None of them knows what is served.
+It binds without importing anything. The first connection waits while a thread imports aiohttp and the sites; then
+everything received goes to aiohttp's parser. `http_site` defines sites, `http_connection` has the limits of one
+connection, `http_visits` those of all, `http_app` the part that uses aiohttp. None of them knows what is served.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lowtide.runtime.http_origin import NO_PROXIES, Proxies
 from lowtide.runtime.http_site import GateLoader, SiteLoader, TlsContext
 from lowtide.runtime.http_tls import TlsEntrance
 from lowtide.runtime.http_visits import Visits
-from lowtide.runtime.network import Listener, bound_port, listen
+from lowtide.runtime.network import ListeningServer, bound_port, listen
 from lowtide.runtime.worker import ThreadWorker
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from lowtide.runtime.tasks import TaskRegistry
 
 SWEEP_S: Final = 1.0
-"""How often connections are looked at that may be too slow."""
+"""How often slow connections are looked for."""
 
 
 class HttpServer:
@@ -42,31 +41,28 @@ class HttpServer:
         log: Any,
         proxies: Proxies = NO_PROXIES,
     ) -> None:
-        """`proxies` are those whose word counts about who sends a request."""
+        """`proxies` are trusted to report clients' addresses."""
         self._gate = gate
         self._sites = tuple(sites)
         self._tasks = tasks
         self._log = log
         self.visits = Visits(clock, tasks, self._wake, proxies)
-        """Connections, and what was counted of them and their requests."""
-        self._listeners: list[Listener] = []
+        """Connections and their statistics."""
+        self._listeners: list[ListeningServer] = []
         self._answering: Answering | None = None
         self._loading: ThreadWorker | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     async def listen(self, host: str, port: int, tls: TlsContext | None = None) -> int:
-        """Accept connections, encrypted by the context that is in force when they are made.
-
-        Returns the port. Errors: OSError.
-        """
+        """Accepts connections, encrypted with the current context of `tls`. Returns the port. Errors: OSError."""
         accept = partial(HttpConnection, self.visits) if tls is None else partial(TlsEntrance, self.visits, tls)
         listener = await listen(accept, host, port)
         self._listeners.append(listener)
         return bound_port(listener)
 
     async def close(self) -> None:
-        """Accept no more and end every connection; what is being answered is cut off. A second call does nothing."""
+        """Accepts no more and ends every connection and request. A second call does nothing."""
         self._is_closed = True
         for listener in self._listeners:
             listener.close()
@@ -79,7 +75,7 @@ class HttpServer:
             await answering.close()
 
     def _wake(self) -> None:
-        """A connection was made: see to it that it gets an answer, and that it is looked at."""
+        """Starts loading and sweeping when a connection is made."""
         if self._is_closed:
             return
         if self._sweep is None:
@@ -89,7 +85,7 @@ class HttpServer:
             self._loading.submit(self._load, self._on_loaded)
 
     def _load(self) -> Callable[[], Answering]:
-        """In the thread: imports all, and returns what makes the rest in the event loop."""
+        """Imports everything in the thread, and returns a function that builds the rest in the event loop."""
         from lowtide.runtime.http_app import Answering  # noqa: PLC0415 - aiohttp comes with it
 
         return partial(Answering, self._gate(), [load() for load in self._sites], self.visits, self._log)

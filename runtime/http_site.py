@@ -1,7 +1,7 @@
-"""What an HTTP server is given: sites, which are served, and a gate, which decides who may come in.
+"""The interfaces of an HTTP server: sites, which it serves, and a gate, which decides about access.
 
-A *site* is brought as a loader: a function that is called once, in a thread, when the first visitor comes. It is the
-place for imports, aiohttp's too, and for reading the files that are served. What it returns has an `add_to`:
+A *site* is passed as a loader: a function that is called once, in a thread, at the first visit. It does the imports,
+including aiohttp's, and reads the files to serve. It returns an object with `add_to`:
 
     class Hello:
         def add_to(self, app: web.Application) -> None:
@@ -15,12 +15,11 @@ place for imports, aiohttp's too, and for reading the files that are served. Wha
 
         return Hello()
 
-What holds for every site: whom the gate refuses never gets to a handler, answers have headers against their misuse, a
-handler has
-`http_app.REQUEST_S` unless it is marked by `http_app.lives_long`, bodies have `http_app.BODY_BYTES_MAX`, and the limits of
-`http_connection` and `http_visits` hold. A site serves no file by its path: what it serves is read when it is loaded, so there is
-nothing to escape from. Handlers run in the event loop: work that takes more than a millisecond goes in slices, or
-elsewhere.
+For every site: requests that the gate refuses don't reach a handler; answers have protective headers; a handler has
+`http_app.REQUEST_S` unless it is marked by `http_app.lives_long`; bodies have at most `http_app.BODY_BYTES_MAX`; the
+limits of `http_connection` and `http_visits` apply. A site serves no file by path: everything is read when it is
+loaded, so path traversal is impossible. Handlers run in the event loop: work of more than a millisecond is sliced or
+runs elsewhere.
 """
 
 from __future__ import annotations
@@ -34,27 +33,25 @@ if TYPE_CHECKING:
 
 
 class Site(Protocol):
-    """Some routes, and what answers there."""
+    """Routes and their handlers."""
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes. Called once, in the event loop."""
-        ...
+        """Adds the routes. Called once, in the event loop."""
 
 
 SiteLoader: TypeAlias = Callable[[], Site]
-"""Imports what a site needs and makes it. Called once, in a thread, at the first visit."""
+"""Imports what a site needs and creates it. Called once, in a thread, at the first visit."""
 
 
-class Gate(Protocol):
-    """Decides who may come in."""
+class AccessGate(Protocol):
+    """Decides about access."""
 
     async def passed(self, request: web.Request) -> web.StreamResponse | str:
-        """Returns the login whose share of all requests this one uses (empty for this machine), or the answer that refuses it."""
-        ...
+        """Returns the login whose rate limit applies (empty for this machine), or the refusal."""
 
 
-GateLoader: TypeAlias = Callable[[], Gate]
+GateLoader: TypeAlias = Callable[[], AccessGate]
 """Likewise for the gate."""
 
 TlsContext: TypeAlias = Callable[[], ssl.SSLContext]
-"""The context that is in force now."""
+"""Returns the current TLS context."""

@@ -1,8 +1,8 @@
-"""The beginning of an encrypted connection of the HTTP listener: its place, and its handshake.
+"""The start of an encrypted HTTP connection: its place and its handshake.
 
-A loop may read from an accepted socket at once, and what it reads before TLS begins there is lost to TLS: a client's
-first message is often there already. So the socket is taken from its first transport before anything is read, and gets
-one that speaks TLS from the first byte.
+A loop may read from an accepted socket at once, and bytes read before TLS starts are lost to TLS: a client's first
+message is often already there. So the socket is taken from its first transport before anything is read, and gets one
+that speaks TLS from the first byte.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 
 class TlsEntrance(asyncio.Protocol):
-    """What is accepted becomes an `HttpConnection`, encrypted by the context that is in force."""
+    """Turns an accepted socket into an `HttpConnection`, encrypted with the current context."""
 
     def __init__(self, visits: Visits, context: TlsContext) -> None:
         self._visits = visits
         self._context = context
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A socket was accepted."""
         accepted = cast("asyncio.Transport", transport)
         connection = HttpConnection(self._visits)
         try:
@@ -42,7 +41,7 @@ class TlsEntrance(asyncio.Protocol):
             accepted.abort()
 
     async def _shake_hands(self, connection: HttpConnection, own: socket.socket) -> None:
-        """It takes as long as a head may take."""
+        """Runs the handshake, within the time of a head."""
         loop = asyncio.get_running_loop()
         try:
             own.setblocking(False)
@@ -53,7 +52,7 @@ class TlsEntrance(asyncio.Protocol):
                 ssl_handshake_timeout=HEAD_MS / 1000,
                 ssl_shutdown_timeout=1,
             )
-        except (OSError, TimeoutError):  # Of TLS too: what came was none, or the peer is gone.
+        except (OSError, TimeoutError):  # Including TLS errors: the peer doesn't speak it, or is gone.
             connection.handshake = None
             connection.abort()
         else:

@@ -1,11 +1,11 @@
-"""The places and rates of a listener of HTTP: who may connect, and how often a visitor may ask.
+"""Limits connections to an HTTP listener, and the rate of requests.
 
-A visitor is an IPv4 address or a /48 of IPv6. Each kind of visitor has places and rates of its own, so strangers take
+A visitor is an IPv4 address or a /48 of IPv6. Each kind of visitor has its own places and rates, so strangers take
 nothing from this machine, from trusted proxies, or from addresses that have logged in. Within a kind each visitor has a
 share.
 
-Where the places of a kind are taken, a connection of the visitor that has the most gives way to one of a visitor that
-has fewer; else the connection that is silent for longest gives way if it is between requests; else the new one is
+If all places of a kind are taken, a connection of the visitor with the most gives way to one of a visitor with fewer;
+otherwise the connection that has been silent the longest gives way if it is between requests; otherwise the new one is
 closed.
 """
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from lowtide.runtime.tasks import TaskRegistry
 
 
-class Kind(Enum):
-    """What a visitor is to the listener."""
+class VisitorKind(Enum):
+    """The listener's relation to a visitor."""
 
     HERE = "this machine, by 127.0.0.1 or ::1"
     PROXY = "a trusted proxy"
@@ -36,49 +36,52 @@ class Kind(Enum):
     STRANGER = "any other address"
 
 
-PLACES: Final[Mapping[Kind, int]] = MappingProxyType({Kind.HERE: 16, Kind.PROXY: 32, Kind.KNOWN: 32, Kind.STRANGER: 32})
-"""How many connections may be open."""
+PLACES: Final[Mapping[VisitorKind, int]] = MappingProxyType(
+    {VisitorKind.HERE: 16, VisitorKind.PROXY: 32, VisitorKind.KNOWN: 32, VisitorKind.STRANGER: 32}
+)
+"""The most open connections."""
 
 ADDRESS_CONNECTIONS_MAX: Final = 16
-"""Of one visitor, a trusted proxy excepted."""
+"""Connections of one visitor, except a trusted proxy."""
 
 SILENT_MS: Final = 1_000
-"""A connection that has been silent for so long may give way to another."""
+"""A connection that was silent this long may give way to another."""
 
 REQUESTS_PER_S: Final = 20
 BURST: Final = 120
-"""Of a visitor: so many requests a second, and so many at once. A page of a console has some dozens. Probes have as many besides."""
+"""Requests of a visitor: per second, and at once. A console page has some dozens. Probes are counted separately."""
 
 ALL_REQUESTS_PER_S: Final = 100
 ALL_BURST: Final = 400
-"""Of all that have logged in: one login has `REQUESTS_PER_S`. Requests that are refused don't count here, nor those of this machine."""
+"""Requests of all logged-in visitors; one login has `REQUESTS_PER_S`. Refused requests and those of this machine don't
+count."""
 
 CONNECTIONS_PER_S: Final = 10
 CONNECTION_BURST: Final = 40
-"""Of a visitor: so many new connections a second, and so many at once. A handshake of TLS takes a millisecond."""
+"""New connections of a visitor: per second, and at once. A TLS handshake takes a millisecond."""
 
 ALL_CONNECTIONS_PER_S: Final = 50
 ALL_CONNECTION_BURST: Final = 100
-"""Of all visitors of a kind."""
+"""New connections of all visitors of a kind."""
 
 PROXY_CONNECTIONS_PER_S: Final = 100
 PROXY_CONNECTION_BURST: Final = 200
-"""Of a trusted proxy, which may open a connection for each request."""
+"""New connections of a trusted proxy, which may open one per request."""
 
 VISITORS_MAX: Final = 1024
-"""Visitors whose requests are counted apart; the ones that were silent for longest are forgotten."""
+"""Visitors counted separately; the ones silent for longest are forgotten."""
 
 KNOWN_MS: Final = 3_600_000
-"""How long a visitor is known after a login."""
+"""How long a visitor stays known after a login."""
 
 _HERE: Final = frozenset({"127.0.0.1", "::1"})
-"""The other addresses of 127.0.0.0/8 are strangers in this respect, so that one process of this machine can't use up all places by them."""
+"""Other addresses of 127.0.0.0/8 are strangers, so that one local process can't use them to take all places."""
 
 
 class Visit(Protocol):
-    """A connection, as far as it is counted here."""
+    """A connection, as counted here."""
 
-    kind: Kind
+    kind: VisitorKind
     visitor: str
     since_ms: int
 
@@ -93,7 +96,7 @@ MakeHandler: TypeAlias = Callable[[Any], "asyncio.Protocol"]
 
 
 class Rate:
-    """So many a second, and what wasn't used for a while at once."""
+    """A rate per second with a burst (token bucket)."""
 
     __slots__ = ("_at_ms", "_burst", "_left", "_per_s")
 
@@ -104,13 +107,13 @@ class Rate:
         self._left: float = burst
 
     def has(self, now_ms: int) -> bool:
-        """Whether there is one more now."""
+        """Returns whether one more is allowed now."""
         self._left = min(self._left + (now_ms - self._at_ms) * self._per_s / 1000, self._burst)
         self._at_ms = now_ms
         return self._left >= 1
 
     def take(self, now_ms: int) -> bool:
-        """Takes one, if there is one."""
+        """Takes one, if allowed."""
         if not self.has(now_ms):
             return False
         self._left -= 1
@@ -118,25 +121,22 @@ class Rate:
 
 
 class Rates:
-    """A rate for each visitor, and one for all if there is one.
-
-    Bounded: the visitors that were silent for longest are forgotten.
-    """
+    """A rate for each visitor, and optionally one for all. Visitors silent for longest are forgotten."""
 
     __slots__ = ("_all", "_burst", "_by_visitor", "_per_s")
 
     def __init__(self, now_ms: int, each: tuple[int, int], together: tuple[int, int] | None = None) -> None:
-        """`each` and `together` are a rate a second and a burst."""
+        """`each` and `together` are a rate per second and a burst."""
         self._per_s, self._burst = each
         self._all = None if together is None else Rate(now_ms, *together)
         self._by_visitor: OrderedDict[str, Rate] = OrderedDict()
 
     def has(self, visitor: str, now_ms: int) -> bool:
-        """Whether there is one more now, for this visitor."""
+        """Returns whether this visitor may take one more now."""
         return self._of(visitor, now_ms).has(now_ms) and (self._all is None or self._all.has(now_ms))
 
     def take(self, visitor: str, now_ms: int) -> bool:
-        """Takes one, if there is one for this visitor."""
+        """Takes one for this visitor, if allowed."""
         return self._of(visitor, now_ms).take(now_ms) and (self._all is None or self._all.take(now_ms))
 
     def _of(self, visitor: str, now_ms: int) -> Rate:
@@ -148,7 +148,7 @@ class Rates:
 
 
 class KnownVisitors:
-    """The visitors that have logged in, the latest ones."""
+    """The visitors that have recently logged in."""
 
     __slots__ = ("_until_ms",)
 
@@ -156,19 +156,17 @@ class KnownVisitors:
         self._until_ms: OrderedDict[str, int] = OrderedDict()
 
     def add(self, visitor: str, now_ms: int) -> None:
-        """A visitor has logged in."""
         self._until_ms[visitor] = now_ms + KNOWN_MS
         self._until_ms.move_to_end(visitor)
         if len(self._until_ms) > VISITORS_MAX:
             self._until_ms.popitem(last=False)
 
     def has(self, visitor: str, now_ms: int) -> bool:
-        """Whether a visitor has logged in lately."""
         return self._until_ms.get(visitor, now_ms) > now_ms
 
 
 class Visits:
-    """All connections of a server, and what is counted of them."""
+    """All connections of a server, and their statistics."""
 
     def __init__(
         self, clock: Clock, tasks: TaskRegistry, on_made: Callable[[], None], proxies: Proxies = NO_PROXIES
@@ -178,11 +176,11 @@ class Visits:
         self.proxies = proxies
         self.known = KnownVisitors()
         self.requests_count = 0
-        """Requests that were answered, refused ones too."""
+        """Requests, including refused ones."""
         self.refused_count = 0
-        """Connections that found no place, and requests that were too many."""
+        """Connections without a place, and requests above a rate."""
         self.slow_count = 0
-        """Connections that were ended for being too slow, or for a head that was too large."""
+        """Connections ended for slowness or a too large head."""
         self._on_made = on_made
         self._make_handler: MakeHandler | None = None
         self._connections: dict[Visit, None] = {}
@@ -191,33 +189,29 @@ class Visits:
         self._requests, self._probes = Rates(now_ms, each), Rates(now_ms, each)
         self._logged_in = Rates(now_ms, each, (ALL_REQUESTS_PER_S, ALL_BURST))
         entering = (CONNECTIONS_PER_S, CONNECTION_BURST), (ALL_CONNECTIONS_PER_S, ALL_CONNECTION_BURST)
-        self._entering = {kind: Rates(now_ms, *entering) for kind in Kind}
-        self._entering[Kind.PROXY] = Rates(now_ms, (PROXY_CONNECTIONS_PER_S, PROXY_CONNECTION_BURST))
+        self._entering = {kind: Rates(now_ms, *entering) for kind in VisitorKind}
+        self._entering[VisitorKind.PROXY] = Rates(now_ms, (PROXY_CONNECTIONS_PER_S, PROXY_CONNECTION_BURST))
 
     @property
     def count(self) -> int:
-        """Connections that are open."""
         return len(self._connections)
 
     def serve(self, make_handler: MakeHandler) -> None:
-        """From now on requests are answered, first those that wait."""
+        """Starts answering requests, including waiting ones."""
         self._make_handler = make_handler
         for connection in list(self._connections):
             connection.begin(make_handler)
 
-    def kind_of(self, address: str) -> Kind:
-        """Returns what the visitor at an address is."""
+    def kind_of(self, address: str) -> VisitorKind:
+        """Returns the kind of the visitor at an address."""
         if self.proxies.has(address):
-            return Kind.PROXY
+            return VisitorKind.PROXY
         if normal_address(address) in _HERE:
-            return Kind.HERE
-        return Kind.KNOWN if self.known.has(network_of(address), self.now_ms()) else Kind.STRANGER
+            return VisitorKind.HERE
+        return VisitorKind.KNOWN if self.known.has(network_of(address), self.now_ms()) else VisitorKind.STRANGER
 
     def enter(self, connection: Visit) -> bool:
-        """Counts a new connection and returns True, or returns False if there is no place.
-
-        A counted connection must call `leave`.
-        """
+        """Counts a new connection, if there is a place. Returns whether there is; then `leave` must follow."""
         if not self._has_place(connection):
             self.refused_count += 1
             return False
@@ -225,44 +219,44 @@ class Visits:
         return True
 
     def open(self, connection: Visit) -> None:
-        """A connection may be answered: its handshake has ended, if there is one."""
+        """Lets a connection be answered, after its handshake if any."""
         if self._make_handler is not None:
             connection.begin(self._make_handler)
         self._on_made()
 
     def leave(self, connection: Visit) -> None:
-        """A connection is gone. A second call does nothing."""
+        """Removes a connection. A second call does nothing."""
         self._connections.pop(connection, None)
 
     def may_ask(self, visitor: str, *, is_probe: bool) -> bool:
-        """Counts a request, before it is known who sends it; whether it is one of those that are answered."""
+        """Counts a request before its sender is known. Returns whether it may be answered."""
         self.requests_count += 1
         return self._take(self._probes if is_probe else self._requests, visitor)
 
     def may_go_on(self, login: str) -> bool:
-        """Counts a request of a login; whether it is one of those that are answered."""
+        """Counts a request of a login. Returns whether it may be answered."""
         return self._take(self._logged_in, login)
 
     def on_login(self, visitor: str) -> None:
-        """A visitor has logged in: it is none of the strangers any more."""
+        """Moves a visitor that has logged in from strangers to known visitors."""
         self.known.add(visitor, self.now_ms())
         for each in self._connections:
             if (
                 each.visitor == visitor
-                and each.kind is Kind.STRANGER
-                and len(self._of_kind(Kind.KNOWN)) < PLACES[Kind.KNOWN]
+                and each.kind is VisitorKind.STRANGER
+                and len(self._of_kind(VisitorKind.KNOWN)) < PLACES[VisitorKind.KNOWN]
             ):
-                each.kind = Kind.KNOWN
+                each.kind = VisitorKind.KNOWN
 
     def end_slow(self) -> None:
-        """End connections whose time is over."""
+        """Ends connections that are too slow."""
         now_ms = self.now_ms()
         for connection in [each for each in self._connections if each.is_too_slow(now_ms)]:
             self.slow_count += 1
             connection.abort()
 
     def end_all(self) -> None:
-        """End every connection."""
+        """Ends every connection."""
         for connection in list(self._connections):
             connection.abort()
 
@@ -272,7 +266,7 @@ class Visits:
         self.refused_count += 1
         return False
 
-    def _of_kind(self, kind: Kind) -> list[Visit]:
+    def _of_kind(self, kind: VisitorKind) -> list[Visit]:
         return [each for each in self._connections if each.kind is kind]
 
     def _has_place(self, connection: Visit) -> bool:
@@ -280,7 +274,7 @@ class Visits:
         if not self._entering[kind].take(visitor, self.now_ms()):
             return False
         own = [each for each in self._connections if each.visitor == visitor]
-        if kind is not Kind.PROXY and len(own) >= ADDRESS_CONNECTIONS_MAX and not self._make_room(own):
+        if kind is not VisitorKind.PROXY and len(own) >= ADDRESS_CONNECTIONS_MAX and not self._make_room(own):
             return False
         of_kind = self._of_kind(kind)
         if len(of_kind) < PLACES[kind]:
@@ -293,7 +287,7 @@ class Visits:
         return self._make_room(of_kind)
 
     def _make_room(self, among: Iterable[Visit]) -> bool:
-        """Whether a connection could be ended for a new one."""
+        """Ends a silent connection to make room for a new one, if possible."""
         now_ms = self.now_ms()
         silent = [each for each in among if not each.is_busy and now_ms - each.since_ms >= SILENT_MS]
         if not silent:

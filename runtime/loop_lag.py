@@ -1,11 +1,8 @@
-"""How late an event loop is: a histogram, and for each sample the share of each cause.
+"""The lag of an event loop: a histogram, and the causes of each sample.
 
-A timer that rings late tells that something held the loop: our own code, a system call that it waited for, or a machine
-that had no processor to spare. `LoopLag` is given each lateness, with what the loop's thread used since the sample
-before, and keeps two histograms: of the lateness as clients feel it, and of the part that is ours, which is what a
-broker can be blamed for.
-
-Pure: it reads no clock. A snapshot is what metrics show, in the form of Prometheus's histograms.
+A timer that fires late shows that something blocked the loop: our own code, a system call, or a machine without a free
+processor. `LoopLag` gets each lateness with the thread's resource usage, and keeps two histograms: of the lateness that
+clients feel, and of the part that the process caused. Pure. A snapshot has the form of Prometheus's histograms.
 """
 
 from __future__ import annotations
@@ -18,13 +15,13 @@ import msgspec
 from lowtide.runtime.thread_usage import ThreadUsage
 
 BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-"""Upper bounds of the buckets, inclusive; one more bucket has what is above."""
+"""Upper bounds of the buckets, inclusive; one more bucket is above them."""
 
 _NS_PER_MS: Final = 1_000_000
 
 
 class HistogramSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A histogram at one moment: `cumulative_counts[i]` samples were at most `BOUNDS_MS[i]`; the last entry counts all."""
+    """A histogram at one moment: `cumulative_counts[i]` samples were at most `BOUNDS_MS[i]`; the last counts all."""
 
     cumulative_counts: tuple[int, ...]
     sum_ms: float
@@ -32,11 +29,10 @@ class HistogramSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """All samples."""
         return self.cumulative_counts[-1]
 
     def count_above(self, bound_ms: int) -> int:
-        """Samples above one of the bounds."""
+        """Returns the samples above one of the bounds."""
         return self.count - self.cumulative_counts[BOUNDS_MS.index(bound_ms)]
 
 
@@ -51,13 +47,13 @@ class LagHistogram:
         self._max_ms = 0.0
 
     def add(self, value_ms: float) -> None:
-        """Count one sample, not negative."""
+        """Counts one sample, not negative."""
         self._counts[bisect_left(BOUNDS_MS, value_ms)] += 1
         self._sum_ms += value_ms
         self._max_ms = max(self._max_ms, value_ms)
 
     def snapshot(self) -> HistogramSnapshot:
-        """The counts now; later samples don't change it."""
+        """Returns the present counts."""
         cumulative, total = [], 0
         for count in self._counts:
             total += count
@@ -70,16 +66,16 @@ class Lateness(NamedTuple):
 
     lag_ms: float
     cpu_ms: float
-    """Our own code, or the system on its behalf, was running."""
+    """Our own code, or the system on its behalf, ran."""
     blocked_ms: float
     """The thread waited for something: a disk, a lock, the interpreter."""
     starved_ms: float
-    """The thread was ready to run, and the machine had no processor for it."""
+    """The thread was ready, and the machine had no processor for it."""
     full_collections: int
 
     @property
     def held_ms(self) -> float:
-        """What the process did to itself."""
+        """The part that the process caused."""
         return self.lag_ms - self.starved_ms
 
 
@@ -91,21 +87,21 @@ class LoopLagSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopLag:
-    """Measures how late the loop is. Used from the loop's thread only."""
+    """Measures the loop's lag. Used from the loop's thread only."""
 
     __slots__ = ("_held", "_lag", "_last")
 
     def __init__(self, usage: ThreadUsage) -> None:
-        """`usage` is what the thread has used before the first sample."""
+        """`usage` is the thread's usage before the first sample."""
         self._lag = LagHistogram()
         self._held = LagHistogram()
         self._last = usage
 
     def add(self, lag_ms: float, usage: ThreadUsage) -> Lateness:
-        """Count one sample: a timer rang `lag_ms` late, and until now the thread has used `usage`.
+        """Counts one sample: a timer fired `lag_ms` late, and the thread's usage is now `usage`.
 
-        What was used since the sample before may in part lie before the timer was due, so each share is the most that
-        it can have been, starvation first: a busy machine must not look like a fault of ours.
+        Part of the usage may precede the due time, so each share is the most that is possible, starvation first: a busy
+        machine must not look like our fault.
         """
         last, self._last = self._last, usage
         starved_ms = min(lag_ms, (usage.starved_ns - last.starved_ns) / _NS_PER_MS)
@@ -117,5 +113,4 @@ class LoopLag:
         )
 
     def snapshot(self) -> LoopLagSnapshot:
-        """What metrics show."""
         return LoopLagSnapshot(lag=self._lag.snapshot(), held=self._held.snapshot())

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for code that isn't asynchronous, or that already runs inside another loop."""
+"""An event loop in its own thread, for code that isn't asynchronous or runs inside another loop."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 STOP_TIMEOUT_S = 10.0
-"""How long `close` waits for the thread; what holds the loop for longer is a bug, and the thread is a daemon."""
+"""How long `close` waits for the thread. Blocking the loop longer is a bug, and the thread is a daemon."""
 
 
 class LoopThread:
-    """Runs coroutines in its thread while the caller waits. May be used by several threads at once.
+    """Runs coroutines in its thread while the caller waits. Several threads may use it at once.
 
     The thread doesn't survive a fork: in the child, `run` raises instead of waiting for ever.
     """
@@ -29,14 +29,13 @@ class LoopThread:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be run here any more: it was closed, or belongs to another process."""
+        """Whether nothing can run here any more: it was closed, or belongs to another process."""
         return self._closed or os.getpid() != self._process
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of the coroutine. An interrupt (Ctrl-C) cancels it.
+        """Returns the result of the coroutine. An interrupt (Ctrl-C) cancels it.
 
-        Errors: what it raises; RuntimeError after `close`, in another process than the one that made this, and in the
-        thread itself.
+        Errors: what it raises; RuntimeError after `close`, in another process, and in the thread itself.
         """
         problem = self._problem()
         if problem is not None:
@@ -50,10 +49,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop; what still runs is cancelled.
-
-        A second call does nothing, and neither does one in another process.
-        """
+        """Stops the loop and cancels what runs. A second call, or one in another process, does nothing."""
         if self.is_closed:
             return
         self._closed = True

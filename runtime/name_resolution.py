@@ -1,4 +1,4 @@
-"""Which host names the system resolves, looked up in a thread: a name server that doesn't answer holds neither the loop nor a stop."""
+"""Looks up host names in a thread, so that a name server that doesn't answer blocks neither the loop nor a stop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Final
 from lowtide.runtime.threads import start_thread
 
 Resolve = Callable[[str], object]
-"""Looks a name up, and blocks meanwhile. Errors: OSError."""
+"""Looks a name up, blocking. Errors: OSError."""
 
 LITERAL_CHARACTERS: Final = frozenset("0123456789.")
 
 
 def is_literal(host: str) -> bool:
-    """Whether it is an address already, of IPv4 or IPv6."""
+    """Returns whether it is an IPv4 or IPv6 address already."""
     return ":" in host or LITERAL_CHARACTERS.issuperset(host)
 
 
@@ -27,10 +27,10 @@ def _of_the_system(name: str) -> object:
 
 
 async def unresolved(hosts: Sequence[str], within_s: float, resolve: Resolve = _of_the_system) -> dict[str, str]:
-    """The names among `hosts` that aren't resolved, with the reason; those that take longer than `within_s` together are among them.
+    """Returns the names among `hosts` that don't resolve within `within_s` in total, with the reason.
 
-    Literal addresses aren't looked up. Names are looked up one after the other, in a daemon thread that ends by itself.
-    Errors: OSError where the system gives no thread.
+    Addresses aren't looked up. Names are looked up in sequence, in a daemon thread. Errors: OSError if no thread can
+    start.
     """
     names = [host for host in dict.fromkeys(hosts) if not is_literal(host)]
     reasons = dict.fromkeys(names, f"no answer within {within_s:g} s")

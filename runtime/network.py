@@ -1,7 +1,6 @@
 """Listening and connecting: thin over the running event loop, which is uvloop, asyncio's own, or the simulated one.
 
-Transports are asyncio's. Both real loops turn Nagle's algorithm off (TCP_NODELAY) on every TCP transport that they
-make.
+Transports are asyncio's. Both real loops disable Nagle's algorithm (TCP_NODELAY).
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 LISTEN_BACKLOG: Final = 1024
-"""Connections that may wait to be accepted. Linux cuts it to net.core.somaxconn."""
+"""Connections that may wait to be accepted. Linux limits it to net.core.somaxconn."""
 
 _KEEP_ALIVE_OPTIONS: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
-"""Seconds of silence until the system asks whether the peer is there, between questions, and how many may stay without an answer."""
+"""Seconds of silence before a probe, seconds between probes, and unanswered probes before the connection ends."""
 
 _CLOSED_STATES: Final = frozenset({7, 8})
-"""TCP_CLOSE and TCP_CLOSE_WAIT, as Linux tells them in the first byte of TCP_INFO."""
+"""TCP_CLOSE and TCP_CLOSE_WAIT, as Linux reports them in the first byte of TCP_INFO."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
@@ -28,34 +27,27 @@ class BoundSocket(Protocol):
     """The used part of a listening socket."""
 
     def getsockname(self) -> Any:
-        """Return the address: a tuple whose second member is the port, and whose others depend on the family."""
-        ...
+        """Returns the address: a tuple whose second member is the port; the others depend on the family."""
 
 
-class Listener(Protocol):
-    """What listens: asyncio's Server, uvloop's, or the simulated one."""
+class ListeningServer(Protocol):
+    """Asyncio's Server, uvloop's, or the simulated one."""
 
     @property
     def sockets(self) -> Sequence[BoundSocket]: ...
-
     def close(self) -> None:
-        """Accept no more. Connections that were accepted live on."""
-        ...
+        """Accepts no more connections; accepted ones stay open."""
 
     async def wait_closed(self) -> None:
-        """Wait until it is closed; newer Pythons wait for the connections too, so close those first."""
-        ...
+        """Waits until it is closed; newer Pythons wait for the connections too, so close those first."""
 
 
 async def listen(
     factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, backlog: int = LISTEN_BACKLOG
-) -> Listener:
-    """Accept connections, each served by a protocol that `factory` makes.
+) -> ListeningServer:
+    """Accepts connections, each with a protocol that `factory` creates.
 
-    An empty `host` is every interface; port 0 lets the system choose, see `bound_port`.
-
-    Raises:
-        OSError: the address is in use, or is not ours.
+    An empty `host` is every interface; with port 0 the system chooses, see `bound_port`. Errors: OSError.
     """
     listener = await asyncio.get_running_loop().create_server(factory, host or None, port, backlog=backlog)
     for bound in listener.sockets:
@@ -64,10 +56,7 @@ async def listen(
 
 
 def _keep_alive(bound: Any) -> None:
-    """Has connections that are accepted end when the other machine has gone without a word.
-
-    A simulated socket knows no options.
-    """
+    """Makes accepted connections end when the other machine disappears silently. Simulated sockets have no options."""
     set_option = getattr(bound, "setsockopt", None)
     if set_option is None:
         return
@@ -78,16 +67,13 @@ def _keep_alive(bound: Any) -> None:
 
 
 def peer_has_closed(transport: asyncio.BaseTransport) -> bool:
-    """Whether the peer has closed or reset the connection, though nothing is read at the moment.
-
-    False where that isn't known.
-    """
+    """Returns whether the peer has closed or reset the connection, though nothing is being read; False if unknown."""
     connected, option = transport.get_extra_info("socket"), getattr(socket, "TCP_INFO", None)
     if connected is None or option is None:
         return False
     try:
         state: bytes = connected.getsockopt(socket.IPPROTO_TCP, option, 1)
-    except OSError:  # It is closed already, and its protocol is about to learn that.
+    except OSError:  # It is closed, and its protocol is about to be told.
         return False
     return state[0] in _CLOSED_STATES
 
@@ -95,24 +81,22 @@ def peer_has_closed(transport: asyncio.BaseTransport) -> bool:
 async def connect(
     factory: Callable[[], ProtocolT], host: str, port: int, *, tls: ssl.SSLContext | None = None
 ) -> tuple[asyncio.Transport, ProtocolT]:
-    """Open a connection, served by the protocol that `factory` makes; with `tls` it is encrypted when the protocol sees it.
+    """Opens a connection with a protocol that `factory` creates, encrypted if `tls` is given.
 
-    Raises:
-        OSError: no process listens there, the name is unknown, the peer cannot be reached, or its certificate isn't trusted (ssl.SSLError).
-            It may take minutes: callers set a limit.
+    It may take minutes: callers set a limit. Errors: OSError; ssl.SSLError if the peer's certificate isn't trusted.
     """
     if tls is None:
         return await asyncio.get_running_loop().create_connection(factory, host, port)
     return await asyncio.get_running_loop().create_connection(factory, host, port, ssl=tls)
 
 
-def bound_port(server: Listener) -> int:
-    """Return the port that the server listens on; the first one's, if it listens on several addresses."""
+def bound_port(server: ListeningServer) -> int:
+    """Returns the port that the server listens on; the first one if there are several addresses."""
     port = server.sockets[0].getsockname()[1]
     assert isinstance(port, int)
     return port
 
 
 async def over_socket(connected: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Streams over one end of a pair of sockets (`socket.socketpair`), which are closed with them. Errors: OSError."""
+    """Returns streams over one end of a socket pair, which they close. Errors: OSError."""
     return await asyncio.open_unix_connection(sock=connected)

@@ -1,4 +1,4 @@
-"""What the system knows of this process: CPU time, memory, descriptors, threads. Figures that it doesn't tell are 0.
+"""Statistics of this process from the system: CPU time, memory, descriptors, threads. Unknown ones are 0.
 
 Source: proc(5), `/proc/[pid]/stat` and `io`.
 """
@@ -23,17 +23,17 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: int = 0
     virtual_bytes: int = 0
     started_s: float = 0.0
-    """When it started, in seconds since 1970."""
+    """In seconds since 1970."""
     open_files: int = 0
     open_files_max: int = 0
     threads: int = 0
     disk_read_bytes: int = 0
-    """What disks had to be read for; the page cache doesn't count."""
+    """Read from disks, not from the page cache."""
     disk_written_bytes: int = 0
 
 
 class ProcessFiguresReader:
-    """Reads them in about a tenth of a millisecond, and as much again for each few hundred descriptors."""
+    """Reads the statistics in about a tenth of a millisecond, and as much again for each few hundred descriptors."""
 
     def __init__(self, folder: str = "/proc") -> None:
         self._folder = Path(folder)
@@ -47,7 +47,7 @@ class ProcessFiguresReader:
     def __call__(self) -> ProcessFigures:
         threads, started_s, virtual_bytes, resident_bytes = 0, 0.0, 0, 0
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The second field is the program's name in parentheses, which may have spaces.
+            # The second field is the program's name in parentheses, which may contain spaces.
             fields = (
                 (self._folder / "self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             )
@@ -59,7 +59,7 @@ class ProcessFiguresReader:
             disk = {name: int(count) for name, _, count in (line.partition(": ") for line in lines)}
         open_files = 0
         with contextlib.suppress(OSError):
-            open_files = len(os.listdir(self._folder / "self/fd")) - 1  # That of the listing itself.
+            open_files = len(os.listdir(self._folder / "self/fd")) - 1  # Without the listing's own descriptor.
         times = os.times()
         return ProcessFigures(
             cpu_s=times.user + times.system,

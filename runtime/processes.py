@@ -1,17 +1,17 @@
-"""Heavy work in processes of its own: the real form of the `HeavyWorker` port.
+"""Heavy work in its own processes: the real form of the `HeavyWorker` port.
 
-A process is started when there is work and ends when there has been none for a while. It is the same Python with
-nothing of the broker in it: it has no descriptor but its pipes, opens what it needs by itself, and runs at a lower
-priority (`NICENESS`) in the broker's session, for the scheduler weighs priorities only within one. What goes over the
-pipes are frames: a length of four bytes, big-endian, then a kind of one byte, then the rest.
+A process starts when there is work and ends after some time without. It is the same Python without the broker: it has
+only its pipes, opens what it needs, and runs at a lower priority (`NICENESS`) in the broker's session, because the
+scheduler weighs priorities only within a session. Messages on the pipes are frames: a length of four bytes, big-endian,
+a kind of one byte, and the rest.
 
-| to it | | from it | |
+| to the process | | from the process | |
 |---|---|---|---|
 | `w` | work: rate, name of the function, argument | `m` | a message |
-| `c` | cancel what runs | `e` | the end; behind it the error, if there was one |
+| `c` | cancel the running work | `e` | the end, followed by the error if there was one |
 
-Guards: none outlives its broker. A thread in it waits for the pipe's end, which comes when the broker dies of whatever
-it be, and ends the process at once. A process that dies takes only its present work along.
+Guards: no process outlives its broker. A thread in it waits for the pipe's end, which comes when the broker dies for
+any reason, and ends the process at once. A process that dies loses only its current work.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from typing import IO, Final
 
 from lowtide.runtime.completions import Completions
 from lowtide.runtime.filesystem import OsFileSystem
-from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Step, Work, WorkFailedError, WorkListener
+from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Work, WorkFailedError, WorkListener, WorkStep
 from lowtide.runtime.threads import start_thread
 
 NICENESS: Final = 10
-"""A tenth of the processor's time where the broker wants all of it."""
+"""A tenth of the processor's time if the broker wants all of it."""
 
 IDLE_S: Final = 30.0
 """How long a process waits for the next work."""
@@ -52,7 +52,7 @@ def _write_frame(stream: IO[bytes], kind: bytes, content: bytes) -> None:
 
 
 def _read_frame(stream: IO[bytes]) -> tuple[bytes, bytes] | None:
-    """The next one; None at the end, which may come in the middle of one."""
+    """Returns the next frame; None at the end, even within a frame."""
     head = stream.read(_HEAD.size)
     if len(head) < _HEAD.size:
         return None
@@ -63,7 +63,7 @@ def _read_frame(stream: IO[bytes]) -> tuple[bytes, bytes] | None:
 
 
 class ProcessHeavyWorker:
-    """Up to `processes` of them, each with a thread here that talks to it."""
+    """Up to `processes` worker processes, each with a thread here."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, processes: int = 1, idle_s: float = IDLE_S) -> None:
         assert processes > 0
@@ -75,7 +75,6 @@ class ProcessHeavyWorker:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the processes that run now."""
         return [attendant.process.pid for attendant in self._attendants if attendant.process is not None]
 
     def begin(
@@ -91,7 +90,7 @@ class ProcessHeavyWorker:
         return begun
 
     def _start_attendant(self) -> OSError | None:
-        """Starts one more thread, if there may be another. Returns why that failed."""
+        """Starts one more thread, if allowed. Returns why that failed."""
         for attendant in self._attendants:
             try:
                 if attendant.start_once():
@@ -111,7 +110,7 @@ class ProcessHeavyWorker:
                 attendant.join()
 
     def next_work(self, timeout_s: float | None) -> _Work | None:
-        """For an attendant: waits for work; None when none came, or none is to come any more."""
+        """Waits for work; returns None if none came or none will come. For an attendant."""
         try:
             return self._submitted.get(timeout=timeout_s)
         except queue.Empty:
@@ -122,18 +121,18 @@ class ProcessHeavyWorker:
         return self._closed
 
     def tell(self, work: _Work, message: bytes) -> None:
-        """From an attendant: a message for the loop."""
+        """Passes a message to the loop. For an attendant."""
         if not self._closed:
             self._completions.add([(work.listener.on_message, message)])
 
     def end(self, work: _Work, error: WorkFailedError | None) -> None:
-        """From an attendant: the work is over."""
+        """Reports the end of the work to the loop. For an attendant."""
         if not self._closed:
             self._completions.add([(work.listener.on_end, error)])
 
 
 class _Work:
-    """Work that was begun, as the loop and an attendant see it."""
+    """Started work, shared by the loop and an attendant."""
 
     def __init__(self, name: str, argument: bytes, listener: WorkListener, bytes_per_second: float) -> None:
         self.name = name
@@ -150,12 +149,12 @@ class _Work:
             self._pass_on()
 
     def begin_in(self, process: subprocess.Popen[bytes]) -> bool:
-        """Sends the work to a process, unless it is cancelled already."""
+        """Sends the work to a process, unless it is cancelled."""
         if self._was_cancelled():
             return False
         name = self.name.encode()
         assert process.stdin is not None
-        # Outside of the lock: the pipe takes it only as fast as the process, which may just begin, reads it.
+        # Outside of the lock: the pipe blocks until the process reads, which may still be starting.
         _write_frame(process.stdin, b"w", _RATE.pack(self.bytes_per_second, len(name)) + name + self.argument)
         with self._lock:
             self._process = process
@@ -168,7 +167,7 @@ class _Work:
             return self._is_cancelled
 
     def leave(self) -> None:
-        """It is over: a late `cancel` mustn't hit the next."""
+        """Detaches finished work, so that a late `cancel` doesn't hit the next one."""
         with self._lock:
             self._process = None
 
@@ -179,7 +178,7 @@ class _Work:
 
 
 class _Attendant:
-    """A thread that starts a process when there is work, talks to it, and ends it when there is none."""
+    """A thread that starts a process for work, talks to it, and ends it when idle."""
 
     def __init__(self, owner: ProcessHeavyWorker, number: int) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -189,7 +188,7 @@ class _Attendant:
         self._lock = threading.Lock()
 
     def start_once(self) -> bool:
-        """Starts the thread, if that hasn't been done. Errors: OSError; it may be tried again."""
+        """Starts the thread, if needed. Errors: OSError; it may be tried again."""
         if self.is_started:
             return False
         start_thread(self._thread)
@@ -225,7 +224,7 @@ class _Attendant:
         self._end_process()
 
     def _attend(self, work: _Work) -> None:
-        """Has the work done. Errors: WorkFailedError, OSError, EOFError."""
+        """Runs the work. Errors: WorkFailedError, OSError, EOFError."""
         process = self._process_at_hand()
         if not work.begin_in(process):
             return
@@ -267,11 +266,11 @@ class _Attendant:
                         stream.close()
 
 
-# ---------------------------------------------------------------------- in the other process
+# In the other process:
 
 
 class _Orders:
-    """What comes from the broker, read by a thread, so that its end is noticed whatever the process does."""
+    """Orders of the broker, read by a thread, so that the broker's end is always noticed."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.cancelled = threading.Event()
@@ -290,12 +289,12 @@ class _Orders:
 
 
 def serve_heavy_work() -> None:
-    """What the process does: one work after the other, until the broker ends. Never returns."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Of a terminal: the broker is asked to end, and then so is this.
+    """Runs one work after the other until the broker ends. Never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # From a terminal: the broker handles it and then ends this process.
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # Whatever prints mustn't speak to the broker.
+    os.dup2(2, 1)  # Prints must not reach the broker.
     orders = _Orders(sys.stdin.buffer)
     threading.Thread(target=orders.read, daemon=True).start()
     while True:
@@ -314,8 +313,8 @@ def serve_heavy_work() -> None:
         _write_frame(answers, b"e", error.encode())
 
 
-def _paced(steps: Iterator[Step], bytes_per_second: float, cancelled: threading.Event) -> Iterator[bytes]:
-    """The messages of the steps, taken no faster than the rate allows, until it is cancelled."""
+def _paced(steps: Iterator[WorkStep], bytes_per_second: float, cancelled: threading.Event) -> Iterator[bytes]:
+    """Yields the messages of the steps, at the given rate, until cancelled."""
     began = time.monotonic()
     moved = 0
     for step in steps:

@@ -1,7 +1,7 @@
-"""Files in the syntax of Java's properties, as Kafka's brokers and clients are configured by them.
+"""Java properties files, the configuration format of Kafka's brokers and clients.
 
-`key=value`, `key: value` or `key value`; # and ! comments, backslash escapes and continued lines. Texts only: what a key means, and which
-there are, is for the caller. Source: java.util.Properties.
+`key=value`, `key: value` or `key value`; # and ! comments, backslash escapes and continued lines. Values are texts; the
+caller interprets them. Source: java.util.Properties.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class PropertiesError(ValueError):
-    """A text that isn't properties: one sentence that names the file and the line."""
+    """Invalid properties; one sentence that names the file and the line."""
 
 
 class Property(NamedTuple):
-    """A key, its value, and the line on which it begins, from 1."""
+    """A key, its value, and its line, from 1."""
 
     key: str
     value: str
@@ -26,9 +26,10 @@ class Property(NamedTuple):
 
 
 def read_properties(text: str, name: str) -> Iterator[Property]:
-    """The properties in their order; of a key that stands twice the last one counts.
+    """Yields the properties in order.
 
-    `name` is the file's, for sentences.
+    If a key is listed twice, the last entry wins. `name` is the file's, for messages.
+
     Errors: PropertiesError for a line without a key or with a broken escape.
     """
     for number, line in _logical_lines(text):
@@ -44,9 +45,9 @@ def read_properties(text: str, name: str) -> Iterator[Property]:
 
 
 def property_text(key: str, value: object) -> str:
-    """Returns a value as a file of properties has it: `true` for True, the digits of a number, a list with commas between its items.
+    """Returns a value in the form of properties: `true` for True, digits for a number, commas between items of a list.
 
-    Errors: PropertiesError, which names the key, for anything else, such as None or bytes.
+    Errors: PropertiesError with the key for anything else, such as None or bytes.
     """
     if isinstance(value, str):
         return value
@@ -61,7 +62,7 @@ def property_text(key: str, value: object) -> str:
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Lines that say something, joined where they are continued, with the number of their first."""
+    """Yields non-empty lines, joined where they are continued, with the number of their first."""
     pending, started = "", 0
     for number, raw in enumerate(_LINE_END.split(text), 1):
         line = raw.lstrip(" \t\f")
@@ -82,7 +83,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Key and value of a logical line: the first unescaped `=`, `:` or white space ends the key."""
+    """Returns key and value of a logical line: the first unescaped `=`, `:` or white space ends the key."""
     key: list[str] = []
     position = 0
     while position < len(line) and line[position] not in "=: \t\f":
@@ -96,7 +97,7 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _unescape(text: str) -> str:
-    """Resolve backslash escapes. Errors: ValueError for a broken one."""
+    """Resolves backslash escapes. Errors: ValueError for a broken one."""
     if "\\" not in text:
         return text
     out: list[str] = []
@@ -118,7 +119,7 @@ def _unescape(text: str) -> str:
 
 
 def _code_point(digits: str) -> str:
-    """The character that four hexadecimal digits stand for. Errors: ValueError."""
+    """Returns the character for four hexadecimal digits. Errors: ValueError."""
     if re.fullmatch(r"[0-9A-Fa-f]{4}", digits) is None:
         raise ValueError(digits)
     return chr(int(digits, 16))

@@ -1,10 +1,10 @@
-"""Syncs of single open files by a thread that needs no interpreter, where there is a compiled module.
+"""Syncs of single open files in a thread without the interpreter lock, with the compiled module.
 
-A Python thread must get the interpreter's lock twice for a sync: when it is asked, while the loop still works on the
-request that asks, and when the disk is done. This one needs it never, and begins to sync while the loop goes on.
+A Python thread needs the interpreter's lock twice for a sync: when it is requested, while the loop still works on the
+request, and when the disk is done. This thread never needs it, and starts while the loop continues.
 
-Guards: a descriptor that was submitted stays open until its outcome was taken, whatever becomes of its file. Outcomes
-come in the order of submission. After a failed sync no other one is tried.
+Guards: a submitted descriptor stays open until its outcome is taken. Outcomes come in the order of submission. After a
+failed sync no other is tried.
 """
 
 from __future__ import annotations
@@ -25,36 +25,35 @@ class SyncFunctions(Protocol):
     """The functions of the compiled module."""
 
     def open_syncs(self) -> tuple[Any, int] | None:
-        """Start a thread.
+        """Starts a thread.
 
-        Returns what the others take, and a descriptor that is readable when outcomes may be taken; None: no thread.
+        Returns the handle for the other functions, and a descriptor that becomes readable with outcomes.
+
+        None if there is no thread.
         """
 
     def submit_sync(self, syncs: Any, descriptor: int, /) -> bool:
-        """Have a file synced, which stays open until its outcome is taken.
-
-        Returns False, having done nothing, where too many wait.
-        """
+        """Syncs a file, which stays open until its outcome is taken. Returns False without effect if too many wait."""
 
     def take_synced(self, syncs: Any, /) -> tuple[tuple[int, int, int, int, int], ...]:
-        """The rounds that are done: files submitted, files synced, nanoseconds, error number (0: none), and which file had it."""
+        """Returns finished rounds: files submitted, files synced, nanoseconds, errno (0: none), and the failed file."""
 
     def wait_synced(self, syncs: Any, /) -> None:
-        """Block until `take_synced` returns something, if anything was submitted."""
+        """Blocks until `take_synced` returns something, if anything was submitted."""
 
     def close_syncs(self, syncs: Any, /) -> None:
-        """Have the thread end when it has done what was submitted."""
+        """Ends the thread when it has done what was submitted."""
 
 
 class SyncListeners(NamedTuple):
     """What quick syncs call in the loop."""
 
     on_failure: Callable[[OSError], OSError]
-    """A sync has failed: what all files of this round, and of all that follow, get."""
+    """Converts a sync's error to the one for all files of this round and later ones."""
     on_round: Callable[[int, int, int], None]
-    """A round was carried out and answered: files submitted, files synced, and nanoseconds."""
+    """Reports an answered round: files submitted, files synced, and nanoseconds."""
     on_idle: Callable[[], None]
-    """No file is left that has no outcome."""
+    """Reports that no file waits for an outcome."""
 
 
 class QuickSyncs:
@@ -69,7 +68,7 @@ class QuickSyncs:
         loop: asyncio.AbstractEventLoop,
         listeners: SyncListeners,
     ) -> None:
-        """`syncs` are what `open_syncs` returned."""
+        """`syncs` is the result of `open_syncs`."""
         self._functions = functions
         self._syncs, self._woken = syncs
         self._loop = loop
@@ -78,18 +77,18 @@ class QuickSyncs:
         loop.add_reader(self._woken, self.run)
 
     def __len__(self) -> int:
-        """How many files were submitted and have no outcome yet."""
+        """Returns the number of files without an outcome."""
         return len(self._submitted)
 
     def submit(self, descriptor: OpenDescriptor, path: str, on_synced: OnSynced) -> bool:
-        """Have an open file synced. Returns False, having done nothing, where too many wait."""
+        """Syncs an open file. Returns False without effect if too many wait."""
         if not self._functions.submit_sync(self._syncs, descriptor.number):
             return False
         self._submitted.append((descriptor, path, on_synced))
         return True
 
     def run(self) -> None:
-        """Answer what is done."""
+        """Answers finished syncs."""
         submitted = self._submitted
         for count, syncs, took_ns, number, failed in self._functions.take_synced(self._syncs):
             outcome = (
@@ -103,7 +102,7 @@ class QuickSyncs:
             self._listeners.on_idle()
 
     def finish(self) -> None:
-        """Answer all that was submitted, and what is submitted by that, and end the thread. Blocks."""
+        """Answers everything, including later submissions, and ends the thread. Blocks."""
         while self._submitted:
             self._functions.wait_synced(self._syncs)
             self.run()
@@ -115,6 +114,6 @@ class QuickSyncs:
 def quick_syncs(
     functions: SyncFunctions | None, loop: asyncio.AbstractEventLoop, listeners: SyncListeners
 ) -> QuickSyncs | None:
-    """A thread of the compiled module; None without the module, or where it starts none."""
+    """Returns a thread of the compiled module; None without the module, or if it can't start one."""
     syncs = None if functions is None else functions.open_syncs()
     return None if functions is None or syncs is None else QuickSyncs(functions, syncs, loop, listeners)

@@ -1,4 +1,4 @@
-"""The only place that makes randomness. A `Random` is always passed in, so that a simulation can seed it."""
+"""The only source of randomness. A `Random` is always passed in, so that a simulation can seed it."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["Random", "system_random"]
 
 
 def system_random() -> Random:
-    """Return randomness of the operating system: unpredictable, for identifiers and jitter in a real broker."""
+    """Returns the operating system's randomness: unpredictable, for identifiers and jitter in a real broker."""
     return SystemRandom()

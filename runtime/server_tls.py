@@ -1,7 +1,6 @@
-"""TLS of a listening side: certificates and keys from PEM or PKCS12 to a context.
+"""TLS contexts of a server from certificates and keys in PEM or PKCS12.
 
-OpenSSL reads a key from a file only: it is written to one that only this user can read, and that is gone when the
-context exists.
+OpenSSL reads a key only from a file: it is written to a private temporary file, which is removed afterwards.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "re
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 _FLIGHTS_MAX: Final = 8
-"""TLS 1.2 takes four, and each is sent in one piece here."""
+"""TLS 1.2 takes four, each sent in one piece here."""
 
 
 class ServerMaterial(msgspec.Struct, frozen=True):
-    """What a listening side shows and trusts, in PEM. `repr` shows nothing of it."""
+    """A server's certificate, key and trusted authorities, in PEM. `repr` shows nothing of it."""
 
     certificate: bytes
-    """The chain, our own certificate first; the key may stand in it too."""
+    """The chain, our own certificate first; may include the key."""
     key: bytes = b""
     key_password: str = ""
     authorities: bytes = b""
-    """Who signs the certificates of clients."""
+    """Authorities that sign clients' certificates."""
 
     def __repr__(self) -> str:
         return "ServerMaterial()"
@@ -39,10 +38,9 @@ class ServerMaterial(msgspec.Struct, frozen=True):
 def server_context(
     material: ServerMaterial, *, client_auth: str, protocols: tuple[str, ...], ciphers: str = ""
 ) -> ssl.SSLContext:
-    """A context for connections that are accepted. Touches temporary files. Errors: TlsError.
+    """Returns a context for accepted connections. Touches temporary files. Errors: TlsError.
 
-    Sessions aren't resumed: one that is would escape a check of the client's certificate against authorities that have
-    changed.
+    Sessions aren't resumed: that would bypass the check of a client certificate against changed authorities.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0
@@ -59,7 +57,7 @@ def server_context(
 
 
 def peer_context(material: ServerMaterial, *, protocols: tuple[str, ...], checks_host: bool) -> ssl.SSLContext:
-    """A context for connections to others that have certificates of the same authorities, those of the system without any.
+    """Returns a context for connections to peers with certificates of the same authorities, else of the system's.
 
     It shows our certificate. Errors: TlsError.
     """
@@ -72,7 +70,7 @@ def peer_context(material: ServerMaterial, *, protocols: tuple[str, ...], checks
 
 
 def _load(context: ssl.SSLContext, material: ServerMaterial, protocols: tuple[str, ...]) -> None:
-    """Versions, certificate and authorities. Errors: TlsError."""
+    """Loads versions, certificate and authorities. Errors: TlsError."""
     versions = sorted(VERSIONS[each] for each in protocols)
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
     try:
@@ -92,7 +90,7 @@ def _load(context: ssl.SSLContext, material: ServerMaterial, protocols: tuple[st
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Whether a client with one context gets on with a server that has the other, in memory. Errors: TlsError."""
+    """Tries a handshake between a client and a server context, in memory. Errors: TlsError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
     try:
@@ -104,7 +102,7 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 
 
 def key_store(content: bytes, password: str) -> ServerMaterial:
-    """The certificate, its chain and its key out of a PKCS12 file. Errors: TlsError."""
+    """Returns the certificate, its chain and its key from a PKCS12 file. Errors: TlsError."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12  # noqa: PLC0415  takes long
 
     try:
@@ -120,7 +118,7 @@ def key_store(content: bytes, password: str) -> ServerMaterial:
 
 
 def trust_store(content: bytes, password: str) -> bytes:
-    """The certificates of a PKCS12 file, in PEM. Errors: TlsError."""
+    """Returns the certificates of a PKCS12 file, in PEM. Errors: TlsError."""
     from cryptography.hazmat.primitives.serialization import Encoding, pkcs12  # noqa: PLC0415  takes long
 
     try:
@@ -135,7 +133,7 @@ def trust_store(content: bytes, password: str) -> bytes:
 
 
 class CertificateNames(msgspec.Struct, frozen=True):
-    """What a certificate is issued for."""
+    """The names in a certificate."""
 
     subject: str
     alternatives: frozenset[str]
@@ -143,7 +141,7 @@ class CertificateNames(msgspec.Struct, frozen=True):
 
 
 def certificate_names(chain: bytes) -> CertificateNames:
-    """Of the first certificate of a chain in PEM. Errors: TlsError."""
+    """Returns the names of the first certificate of a chain in PEM. Errors: TlsError."""
     from cryptography import x509  # noqa: PLC0415  takes long
 
     try:
@@ -155,7 +153,7 @@ def certificate_names(chain: bytes) -> CertificateNames:
 
 
 def subject_name(certificate: bytes) -> str:
-    """The subject of a certificate in DER, as RFC 2253 writes it: `CN=alice,OU=data,C=DE`. Errors: TlsError."""
+    """Returns the subject of a certificate in DER in RFC 2253 form: `CN=alice,OU=data,C=DE`. Errors: TlsError."""
     from cryptography import x509  # noqa: PLC0415  takes long
 
     try:

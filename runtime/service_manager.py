@@ -1,9 +1,8 @@
-"""What a service is to say to systemd: that it is ready, that it stops, and again and again that its event loop is alive.
+"""Notifies systemd: the service is ready, it stops, and its event loop is alive.
 
-A datagram to the socket that NOTIFY_SOCKET names, and nothing at all where there is none. The watchdog is fed by a timer of the event loop,
-at half the time that WATCHDOG_USEC gives: a loop that is held for longer has the service killed and started again.
-
-Source: sd_notify(3), sd_watchdog_enabled(3).
+It sends datagrams to the socket in NOTIFY_SOCKET, or nothing without one. A timer of the event loop feeds the watchdog
+at half the time of WATCHDOG_USEC: if the loop is blocked longer, systemd kills and restarts the service. Source:
+sd_notify(3), sd_watchdog_enabled(3).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ABSTRACT: Final = "@"
 
 
 class ServiceManager:
-    """The manager of this process, if there is one. Used from the event loop."""
+    """The service manager of this process, if there is one. Used from the event loop."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         address = environment.get(NOTIFY_SOCKET, "")
@@ -33,11 +32,10 @@ class ServiceManager:
 
     @property
     def is_there(self) -> bool:
-        """Whether anything is said."""
         return bool(self._address)
 
     def say(self, *lines: str) -> None:
-        """Send these lines. A manager that doesn't take them changes nothing here."""
+        """Sends these lines. A failure is ignored."""
         if not self._address:
             return
         try:
@@ -49,17 +47,17 @@ class ServiceManager:
             return
 
     def ready(self, status: str) -> None:
-        """The service serves; from here on the watchdog is fed."""
+        """Reports that the service is ready, and starts feeding the watchdog."""
         self.say("READY=1", f"STATUS={status}")
         if self._address and self._interval_s:
             self._feed()
 
     def stopping(self, status: str) -> None:
-        """The service stops in order. The watchdog is fed until the end."""
+        """Reports an orderly stop. The watchdog is fed until the end."""
         self.say("STOPPING=1", f"STATUS={status}")
 
     def close(self) -> None:
-        """Feed the watchdog no more."""
+        """Stops feeding the watchdog."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -69,7 +67,7 @@ class ServiceManager:
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float:
-    """After how many seconds of silence the manager kills this process; 0 where it doesn't."""
+    """Returns the seconds of silence after which the manager kills this process; 0 for never."""
     text, process = environment.get(WATCHDOG_USEC, ""), environment.get(WATCHDOG_PID, "")
     if not text.isdecimal() or (process and process != str(os.getpid())):
         return 0.0

@@ -1,4 +1,4 @@
-"""The event loop of a process that serves: uvloop's, which doesn't report as a fault that a connection was closed."""
+"""The event loop of a server process: uvloop's, without its false report about closed connections."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _CLOSED: Final = "unable to perform operation on <TCPTransport closed=True"
 
 
 def new_serving_loop() -> asyncio.AbstractEventLoop:
-    """A loop for `asyncio.Runner`, which closes it."""
+    """Returns a loop for `asyncio.Runner`, which closes it."""
     loop = uvloop.new_event_loop()
     loop.set_exception_handler(report)
     return loop
 
 
 def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Hand an error that nothing has caught to asyncio's own handler, which logs it.
+    """Passes an uncaught error to asyncio's own handler, which logs it.
 
-    Except one: where bytes of TLS arrive for a connection that was closed in the same pass of the loop, uvloop decrypts
+    One is ignored: if TLS bytes arrive for a connection that was closed in the same pass of the loop, uvloop decrypts
     them and writes to the closed transport. Nothing is lost, and the connection's owner knows that it is closed.
     """
     error = context.get("exception")

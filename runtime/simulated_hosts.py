@@ -1,4 +1,4 @@
-"""What the parts of a simulated network know of the hosts between which it lies: the loop that they run on, and their processes."""
+"""The hosts of a simulated network, as its parts see them: their loop and their processes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,24 @@ class HostLoop(asyncio.BaseEventLoop):
 
     @abstractmethod
     def current_host(self) -> str:
-        """The host that the running code is on."""
+        """Returns the host of the running code."""
 
     @abstractmethod
     def node_of(self, context: Context) -> Host | None:
-        """The process that code running in the context belongs to."""
+        """Returns the process of code that runs in the context."""
 
     @abstractmethod
     def trace(self, event: str) -> None:
-        """Note an event of the run."""
+        """Records an event of the run."""
+
+    @abstractmethod
+    def on_node_killed(self, node: Any, *, silently: bool) -> None:
+        """Stops everything of the node."""
+
+    @abstractmethod
+    def on_node_paused(self, node: Any) -> list[asyncio.Handle]:
+        """Removes everything of the node, and returns it in the order in which it would have run."""
+
+    @abstractmethod
+    def on_node_resumed(self, node: Any, parked: list[asyncio.Handle]) -> None:
+        """Restores what `on_node_paused` removed, and what has come since."""

@@ -1,14 +1,12 @@
-"""A deterministic asyncio event loop: virtual time, seeded chance, an in-memory network, hosts that can be killed.
+"""A deterministic asyncio event loop: virtual time, seeded randomness, an in-memory network, hosts that can be killed.
 
-Code written for asyncio (tasks, futures, timeouts, protocols, streams) runs on it unchanged, and the same seed gives
-the same run, event by event: `trace_digest` proves it. Waiting costs nothing, for the clock jumps to the next timer.
-When nothing is scheduled and nothing will ever happen, the loop raises instead of hanging. Threads have no place here:
-what would bring one in raises too.
+asyncio code (tasks, futures, timeouts, protocols, streams) runs on it unchanged, and the same seed gives the same run,
+event by event, as `trace_digest` proves. Waiting costs nothing, because the clock jumps to the next timer. If nothing
+is scheduled, the loop raises instead of hanging. Threads are not allowed and raise too.
 
-A `SimulatedNode` (`simulated_node.py`) is a process on a host of that name.
+A `SimulatedNode` (`simulated_node`) is a process on a host of that name.
 
-What a run must not depend on, because no seed governs it: the order of sets of strings, `id`, and when cycles are
-collected.
+A run must not depend on what no seed controls: the order of sets of strings, `id`, and when cycles are collected.
 """
 
 from __future__ import annotations
@@ -25,8 +23,9 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_hosts import HostLoop
 from lowtide.runtime.simulated_network import LOCAL_HOST, SimulatedNetwork, SimulatedServer, unsupported
-from lowtide.runtime.simulated_node import NodeLoop, SimulatedNode, current_node, node_in
+from lowtide.runtime.simulated_node import SimulatedNode, current_node, node_in
 from lowtide.runtime.simulated_transport import SimulatedTransport
 
 T = TypeVar("T")
@@ -35,10 +34,10 @@ P = ParamSpec("P")
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 TIME_LIMIT_S: Final = 24 * 3600.0
-"""Virtual time after which a simulation is taken to hang: something repeats for ever, and what is awaited never comes."""
+"""The virtual time after which a simulation counts as hanging."""
 
 PASSES_PER_INSTANT_MAX: Final = 100_000
-"""Passes of the loop at one instant after which callbacks are taken to call each other for ever."""
+"""Passes of the loop at one instant after which callbacks count as calling each other for ever."""
 
 COROUTINE_CLOSES_MAX: Final = 10
 """How often a coroutine of a dead node may answer `close` by awaiting something else."""
@@ -47,15 +46,15 @@ PENDING_NAMES_MAX: Final = 20
 
 CANCELLED_TIMERS_MIN: Final = 100
 CANCELLED_TIMERS_SHARE: Final = 0.5
-"""Cancelled timers are forgotten when they are more than this share of so many. Source: BaseEventLoop."""
+"""Cancelled timers are dropped when they are more than this share of so many. Source: BaseEventLoop."""
 
 
 class SimulatedDeadlockError(RuntimeError):
-    """What the simulation waits for cannot come any more, or has not come within the limits of this module."""
+    """What the simulation waits for can't happen any more, or has not happened within the limits of this module."""
 
 
-class SimulatedLoop(NodeLoop):
-    """An event loop on virtual time. Everything that chance decides in loop and network comes from `seed`."""
+class SimulatedLoop(HostLoop):
+    """An event loop on virtual time. `seed` determines all random choices in loop and network."""
 
     # Of BaseEventLoop, and unknown to the type checker.
     _check_closed: Callable[[], None]
@@ -76,21 +75,18 @@ class SimulatedLoop(NodeLoop):
         self._now_s = 0.0
         self._time_limit_s = time_limit_s
         self._passes_count = 0
-        # Strong references, so that no pending task can be collected at a moment that nothing governs; in the order of
-        # their start.
+        # Strong references, so that no pending task is collected at an uncontrolled moment; in the order of their
+        # start.
         self._tasks: dict[asyncio.Task[Any], SimulatedNode | None] = {}
-        # Tasks that raised: kept, so that "never retrieved" is found at the end and not whenever they happen to be
-        # collected.
+        # Tasks that raised: kept, so that "never retrieved" is found at the end and not at an uncontrolled collection.
         self._failed: list[asyncio.Task[Any]] = []
         self.ran: set[SimulatedNode | None] = set()
         """The processes that have run at this instant; None stands for the simulation itself."""
         self._clock_resolution = 1e-9
         self.set_exception_handler(lambda _loop, context: self._on_unhandled(context))
 
-    # Nodes
-
     def start_node(self, name: str) -> SimulatedNode:
-        """Start a process on host `name`, which has none that lives."""
+        """Starts a process on host `name`, which has no live one."""
         former = self.nodes.get(name)
         assert former is None or not former.is_alive, former
         node = self.nodes[name] = SimulatedNode(self, name)
@@ -99,16 +95,14 @@ class SimulatedLoop(NodeLoop):
         return node
 
     def current_host(self) -> str:
-        """Return the host that the running code is on."""
         node = current_node()
         return LOCAL_HOST if node is None else node.name
 
     def node_of(self, context: Context) -> SimulatedNode | None:
-        """Return the process that code running in the context belongs to."""
         return node_in(context)
 
     def on_node_killed(self, node: SimulatedNode, *, silently: bool) -> None:
-        """Stop everything that belongs to the node."""
+        """Stops everything of the node."""
         self.trace(f"{node.name} killed{' silently' if silently else ''}")
         for handle in [*self._ready, *self._scheduled, *(node.parked or ())]:
             if _node_of_handle(handle) is node:
@@ -117,12 +111,12 @@ class SimulatedLoop(NodeLoop):
         self.network.on_node_killed(node, silently=silently)
 
     def on_node_paused(self, node: SimulatedNode) -> list[asyncio.Handle]:
-        """Take away everything that belongs to the node, and return it in the order in which it would have run."""
+        """Removes everything of the node, and returns it in the order in which it would have run."""
         self.trace(f"{node.name} paused")
         parked: list[asyncio.Handle] = []
         for index, handle in enumerate(self._ready):
             if not handle.cancelled() and _node_of_handle(handle) is node:
-                # Its place stays taken: the loop may be in the middle of these.
+                # Its place stays taken: the loop may be iterating.
                 self._ready[index] = _nothing(self)
                 parked.append(handle)
         timers = [timer for timer in self._scheduled if not timer.cancelled() and _node_of_handle(timer) is node]
@@ -132,7 +126,7 @@ class SimulatedLoop(NodeLoop):
         return parked
 
     def on_node_resumed(self, node: SimulatedNode, parked: list[asyncio.Handle]) -> None:
-        """Give back what `on_node_paused` took, and what has come since."""
+        """Restores what `on_node_paused` removed, and what has come since."""
         self.trace(f"{node.name} resumed")
         for handle in parked:
             if handle.cancelled():
@@ -149,17 +143,15 @@ class SimulatedLoop(NodeLoop):
         heapq.heapify(self._scheduled)
         timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - cancelling it is then not counted
 
-    # Trace and failures
-
     def trace(self, event: str) -> None:
-        """Add an event to the run's digest, and to `trace_lines` if that is a list."""
+        """Adds an event to the run's digest, and to `trace_lines` if that is a list."""
         line = f"{self._now_s:.9f} {event}"
         self.trace_digest = zlib.crc32(line.encode(), self.trace_digest)
         if self.trace_lines is not None:
             self.trace_lines.append(line)
 
     def _on_unhandled(self, context: dict[str, Any]) -> None:
-        """Keep what no code handled, for `run_simulation` to raise; except what comes of a simulated death."""
+        """Keeps an unhandled error for `run_simulation` to raise, unless it results from a simulated death."""
         error = context.get("exception")
         if isinstance(error, SimulatedCrashError):
             return
@@ -169,17 +161,15 @@ class SimulatedLoop(NodeLoop):
             self._unhandled.append(error if error is not None else RuntimeError(context["message"]))
 
     def failures(self) -> list[BaseException]:
-        """Return what callbacks raised, and what tasks raised that were not awaited so far; not those of dead nodes."""
+        """Returns exceptions of callbacks and of tasks that were not awaited so far, except those of dead nodes."""
         lost = [error for task in self._failed if task._log_traceback and (error := task._exception) is not None]  # noqa: SLF001 - see _failed
         return [*self._unhandled, *lost]
-
-    # What BaseEventLoop expects of its subclasses, and what it must not do here
 
     def time(self) -> float:
         return self._now_s
 
     def advance(self, timeout_s: float | None) -> None:
-        """Let time jump to the next timer, which is `timeout_s` away; None means that there is nothing to wait for."""
+        """Moves time to the next timer, `timeout_s` away; None means that there is none."""
         if timeout_s is None:
             raise SimulatedDeadlockError(f"nothing is scheduled, and these wait: {self._pending_names()}")
         if timeout_s <= 0:
@@ -189,7 +179,7 @@ class SimulatedLoop(NodeLoop):
             return
         self._passes_count = 0
         self.ran.clear()
-        self._now_s = max(self._now_s, self._scheduled[0].when())  # timeout_s is capped, and a float's breadth off
+        self._now_s = max(self._now_s, self._scheduled[0].when())  # timeout_s is capped, and slightly inexact
         if self._now_s > self._time_limit_s:
             raise SimulatedDeadlockError(f"not done after {self._time_limit_s} s; these wait: {self._pending_names()}")
 
@@ -198,7 +188,7 @@ class SimulatedLoop(NodeLoop):
         return ", ".join(names[:PENDING_NAMES_MAX]) or "no task"
 
     def _run_once(self) -> None:
-        """One pass, as BaseEventLoop makes it and in the same order, without what only a real loop needs."""
+        """Runs one pass like BaseEventLoop, in the same order, without what only a real loop needs."""
         self._drop_cancelled()
         ready, scheduled = self._ready, self._scheduled
         if ready or self._stopping:
@@ -217,7 +207,7 @@ class SimulatedLoop(NodeLoop):
                 handle._run()  # noqa: SLF001 - as BaseEventLoop does
 
     def _drop_cancelled(self) -> None:
-        """Forget cancelled timers: all when there are many, else those that would be next."""
+        """Drops cancelled timers: all if there are many, else those that would be next."""
         scheduled = self._scheduled
         if (
             len(scheduled) > CANCELLED_TIMERS_MIN
@@ -303,10 +293,7 @@ class SimulatedLoop(NodeLoop):
                 self._failed.append(task)
 
     def close(self) -> None:
-        """Close the loop.
-
-        Coroutines that have not ended, the dead nodes' above all, are closed here, one by one, unheard.
-        """
+        """Closes the loop, and silently closes unfinished coroutines, mainly those of dead nodes."""
         if self.is_running() or self.is_closed():
             super().close()
             return
@@ -324,8 +311,6 @@ class SimulatedLoop(NodeLoop):
         self._failed.clear()
 
     def _write_to_self(self) -> None: ...
-
-    # The network
 
     async def create_server(  # type: ignore[override]
         self,
@@ -355,13 +340,13 @@ class SimulatedLoop(NodeLoop):
 
 
 def _node_of_handle(handle: asyncio.Handle) -> SimulatedNode | None:
-    # There is no public way to a handle's context, and the type checker does not know it.
+    # A handle's context has no public accessor, and the type checker doesn't know it.
     context: Context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001
     return node_in(context)
 
 
 def _nothing(loop: SimulatedLoop) -> asyncio.Handle:
-    """A handle that will not run."""
+    """Returns a handle that will not run."""
     handle = asyncio.Handle(_do_nothing, (), loop, Context())
     handle.cancel()
     return handle
@@ -371,7 +356,7 @@ def _do_nothing() -> None: ...
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer that is compared with its like only."""
+    """A timer that compares only with its like."""
 
     __slots__ = ()
     _scheduled: bool
@@ -384,14 +369,10 @@ class _Timer(asyncio.TimerHandle):
 def run_simulation(
     main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], seed: int, *, time_limit_s: float = TIME_LIMIT_S
 ) -> T:
-    """Run `main(loop)` on a fresh simulated loop and return its result.
+    """Runs `main(loop)` on a fresh simulated loop and returns its result. Remaining tasks are dropped, as if killed.
 
-    Tasks that are left over are not cancelled but dropped, like those of a killed process.
-
-    Raises:
-        SimulatedDeadlockError: see there.
-        BaseExceptionGroup: callbacks, or tasks that were not awaited, have failed.
-        Whatever `main` raises, with notes of those failures.
+    Errors: SimulatedDeadlockError; BaseExceptionGroup if callbacks or unawaited tasks failed; whatever `main` raises,
+    with notes of those failures.
     """
     loop = SimulatedLoop(seed, time_limit_s=time_limit_s)
     try:

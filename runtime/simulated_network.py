@@ -1,13 +1,12 @@
-"""The network of a simulation: TCP as a program meets it, between hosts that are only names.
+"""The network of a simulation: TCP as a program sees it, between hosts that are only names.
 
-A connection is two `Direction`s. Each carries segments in order, after random delays; writes are cut into segments of
-random length, as TCP may. A receiver that does not read closes the window, so that the sender's buffer grows and
-`pause_writing` is called. A cut link holds segments back, as retransmission does, and lets them go when it heals;
-nothing is lost but with a host that dies.
+A connection is two `Direction`s. Each carries segments in order, after random delays; writes are split into segments of
+random length, as TCP may. A receiver that doesn't read closes the window, so that the sender's buffer grows and
+`pause_writing` is called. A cut link holds segments back, like retransmission, and releases them when it heals; only a
+dying host loses data.
 
-How connections end follows Linux: `close` flushes and sends FIN, or RST if something was left unread; bytes that reach
-a closed socket are answered by RST; a process that is killed has its sockets closed for it; a machine that dies says
-nothing until it is back.
+Connections end as on Linux: `close` flushes and sends FIN, or RST if something was left unread; bytes to a closed
+socket are answered by RST; a killed process has its sockets closed; a dead machine is silent until it is back.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any, Final, TypeVar
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_hosts import Host, HostLoop
 from lowtide.runtime.simulated_transport import Address, SimulatedTransport
-from lowtide.runtime.simulated_wire import Direction, Segment
+from lowtide.runtime.simulated_wire import Direction, WireSegment
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
@@ -34,7 +33,7 @@ OWN_NAMES: Final = frozenset({"", "0.0.0.0", "::", "127.0.0.1", "::1", LOCAL_HOS
 FIRST_EPHEMERAL_PORT: Final = 49152
 LAST_PORT: Final = 65535
 WINDOW_BYTES: Final = 64 * 1024
-"""Bytes that may be on their way or unread at the receiver: a socket buffer at its usual first size."""
+"""Bytes in flight or unread at the receiver: a usual initial socket buffer."""
 
 CONNECT_RETRY_S: Final = 1.0
 CONNECT_TIMEOUT_S: Final = 127.0
@@ -52,7 +51,7 @@ class _BoundSocket:
 
 
 class SimulatedServer(asyncio.AbstractServer):
-    """What create_server returns: it accepts until it is closed."""
+    """The result of create_server: it accepts until it is closed."""
 
     def __init__(
         self, network: SimulatedNetwork, address: Address, factory: Callable[[], asyncio.BaseProtocol], context: Context
@@ -73,7 +72,7 @@ class SimulatedServer(asyncio.AbstractServer):
         return self._network.listeners.get(self._address) is self
 
     async def start_serving(self) -> None:
-        """Do nothing: it serves from the beginning."""
+        """Does nothing: it serves from the beginning."""
 
     async def serve_forever(self) -> None:
         await self._network.loop.create_future()
@@ -83,11 +82,11 @@ class SimulatedServer(asyncio.AbstractServer):
             del self._network.listeners[self._address]
 
     async def wait_closed(self) -> None:
-        # Like asyncio's before 3.12, it does not wait for connections.
+        # Like asyncio's before 3.12, it doesn't wait for connections.
         await asyncio.sleep(0)
 
     def accept(self, transport: SimulatedTransport) -> None:
-        """Give a new connection its protocol. In the server's context."""
+        """Gives a new connection its protocol. Runs in the server's context."""
         try:
             protocol = self._factory()
         except Exception as error:  # noqa: BLE001 - asyncio reports it and drops the connection; so do we
@@ -100,9 +99,9 @@ class SimulatedServer(asyncio.AbstractServer):
 class SimulatedNetwork:
     """All links and listeners of a simulation.
 
-    Settable at any time: `delay_range_ms` of a segment, `split_probability` that a segment is shorter than it could be,
-    `window_bytes`, and `arrival_step_ms`: segments arrive at multiples of that, several in one moment, as one pass of a busy loop finds
-    them. 0: each at its own time.
+    Settable at any time: `delay_range_ms` of a segment, `split_probability` that a segment is shorter than possible,
+    `window_bytes`, and `arrival_step_ms`: segments arrive at its multiples, several at one moment, as in one pass of a
+    busy loop. With 0 each arrives at its own time.
     """
 
     def __init__(self, loop: HostLoop, random: Random) -> None:
@@ -113,25 +112,26 @@ class SimulatedNetwork:
         self.arrival_step_ms = 0.0
         self.window_bytes = WINDOW_BYTES
         self.held_count = 0
-        """How many segments a cut link has held back so far."""
+        """Segments that a cut link has held back so far."""
         self.listeners: dict[Address, SimulatedServer] = {}
-        # Dicts for their order: what chance decides per member must not depend on hashes.
+        # Ordered, so that random choices per member don't depend on hashes.
         self._holding: dict[Direction, None] = {}
         self._half_open: dict[SimulatedTransport, None] = {}
         self._cut: set[tuple[str, str]] = set()
         self._hosts_down: set[str] = set()
         self._ports: dict[str, int] = {}
 
-    # Faults
-
     def cut(self, source: str, target: str, *, both_ways: bool = True) -> None:
-        """Hold back what travels from host `source` to host `target` (ANY_HOST: every other); a host reaches itself always."""
+        """Holds back segments from host `source` to host `target` (ANY_HOST: every other).
+
+        A host always reaches itself.
+        """
         self._cut.add((source, target))
         if both_ways:
             self._cut.add((target, source))
 
     def heal(self, source: str = ANY_HOST, target: str = ANY_HOST) -> None:
-        """Undo the `cut` between the two hosts, both ways; without hosts, every cut."""
+        """Undoes the `cut` between the two hosts, both ways; without hosts, every cut."""
         if source == target == ANY_HOST:
             self._cut.clear()
         self._cut.difference_update({(source, target), (target, source)})
@@ -143,33 +143,31 @@ class SimulatedNetwork:
                 direction.release()
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Tell whether what travels from one host to the other is held back."""
+        """Returns whether segments from one host to the other are held back."""
         if not self._cut or source == target:
             return False
         return not self._cut.isdisjoint({(source, target), (source, ANY_HOST), (ANY_HOST, target)})
 
     def is_host_down(self, host: str) -> bool:
-        """Tell whether the machine, not only its process, is dead."""
+        """Returns whether the machine, not only its process, is dead."""
         return host in self._hosts_down
 
-    # For the loop and the parts of the network
-
     def delay_s(self) -> float:
-        """Throw the dice for the time that one segment travels."""
+        """Returns a random travel time of one segment."""
         return self.random.uniform(*self.delay_range_ms) / 1000
 
     def arrival_s(self) -> float:
-        """Throw the dice for the moment at which a segment arrives that is sent now."""
+        """Returns a random arrival time of a segment sent now."""
         at_s, step_s = self.loop.time() + self.delay_s(), self.arrival_step_ms / 1000
         return math.ceil(at_s / step_s) * step_s if step_s else at_s
 
     def hold(self, direction: Direction) -> None:
-        """Remember a direction that `heal` has to release."""
+        """Records a direction that `heal` must release."""
         self.held_count += 1
         self._holding[direction] = None
 
     def on_node_started(self, host: str) -> None:
-        """The machine runs: it resets the connections of its former life on which a peer still tries to send."""
+        """Resets the connections of the machine's former life on which a peer still tries to send."""
         self._hosts_down.discard(host)
         for transport in [transport for transport in self._half_open if transport.peer_host == host]:
             del self._half_open[transport]
@@ -178,7 +176,7 @@ class SimulatedNetwork:
                 self.loop.call_at(self.loop.time() + delay_s, transport.on_reset, context=transport.context)
 
     def on_node_killed(self, node: Host, *, silently: bool) -> None:
-        """The process is dead: its listeners and sockets go; `silently`, the machine with it."""
+        """Removes the dead process's listeners and sockets; with `silently` the machine died too."""
         if silently:
             self._hosts_down.add(node.name)
         for address in [address for address in self.listeners if address[0] == node.name]:
@@ -190,15 +188,13 @@ class SimulatedNetwork:
                 outgoing.discard()
                 self._half_open[outgoing.target] = None
             else:
-                reset = transport.has_unread_bytes or bool(self.random.getrandbits(1))
-                outgoing.send(Segment.RESET if reset else Segment.FIN)
-
-    # What create_server and create_connection do
+                reset = bool(transport.reads.received) or bool(self.random.getrandbits(1))
+                outgoing.send(WireSegment.RESET if reset else WireSegment.FIN)
 
     def listen(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int, context: Context
     ) -> SimulatedServer:
-        """Serve the current node's `port`; 0 takes a free one."""
+        """Serves the current node's `port`; 0 takes a free one."""
         own_host = self.loop.current_host()
         if host is not None and host not in OWN_NAMES and host != own_host:
             raise OSError(errno.EADDRNOTAVAIL, f"{own_host} cannot listen on {host}:{port}")
@@ -211,7 +207,7 @@ class SimulatedNetwork:
     async def connect(
         self, factory: Callable[[], ProtocolT], host: str, port: int, context: Context
     ) -> tuple[SimulatedTransport, ProtocolT]:
-        """Connect from the current node, with the delays, refusals and patience of TCP."""
+        """Connects from the current node, with TCP's delays, refusals and timeouts."""
         own_host = self.loop.current_host()
         address = (own_host if host in OWN_NAMES else host, port)
         await self._reach(own_host, address)
@@ -238,7 +234,7 @@ class SimulatedNetwork:
         return client, protocol
 
     async def _reach(self, own_host: str, address: Address) -> None:
-        """Return when the first packet has arrived at a machine that runs."""
+        """Waits until the first packet arrives at a live machine."""
         host, port = address
         if host != LOCAL_HOST and host not in self.loop.nodes:
             raise socket.gaierror(socket.EAI_NONAME, f"{host}: name not known")
@@ -261,7 +257,7 @@ class SimulatedNetwork:
 
 
 def unsupported(options: dict[str, Any]) -> None:
-    """Refuse what this network does not do, unless it is asked for by its default of None or an empty value."""
+    """Refuses unsupported options, except None and empty values."""
     given = sorted(name for name, value in options.items() if value)
     if given:
         raise NotImplementedError(f"the simulated network does not know {', '.join(given)}")

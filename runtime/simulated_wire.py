@@ -1,7 +1,7 @@
-"""What lies between the two ends of a simulated connection: two `Direction`s, each with segments in flight.
+"""The wire between the two ends of a simulated connection: two `Direction`s, each with segments in flight.
 
-Segments of one direction arrive in the order in which they were sent. A cut link holds them back, and a dead host's
-kernel answers none.
+Segments of one direction arrive in the order of sending. A cut link holds them back, and a dead host's kernel answers
+none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_hosts import HostLoop
 
 
-class Segment(Enum):
+class WireSegment(Enum):
     """What travels."""
 
     BYTES = "bytes"
@@ -33,28 +33,23 @@ class Links(Protocol):
     window_bytes: int
 
     def delay_s(self) -> float:
-        """How long one segment travels."""
-        ...
+        """Returns the travel time of one segment."""
 
     def arrival_s(self) -> float:
-        """When a segment arrives that is sent now."""
-        ...
+        """Returns the arrival time of a segment sent now."""
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether what travels from one host to the other is held back."""
-        ...
+        """Returns whether segments from one host to the other are held back."""
 
     def is_host_down(self, host: str) -> bool:
-        """Whether the machine is dead."""
-        ...
+        """Returns whether the machine is dead."""
 
     def hold(self, direction: Direction) -> None:
-        """Remember a direction that has to be released."""
-        ...
+        """Records a direction that must be released."""
 
 
 class End(Protocol):
-    """One end of a connection, as what travels meets it."""
+    """One end of a connection, as the wire sees it."""
 
     host: str
     name: str
@@ -63,34 +58,29 @@ class End(Protocol):
     """The socket is closed."""
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that it has not sent yet."""
-        ...
+        """Returns the unsent bytes."""
 
     def on_bytes(self, data: bytes) -> None:
-        """Take bytes from the wire."""
-        ...
+        """Receives bytes from the wire."""
 
     def on_fin(self) -> None:
-        """The peer sends no more."""
-        ...
+        """Receives the peer's end of data."""
 
     def on_reset(self) -> None:
-        """The peer, or its kernel, has torn the connection."""
-        ...
+        """Receives a reset from the peer or its kernel."""
 
     def on_window(self) -> None:
-        """The peer has taken something: send more."""
-        ...
+        """Sends more after the peer has read."""
 
 
 class Direction:
-    """One way of a connection: segments in flight from one transport to the other."""
+    """One direction of a connection: segments in flight from one transport to the other."""
 
     __slots__ = ("_held_count", "_in_flight", "_last_arrival_s", "_network", "source", "target", "unread_bytes")
 
     def __init__(self, network: Links, source: End, target: End) -> None:
         self._network = network
-        self._in_flight: deque[tuple[Segment, bytes]] = deque()
+        self._in_flight: deque[tuple[WireSegment, bytes]] = deque()
         self._last_arrival_s = 0.0
         self._held_count = 0
         self.source = source
@@ -102,8 +92,8 @@ class Direction:
         """How many bytes the source may still send."""
         return self._network.window_bytes - self.unread_bytes
 
-    def send(self, segment: Segment, data: bytes = b"") -> None:
-        """Send a segment; it arrives after all that were sent before."""
+    def send(self, segment: WireSegment, data: bytes = b"") -> None:
+        """Sends a segment, which arrives after all earlier ones."""
         self.unread_bytes += len(data)
         if self.target.is_gone:
             self._send_to_nobody()
@@ -112,7 +102,7 @@ class Direction:
         self._schedule()
 
     def on_read(self, size: int) -> None:
-        """The target's protocol has taken `size` bytes: the window opens, which the source learns a little later."""
+        """Opens the window by the bytes that the target's protocol has read; the source learns it a little later."""
         self.unread_bytes -= size
         source = self.source
         if source.get_write_buffer_size() and not source.is_gone:
@@ -120,13 +110,13 @@ class Direction:
             loop.call_at(loop.time() + self._network.delay_s(), source.on_window, context=source.context)
 
     def release(self) -> None:
-        """Let go what a cut link has held back."""
+        """Releases what a cut link has held back."""
         held_count, self._held_count = self._held_count, 0
         for _ in range(held_count):
             self._schedule()
 
     def discard(self) -> None:
-        """Forget what is in flight: its sender is no more, and cannot send it again."""
+        """Drops what is in flight: its sender is dead and can't resend it."""
         self._held_count = 0
         self._in_flight.clear()
 
@@ -145,15 +135,15 @@ class Direction:
             return
         segment, data = self._in_flight.popleft()
         network.loop.trace(f"{self.source.name}>{self.target.name} {segment.value} {zlib.crc32(data):08x} {len(data)}")
-        if segment is Segment.BYTES:
+        if segment is WireSegment.BYTES:
             self.target.on_bytes(data)
-        elif segment is Segment.FIN:
+        elif segment is WireSegment.FIN:
             self.target.on_fin()
         else:
             self.target.on_reset()
 
     def _send_to_nobody(self) -> None:
-        """Answer for a target that is dead: its host's kernel does, if the host lives."""
+        """Answers for a dead target: its host's kernel does, if the host lives."""
         network = self._network
         if not network.is_host_down(self.target.host) and not self.source.is_gone:
             arrival_s = network.loop.time() + network.delay_s() * 2

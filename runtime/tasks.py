@@ -10,33 +10,33 @@ T = TypeVar("T")
 
 
 class TaskRegistry:
-    """The tasks of one owner, which ends them by `cancel_all`.
+    """The tasks of one owner, which ends them with `cancel_all`.
 
-    `on_exception` gets the name and the exception of each task that fails. Cancellation is not a failure. A caller that awaits a task that
-    `spawn` returned sees the exception too.
+    `on_exception` gets the name and the exception of each failed task. Cancellation is not a failure. A caller that
+    awaits a spawned task gets the exception too.
     """
 
     __slots__ = ("_on_exception", "_tasks")
 
     def __init__(self, on_exception: Callable[[str, BaseException], None]) -> None:
         self._on_exception = on_exception
-        # A dict for its order: tasks are cancelled in the order in which they began, the same in every run.
+        # Ordered, so that tasks are cancelled in the order of their start, the same in every run.
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Start the coroutine as a task of the running loop."""
+        """Starts the coroutine as a task of the running loop."""
         task = asyncio.get_running_loop().create_task(coro, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._on_done)
         return task
 
     async def cancel_all(self) -> None:
-        """Cancel every task, the caller's own excepted, and wait until they have ended.
+        """Cancels every task, except the caller's own, and waits for their end.
 
-        A task that one of them starts while it ends is cancelled too. Cancelling the caller gives up the waiting.
+        Tasks started by ending ones are cancelled too. Cancelling the caller stops the wait.
         """
         current = asyncio.current_task()
         while tasks := [task for task in self._tasks if task is not current]:

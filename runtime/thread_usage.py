@@ -1,7 +1,7 @@
-"""What the running thread has had of the processor, what it was denied, and how often memory was collected meanwhile.
+"""The processor time of the running thread, the time it was denied, and full garbage collections.
 
-Linux tells how long a thread that wanted to run had to wait for a processor (`run_delay` in `schedstat`); elsewhere
-that is 0, and what it caused looks like waiting for a disk.
+Linux reports how long a ready thread waited for a processor (`run_delay` in `schedstat`); elsewhere that is 0, and its
+effect looks like waiting for a disk.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _OLDEST_GENERATION: Final = 2
 
 
 class ThreadUsage(NamedTuple):
-    """Counted from some moment in the past; differences count."""
+    """Totals since some moment in the past; only differences are meaningful."""
 
     cpu_ns: int
     starved_ns: int
-    """Ready to run, and no processor was free."""
+    """Ready to run without a free processor."""
     full_collections: int
-    """Collections of all generations, by whatever thread: each stops Python as a whole."""
+    """Collections of all generations, by any thread: each stops all of Python."""
 
 
 ReadUsage: TypeAlias = Callable[[], ThreadUsage]
 
 NO_USAGE: Final = ThreadUsage(0, 0, 0)
-"""What a simulated loop uses: its time stands still while it works."""
+"""For a simulated loop, whose time stands still while it works."""
 
 
 def no_usage() -> ThreadUsage:
-    """Stands for a reader on a simulated loop."""
+    """Reads no usage, for a simulated loop."""
     return NO_USAGE
 
 
 class ThreadUsageReader:
-    """Reads the usage of the thread that calls it, in about two microseconds; made by the same thread."""
+    """Reads the usage of the calling thread, which created it, in about two microseconds."""
 
     __slots__ = ("_descriptor",)
 

@@ -1,8 +1,7 @@
-"""TLS contexts from certificates and keys in PEM, which is what Python's `ssl` reads.
+"""TLS contexts of a client from certificates and keys in PEM, which Python's `ssl` reads.
 
-What a peer is checked against and what we show it are given as files or as texts. A private key that is given as text
-has to pass through a file, for OpenSSL reads nothing else: it is one that only this user can read, and is gone when the
-context exists.
+Trusted certificates and our own come as files or as texts. A private key given as text passes through a private
+temporary file, because OpenSSL reads nothing else.
 """
 
 from __future__ import annotations
@@ -14,47 +13,47 @@ import msgspec
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client needs to know for TLS.
+    """TLS settings of a client. `repr` shows neither keys nor passwords.
 
-    Can be pickled; files are read where the context is created, and have to exist there.
-    `repr` shows neither keys nor passwords.
+    Can be pickled; files are read where the context is created, and must exist there.
     """
 
     authorities_file: str | None = None
-    """Certificates that are trusted, in PEM; with neither file nor text those of the system."""
+    """Trusted certificates in PEM; without file and text, the system's."""
     authorities_text: str | None = None
     certificate_file: str | None = None
-    """Our certificate and those between it and an authority, perhaps with the key, in PEM."""
+    """Our certificate and its intermediate certificates, perhaps with the key, in PEM."""
     certificate_text: str | None = None
     key_file: str | None = None
-    """Our private key, where it isn't beside the certificate."""
+    """Our private key, if it isn't in the certificate's file."""
     key_text: str | None = None
     key_password: str | None = None
     check_host_name: bool = True
     check_certificate: bool = True
-    """Without it any server is accepted: for tests only."""
+    """If False, any server is accepted: for tests only."""
     ciphers: str | None = None
     """In OpenSSL's form; for TLS 1.2 and older."""
     minimum_version: str | None = None
-    """`TLSv1.2` or `TLSv1.3`; without it what Python allows."""
+    """`TLSv1.2` or `TLSv1.3`; None means Python's default."""
 
     def __repr__(self) -> str:
         return f"TlsSettings(authorities={self.authorities_file!r}, certificate={self.certificate_file!r}, key=...)"
 
 
 class TlsError(ValueError):
-    """A context that cannot be created: one message, without secrets."""
+    """A context that can't be created: one message, without secrets."""
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """A context for connections to brokers. Touches files. Errors: TlsError."""
+    """Returns a context for connections to brokers. Touches files. Errors: TlsError."""
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
     try:
         if settings.authorities_file is not None or settings.authorities_text is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.load_verify_locations(cafile=settings.authorities_file, cadata=settings.authorities_text)
     except (OSError, ssl.SSLError) as error:
-        message = f"the trusted certificates of {settings.authorities_file or 'the text'} can't be read as PEM: {_reason(error)}"
+        place = settings.authorities_file or "the text"
+        message = f"the trusted certificates of {place} can't be read as PEM: {_reason(error)}"
         raise TlsError(message) from error
     if settings.certificate_file is not None or settings.certificate_text is not None:
         _load_certificate(context, settings)
@@ -76,7 +75,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Let the context show our certificate. Errors: TlsError."""
+    """Makes the context show our certificate. Errors: TlsError."""
     shown = settings.certificate_file or "the text"
     try:
         if settings.certificate_text is None and settings.key_text is None:
@@ -96,7 +95,7 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _reason(error: OSError) -> str:
-    """A few words; an SSLError is an OSError, whose text may be long."""
+    """Returns a few words; the text of an SSLError may be long."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or "not PEM").lower().replace("_", " ")
     return error.strerror or str(error)

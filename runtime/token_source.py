@@ -1,10 +1,12 @@
-"""Where a client gets the tokens of its issuer from, to log in by OAUTHBEARER: a file, or an endpoint that is shown an id and a secret.
+"""Gets a client's tokens for OAUTHBEARER: from a file, or from an endpoint with an id and a secret.
 
-A file is read for each login, so that whatever renews it is followed. What an endpoint gives is used for most of its time
+A file is read for each login, so that renewals take effect. A token from an endpoint is used for most of its lifetime
 (RFC 6749, client credentials).
 
 Guards: no message and no `repr` shows a secret or a token.
-Sources: KIP-768, KIP-1139; Kafka's `FileJwtRetriever`, `ClientCredentialsJwtRetriever`, `ExpiringCredentialRefreshingLogin`.
+
+Sources: KIP-768, KIP-1139; Kafka's `FileJwtRetriever`, `ClientCredentialsJwtRetriever`,
+`ExpiringCredentialRefreshingLogin`.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ FETCH_TIMEOUT_MS: Final = 10_000
 """For one answer of the endpoint, from connecting to the last byte."""
 
 USED_SHARE: Final = 0.8
-"""Of a token's time, until another one is fetched: Kafka's `sasl.login.refresh.window.factor`."""
+"""The part of a token's lifetime until another is fetched: Kafka's `sasl.login.refresh.window.factor`."""
 
 _CHUNK_BYTES: Final = 64 * 1024
 
 
 class TokenError(OSError):
-    """No token: a few words. `is_final`: the same attempt fails again."""
+    """No token; a few words. `is_final`: another attempt would fail too."""
 
     def __init__(self, reason: str, *, is_final: bool = False) -> None:
         super().__init__(reason)
@@ -43,7 +45,7 @@ class TokenError(OSError):
 
 
 class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where tokens come from. Can be pickled; files are read where tokens are needed."""
+    """The source of tokens. Can be pickled; files are read where tokens are needed."""
 
     url: Url
     client_id: str = ""
@@ -57,7 +59,7 @@ class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Token(NamedTuple):
-    """A token, and for how long it may be used again; None: get another one for each login."""
+    """A token, and how long it may be reused; None: get a new one for each login."""
 
     text: str
     usable_ms: int | None = None
@@ -72,10 +74,10 @@ class Tokens:
         self._current = ""
         self._until_ms = 0
         self._turn = asyncio.Lock()
-        """One fetch at a time: those who wait use what it brings."""
+        """One fetch at a time: waiting callers use its result."""
 
     async def get(self) -> str:
-        """A token to log in with now. Errors: TokenError."""
+        """Returns a token for a login. Errors: TokenError."""
         if self._source.url.is_file:
             return file_token(self._source, OsFileSystem()).text
         async with self._turn:
@@ -87,12 +89,12 @@ class Tokens:
 
 
 def token_of(source: TokenSource) -> str:
-    """A token to log in with now; blocks. Errors: TokenError."""
+    """Returns a token for a login; blocks. Errors: TokenError."""
     return file_token(source, OsFileSystem()).text if source.url.is_file else _fetched_blocking(source).text
 
 
 def file_token(source: TokenSource, files: FileSystem) -> Token:
-    """The token in a file, without white space around it. Errors: TokenError."""
+    """Returns the token in a file, without surrounding white space. Errors: TokenError."""
     path = source.url.target
     try:
         size = files.file_size(path)
@@ -110,14 +112,14 @@ def file_token(source: TokenSource, files: FileSystem) -> Token:
 
 
 def token_request(source: TokenSource) -> bytes:
-    """What the endpoint is asked."""
+    """Returns the request to the endpoint."""
     scope = f"&scope={quote_plus(source.scope)}" if source.scope else ""
     headers = {"Authorization": basic_authorization(source.client_id, source.client_secret)}
     return request_bytes(source.url, form=f"grant_type=client_credentials{scope}".encode(), headers=headers)
 
 
 def read_token(content: bytes) -> Token:
-    """The token in the endpoint's answer. Errors: TokenError."""
+    """Returns the token in the endpoint's answer. Errors: TokenError."""
     try:
         answer: Any = msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError):
@@ -131,7 +133,7 @@ def read_token(content: bytes) -> Token:
 
 
 async def _fetched(source: TokenSource) -> Token:
-    """Errors: TokenError."""
+    """Fetches a token. Errors: TokenError."""
     try:
         async with asyncio.timeout(FETCH_TIMEOUT_MS / 1000):
             return read_token(
@@ -142,7 +144,7 @@ async def _fetched(source: TokenSource) -> Token:
 
 
 def _fetched_blocking(source: TokenSource) -> Token:
-    """Errors: TokenError."""
+    """Fetches a token; blocks. Errors: TokenError."""
     try:
         with _connected(source) as connected:
             connected.sendall(token_request(source))
@@ -155,7 +157,7 @@ def _fetched_blocking(source: TokenSource) -> Token:
 
 
 def _connected(source: TokenSource) -> socket.socket:
-    """Errors: OSError, TokenError."""
+    """Connects to the endpoint; blocks. Errors: OSError, TokenError."""
     context = _context(source)
     connected = socket.create_connection((source.url.host, source.url.port), FETCH_TIMEOUT_MS / 1000)
     try:
@@ -166,7 +168,7 @@ def _connected(source: TokenSource) -> socket.socket:
 
 
 def _context(source: TokenSource) -> ssl.SSLContext | None:
-    """Errors: TokenError."""
+    """Returns the TLS context, None for plain HTTP. Errors: TokenError."""
     try:
         return client_context(source.tls) if source.url.scheme == "https" else None
     except TlsError as error:
@@ -174,7 +176,7 @@ def _context(source: TokenSource) -> ssl.SSLContext | None:
 
 
 def _token_error(error: OSError) -> TokenError:
-    """The same in a few words."""
+    """Converts an error."""
     if isinstance(error, TokenError):
         return error
     if isinstance(error, TimeoutError):

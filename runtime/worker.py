@@ -1,7 +1,7 @@
 """Blocking or heavy work, done elsewhere and answered in the event loop.
 
-For system calls and C code that release the GIL: cold reads, unlinking, decompressing much. Python code runs here too,
-but takes the interpreter from the event loop; it comes in slices or goes to another process.
+For system calls and C code that release the GIL: cold reads, unlinking, large decompression. Python code runs here too
+but takes the interpreter from the event loop; it is sliced or runs in another process.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Worker(Protocol):
-    """Does work, elsewhere. Used from the event loop's thread only."""
+    """Does work elsewhere. Used from the event loop's thread only."""
 
     def submit(self, work: Callable[[], T], on_done: Callable[[T | BaseException], None]) -> None:
-        """Run `work` and then call `on_done` in the event loop: with its result, or with the exception that it raised.
+        """Runs `work` and then calls `on_done` in the event loop with its result, or with the exception it raised.
 
-        Never before `submit` has returned. Pieces of work overlap, and end in any order.
+        Never before `submit` has returned. Work items overlap and end in any order.
         """
-        ...
 
     def close(self) -> None:
-        """Finish what was submitted, call every `on_done`, and stop. Blocks; a second call does nothing."""
-        ...
+        """Finishes what was submitted, calls every `on_done`, and stops. Blocks; a second call does nothing."""
 
 
 def _outcome(work: Callable[[], Any]) -> Any:
@@ -44,7 +42,7 @@ def _outcome(work: Callable[[], Any]) -> Any:
 
 
 class ThreadWorker:
-    """A few threads that live as long as the broker. How much waits is bounded by those who submit."""
+    """A few threads that live as long as the broker. Submitters bound the queue."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 2, name: str = "worker") -> None:
         assert threads > 0
@@ -74,13 +72,12 @@ class ThreadWorker:
         while (job := self._submitted.get()) is not None:
             work, on_done = job
             self._completions.add([(on_done, _outcome(work))])
-            # While this thread waits for the next job it must keep neither the last one's files open nor its result
-            # alive.
+            # A waiting thread must keep neither the last job's files open nor its result alive.
             del job, work, on_done
 
 
 async def done_by(worker: Worker, work: Callable[[], T]) -> T:
-    """What `work` returns, done elsewhere. Errors: whatever it raises."""
+    """Returns the result of `work`, done elsewhere. Errors: whatever it raises."""
     answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def on_done(outcome: T | BaseException) -> None:
@@ -96,7 +93,7 @@ async def done_by(worker: Worker, work: Callable[[], T]) -> T:
 
 
 class SimulatedWorker:
-    """The same on virtual time: work is done, and answered, after delays within `delay_range_ms`, settable at any time."""
+    """A worker on virtual time: work is done and answered after delays in `delay_range_ms`, settable at any time."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, random: Random, delay_range_ms: tuple[float, float] = (0.02, 2.0)
@@ -106,7 +103,7 @@ class SimulatedWorker:
         self._random = random
         self._closed = False
         self._number = 0
-        # What has to happen next for each piece of work, with the timer that will do it; in the order of submission.
+        # The next step of each work item, with its timer; in the order of submission.
         self._steps: dict[int, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
 
     def submit(self, work: Callable[[], T], on_done: Callable[[T | BaseException], None]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
-from lowtide.admin.connection import Connection
+from lowtide.admin.connection import AsyncConnection
 from lowtide.admin.errors import ConnectionFailedError
 from lowtide.admin.settings import Address
 from lowtide.runtime.clock import SimulatedClock
@@ -25,7 +25,7 @@ ConnectionLostError = ConnectionFailedError
 """The broker closed the connection, or died: what became of the requests under way isn't known."""
 
 
-class WireClient(Connection):
+class WireClient(AsyncConnection):
     """A connection to one broker. Opened by `connect`."""
 
     @classmethod

@@ -251,7 +251,7 @@ def _ignore(_topic: str, _number: int) -> None:
 def _incarnation(machine: Machine) -> str:
     """What the process that runs registers as; empty before it has come so far, and without one."""
     session = None if machine.broker is None else machine.broker._session  # noqa: SLF001 - the checker sees everything
-    return "" if session is None else session._registrar._record.incarnation  # noqa: SLF001 - likewise
+    return "" if session is None else session.registrar._record.incarnation  # noqa: SLF001 - likewise
 
 
 def _has_stopped_cleanly(machine: Machine) -> bool:

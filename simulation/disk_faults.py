@@ -185,7 +185,7 @@ async def _other_disk(cluster: ClusterWorld, kind: str) -> None:
         return
     if kind == "old":
         cluster.kill(machine, power=True)
-        copy = machine.filesystem.copy_disk()
+        copy = machine.filesystem.root.copy()
         await cluster.sleep(0.0, 1.0)
         cluster.start(machine)
         await cluster.sleep(1.5, 4.0)
@@ -215,10 +215,10 @@ async def _refused_with_foreign_disk(cluster: ClusterWorld, machine: Machine) ->
     ]
     if not others:
         return
-    own = machine.filesystem.copy_disk()
+    own = machine.filesystem.root.copy()
     foreign = cluster.random.choice(others)
     cluster.note(f"{machine.host} gets the disk of {foreign.host}")
-    machine.filesystem.replace_disk(foreign.filesystem.copy_disk())
+    machine.filesystem.root = foreign.filesystem.root.copy()
     machine.disk_faults += 1
     cluster.start(machine)
     await cluster.sleep(0.5, 1.5)
@@ -227,6 +227,6 @@ async def _refused_with_foreign_disk(cluster: ClusterWorld, machine: Machine) ->
     cluster.effects["foreign directory"] += machine.refused_start is not None
     cluster.kill(machine)
     machine.disk_faults -= 1
-    machine.filesystem.replace_disk(own)
+    machine.filesystem.root = own
     cluster.note(f"{machine.host} gets its own disk back")
     cluster.start(machine)

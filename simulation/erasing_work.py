@@ -56,7 +56,7 @@ class _Erasure(msgspec.Struct):
     @property
     def is_on_this_disk(self) -> bool:
         """Whether the machine has the disk that it had."""
-        return self.machine.filesystem._root is self.disk  # noqa: SLF001 - as the checker does
+        return self.machine.filesystem.root is self.disk
 
 
 class ErasingWork:
@@ -111,7 +111,7 @@ class ErasingWork:
             load = self._cluster.invariants.promises.load_of(*log.topic_partition)
             assert load is not None
             texts = frozenset(text for text, place in load.history.places.items() if place < offset)
-            disk = machine.filesystem._root  # noqa: SLF001 - as the checker does
+            disk = machine.filesystem.root
             erasure = _Erasure(machine, log, offset, texts, log.log_end_offset, disk)
             if log.log_end_offset > log.log_start_offset:  # What an empty log takes first may begin below its start.
                 self._answered.append(erasure)

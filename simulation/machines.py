@@ -220,7 +220,7 @@ class Machine:
     def replace_disk(self, root: Folder) -> None:
         """While it is down: another disk, or an older copy."""
         assert self.state is State.DOWN, self
-        self.filesystem.replace_disk(root)
+        self.filesystem.root = root
         self.directory_changes += 1
 
     def slow_disk(self, delay_range_ms: tuple[float, float] = DISK_MS) -> None:

@@ -126,7 +126,7 @@ class SharedStore:
         self.restores += 1
         self.raft_surplus = SURPLUS if copied else SURPLUS + 1 - snapshot.revision
         self._store = MemoryStore(self.disk, clock=SimulatedClock(self.loop), random=self._random, loop=self.loop)
-        self._store.cancel_lease_timer()
+        self._store.leases.suspend()
         self.image = load_image(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
 
     async def answer_surplus(self) -> int:

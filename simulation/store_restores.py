@@ -13,7 +13,7 @@ import asyncio
 from typing import Final
 
 from lowtide.broker.lifecycle.metadata_copies import COPY_FILE
-from lowtide.metadata import keys, recovery
+from lowtide.metadata import broker_facts, keys, recovery
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image
 from lowtide.metadata.metadata_copy import MetadataCopy, Row, rows_of
@@ -25,7 +25,7 @@ from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.shared_store import PREFIX, StoreSnapshot
 from lowtide.storage.directory.directory_survey import survey
-from lowtide.storage.log_directory import parse_folder_name
+from lowtide.storage.folder_names import parse_folder_name
 
 REFUSED_WITHIN_S: Final = 6.0
 """A session of a second, some tries to reach the store, and a start."""
@@ -169,7 +169,10 @@ async def _bring_forward(cluster: ClusterWorld, before: MetadataImage, backup: S
 def _copy(found: list[Row], revision: Revision) -> MetadataCopy:
     rows = {row[0]: row for row in found}
     return MetadataCopy(
-        found, revision, history_id=recovery.history_of(rows).history_id, cluster_id=rows[keys.CLUSTER_ID][1].decode()
+        found,
+        revision,
+        history_id=broker_facts.history_of(rows).history_id,
+        cluster_id=rows[keys.CLUSTER_ID][1].decode(),
     )
 
 
@@ -185,15 +188,15 @@ def _check_losses(cluster: ClusterWorld, plan: recovery.RecoveryPlan, before: Me
             cluster.chronicle.violate(f"a recovery says that records are lost, and some replica has them: {each.loss}")
 
 
-def _facts(cluster: ClusterWorld, machine: Machine) -> recovery.BrokerFacts:
+def _facts(cluster: ClusterWorld, machine: Machine) -> broker_facts.BrokerFacts:
     filesystem = machine.filesystem
     copies = [
         filesystem.read_bytes(f"{path}/{COPY_FILE}")
         for path in cluster.directories
         if filesystem.exists(f"{path}/{COPY_FILE}")
     ]
-    found = recovery.facts_of([survey(filesystem, path) for path in cluster.directories], copies)
-    return recovery.decode_facts(recovery.encode_facts(found), machine.host)
+    found = broker_facts.facts_of([survey(filesystem, path) for path in cluster.directories], copies)
+    return broker_facts.decode_facts(broker_facts.encode_facts(found), machine.host)
 
 
 def _folders(cluster: ClusterWorld, machine: Machine) -> set[str]:

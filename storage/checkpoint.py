@@ -243,7 +243,6 @@ def parent_directory(path: str) -> str:
 
 
 def _rows(content: bytes, path: str, *, columns: int, empty_allowed: bool) -> Iterable[tuple[int, list[str]]]:
-    """Checks version, count and shape; yields (line number, columns) for each entry."""
     if not content and empty_allowed:
         return
     lines = _text(content, path).splitlines()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,6 +33,7 @@ from lowtide.storage.checkpoint import (
     parent_directory,
 )
 from lowtide.storage.errors import RefusedDirectoryError, StorageError, is_passing, storage_error
+from lowtide.storage.folder_names import is_deleted_folder, parse_folder_name, parse_future_name
 
 LOCK_FILE = ".lock"
 REGISTRATION_COUNTER = "lowtide-registration"
@@ -56,19 +56,11 @@ MOVING_TO = "lowtide-moving-to"
 hexadecimal. From then on either may be the partition's log, until one of the two folders is removed.
 """
 
-KAFKA_METADATA_TOPIC = "__cluster_metadata"
-"""Kafka's own metadata log: it lies among the partitions and is not to be recovered, cut or served."""
 
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
-_FUTURE_FOLDER = re.compile(r"(?P<partition>.+-[0-9]+)\.[0-9a-f]{32}-future")
-_DELETED_FOLDER = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
-_RENAMED_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)\.[0-9a-f]{32}-(delete|stray|future)")
-_MAX_PARTITION = 2**31 - 1
-_FOLDER_NAME_MAX = 255
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The broker that opens a directory."""
 
     cluster_id: str
@@ -100,7 +92,7 @@ class LogDirectory:
         self._lock = lock
 
     @classmethod
-    def open(cls, filesystem: FileSystem, path: str, identity: Identity, random: Random) -> LogDirectory:
+    def open(cls, filesystem: FileSystem, path: str, identity: BrokerIdentity, random: Random) -> LogDirectory:
         """Locks the directory for the broker `identity`; creates it, with its owner, if it is new.
 
         Start code: it syncs. The logs may be read, not changed, before `begin_use`. Errors, in one sentence each:
@@ -154,10 +146,7 @@ class LogDirectory:
         return True
 
     def registration(self) -> int | None:
-        """Returns the number of the last registration that reached this directory.
-
-        None if unknown: the directory is stale then.
-        """
+        """Returns the number of the last registration that reached this directory; None, which is stale, if unknown."""
         path = f"{self.path}/{REGISTRATION_COUNTER}"
         if not self._filesystem.exists(path):
             return None
@@ -170,10 +159,7 @@ class LogDirectory:
         self._filesystem.replace_file(f"{self.path}/{REGISTRATION_COUNTER}", b"%d\n" % number)
 
     def note_page_cache(self) -> None:
-        """Notes durably through which memory files are written: what was lost before is known.
-
-        Start code. Errors: OSError.
-        """
+        """Notes durably through which memory files are written. Start code. Errors: OSError."""
         cache = self._filesystem.page_cache_id()
         if cache is not None and not _has_kept_page_cache(self._filesystem, self.path):
             self._filesystem.replace_file(f"{self.path}/{PAGE_CACHE_NOTE}", f"{cache}\n".encode())
@@ -236,39 +222,11 @@ def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
                 deleted.append(name)
             else:
                 futures[future] = FutureFolder(name, topic_id_in(filesystem, folder))
-        elif _DELETED_FOLDER.fullmatch(name):
+        elif is_deleted_folder(name):
             deleted.append(name)
         else:
             strays.append(name)
     return DirectoryListing(partitions=partitions, deleted=tuple(deleted), strays=tuple(strays), futures=futures)
-
-
-def parse_folder_name(name: str) -> TopicPartition | None:
-    """Returns the partition whose folder has this name; None if it is no partition's."""
-    match = _PARTITION_FOLDER.fullmatch(name)
-    if match is None or match["topic"] in {".", "..", KAFKA_METADATA_TOPIC} or int(match["partition"]) > _MAX_PARTITION:
-        return None
-    return TopicPartition(match["topic"], int(match["partition"]))
-
-
-def parse_future_name(name: str) -> TopicPartition | None:
-    """Returns the partition whose log is being moved into the folder of this name; None if it is no such folder."""
-    match = _FUTURE_FOLDER.fullmatch(name)
-    return None if match is None else parse_folder_name(match["partition"])
-
-
-def future_folder_name(topic_partition: TopicPartition, random: Random) -> str | None:
-    """Returns a new name for the folder that a log is moved into, as in Kafka; None for too long a topic."""
-    return _future_name(topic_partition, random.getrandbits(128)) if can_be_moved(topic_partition) else None
-
-
-def can_be_moved(topic_partition: TopicPartition) -> bool:
-    """Whether the folder that its log would be moved into can have a name."""
-    return len(_future_name(topic_partition, 0)) <= _FOLDER_NAME_MAX
-
-
-def _future_name(topic_partition: TopicPartition, number: int) -> str:
-    return f"{topic_partition}.{number:032x}-future"
 
 
 def moving_to(filesystem: FileSystem, folder: str) -> TopicId | None:
@@ -286,41 +244,6 @@ def deleted_partition(filesystem: FileSystem, path: str, name: str) -> tuple[Top
     """Returns topic id and partition of the deleted folder `name`; None if the folder doesn't say any more."""
     topic_id = topic_id_in(filesystem, f"{path}/{name}")
     return None if topic_id == ZERO_TOPIC_ID else (topic_id, int(name.rpartition(".")[0].rpartition("-")[2]))
-
-
-def is_deleted_folder(name: str) -> bool:
-    """Returns whether a folder of this name is being deleted."""
-    return _DELETED_FOLDER.fullmatch(name) is not None
-
-
-def partition_of_folder(name: str) -> tuple[TopicPartition, bool] | None:
-    """Returns the partition that a folder is or was of, also a renamed one; None if it is no partition's.
-
-    True if the topic's name may have been cut: then it is only its beginning, and the folder has the id.
-    """
-    match = _RENAMED_FOLDER.fullmatch(name)
-    if match is None:
-        plain = parse_folder_name(name)
-        return None if plain is None else (plain, False)
-    return TopicPartition(match["topic"], int(match["partition"])), len(name) == _FOLDER_NAME_MAX
-
-
-def deleted_folder_name(topic_partition: TopicPartition, random: Random) -> str:
-    """Returns a new name for the folder of a deleted partition. A long topic is cut, as in Kafka, to fit 255 bytes."""
-    return _fresh_folder_name(topic_partition, random, "delete")
-
-
-def stray_folder_name(topic_partition: TopicPartition, random: Random) -> str:
-    """Returns a new name for a folder that is set aside: nothing removes it.
-
-    Source: Kafka's `UnifiedLog.logStrayDirName`.
-    """
-    return _fresh_folder_name(topic_partition, random, "stray")
-
-
-def _fresh_folder_name(topic_partition: TopicPartition, random: Random, ending: str) -> str:
-    suffix = f"-{topic_partition.partition}.{random.getrandbits(128):032x}-{ending}"
-    return topic_partition.topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix
 
 
 def topic_id_in(filesystem: FileSystem, folder: str) -> TopicId:
@@ -352,10 +275,7 @@ def _locked(filesystem: FileSystem, path: str) -> Lock:
 
 
 def _sync_names_above(filesystem: FileSystem, path: str) -> None:
-    """Makes durable that the directory exists, whichever process created it.
-
-    Parent folders that can't be opened are skipped.
-    """
+    """Makes durable that the directory exists, whichever process created it; skips parents that can't be opened."""
     above = path
     while above not in {"/", "."}:
         above = parent_directory(above)
@@ -373,27 +293,26 @@ def _unusable(path: str, error: OSError) -> StorageError:
     return storage_error(path, error)
 
 
-def _claimed(filesystem: FileSystem, path: str, identity: Identity, random: Random) -> MetaProperties:
+def _claimed(filesystem: FileSystem, path: str, identity: BrokerIdentity, random: Random) -> MetaProperties:
     """Reads the owner of the directory, and writes this broker as the owner if it has none."""
     place = f"{path}/{META_PROPERTIES}"
     known = decode_meta_properties(filesystem.read_bytes(place), place) if filesystem.exists(place) else None
+    reason: str | None = None
     if known is None:
         partition = next(filter(None, map(parse_folder_name, filesystem.listdir(path))), None)
         if partition is not None:
             reason = (
-                f"the log directory holds partitions ({partition}) but {META_PROPERTIES}, "
-                "which says whose they are, is missing or empty"
+                f"holds partitions ({partition}) but {META_PROPERTIES}, which says whose they are, is missing or empty"
             )
-            raise RefusedDirectoryError(path, reason)
     elif known.cluster_id != identity.cluster_id:
-        owner = f"cluster {known.cluster_id!r} ({META_PROPERTIES}), this broker is of {identity.cluster_id!r}"
-        reason = f"the log directory belongs to {owner}"
-        raise RefusedDirectoryError(path, reason)
+        reason = (
+            f"belongs to cluster {known.cluster_id!r} ({META_PROPERTIES}), this broker is of {identity.cluster_id!r}"
+        )
     elif known.node_id != identity.node_id:
-        owner = f"node {known.node_id} ({META_PROPERTIES}), this broker is node {identity.node_id}"
-        reason = f"the log directory belongs to {owner}"
-        raise RefusedDirectoryError(path, reason)
-    elif known.directory_id != ZERO_TOPIC_ID:
+        reason = f"belongs to node {known.node_id} ({META_PROPERTIES}), this broker is node {identity.node_id}"
+    if reason is not None:
+        raise RefusedDirectoryError(path, f"the log directory {reason}")
+    if known is not None and known.directory_id != ZERO_TOPIC_ID:
         # Without writing, a directory that can't be written would pass until the first append.
         _check_writable(filesystem, path)
         return known

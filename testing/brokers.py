@@ -1,7 +1,7 @@
-"""The brokers of a `LowtideCluster` and what can be asked of them, on one event loop: in a thread, or in a process of its own.
+"""Runs the brokers of a `LowtideCluster` on one event loop, in a thread or in a process of its own.
 
-Guards: the brokers are the same in both. `Plan` says what to start and can be sent to another process. Sees all that a broker
-is made of; begin with `Brokers`.
+Guards: the brokers are the same in both. `ClusterPlan` says what to start and can be sent to another process. Sees all
+that a broker is made of; begin with `HostedBrokers`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lowtide.broker.lifecycle.local_cluster import LocalCluster
 
 
-class Plan(NamedTuple):
+class ClusterPlan(NamedTuple):
     """Which brokers to start. `config` are broker configuration keys; `directory` has their files."""
 
     broker_count: int
@@ -27,23 +27,23 @@ class Plan(NamedTuple):
     secure: bool
 
 
-class Reached(NamedTuple):
-    """Where a broker is reached: its listener for clients, the port of each listener by name, and its listeners of HTTP."""
+class BrokerAddresses(NamedTuple):
+    """The addresses of a broker: its client listener, the port of each listener by name, its HTTP listeners."""
 
     address: str
     ports: Mapping[str, int]
     http_addresses: tuple[str, ...]
 
 
-class Brokers:
+class HostedBrokers:
     """Brokers that were started or stopped by the methods that a test calls. Used from one event loop."""
 
-    def __init__(self, plan: Plan, log: TextIO) -> None:
+    def __init__(self, plan: ClusterPlan, log: TextIO) -> None:
         """`log` gets the lines that the brokers log."""
         self.plan = plan
         self._log = log
         self._cluster: LocalCluster | None = None
-        self._reached: dict[int, Reached] = {}
+        self._reached: dict[int, BrokerAddresses] = {}
 
     @property
     def cluster(self) -> LocalCluster:
@@ -51,26 +51,26 @@ class Brokers:
         assert self._cluster is not None, "the cluster has not started"
         return self._cluster
 
-    async def start(self) -> dict[int, Reached]:
+    async def start(self) -> dict[int, BrokerAddresses]:
         """Starts all brokers. Returns where each is reached. Errors: whatever keeps a broker from starting."""
         common = _common(self.plan.config)
         self._cluster = await self._secured(common) if self.plan.secure else self._made(self._configurations(common))
         await self._cluster.start()
         return self._now_reached()
 
-    async def stop(self) -> dict[int, Reached]:
+    async def stop(self) -> dict[int, BrokerAddresses]:
         """Stops all that run, gracefully."""
         if self._cluster is not None:
             await self._cluster.stop()
         return self._reached
 
-    async def restart(self) -> dict[int, Reached]:
+    async def restart(self) -> dict[int, BrokerAddresses]:
         """Stops all and starts them again over the same files, on the same ports."""
         await self.cluster.stop()
         await self.cluster.start()
         return self._now_reached()
 
-    async def reset(self) -> dict[int, Reached]:
+    async def reset(self) -> dict[int, BrokerAddresses]:
         """Stops all, removes their files, and starts them on the same ports: nothing is left but the configuration."""
         await self.cluster.stop()
         _remove_files(self.plan.directory)
@@ -79,25 +79,25 @@ class Brokers:
         await self.cluster.start()
         return self._now_reached()
 
-    async def stop_broker(self, broker_id: int) -> dict[int, Reached]:
+    async def stop_broker(self, broker_id: int) -> dict[int, BrokerAddresses]:
         """Stops one broker gracefully."""
         await self.cluster.stop_broker(broker_id)
         return self._reached
 
-    async def kill_broker(self, broker_id: int) -> dict[int, Reached]:
+    async def kill_broker(self, broker_id: int) -> dict[int, BrokerAddresses]:
         """Ends one broker without a farewell, as far as the process that lives on can do that."""
         await self.cluster.kill_broker(broker_id)
         return self._reached
 
-    async def start_broker(self, broker_id: int) -> dict[int, Reached]:
+    async def start_broker(self, broker_id: int) -> dict[int, BrokerAddresses]:
         """Starts a broker again that was stopped or killed. Errors: whatever keeps it from starting."""
         await self.cluster.start_broker(broker_id)
         return self._now_reached()
 
-    def _now_reached(self) -> dict[int, Reached]:
+    def _now_reached(self) -> dict[int, BrokerAddresses]:
         """Also of those that don't run: as they were reached before."""
         for broker_id, broker in self.cluster.brokers.items():
-            self._reached[broker_id] = Reached(broker.address, dict(broker.ports), tuple(broker.http_addresses))
+            self._reached[broker_id] = BrokerAddresses(broker.address, dict(broker.ports), tuple(broker.http_addresses))
         return {
             broker_id: self._reached[broker_id] for broker_id in self.cluster.broker_ids if broker_id in self._reached
         }
@@ -140,8 +140,10 @@ class Brokers:
         return LocalCluster(configurations, shared, lambda broker_id: make_logger(broker_id, stream=self._log))
 
 
-async def serve(brokers: Brokers, requests: asyncio.Queue[tuple[str, tuple[Any, ...]] | None], answer: Any) -> None:
-    """Starts the brokers, then calls the methods that are asked for, one after the other, until None is; stops them in the end.
+async def serve(
+    brokers: HostedBrokers, requests: asyncio.Queue[tuple[str, tuple[Any, ...]] | None], answer: Any
+) -> None:
+    """Starts the brokers, calls the requested methods one after the other until a None, and stops the brokers.
 
     `answer` is called with what each returned, or with its error; the first call is for the start.
     """

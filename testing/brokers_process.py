@@ -1,4 +1,4 @@
-"""`Brokers` in a process of their own, which a test's frozen clock, forks and patches don't reach.
+"""`HostedBrokers` in a process of their own, which a test's frozen clock, forks and patches don't reach.
 
 The process is this program's Python. It inherits one end of a pair of sockets, and nothing else but its standard
 streams. Requests come over it, `(method, arguments)` or None for the stop, and what they return or raise goes back. It
@@ -18,16 +18,19 @@ import threading
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TextIO
 
-from lowtide.testing.brokers import Brokers, Plan, Reached, serve
+from lowtide.testing.brokers import BrokerAddresses, ClusterPlan, HostedBrokers, serve
 
-_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from lowtide.testing.brokers_process import main; main(int(sys.argv[1]))"
+_CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from lowtide.testing.brokers_process import main; main(int(sys.argv[1]))"
+)
 """With the import path of the test's process, which may have found Lowtide in a folder that no other has."""
 
 
 class ProcessOfBrokers:
     """The process, as the test's process sees it."""
 
-    def __init__(self, plan: Plan, log: TextIO) -> None:
+    def __init__(self, plan: ClusterPlan, log: TextIO) -> None:
         self._plan, self._log = plan, log
         self._connection, theirs = Pipe()
         try:
@@ -49,15 +52,15 @@ class ProcessOfBrokers:
         """The process id."""
         return self._process.pid
 
-    def start(self, limit_s: float) -> dict[int, Reached]:
+    def start(self, limit_s: float) -> dict[int, BrokerAddresses]:
         """Starts the brokers.
 
         Returns where they are reached. Errors: whatever keeps one from starting, TimeoutError, ChildProcessError.
         """
         return self._ask(self._plan, limit_s)
 
-    def call(self, name: str, arguments: tuple[Any, ...], limit_s: float) -> dict[int, Reached]:
-        """Calls a method of `Brokers`. Errors: those of the method, TimeoutError, ChildProcessError."""
+    def call(self, name: str, arguments: tuple[Any, ...], limit_s: float) -> dict[int, BrokerAddresses]:
+        """Calls a method of `HostedBrokers`. Errors: those of the method, TimeoutError, ChildProcessError."""
         return self._ask((name, arguments), limit_s)
 
     def stop(self, limit_s: float) -> None:
@@ -79,16 +82,14 @@ class ProcessOfBrokers:
                 self._process.wait()
                 raise
 
-    def _ask(self, request: object, limit_s: float) -> dict[int, Reached]:
+    def _ask(self, request: object, limit_s: float) -> dict[int, BrokerAddresses]:
         try:
             self._connection.send(request)
             if not self._connection.poll(limit_s):
-                message = f"the brokers' process {self.pid} did not answer within {limit_s:g} s"
-                raise TimeoutError(message)
+                raise TimeoutError(f"the brokers' process {self.pid} did not answer within {limit_s:g} s")
             outcome = self._connection.recv()
         except (EOFError, ConnectionError):
-            message = f"the brokers' process {self.pid} ended with {self._process.wait()}"
-            raise ChildProcessError(message) from None
+            raise ChildProcessError(f"the brokers' process {self.pid} ended with {self._process.wait()}") from None
         if isinstance(outcome, BaseException):
             raise outcome
         assert isinstance(outcome, dict)
@@ -100,7 +101,7 @@ def main(descriptor: int) -> None:
     from lowtide.runtime.serving_loop import new_serving_loop
 
     connection = Connection(descriptor)
-    brokers = Brokers(connection.recv(), sys.stderr)
+    brokers = HostedBrokers(connection.recv(), sys.stderr)
     with asyncio.Runner(loop_factory=new_serving_loop) as runner:
         loop = runner.get_loop()
         requests: asyncio.Queue[tuple[str, tuple[Any, ...]] | None] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""`Brokers` on an event loop in a background thread of the test's process."""
+"""`HostedBrokers` on an event loop in a background thread of the test's process."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import threading
 from concurrent.futures import Future
 from typing import Any, TextIO
 
-from lowtide.testing.brokers import Brokers, Plan, Reached, serve
+from lowtide.testing.brokers import BrokerAddresses, ClusterPlan, HostedBrokers, serve
 
 
 class ThreadOfBrokers:
     """The thread. What a test does to its own process concerns these brokers too: a frozen clock, a fork, patches."""
 
-    def __init__(self, plan: Plan, log: TextIO) -> None:
-        self.brokers = Brokers(plan, log)
+    def __init__(self, plan: ClusterPlan, log: TextIO) -> None:
+        self.brokers = HostedBrokers(plan, log)
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the brokers."""
         self._requests: asyncio.Queue[tuple[str, tuple[Any, ...]] | None] | None = None
-        self._answer: Future[dict[int, Reached]] = Future()
+        self._answer: Future[dict[int, BrokerAddresses]] = Future()
         self._thread = threading.Thread(target=self._run, name="lowtide-cluster", daemon=True)
 
-    def start(self, limit_s: float) -> dict[int, Reached]:
+    def start(self, limit_s: float) -> dict[int, BrokerAddresses]:
         """Starts the brokers.
 
         Returns where they are reached. Errors: whatever keeps one from starting, TimeoutError.
@@ -33,8 +33,8 @@ class ThreadOfBrokers:
             self._thread.join(limit_s)  # It ends after a start that failed.
             raise
 
-    def call(self, name: str, arguments: tuple[Any, ...], limit_s: float) -> dict[int, Reached]:
-        """Calls a method of `Brokers`. Errors: those of the method, TimeoutError."""
+    def call(self, name: str, arguments: tuple[Any, ...], limit_s: float) -> dict[int, BrokerAddresses]:
+        """Calls a method of `HostedBrokers`. Errors: those of the method, TimeoutError."""
         return self._ask((name, arguments), limit_s)
 
     def stop(self, limit_s: float) -> None:
@@ -46,7 +46,7 @@ class ThreadOfBrokers:
             self._thread.join(limit_s)
         assert not self._thread.is_alive(), "the brokers did not stop"
 
-    def _ask(self, request: tuple[str, tuple[Any, ...]] | None, limit_s: float) -> dict[int, Reached]:
+    def _ask(self, request: tuple[str, tuple[Any, ...]] | None, limit_s: float) -> dict[int, BrokerAddresses]:
         assert self.loop is not None, "the brokers have not started"
         assert self._requests is not None, "the brokers have not started"
         self._answer = Future()
@@ -61,7 +61,7 @@ class ThreadOfBrokers:
             self._requests = asyncio.Queue()
             runner.run(serve(self.brokers, self._requests, self._on_answer))
 
-    def _on_answer(self, outcome: dict[int, Reached] | BaseException) -> None:
+    def _on_answer(self, outcome: dict[int, BrokerAddresses] | BaseException) -> None:
         if isinstance(outcome, BaseException):
             self._answer.set_exception(outcome)
         else:

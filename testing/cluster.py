@@ -1,8 +1,8 @@
 """Real brokers for tests: what people start containers for.
 
-`LowtideCluster` is a synchronous context manager. Its brokers run in a process of their own, or with `in_process` in a thread of the
-test's. They listen on free loopback ports and keep their files in a temporary directory unless one is given. Clients
-connect to them through real sockets.
+`LowtideCluster` is a synchronous context manager. Its brokers run in a process of their own, or with `in_process` in a
+thread of the test's. They listen on free loopback ports and keep their files in a temporary directory unless one is
+given. Clients connect to them through real sockets.
 
 One broker is what `lowtide serve` runs. Several replicate to each other as on several machines; what they can't show is
 a machine's death: they share a process, and the file with the metadata.
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO, cast
 
-from lowtide.testing.brokers import Plan, Reached
+from lowtide.testing.brokers import BrokerAddresses, ClusterPlan
 
 if TYPE_CHECKING:
     from lowtide.broker.lifecycle.client_settings import Login
@@ -53,17 +53,17 @@ class LowtideCluster:
 
         Several brokers have the ids 1, 2, 3 and so on; one has what `node.id` says. `racks` has the rack of each of
         several. With `secure` clients use TLS and log in by SCRAM-SHA-512, and an authorizer decides what they may do;
-        `for_confluent_kafka`,
-        `for_kafka_python` and `for_aiokafka` are the settings of the administrator. With `in_process` the brokers share the test's process:
-        a debugger steps into them, and a frozen clock or a fork concerns them too.
+        `for_confluent_kafka`, `for_kafka_python` and `for_aiokafka` are the settings of the administrator. With
+        `in_process` the brokers share the test's process: a debugger steps into them, and a frozen clock or a fork
+        concerns them too.
         """
         assert brokers > 0, f"brokers={brokers}: one is the least"
         assert not racks or len(racks) == brokers > 1, f"{brokers} brokers and {len(racks)} racks"
         self._given_directory = None if data_directory is None else str(data_directory)
-        self._plan = Plan(brokers, "", dict(config or {}), tuple(racks), secure)
+        self._plan = ClusterPlan(brokers, "", dict(config or {}), tuple(racks), secure)
         self._in_process = in_process
         self._host: ThreadOfBrokers | ProcessOfBrokers | None = None
-        self._reached: dict[int, Reached] = {}
+        self._reached: dict[int, BrokerAddresses] = {}
         self._log: TextIO | None = None
         self._logged = (0, b"")
         """Size and last bytes of the log of brokers that were stopped."""
@@ -106,7 +106,7 @@ class LowtideCluster:
         return self._plan.directory
 
     def log(self, since: int = 0) -> str:
-        """The lines that the brokers logged since the last start, from byte `since` on, at most the last `LOG_SHOWN_BYTES`."""
+        """The lines that the brokers logged since the last start, from byte `since`, at most `LOG_SHOWN_BYTES`."""
         size, last = self._last_logged()
         return last[max(0, since - (size - len(last))) :].decode("utf-8", "replace")
 
@@ -197,7 +197,7 @@ class LowtideCluster:
         self._call("stop_broker", broker_id)
 
     def kill_broker(self, broker_id: int) -> None:
-        """End one broker without a farewell, as far as the process that lives on can do that: its connections break, its lease runs out."""
+        """End one broker abruptly, as far as its process can: its connections break and its lease expires."""
         self._call("kill_broker", broker_id)
 
     def start_broker(self, broker_id: int) -> None:
@@ -224,7 +224,7 @@ class LowtideCluster:
         self._reached = self._host.call(name, arguments, START_TIMEOUT_S + STOP_TIMEOUT_S)
 
 
-def _new_host(plan: Plan, log: TextIO, *, in_process: bool) -> ThreadOfBrokers | ProcessOfBrokers:
+def _new_host(plan: ClusterPlan, log: TextIO, *, in_process: bool) -> ThreadOfBrokers | ProcessOfBrokers:
     """Returns the thread or the process that is to run the brokers."""
     if in_process:
         from lowtide.testing.brokers_thread import ThreadOfBrokers

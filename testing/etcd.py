@@ -1,4 +1,4 @@
-"""A real etcd for tests: started on free loopback ports over a directory of its own, stopped, killed and frozen by its own id."""
+"""Runs a real etcd for tests, on free loopback ports and with its own directory."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ HOST: Final = "127.0.0.1"
 
 FIRST_PORT: Final = 10_240
 PORTS_END: Final = 32_768
-"""Exclusive. From here on Linux takes ports for outgoing connections: one may have that of a server that is about to come back."""
+"""Exclusive. From here on Linux takes ports for outgoing connections: one may have that of a server that is about to
+come back."""
 
 HELD_MAX: Final = 128
 """More than one test has servers."""

@@ -1,9 +1,10 @@
 """pytest fixtures: brokers for a session, and names of topics.
 
-`lowtide` is one broker, `lowtide_cluster` are three, `lowtide_secure` is one with TLS and logins; `lowtide_topic` is a name for a topic.
-`lowtide_config` is what all of them are configured with: a `conftest.py` that defines it again has brokers of its own kind. So has one that
-defines `lowtide_in_process`. When a test fails, its report has what the brokers logged since the test began.
-Registered as a pytest plugin by the package; imports the broker only when a fixture is asked for.
+`lowtide` is one broker, `lowtide_cluster` are three, `lowtide_secure` is one with TLS and logins; `lowtide_topic` is a
+name for a topic. `lowtide_config` is what all of them are configured with: a `conftest.py` that defines it again has
+brokers of its own kind. So has one that defines `lowtide_in_process`. When a test fails, its report has what the
+brokers logged since the test began. Registered as a pytest plugin by the package; imports the broker only when a
+fixture is asked for.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def lowtide_config() -> Mapping[str, str | float | bool]:
 
 @pytest.fixture(scope="session")
 def lowtide_in_process() -> bool:
-    """Whether the brokers share the tests' process; False here, so that nothing that a test does to its process concerns them."""
+    """Whether the brokers run in the tests' process.
+
+    False here, so that what a test does to its process does not affect them.
+    """
     return False
 
 
@@ -66,7 +70,10 @@ def lowtide_cluster(request: pytest.FixtureRequest) -> Iterator[LowtideCluster]:
 
 @pytest.fixture(scope="session")
 def lowtide_secure(request: pytest.FixtureRequest) -> Iterator[LowtideCluster]:
-    """A running broker with TLS, logins and an authorizer: `lowtide_secure.for_confluent_kafka` are settings of its administrator."""
+    """A running broker with TLS, logins and an authorizer.
+
+    `lowtide_secure.for_confluent_kafka` logs in as administrator.
+    """
     yield from _running(request, secure=True)
 
 

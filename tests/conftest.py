@@ -1,38 +1,65 @@
-"""For the whole suite: what `make test` and CI leave to `make test-all`, which files come first, how far a run is, and when it ends."""
+"""For all tests: how pytest-xdist shares files, the order of files, and the time after which no test begins."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from . import left_open, taste
+from . import left_open
 from .campaign import struck
 from .own_process import Run, own_process
-from .suite import state, until
+
+HERE = Path(__file__).parent
+
+UNTIL_S = float(os.environ.get("TEST_UNTIL", "inf"))
+"""Seconds since 1970. CI sets it, so that it ends in time on a machine of any speed."""
+
+FIRST = ("pipeline", "chaos", "clients", "sim")
+"""The folders of tests/ with the longest files. A long one at the end would leave other workers idle."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     # Brokers that tests start as processes listen on no fixed port.
     os.environ.setdefault("LOWTIDE_HTTP_LISTENERS", "")
-    state.register(config)
-    until.register(config)
     left_open.abort_those_of_aiokafka()
     left_open.close_those_of_kafka_python()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist=loadfile` a worker gets a file at a time, and one all of tests/pipeline, which share a Spark."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # its package has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/pipeline" if nodeid.startswith("tests/pipeline/") else nodeid.partition("::")[0]
+
+    return Scheduling(config, log)
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if taste.is_longest(item.nodeid):
-        item.add_marker(pytest.mark.longest)
-    if taste.is_full(item.nodeid) or item.get_closest_marker("longest") is not None:
-        item.add_marker(pytest.mark.full)
+    if item.get_closest_marker("slowest") is not None:
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """After pytest-randomly. The sort is stable: within a file, and among short files, the order stays random."""
-    items.sort(key=lambda item: -taste.seconds(item.nodeid))
+    """After pytest-randomly. The sort is stable: within a folder the order stays random."""
+    places = {folder: place for place, folder in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(HERE).parts[0], len(places)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    if time.time() >= UNTIL_S:
+        pytest.skip("the time for this run was up")
 
 
 def pytest_sessionfinish() -> None:

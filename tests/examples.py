@@ -1,4 +1,4 @@
-"""How many examples Hypothesis draws for a test: fewer in `make test`, all of them in `make test-rest`."""
+"""How many examples Hypothesis draws for a test: a part in `make test`, all of them in `make test-ci`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Any
+from typing import Any, Self
 
 from lowtide.protocol.client.versions import exchange_of
 from lowtide.protocol.headers import read_response_header, request_header
@@ -23,7 +23,7 @@ class Frames:
         self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
         self._file = self._socket.makefile("rb")
 
-    def __enter__(self) -> Frames:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 LIMIT_S = 60.0
 
@@ -24,7 +24,7 @@ class Visitor:
         self.port = int(port)
         self._tls, self._source = tls, source
 
-    async def __aenter__(self) -> Visitor:
+    async def __aenter__(self) -> Self:
         local = None if self._source is None else (self._source, 0)
         self.reader, self.writer = await asyncio.open_connection(self.host, self.port, ssl=self._tls, local_addr=local)
         return self

@@ -1,4 +1,4 @@
-"""An HTTPS server on loopback for the tests, with a certificate of its own authority: answers what it is set to, byte for byte."""
+"""An HTTPS server on loopback with a certificate of its own authority; it answers what it is set to."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class HttpsServer:
                 received += part
             self.requests.append(received)
             connected.sendall(self.reply(received))
-            if self._context is not None:
+            if isinstance(connected, ssl.SSLSocket):
                 connected.unwrap()
 
 

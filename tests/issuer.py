@@ -1,4 +1,4 @@
-"""An issuer of tokens for the tests: a key pair, its public key set, and tokens that are right, or wrong in one point."""
+"""An issuer of tokens for tests: a key pair, its public key set, and tokens that are wrong in one point."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def genuine(issuer: Issuer) -> dict[str, str]:
 
 
 def forgeries(issuer: Issuer) -> dict[str, str]:
-    """Tokens that must not be a login, by what is wrong with them: CVE-2026-110985, CVE-2026-33557 and what is like them."""
+    """Tokens that must be refused, by what is wrong with them: CVE-2026-110985, CVE-2026-33557 and similar."""
     now_s = int(time.time())
     claims, mallory = issuer.claims(), Issuer(issuer.key_id, issuer.algorithm)
     pem, member = issuer.key.as_pem(private=False), json.dumps(issuer.public).encode()

@@ -1,4 +1,4 @@
-"""Measurements of memory that nothing else takes part in: brokers of other tests have threads in the process of a test."""
+"""Memory measurements in a process of their own, away from the threads of other tests' brokers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What clients change of the cluster: topics, configurations, leaders and replicas.
+"""Changes what clients may change of the cluster: topics, configurations, leaders, replicas, tokens and access rules.
 
-Guards: the controller decides, one write to the metadata store carries the decision, and the answer waits until this
-broker's image shows it. Sees `partitions` (to wait until a change is in force), `network` (to forward) and `config`; no
-group. Begin with `topic_administrator`.
-`committing` is the step from a decision to a change that shows, `forwarding` asks the controller.
+Guards: the controller decides, one write to the metadata store carries the decision, and the answer waits until
+this broker's image shows it. Sees `partitions` (to wait until a change is in force), `network` (to forward) and
+`config`, but not groups. Begin with `topic_administrator`. `committing` leads from a decision to a visible change,
+`forwarding` asks the controller.
 """

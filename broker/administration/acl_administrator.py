@@ -1,9 +1,9 @@
-"""Rules of access control: created, found and removed, and answered when every broker decides by them.
+"""Creates, finds and removes access rules, and answers when every broker decides by them.
 
-Any broker may change them. All that a request changes is made at once, or not at all (`replication/acl_changes`).
+Any broker may change them. All changes of a request are made together, or none (`replication/acl_changes`).
 
-Guards: a change is answered when this broker and all others that are registered act on it (`spread`).
-Sources: Kafka's `AclControlManager`, `AclApis`.
+Guards: a change is answered when this broker and all other registered brokers act on it (`spread`). Sources:
+Kafka's `AclControlManager`, `AclApis`.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ from lowtide.replication.refusal import Refusal
 WHAT: Final = "access rules"
 
 TIMEOUT_MS: Final = 30_000
-"""How long a change may take: requests don't say."""
+"""The time limit of a change. Requests have no field for one."""
 
 REMOVED_MAX: Final = 10_000
-"""Rules that one request may remove. Source: Kafka's `MAX_RECORDS_PER_USER_OP`."""
+"""The most rules that a request may remove. Source: Kafka's `MAX_RECORDS_PER_USER_OP`."""
 
 TOO_MANY: Final = Refusal(
     ErrorCode.UNKNOWN_SERVER_ERROR, f"Cannot remove more than {REMOVED_MAX} acls in a single delete operation."
 )
-"""As in Kafka, which answers so too."""
+"""Kafka's answer."""
 
 _STEP_ACLS: Final = 500
-"""Rules that are compared with a filter at a time: some two tenths of a millisecond."""
+"""The rules compared with a filter in one step, about 0.2 ms."""
 
 
-class _Decided(msgspec.Struct, frozen=True):
+class _AclPlan(msgspec.Struct, frozen=True):
     plan: ChangePlan
     is_of_another: bool = False
-    """It brings an earlier change to its end; what is wanted is still to be done."""
+    """Whether the plan finishes an earlier change first, so that the wanted change remains to be done."""
 
 
 class AclAdministrator:
-    """The rules of one cluster, as changed by this broker."""
+    """Changes the access rules of the cluster from this broker."""
 
     def __init__(self, broker: BrokerContext, spread: Spread) -> None:
-        """`spread` has the other brokers confirm what is changed."""
+        """Waits through `spread` until the other brokers confirm a change."""
         self.broker = broker
         self._spread = spread
 
     @property
     def is_enabled(self) -> bool:
-        """Whether rules have any effect."""
+        """Whether access rules have any effect."""
         return not self.broker.authorizer.allows_all
 
     async def find(self, wanted: AclFilter) -> dict[bytes, AclRecord]:
-        """The rules that a filter means, by their keys."""
+        """Returns the rules that match a filter, by key."""
         found: dict[bytes, AclRecord] = {}
         await walk_in_slices(self.broker.turns, self._steps(wanted, found))
         return found
 
     async def create(self, acls: Sequence[AclRecord]) -> list[Refusal | None]:
-        """Create all of these rules, or none; those that are there already are not refused.
+        """Creates all of these rules, or none. Rules that exist already are accepted.
 
         Refusals: POLICY_VIOLATION, and those of `decide_and_commit`.
         """
@@ -78,11 +78,10 @@ class AclAdministrator:
         return [refusal] * len(acls)
 
     async def remove(self, filters: Sequence[AclFilter]) -> list[dict[bytes, AclRecord] | Refusal]:
-        """Remove the rules that filters mean: of each the rules that were there, by their keys.
+        """Removes the rules that the filters match. Returns the removed rules of each filter, by key.
 
-        A rule that several mean is in each. Refusals: INVALID_REQUEST, UNKNOWN_SERVER_ERROR for too many; for all
-        filters that a rule is of, those of `plan_removed_acls` and of
-        `decide_and_commit`.
+        A rule that several filters match is returned for each of them. Refusals: INVALID_REQUEST, UNKNOWN_SERVER_ERROR
+        for too many rules. Those of `plan_removed_acls` and `decide_and_commit` apply to all filters with matches.
         """
         found: list[dict[bytes, AclRecord] | Refusal] = []
         wanted: dict[bytes, AclRecord] = {}
@@ -101,15 +100,15 @@ class AclAdministrator:
         return [(refusal if each and refusal is not None else each) for each in found]
 
     async def _commit(self, plan: Callable[[MetadataImage], ChangePlan | Refusal]) -> Refusal | None:
-        """Make a change, after what is left of an earlier one; then write what is left of it."""
+        """Finishes an earlier change if there is one, makes this change, then writes its individual rules."""
         deadline = asyncio.get_running_loop().time() + TIMEOUT_MS / 1000
 
-        def decide() -> _Decided | Refusal:
+        def decide() -> _AclPlan | Refusal:
             image = self.broker.metadata.image
             if image.acl_change is not None:
-                return _Decided(plan_rest_of_change(image.acl_change), is_of_another=True)
+                return _AclPlan(plan_rest_of_change(image.acl_change), is_of_another=True)
             planned = plan(image)
-            return planned if isinstance(planned, Refusal) else _Decided(planned)
+            return planned if isinstance(planned, Refusal) else _AclPlan(planned)
 
         for _ in range(MAX_PLANS):
             outcome = await decide_and_commit(self.broker.metadata, decide, deadline)
@@ -121,11 +120,11 @@ class AclAdministrator:
         return GIVEN_UP
 
     async def _write_rest(self, deadline: float) -> None:
-        """What is in force is written rule by rule. If that fails, the next change does it, or the next controller."""
+        """Writes the rules of a change one by one. If this fails, the next change or the next controller does it."""
 
-        def decide() -> _Decided:
+        def decide() -> _AclPlan:
             change = self.broker.metadata.image.acl_change
-            return _Decided(NOTHING_TO_WRITE if change is None else plan_rest_of_change(change))
+            return _AclPlan(NOTHING_TO_WRITE if change is None else plan_rest_of_change(change))
 
         refusal = await decide_and_commit(self.broker.metadata, decide, deadline)
         if isinstance(refusal, Refusal):

@@ -1,7 +1,7 @@
-"""From a decision of the controller to a change that this broker's image shows.
+"""Commits a decision of the controller and waits until this broker's image shows it.
 
-Guards: what conflicts is decided again, on a newer image; the outcome of a change is known, or the client learns that
-it isn't.
+Guards: a conflicting change is decided again on a newer image. The client learns the outcome of a change, or that
+it is unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
 
 MAX_PLANS: Final = 10
-"""Attempts to make one change. Each that fails means that a broker came or went, or the controller changed, in the same moment."""
+"""The most attempts at one change. An attempt fails if a broker came or went, or the controller changed, at the same
+moment."""
 
 GIVEN_UP: Final = Refusal(
     ErrorCode.REQUEST_TIMED_OUT, f"The metadata changed at the same time, {MAX_PLANS} times in a row; try again"
@@ -29,22 +30,17 @@ TOO_LATE: Final = Refusal(
 
 
 class Planned(Protocol):
-    """A decision with the changes that carry it out."""
+    """A decision and the plan to carry it out."""
 
     @property
-    def plan(self) -> ChangePlan:
-        """The changes."""
-        ...
+    def plan(self) -> ChangePlan: ...
 
 
 P = TypeVar("P", bound=Planned)
 
 
 def check_timeout(timeout_ms: int) -> Refusal | None:
-    """Whether a request has any time to be carried out in.
-
-    Kafka refuses one that has none, before it looks at what is asked.
-    """
+    """Refuses a request without any time, before looking at its content, as Kafka does."""
     return (
         Refusal(ErrorCode.REQUEST_TIMED_OUT, f"timeout_ms is {timeout_ms}: nothing was done")
         if timeout_ms <= 0
@@ -55,7 +51,10 @@ def check_timeout(timeout_ms: int) -> Refusal | None:
 async def decide_and_commit(
     metadata: MetadataSession, decide: Callable[[], P | Refusal], deadline: float
 ) -> P | Refusal:
-    """Decide, commit, and wait until the image shows it. What conflicts is decided again, on a newer image."""
+    """Decides, commits and waits until the image shows the change.
+
+    After a conflict it decides again on a newer image.
+    """
     for _ in range(MAX_PLANS):
         seen = metadata.image.revision
         planned = decide()
@@ -72,9 +71,9 @@ async def decide_and_commit(
 
 
 async def newer_image(metadata: MetadataSession, seen: Revision, deadline: float) -> Refusal | None:
-    """Wait for an image after the one of revision `seen`.
+    """Waits for an image newer than revision `seen`.
 
-    Refusals: too late, or COORDINATOR_NOT_AVAILABLE when the session ended.
+    Refusals: REQUEST_TIMED_OUT after the deadline, COORDINATOR_NOT_AVAILABLE if the session ended.
     """
     try:
         async with asyncio.timeout_at(deadline):
@@ -87,10 +86,10 @@ async def newer_image(metadata: MetadataSession, seen: Revision, deadline: float
 
 
 async def commit(metadata: MetadataSession, plan: ChangePlan) -> Refusal | None:
-    """Write a plan and wait until the image shows it.
+    """Writes a plan and waits until the image shows it.
 
-    Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT when the store can't say, COORDINATOR_NOT_AVAILABLE when it can't be
-    reached. Errors: ConflictError when it was decided on an image that is no longer true.
+    Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT if the outcome is unknown, COORDINATOR_NOT_AVAILABLE if the store can't
+    be reached. Errors: ConflictError if the plan's image is out of date.
     """
     try:
         await metadata.wait_for(await metadata.commit(plan))

@@ -1,13 +1,12 @@
-"""Changing and describing configurations: the steps between a request and a setting that is in force, or refused.
+"""Changes and describes configurations.
 
-A change is checked in Kafka's order, written to the metadata with a comparison against what it was decided on, and
-answered when this broker runs on it. When another broker changed the same resource meanwhile, it is decided again on
-the new state. Certificates that a change names are read and checked before it is written, also where it sets what is
-set already: that is how Kafka reads a renewed file again. So are the keys of tokens, where it enables logins by them.
+A change is checked in Kafka's order, and written together with a comparison of the state that it was decided on. It is
+answered when this broker applies it. If another broker changed the same resource in the meantime, the change is decided
+again on the new state. Certificates named in a change are read and checked before it is written, even if the setting
+stays the same: this is how Kafka reloads renewed files. The same applies to token keys when a change enables logins
+with them.
 
-Lowtide has topics, brokers and groups to configure; a group need not be there. It keeps no settings for clients'
-metrics, and has no loggers whose level could be set: those resources are described as empty, and each of their keys to
-be unknown.
+Topics, brokers, groups and subscriptions to client metrics can be configured. A group need not exist.
 
 Sources: KIP-226, KIP-339, KIP-848; Kafka's `ConfigAdminManager`, `ConfigurationControlManager`,
 `ControllerConfigurationValidator`.
@@ -21,6 +20,7 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from lowtide.broker.administration.committing import commit, newer_image
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig
 from lowtide.broker.config.change_lines import tell_changes
@@ -52,9 +52,8 @@ from lowtide.broker.config.topic_config import TOPIC_KEYS_BY_NAME, TopicConfigFa
 from lowtide.broker.context import BrokerContext
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.config_image import NOTHING_SET
-from lowtide.metadata.errors import ConflictError, FencedError, SessionError
+from lowtide.metadata.errors import ConflictError
 from lowtide.metadata.image import MetadataImage
-from lowtide.metadata.store import AmbiguousError, MetadataStoreError, Revision
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.config_changes import (
     KeyChange,
@@ -68,16 +67,17 @@ from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import check_topic_name
 
 ATTEMPTS: Final = 20
-"""How often a change is decided again because another broker was faster. Of those that try at once one succeeds each time."""
+"""The most attempts at a change while other brokers change the same resource. Of concurrent attempts, one succeeds each
+time."""
 
 NEWER_IMAGE_S: Final = 5.0
 """How long a broker waits to see the change that was faster than its own."""
 
 SETTLING_S: Final = 10.0
-"""How long an answer waits for logs that take a change over. The change itself is applied."""
+"""How long the answer waits until the logs apply the change, which is in force already."""
 
 Decide = Callable[[Mapping[str, str]], "dict[str, str] | Refusal"]
-"""From what is set on a resource to what shall be."""
+"""Computes the new settings of a resource from its present ones."""
 
 
 class ListenerParts(Protocol):
@@ -89,7 +89,6 @@ class ListenerParts(Protocol):
         Returns what is due when it is in force.
         Errors: ConfigError.
         """
-        ...
 
 
 class NamedResource(Protocol):
@@ -108,11 +107,11 @@ RowT = TypeVar("RowT", bound=NamedResource)
 async def change_each(
     rows: Sequence[RowT], change: Callable[[RowT], Awaitable[Refusal | None]], lane: asyncio.Lock
 ) -> list[tuple[RowT, ErrorCode, str | None]]:
-    """Change the resources of a request one after the other: each row with its error code and message.
+    """Changes the resources of a request one after the other. Returns each row with its error code and message.
 
-    Others are served in between. Requests of more than `RESOURCES_AT_ONCE` take turns in the `lane`, which is the
-    broker's: fifty of them hold the loop for no longer than one. Refusals: those of `change`, INVALID_REQUEST for every
-    row of a resource that has several.
+    The loop serves others in between. Requests of more than `RESOURCES_AT_ONCE` rows take turns in the broker's `lane`,
+    so that fifty of them block the loop no longer than one. Refusals: those of `change`, and INVALID_REQUEST for every
+    row of a repeated resource.
     """
     twice = repeated_resources((row.resource_type, row.resource_name) for row in rows)
     outcomes: list[tuple[RowT, ErrorCode, str | None]] = []
@@ -135,7 +134,7 @@ async def change_each(
 
 
 class ConfigAdministrator:
-    """Configurations of one cluster, as seen from this broker."""
+    """Changes and describes the configurations of the cluster from this broker."""
 
     def __init__(self, broker: BrokerContext, listener_parts: Sequence[ListenerParts]) -> None:
         self.broker = broker
@@ -143,13 +142,11 @@ class ConfigAdministrator:
         self._configs = broker.configs
         self._node_id = broker.configs.started_with.node_id
         self.lane = asyncio.Lock()
-        """Of requests that change many resources."""
+        """Serializes requests that change many resources."""
         self._turns: WeakValueDictionary[Resource, asyncio.Lock] = WeakValueDictionary()
 
-    # Changing
-
     async def alter(self, resource: Resource, changes: Sequence[KeyChange], *, validate_only: bool) -> Refusal | None:
-        """Change keys of a resource. Refusals: those of `resources`, of the resource's plan, and `_carry_out`."""
+        """Changes keys of a resource. Refusals: those of `resources`, of the resource's plan, and of `_carry_out`."""
         if resource.type is ResourceType.BROKER_LOGGER:
             return self._alter_loggers(resource.name, changes, validate_only=validate_only)
 
@@ -159,7 +156,7 @@ class ConfigAdministrator:
         return await self._change(resource, decide, [change.name for change in changes], validate_only=validate_only)
 
     def _alter_loggers(self, name: str, changes: Sequence[KeyChange], *, validate_only: bool) -> Refusal | None:
-        """Change levels of this broker's loggers, for as long as it runs. Refusals: INVALID_REQUEST, INVALID_CONFIG."""
+        """Changes logger levels of this broker until it stops. Refusals: INVALID_REQUEST, INVALID_CONFIG."""
         refusal = check_node_id(name, self._node_id) or check_logger_changes(changes)
         if refusal is None and not validate_only:
             levels: LogLevels = self.broker.log.levels
@@ -169,15 +166,15 @@ class ConfigAdministrator:
         return refusal
 
     async def replace(self, resource: Resource, wanted: Mapping[str, str], *, validate_only: bool) -> Refusal | None:
-        """Let a resource have exactly these keys set. Refusals as of `alter`."""
+        """Replaces all settings of a resource. Refusals: as for `alter`."""
         return await self._change(resource, lambda _current: dict(wanted), list(wanted), validate_only=validate_only)
 
     async def _change(
         self, resource: Resource, decide: Decide, named: Collection[str], *, validate_only: bool
     ) -> Refusal | None:
-        """Changes of one resource by this broker take turns, so that only other brokers can be faster.
+        """Changes one resource, in turn with other requests to this broker, so that only other brokers can interfere.
 
-        `named` keys are in the request.
+        `named`: the keys in the request.
         """
         turn = self._turns.setdefault(resource, asyncio.Lock())
         decided: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
@@ -204,14 +201,18 @@ class ConfigAdministrator:
                     if refusal is None:
                         put_in_force()
                     return refusal
-                if not await self._sees_newer_than(image.revision):
+                deadline = asyncio.get_running_loop().time() + NEWER_IMAGE_S
+                if await newer_image(self.broker.metadata, image.revision, deadline) is not None:
                     break
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"{resource.name} is changed by others at the same time; try again")
 
     async def _prepare(
         self, resource: Resource, wanted: Mapping[str, str], named: Collection[str]
     ) -> Callable[[], None] | Refusal:
-        """What this broker's listeners need with what is `wanted`. Refusals: INVALID_REQUEST for what can't be used."""
+        """Prepares this broker's listeners for the wanted settings.
+
+        Refusals: INVALID_REQUEST for settings that can't be used.
+        """
         now = self._configs.of_this
         if (
             resource.type is not ResourceType.BROKER
@@ -232,7 +233,7 @@ class ConfigAdministrator:
         return put_in_force
 
     def _plan(self, image: MetadataImage, resource: Resource, decide: Decide) -> ChangePlan | Refusal:
-        """How a resource gets what `decide` wants."""
+        """Plans the settings that `decide` computes."""
         if resource.type is ResourceType.TOPIC:
             return self._plan_topic(image, resource.name, decide)
         if resource.type is ResourceType.BROKER:
@@ -242,7 +243,11 @@ class ConfigAdministrator:
         return _plan_client_metrics(image, resource.name, decide)
 
     def _plan_topic(self, image: MetadataImage, name: str, decide: Decide) -> ChangePlan | Refusal:
-        """Refusals: INVALID_REQUEST without a name, INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, in this order."""
+        """Plans a topic's settings.
+
+        Refusals: INVALID_REQUEST without a name, INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION,
+        in this order.
+        """
         topic = image.topics.get(name)
         wanted = decide({} if topic is None else topic.configs)
         if isinstance(wanted, Refusal):
@@ -260,7 +265,11 @@ class ConfigAdministrator:
         return plan_topic_configs(topic, checked)
 
     def _plan_broker(self, image: MetadataImage, name: str, decide: Decide) -> ChangePlan | Refusal:
-        """Refusals: INVALID_REQUEST for another broker, and for what this one can't run on; INVALID_CONFIG for a cluster-wide key."""
+        """Plans the settings of this broker, or of all brokers if `name` is empty.
+
+        Refusals: INVALID_REQUEST for another broker and for settings that can't work here, INVALID_CONFIG for a
+        cluster-wide key.
+        """
         refusal = check_node_id(name, self._node_id) if name else None
         if refusal is not None:
             return refusal
@@ -284,7 +293,7 @@ class ConfigAdministrator:
         return plan_broker_configs(image, own_name, wanted)
 
     def _plan_group(self, image: MetadataImage, group_id: str, decide: Decide) -> ChangePlan | Refusal:
-        """Refusals: INVALID_REQUEST without an id, INVALID_CONFIG, POLICY_VIOLATION."""
+        """Plans a group's settings. Refusals: INVALID_REQUEST without an id, INVALID_CONFIG, POLICY_VIOLATION."""
         wanted = decide(image.group_configs.get(group_id, NOTHING_SET).configs)
         if isinstance(wanted, Refusal):
             return wanted
@@ -296,51 +305,30 @@ class ConfigAdministrator:
     async def _carry_out(
         self, plan: ChangePlan, resource: Resource, decided: tuple[Mapping[str, str], Mapping[str, str]]
     ) -> Refusal | None:
-        """Write a plan, and wait until this broker and its logs run on it.
+        """Writes a plan and waits until this broker and its logs apply it.
 
-        `decided`: what was set, and what is set by the plan.
-        Refusals: REQUEST_TIMED_OUT when the store can't say, NOT_CONTROLLER when this broker was given up,
-        COORDINATOR_NOT_AVAILABLE when the store can't be reached. Errors: ConflictError.
+        `decided`: the settings before and after. Refusals: those of `commit`. Errors: ConflictError.
         """
-        metadata = self.broker.metadata
-        try:
-            await metadata.wait_for(await metadata.commit(plan))
-        except ConflictError:
-            raise
-        except FencedError as error:
-            return Refusal(ErrorCode.NOT_CONTROLLER, str(error))
-        except AmbiguousError as error:
-            return Refusal(ErrorCode.REQUEST_TIMED_OUT, str(error))
-        except (SessionError, MetadataStoreError) as error:
-            return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+        refusal = await commit(self.broker.metadata, plan)
+        if refusal is not None:
+            return refusal
         tell_changes(resource, *decided, self.broker.log)
         with suppress(TimeoutError):
             async with client_wait(asyncio.get_running_loop().time() + SETTLING_S):
                 await self.broker.assigned.settled()
         return None
 
-    async def _sees_newer_than(self, revision: Revision) -> bool:
-        """Wait for a newer image. Returns whether it came."""
-        try:
-            async with asyncio.timeout(NEWER_IMAGE_S):
-                await self.broker.metadata.wait_for(revision + 1)
-        except (TimeoutError, SessionError):
-            return False
-        return True
-
-    # Describing
-
     def describe_topic_defaults(self) -> Mapping[str, ConfigEntry]:
-        """What `describe` needs to know for topics; good for one request."""
+        """Returns the default settings of topics, which `describe` needs. They are valid for one request."""
         return describe_topic_defaults(self._configs)
 
     def describe(
         self, resource: Resource, wanted: Sequence[str] | None, topic_defaults: Mapping[str, ConfigEntry]
     ) -> list[ConfigEntry] | Refusal:
-        """The keys of a resource: those `wanted`, or all if that is empty.
+        """Returns the keys of a resource, or only the `wanted` ones.
 
-        Refusals: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST for another broker and for a
-        missing name.
+        Refusals: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST for another broker or a missing
+        name.
         """
         name = resource.name
         if resource.type is ResourceType.TOPIC:
@@ -374,7 +362,7 @@ class ConfigAdministrator:
         return check_node_id(name, self._node_id) or describe_broker(self._configs, wanted)
 
     def list(self, wanted: frozenset[ResourceType]) -> list[Resource]:
-        """All resources of these types: the groups on which something is set, and the subscriptions to clients' metrics that there are."""
+        """Lists the resources of these types. Of groups and client metrics, only those with settings are listed."""
         image = self.broker.metadata.image
         names: dict[ResourceType, list[str]] = {
             ResourceType.BROKER_LOGGER: [str(broker_id) for broker_id in image.brokers],
@@ -387,7 +375,7 @@ class ConfigAdministrator:
 
 
 def _plan_client_metrics(image: MetadataImage, name: str, decide: Decide) -> ChangePlan | Refusal:
-    """Refusals: INVALID_REQUEST, INVALID_CONFIG, POLICY_VIOLATION."""
+    """Plans a subscription to clients' metrics. Refusals: INVALID_REQUEST, INVALID_CONFIG, POLICY_VIOLATION."""
     wanted = decide(image.client_metrics.get(name, NOTHING_SET).configs)
     refusal = wanted if isinstance(wanted, Refusal) else validate_client_metrics(name, wanted)
     if refusal is not None:
@@ -397,7 +385,7 @@ def _plan_client_metrics(image: MetadataImage, name: str, decide: Decide) -> Cha
 
 
 def _list_default(kind: ResourceType, name: str) -> str | None:
-    """The default of a key that is a list; None of any other."""
+    """Returns the default of a key whose value is a list, else None."""
     if kind is ResourceType.CLIENT_METRICS:
         return "" if name in SUBSCRIPTION_LISTS else None
     table = {ResourceType.TOPIC: TOPIC_KEYS_BY_NAME, ResourceType.BROKER: BROKER_KEYS}.get(kind, {})

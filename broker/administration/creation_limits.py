@@ -1,17 +1,17 @@
-"""How many topics and partitions clients may create: in all, in a second, and by asking for topics that don't exist.
+"""Limits the topics and partitions that clients create: in total, per second, and by asking for missing topics.
 
-Guards: one client can't fill the memory and the disk of all with partitions, nor keep the controller busy for minutes
-with one request.
+Guards: no client can fill everyone's memory and disk with partitions, or keep the controller busy for minutes with
+one request.
 
 | limit | key | above it |
 |---|---|---|
 | partitions that a broker hosts | `lowtide.partitions.max` | POLICY_VIOLATION |
-| partitions created in a second | `lowtide.partitions.created.per.second` | THROTTLING_QUOTA_EXCEEDED; older versions wait |
-| topics that one connection has created by Metadata in a second | `lowtide.auto.created.topics.per.second` | the client asks again |
-| topics that are being created by Metadata | `AUTOMATIC_MAX` | likewise |
+| partitions created in a second | `lowtide.partitions.created.per.second` | THROTTLING_QUOTA_EXCEEDED, or a wait |
+| topics a connection creates in a second | `lowtide.auto.created.topics.per.second` | the client asks again |
+| concurrent automatic topic creations | `AUTOMATIC_MAX` | the client asks again |
 
-Internal topics don't count. Source: KIP-599 for the errors; Kafka has no limit of partitions, and none of either rate
-by default.
+Older request versions wait instead of getting the error. Metadata requests create topics automatically. Internal topics
+don't count. Source: KIP-599 for the errors. Kafka has no limit of partitions, and neither rate by default.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ PARTITIONS_RATE: Final = "lowtide.partitions.created.per.second"
 AUTOMATIC_RATE: Final = "lowtide.auto.created.topics.per.second"
 
 AUTOMATIC_MAX: Final = 200
-"""Topics that are being created because clients asked for them. Each is a task and takes its turn in the metadata store."""
+"""The most concurrent creations of topics that clients asked for. Each is a task with a turn at the metadata store."""
 
 
 class CreationLimits:
-    """How much clients may create. Used from the event loop only."""
+    """Counts what clients create. Used from the event loop only."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -47,10 +47,9 @@ class CreationLimits:
         self._automatic: WeakKeyDictionary[Any, TokenBucket] = WeakKeyDictionary()
 
     def check_partitions(self, topic: str, replica_count: int) -> Refusal | None:
-        """Whether so many replicas of new partitions may be hosted, spread over all brokers.
+        """Refuses with POLICY_VIOLATION if brokers would host too many partitions.
 
-        Refusals: POLICY_VIOLATION.
-        This broker stands for the others: replicas are spread evenly.
+        Replicas are spread evenly, so this broker's count stands for the others.
         """
         limit, hosted = self._number(PARTITIONS_MAX), len(self._broker.replicas.partitions)
         added = -(-replica_count // max(len(self._broker.metadata.image.brokers), 1))
@@ -62,17 +61,17 @@ class CreationLimits:
         return Refusal(ErrorCode.POLICY_VIOLATION, message)
 
     def throttle_ms(self, partition_count: int) -> int:
-        """0 where so many partitions may be created now, which are counted then; else after how many milliseconds to ask again."""
+        """Counts the partitions as created and returns 0, or returns the milliseconds until they may be created."""
         return self._partitions.take(max(partition_count, 1), self._now_ms(), self._number(PARTITIONS_RATE))
 
     def throttled(self, wait_ms: int) -> Refusal:
-        """What is answered where the version can tell."""
+        """Returns the refusal for request versions that have an error code for it."""
         rate = self._number(PARTITIONS_RATE)
         message = f"More than {rate} partitions were created in a second ({PARTITIONS_RATE}): try again in {wait_ms} ms"
         return Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
 
     def may_create_automatically(self, connection: object, in_progress: int) -> bool:
-        """Whether a topic may be created now because this connection has asked for it; it is counted then."""
+        """Whether a topic may be created now because this connection asked for it. If so, it is counted."""
         if in_progress >= AUTOMATIC_MAX:
             return False
         now_ms, rate = self._now_ms(), self._number(AUTOMATIC_RATE)
@@ -82,7 +81,7 @@ class CreationLimits:
         return bucket.take(1, now_ms, rate) == 0 and self.throttle_ms(self._number("num.partitions")) == 0
 
     def may_log(self) -> bool:
-        """Whether another refused automatic creation is worth a line: once a second."""
+        """Whether another refused automatic creation may be logged: one per second."""
         now_ms = self._now_ms()
         if now_ms < self._quiet_until_ms:
             return False
@@ -99,23 +98,23 @@ class CreationLimits:
 
 
 class Throttle:
-    """The rate of created partitions, as one request meets it."""
+    """Applies the rate of created partitions to one request."""
 
     def __init__(self, limits: CreationLimits, timeout_ms: int, *, tells: bool) -> None:
-        """`tells`: the request's version has an error for it.
+        """Refuses if `tells`: the request's version has an error code.
 
-        Others wait within `timeout_ms`, as Kafka has such clients wait.
+        Otherwise it waits within `timeout_ms`, as in Kafka.
         """
         self._limits = limits
         self._left_ms = timeout_ms
         self._tells = tells
         self.told_ms = 0
-        """After how long the client is to try again."""
+        """After how many milliseconds the client should try again."""
 
     async def before(self, partition_count: int) -> Refusal | None:
-        """To be called before partitions are created.
+        """Waits or refuses before partitions are created.
 
-        Refusals: THROTTLING_QUOTA_EXCEEDED, or REQUEST_TIMED_OUT where it can't wait.
+        Refusals: THROTTLING_QUOTA_EXCEEDED, or REQUEST_TIMED_OUT if the wait would be too long.
         """
         while (wait_ms := self._limits.throttle_ms(partition_count)) > 0:
             if self._tells:

@@ -1,10 +1,10 @@
-"""Delegation tokens of one cluster: created, renewed, ended and described.
+"""Creates, renews, expires, describes and sweeps the delegation tokens of the cluster.
 
-Any broker may change them; all have the same secret (`delegation.token.secret.key`), without which there are none.
+Any broker may change tokens. All brokers have the same secret (`delegation.token.secret.key`); without it there are no
+tokens.
 
-Guards: a change is answered when this broker and all others that are registered act on it (`spread`), so a token that
-was created logs in everywhere, and one that was ended nowhere. Sources: KIP-48, KIP-373; Kafka's
-`DelegationTokenControlManager`.
+Guards: a change is answered when this broker and all other registered brokers act on it (`spread`). So a new token
+logs in everywhere, and an expired one nowhere. Sources: KIP-48, KIP-373; Kafka's `DelegationTokenControlManager`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,19 @@ from lowtide.metadata.token_image import TokenImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.scram import ScramMechanism
 from lowtide.protocol.types import topic_id_text
-from lowtide.replication.delegation_token_changes import check_names, plan_new_token, plan_removed_token, plan_token_end
+from lowtide.replication.delegation_token_changes import (
+    check_names,
+    plan_new_token,
+    plan_removed_token,
+    plan_sweep_of_tokens,
+    plan_token_end,
+)
 from lowtide.replication.refusal import Refusal
 from lowtide.runtime.random import Random
 from lowtide.runtime.worker import done_by
 
 TIMEOUT_S: Final = 30
-"""How long a change may take: requests don't say."""
+"""The time limit of a change. Requests have no field for one."""
 
 WHAT: Final = "delegation tokens"
 PERIOD: Final = "delegation.token.expiry.time.ms"
@@ -49,11 +55,11 @@ NOT_ITS_OWNER: Final = Refusal(
 
 _ID_BITS: Final = 128
 _STEP_TOKENS: Final = 100
-"""Tokens that are looked at, at a time: about a millisecond."""
+"""The tokens examined in one step, about a millisecond."""
 
 
 class IssuedToken(msgspec.Struct, frozen=True):
-    """A token with its HMAC. `repr` doesn't show that."""
+    """A token with its HMAC, which `repr` hides."""
 
     token: TokenRecord
     hmac: bytes
@@ -62,31 +68,31 @@ class IssuedToken(msgspec.Struct, frozen=True):
         return f"IssuedToken({self.token.token_id!r})"
 
 
-class _Decided(msgspec.Struct, frozen=True):
+class _TokenPlan(msgspec.Struct, frozen=True):
     plan: ChangePlan
     expires_ms: int = 0
 
 
 class TokenAdministrator:
-    """The tokens of one cluster, as changed by this broker."""
+    """Changes the tokens of the cluster from this broker."""
 
     def __init__(self, broker: BrokerContext, spread: Spread) -> None:
-        """`spread` has the other brokers confirm what is changed."""
+        """Waits through `spread` until the other brokers confirm a change."""
         self.broker = broker
         self._secret = secret_of(broker.config.values["delegation.token.secret.key"])
         self._spread = spread
 
     @property
     def is_enabled(self) -> bool:
-        """Whether there are tokens."""
+        """Whether the cluster has a secret, and so can have tokens."""
         return self._secret is not None
 
     async def create(
         self, requester: KafkaPrincipal, owner: KafkaPrincipal, renewers: Sequence[KafkaPrincipal], lifetime_ms: int
     ) -> IssuedToken | Refusal:
-        """Create a token. A `lifetime_ms` above 0 is how long it lasts at most, renewals included.
+        """Creates a token. A positive `lifetime_ms` limits its life, renewals included.
 
-        Refusals: DELEGATION_TOKEN_AUTH_DISABLED, INVALID_REQUEST, POLICY_VIOLATION for too many tokens, those of
+        Refusals: DELEGATION_TOKEN_AUTH_DISABLED, INVALID_REQUEST, POLICY_VIOLATION for too many tokens, and those of
         `decide_and_commit`.
         """
         secret, random, now_ms = self._secret, self.broker.random, self.broker.clock.wall_ms()
@@ -119,20 +125,21 @@ class TokenAdministrator:
         token = msgspec.structs.replace(token, credentials=records)
         key = keys.token(issued_hmac)
 
-        def decide() -> _Decided | Refusal:
+        def decide() -> _TokenPlan | Refusal:
             planned = plan_new_token(self.broker.metadata.image, key, token)
-            return planned if isinstance(planned, Refusal) else _Decided(planned)
+            return planned if isinstance(planned, Refusal) else _TokenPlan(planned)
 
         outcome = await self._carry_out(decide)
         return outcome if isinstance(outcome, Refusal) else IssuedToken(token, issued_hmac)
 
     async def renew(self, principal: KafkaPrincipal, given_hmac: bytes, period_ms: int) -> int | Refusal:
-        """Have a token end in a period above 0, or in the longest one. Returns when it ends.
+        """Renews a token for a positive period, or for the longest one. Returns the new expiry time.
 
-        Refusals: DELEGATION_TOKEN_AUTH_DISABLED, _NOT_FOUND, _EXPIRED, _OWNER_MISMATCH, those of `decide_and_commit`.
+        Refusals: DELEGATION_TOKEN_AUTH_DISABLED, _NOT_FOUND, _EXPIRED, _OWNER_MISMATCH, and those of
+        `decide_and_commit`.
         """
 
-        def decide() -> _Decided | Refusal:
+        def decide() -> _TokenPlan | Refusal:
             now_ms, found = self.broker.clock.wall_ms(), self._find(given_hmac)
             if isinstance(found, Refusal):
                 return found
@@ -141,26 +148,29 @@ class TokenAdministrator:
             if not may_change(found.token, principal):
                 return NOT_ITS_OWNER
             expires_ms = min(found.token.ends_ms, later(now_ms, self._limited(period_ms, PERIOD)))
-            return _Decided(plan_token_end(keys.token(given_hmac), found, expires_ms), expires_ms)
+            return _TokenPlan(plan_token_end(keys.token(given_hmac), found, expires_ms), expires_ms)
 
         outcome = await self._carry_out(decide)
         return outcome if isinstance(outcome, Refusal) else outcome.expires_ms
 
     async def expire(self, principal: KafkaPrincipal, given_hmac: bytes, period_ms: int) -> int | Refusal:
-        """Have a token end in a period, or with one below 0 remove it. Returns when it ends. Refusals: as `renew`."""
+        """Lets a token expire after a period; a negative one removes it.
 
-        def decide() -> _Decided | Refusal:
+        Returns the expiry time. Refusals: as for `renew`.
+        """
+
+        def decide() -> _TokenPlan | Refusal:
             now_ms, found, key = self.broker.clock.wall_ms(), self._find(given_hmac), keys.token(given_hmac)
             if isinstance(found, Refusal):
                 return found
             if not may_change(found.token, principal):
                 return NOT_ITS_OWNER
             if period_ms < 0:
-                return _Decided(plan_removed_token(key, found), now_ms)
+                return _TokenPlan(plan_removed_token(key, found), now_ms)
             if found.token.until_ms <= now_ms:
                 return EXPIRED
             expires_ms = min(found.token.ends_ms, later(now_ms, period_ms))
-            return _Decided(plan_token_end(key, found, expires_ms), expires_ms)
+            return _TokenPlan(plan_token_end(key, found, expires_ms), expires_ms)
 
         outcome = await self._carry_out(decide)
         return outcome if isinstance(outcome, Refusal) else outcome.expires_ms
@@ -168,9 +178,9 @@ class TokenAdministrator:
     async def find(
         self, asker: KafkaPrincipal, owners: Sequence[str] | None, may_see: Callable[[TokenRecord], bool]
     ) -> list[IssuedToken] | Refusal:
-        """The tokens that a principal may see (`tokens.is_shown`).
+        """Returns the tokens that a principal may see (`is_shown`).
 
-        Those of another secret are not shown: no client can log in by them.
+        Tokens made with another secret are left out, because no client can log in with them.
         """
         secret, found = self._secret, list[IssuedToken]()
         if secret is None:
@@ -189,12 +199,12 @@ class TokenAdministrator:
         return found
 
     def _limited(self, wanted_ms: int, key: str) -> int:
-        """A period as it is wanted, if it is above 0, and at most what a key allows."""
+        """Returns the wanted period if it is positive, limited to the value of a key."""
         allowed_ms = number(self.broker.config.values[key])
         return min(allowed_ms, wanted_ms) if wanted_ms > 0 else allowed_ms
 
     def _find(self, given_hmac: bytes) -> TokenImage | Refusal:
-        """A token by its HMAC. Refusals: DELEGATION_TOKEN_AUTH_DISABLED, _NOT_FOUND."""
+        """Finds a token by its HMAC. Refusals: DELEGATION_TOKEN_AUTH_DISABLED, _NOT_FOUND."""
         if self._secret is None:
             return DISABLED
         found = self.broker.metadata.image.tokens.get(keys.token(given_hmac))
@@ -202,7 +212,7 @@ class TokenAdministrator:
             return NOT_FOUND
         return found
 
-    async def _carry_out(self, decide: Callable[[], _Decided | Refusal]) -> _Decided | Refusal:
+    async def _carry_out(self, decide: Callable[[], _TokenPlan | Refusal]) -> _TokenPlan | Refusal:
         metadata = self.broker.metadata
         outcome = await decide_and_commit(metadata, decide, asyncio.get_running_loop().time() + TIMEOUT_S)
         if not isinstance(outcome, Refusal):
@@ -211,11 +221,45 @@ class TokenAdministrator:
 
 
 def new_token_id(random: Random) -> str:
-    """A random id of 128 bits, as Kafka writes one.
+    """Returns a random id of 128 bits in Kafka's form.
 
-    None begins with `-`: commands would take it for an option (as in Kafka's `Uuid`).
+    As in Kafka's `Uuid`, none begins with `-`, which commands would take for an option.
     """
     while True:
         token_id = topic_id_text(random.getrandbits(_ID_BITS).to_bytes(_ID_BITS // 8, "big"))
         if not token_id.startswith("-"):
             return token_id
+
+
+class TokenSweep:
+    """Looks for expired tokens every `delegation.token.expiry.check.interval.ms`."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._interval_ms = number(broker.config.values["delegation.token.expiry.check.interval.ms"])
+        self._next_ms = broker.clock.monotonic_ms() + self._interval_ms
+        self._runs = False
+
+    def on_tick(self) -> None:
+        """Starts a sweep if it is due and this broker is the controller."""
+        now_ms, metadata = self._broker.clock.monotonic_ms(), self._broker.metadata
+        if now_ms < self._next_ms or self._runs:
+            return
+        self._next_ms = now_ms + self._interval_ms
+        if metadata.image.controller_id == metadata.broker_id and not self._decide().is_empty:
+            self._runs = True
+            self._broker.tasks.spawn(self._sweep(), name="token sweep")
+
+    async def _sweep(self) -> None:
+        try:
+            while True:
+                deadline = asyncio.get_running_loop().time() + TIMEOUT_S
+                outcome = await decide_and_commit(self._broker.metadata, self._decide, deadline)
+                if isinstance(outcome, Refusal) or outcome.is_empty:
+                    return
+                self._broker.log.info("delegation tokens have expired", count=len(outcome.steps[0].operations))
+        finally:
+            self._runs = False
+
+    def _decide(self) -> ChangePlan:
+        return plan_sweep_of_tokens(self._broker.metadata.image, self._broker.clock.wall_ms())

@@ -1,6 +1,5 @@
-"""What is in an envelope: a client's request with who sent it, and the answer to it.
+"""Encodes and decodes envelopes: a client's request with its sender, and the answer.
 
-To bytes and back; decides nothing.
 Source: KIP-590; Kafka's `ForwardingManager`, `EnvelopeUtils`, `DefaultKafkaPrincipalBuilder`.
 """
 
@@ -28,7 +27,7 @@ _FAMILIES: Final = {4: socket.AF_INET, 16: socket.AF_INET6}
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a request comes from. Without a principal it is the broker's own."""
+    """The sender of a request. Without a principal it is the broker itself."""
 
     principal: KafkaPrincipal | None
     client_address: str = ""
@@ -37,12 +36,12 @@ class Origin(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, context: RequestContext) -> Self:
-        """The client that a request came from."""
+        """Returns the client that sent a request."""
         return cls(context.principal, context.client_address, context.client_id, context.correlation_id)
 
 
-class Opened(msgspec.Struct, frozen=True):
-    """A request that was in an envelope."""
+class EnvelopeContent(msgspec.Struct, frozen=True):
+    """The request inside an envelope."""
 
     key: ApiKey
     version: int
@@ -53,8 +52,8 @@ class Opened(msgspec.Struct, frozen=True):
 OF_THE_BROKER: Final = Origin(None)
 
 
-def sealed(key: ApiKey, version: int, body: ApiMessage, origin: Origin) -> EnvelopeRequest:
-    """The envelope of a request."""
+def seal_envelope(key: ApiKey, version: int, body: ApiMessage, origin: Origin) -> EnvelopeRequest:
+    """Puts a request into an envelope."""
     header = request_header(key, version, origin.correlation_id, origin.client_id)
     principal = origin.principal
     return EnvelopeRequest(
@@ -64,10 +63,10 @@ def sealed(key: ApiKey, version: int, body: ApiMessage, origin: Origin) -> Envel
     )
 
 
-def opened(envelope: EnvelopeRequest, allowed: frozenset[ApiKey]) -> Opened:
-    """What an envelope has.
+def open_envelope(envelope: EnvelopeRequest, allowed: frozenset[ApiKey]) -> EnvelopeContent:
+    """Takes the request out of an envelope.
 
-    Errors: ProtocolError for bytes that make no sense, and for a request that is not one of the `allowed`.
+    Errors: ProtocolError for invalid bytes, and for a request that isn't among the `allowed`.
     """
     frame = envelope.request_data
     key, version, correlation_id, client_id, position = read_request_header(memoryview(frame), 0, len(frame))
@@ -77,13 +76,13 @@ def opened(envelope: EnvelopeRequest, allowed: frozenset[ApiKey]) -> Opened:
         raise ProtocolError(message)
     body = codec_for(spec.request, version).decode(memoryview(frame), position, len(frame))
     principal = None if envelope.request_principal is None else _principal_of(envelope.request_principal)
-    return Opened(
+    return EnvelopeContent(
         spec.key, version, Origin(principal, _address_of(envelope.client_host_address), client_id, correlation_id), body
     )
 
 
-def answered(request: Opened, answer: ApiMessage) -> EnvelopeResponse:
-    """The envelope of an answer."""
+def answered(request: EnvelopeContent, answer: ApiMessage) -> EnvelopeResponse:
+    """Puts an answer into an envelope."""
     header = response_header(request.origin.correlation_id, response_header_is_flexible(request.key, request.version))
     return EnvelopeResponse(
         response_data=header + codec_for(type(answer), request.version).encode(answer), error_code=0
@@ -91,7 +90,7 @@ def answered(request: Opened, answer: ApiMessage) -> EnvelopeResponse:
 
 
 def answer_in(key: ApiKey, version: int, data: bytes) -> Any:
-    """The answer that an envelope has. Errors: ProtocolError."""
+    """Takes the answer out of an envelope. Errors: ProtocolError."""
     flexible = response_header_is_flexible(key, version)
     _, position = read_response_header(memoryview(data), 0, len(data), flexible=flexible)
     return codec_for(API[key].response, version).decode(memoryview(data), position, len(data))
@@ -103,7 +102,7 @@ def _principal_bytes(principal: KafkaPrincipal) -> bytes:
 
 
 def _principal_of(data: bytes) -> KafkaPrincipal:
-    """Errors: ProtocolError."""
+    """Decodes a principal. Errors: ProtocolError."""
     if len(data) < _VERSION.size or _VERSION.unpack_from(data)[0] != _PRINCIPAL_VERSION:
         raise ProtocolError("an envelope whose principal is of another version")
     value = codec_for(PrincipalData, _PRINCIPAL_VERSION).decode(memoryview(data), _VERSION.size, len(data))
@@ -111,7 +110,7 @@ def _principal_of(data: bytes) -> KafkaPrincipal:
 
 
 def _address_bytes(address: str) -> bytes:
-    """Four or sixteen bytes; the text where it is no address, as on a simulated network."""
+    """Returns four or sixteen bytes, or the text of a simulated network's address."""
     try:
         return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address.partition("%")[0])
     except OSError:

@@ -1,15 +1,16 @@
-"""Requests that only the controller can decide, from a broker that isn't: asked of the controller, and answered with its answer.
+"""Forwards requests that only the controller can decide, and returns its answer.
 
-So clients may send them to any broker. The controller gets the request in an envelope, in the same API version, with the client's
-principal, address and id: its quotas and its audit log see that client. The broker that a client is connected to asks whether it may do
-that, before it forwards (`guards/administration`); what was forwarded is never forwarded again. While a cluster is upgraded
-its controller may be of a version that doesn't know envelopes: that one gets the request as it is.
+So clients may send these requests to any broker. The controller gets the request in an envelope, in the same API
+version, with the client's principal, address and id, so that its quotas and audit log apply to that client. The
+client's broker checks permissions before it forwards (`guards/administration`). Forwarded requests are never forwarded
+again. During an upgrade of the cluster, a controller of an old version may not know envelopes: it gets the plain
+request.
 
-While there is no controller, or it isn't reached, a new one is waited for. In the end the answer is NOT_CONTROLLER, or, when the request
-was sent and no answer came, REQUEST_TIMED_OUT: at the latest when the registration of the broker that was asked has ended.
+Without a reachable controller, the forwarder waits for a new one. If none comes, the answer is NOT_CONTROLLER, or
+REQUEST_TIMED_OUT if the request was sent but not answered, at the latest when the controller's registration has ended.
 
-After a change the answer waits, though not for long, until this broker's image shows it too: its clients ask this broker next.
-Sources: KIP-590, Kafka's `ForwardingManager`.
+After a change the answer waits a short time until this broker's image shows it, because its clients ask this broker
+next. Sources: KIP-590, Kafka's `ForwardingManager`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from lowtide.broker.administration.committing import newer_image
-from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, sealed
+from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, seal_envelope
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.network.routes import HandlerSpec
@@ -49,28 +50,29 @@ FORWARDED: Final = frozenset(
         ApiKey.UPDATE_FEATURES,
     }
 )
-"""Requests for the controller: what may be in an envelope."""
+"""The requests for the controller, which an envelope may contain."""
 
 CONTROLLER_WAIT_MS: Final = 10_000
-"""How long a controller that can be reached is waited for, at most: about two sessions of a broker."""
+"""The longest wait for a reachable controller, about two sessions of a broker."""
 
 ANSWER_GRACE_MS: Final = 2_000
-"""How much longer than its time-out a request may take: then the controller itself has said that it took too long."""
+"""How much longer than its timeout a request may take: by then the controller has answered that it took too long."""
 
 OWN_IMAGE_MS: Final = 1_000
 """How long an answer waits for this broker's own image."""
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
-"""How long a request may take that doesn't say."""
+"""The time limit of requests that have no field for one."""
 
 CONNECTIONS_MAX: Final = 16
 CONNECTIONS_SHARE: Final = 8
-"""To one controller, and how many one client may hold: a request holds its connection until it is answered. The last one is shared by
-what finds none."""
+"""The connections to the controller, and the most that one client may occupy until its requests are answered. Requests
+without a place share the last connection."""
 
 WITHOUT_ENVELOPES: Final = LOG_START_REPORTING_LEVEL
-"""The metadata level of versions that don't take envelopes, and close the connection at one. They have no logins either, so it doesn't
-matter to them whom a request comes from. What is forwarded they know by the client id of the connection, which ends in its purpose."""
+"""The metadata level of versions that close the connection at an envelope. They have no logins, so the sender of a
+request doesn't matter to them. They recognize forwarded requests by the connection's client id, which ends in its
+purpose."""
 
 _RETRY_S: Final = 0.1
 
@@ -78,10 +80,10 @@ R = TypeVar("R", bound=ApiMessage)
 A = TypeVar("A", bound=ApiMessage)
 
 Refuse = Callable[[Any, int, Refusal], Any]
-"""Makes the answer to a request, in a version, that is refused as a whole."""
+"""Makes the answer that refuses a whole request, in a given version."""
 
 Shows = Callable[[Any, Any, MetadataImage], bool]
-"""Whether an image shows what the answer to a request says."""
+"""Whether an image shows the result of a request that was answered so."""
 
 
 def _purpose(number: int) -> str:
@@ -89,7 +91,7 @@ def _purpose(number: int) -> str:
 
 
 class Forwarder:
-    """The way to the controller."""
+    """Asks the controller."""
 
     def __init__(self, metadata: MetadataSession, peers: PeerClients) -> None:
         self._metadata = metadata
@@ -99,15 +101,15 @@ class Forwarder:
         metadata.on_image(self._on_image)
 
     def _on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
-        """A controller that is stopped or cut off and keeps its connections does not hold a request longer than its lease lasts."""
+        """Releases requests to a controller whose lease has ended, even if it keeps its connections open."""
         self.peers.forget_ended(
             old, new, delta.brokers_changed, [_purpose(number) for number in range(CONNECTIONS_MAX)]
         )
 
     def wrap(self, spec: HandlerSpec, refuse: Refuse, shows: Shows | None = None) -> HandlerSpec:
-        """A handler for any broker out of one for the controller.
+        """Turns a handler for the controller into one for any broker.
 
-        The request may say in `timeout_ms` how long it may take.
+        A request's time limit is its `timeout_ms`, if it has that field.
         """
         assert spec.key in FORWARDED, spec.key
         local = spec.handle_later
@@ -131,10 +133,10 @@ class Forwarder:
     async def ask(
         self, key: ApiKey, version: int, request: ApiMessage, timeout_ms: int, origin: Origin = OF_THE_BROKER
     ) -> Any | Refusal | None:
-        """The controller's answer; None if this broker has become controller itself.
+        """Returns the controller's answer, or None if this broker has become the controller itself.
 
-        Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT when it isn't known what became of the request,
-        CLUSTER_AUTHORIZATION_FAILED where this broker has no CLUSTER_ACTION.
+        Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT if the outcome is unknown, CLUSTER_AUTHORIZATION_FAILED if this
+        broker lacks CLUSTER_ACTION.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + min(timeout_ms, CONTROLLER_WAIT_MS) / 1000
@@ -146,7 +148,7 @@ class Forwarder:
                 try:
                     if controller.metadata_level == WITHOUT_ENVELOPES:
                         return await self._send(controller, (key, version, request), timeout_ms, origin)
-                    envelope = sealed(key, version, request, origin)
+                    envelope = seal_envelope(key, version, request, origin)
                     return _taken_out(
                         key, version, await self._send(controller, (ApiKey.ENVELOPE, 0, envelope), timeout_ms, origin)
                     )
@@ -162,7 +164,7 @@ class Forwarder:
         return None
 
     async def wait_until(self, shows: Callable[[MetadataImage], bool], wait_ms: int) -> bool:
-        """Wait until this broker's image shows something. Returns whether it does."""
+        """Waits until this broker's image shows something. Returns False if it didn't in time."""
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
         while not shows(self._metadata.image):
             if await newer_image(self._metadata, self._metadata.image.revision, deadline) is not None:
@@ -172,7 +174,7 @@ class Forwarder:
     async def _send(
         self, controller: BrokerImage, asked: tuple[ApiKey, int, ApiMessage], timeout_ms: int, origin: Origin
     ) -> Any:
-        """The answer to one request, of an API in a version. Errors: PeerError."""
+        """Sends a request of an API in a version. Errors: PeerError."""
         with self._places.taken_by(origin) as has_place:
             number = (
                 next(each for each in range(CONNECTIONS_MAX) if each not in self._busy)
@@ -189,7 +191,7 @@ class Forwarder:
                 if has_place:
                     client.disconnect(
                         "its client has gone"
-                    )  # So the controller ends its wait too, and nothing stands behind it.
+                    )  # Ends the controller's wait too, so that later requests aren't queued behind it.
                 raise PeerError("the client has gone", was_sent=True) from None
             finally:
                 if has_place:

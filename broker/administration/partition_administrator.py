@@ -1,4 +1,4 @@
-"""Electing leaders and reassigning replicas for clients: from the controller's decision to a change that is in force."""
+"""Elects leaders and reassigns replicas for clients."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lowtide.replication.refusal import Refusal
 from lowtide.replication.requested_elections import plan_elections
 
 Outcomes = list[Refusal | None]
-"""What became of each wish; None is a success."""
+"""The outcome of each wish. None is a success."""
 
 
 def controller_settings(config: BrokerConfig) -> ControllerSettings:
-    """What a broker's configuration says to it as controller."""
+    """Returns the settings that a broker has as controller."""
     interval_s = config.values["leader.imbalance.check.interval.seconds"]
     assert isinstance(interval_s, int), interval_s
     least = config.topic_defaults["min.insync.replicas"]
@@ -35,13 +35,13 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
 
 
 class PartitionAdministrator:
-    """Partitions of one cluster, as seen from the controller."""
+    """Changes the partitions of the cluster, on the controller."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self.broker = broker
 
     async def elect(self, wanted: Sequence[tuple[str, int]], election: Election, timeout_ms: int) -> Outcomes:
-        """Have partitions elect leaders. Refusals: those of `plan_elections`, and of `commit`."""
+        """Elects leaders of partitions. Refusals: those of `plan_elections` and `commit`."""
         metadata = self.broker.metadata
         return await self._change(
             len(wanted),
@@ -51,7 +51,7 @@ class PartitionAdministrator:
         )
 
     async def reassign(self, wanted: Sequence[Reassignment], timeout_ms: int, *, may_change_factor: bool) -> Outcomes:
-        """Begin and cancel reassignments. Refusals: those of `plan_reassignments`, and of `commit`."""
+        """Begins and cancels reassignments. Refusals: those of `plan_reassignments` and `commit`."""
 
         def decide() -> PartitionsPlan:
             settings = controller_settings(self.broker.config)
@@ -62,9 +62,10 @@ class PartitionAdministrator:
     async def _change(
         self, count: int, decide: Callable[[], PartitionsPlan], timeout_ms: int, done_already: Collection[ErrorCode]
     ) -> Outcomes:
-        """Decide and commit.
+        """Decides and commits.
 
-        What conflicts is decided again, on a newer image: then some of it may be found done, with these codes.
+        After a conflict it decides again on a newer image. A wish of the first attempt that is then refused with a code
+        of `done_already` counts as a success.
         """
         if (too_late := check_timeout(timeout_ms)) is not None:
             return [too_late] * count

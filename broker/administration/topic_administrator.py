@@ -1,11 +1,11 @@
-"""Making, growing and deleting topics: the steps between a request and a topic that is served, or gone.
+"""Creates, grows and deletes topics.
 
-Decisions are the controller's; here they are committed, waited for in the image, and waited for on disk. A topic is
-answered as made or grown when its partitions can be produced to, as deleted when its name can be used again.
+The controller decides. This module commits the decisions, and waits until the image shows them and the disk has them. A
+creation or growth is answered when its partitions accept records, a deletion when the name can be used again.
 
-Guards: changes of topics whose names could collide are applied one after the other, each decided on an image that shows
-those before it; so of two that want the same, the second gets the answer that it would have got later. What conflicts
-nevertheless is decided again.
+Guards: changes of topics whose names could collide are applied one after the other, each decided on an image that
+shows the earlier ones. So of two equal requests, the second gets the answer that it would have got later. Other
+conflicts are decided again.
 """
 
 from __future__ import annotations
@@ -56,27 +56,24 @@ from lowtide.replication.new_topics import (
 from lowtide.replication.refusal import Refusal
 
 AUTOMATIC_CREATION_TIMEOUT_MS: Final = 30_000
-"""How long a topic without a waiting client may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
+"""The time limit of an automatic creation. Source: Kafka's `request.timeout.ms`, which its brokers use for this."""
 
 
 _QUIET: Final = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
-"""Refusals of automatic creations that are not logged: the client asks again."""
+"""Refusals of automatic creations that aren't logged, because the client asks again."""
 
 
 Charge = Callable[[RequestContext, int], int]
-"""Lets the client of a request change so many partitions. Returns for how long it has to wait instead, 0 where it need not."""
+"""Charges partitions to the client of a request. Returns how long it must wait first, or 0 if they are charged."""
 
 
 class TopicAdministrator:
-    """Topics of one cluster, as seen from this broker."""
+    """Changes the topics of the cluster from this broker."""
 
     def __init__(
         self, broker: BrokerContext, forwarder: Forwarder | None = None, charge: Charge = lambda _asker, _count: 0
     ) -> None:
-        """`forwarder` asks the controller where this broker isn't it.
-
-        `charge` counts partitions that are created by asking for a topic.
-        """
+        """Asks the controller through `forwarder`. `charge` counts partitions that are created automatically."""
         self.broker = broker
         self.forwarder = forwarder
         self._charge = charge
@@ -85,7 +82,7 @@ class TopicAdministrator:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def plan_creation(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]]) -> TopicCreation | Refusal:
-        """The creation of a topic; `configs` as the client lists them, the last of a name counts."""
+        """Plans the creation of a topic. Of repeated `configs`, the last one counts."""
         broker = self.broker
         checked = validate_topic_configs(broker.config, dict(configs))
         refusal = Refusal(*checked) if isinstance(checked, TopicConfigFault) else None
@@ -110,10 +107,10 @@ class TopicAdministrator:
         timeout_ms: int,
         origin: Origin = OF_THE_BROKER,
     ) -> TopicCreation | Refusal:
-        """Have a topic made, by whichever broker is controller; return when it is served here.
+        """Creates a topic, on whichever broker is controller. Returns when it is served here.
 
-        Refusals as of `create_here`. Where another broker makes it, numbers that are left open are this broker's
-        defaults, and the plan is empty; it counts for the client that is its `origin`.
+        Refusals: as for `create_here`. If another broker creates it, open numbers become this broker's defaults and the
+        returned plan is empty. It counts for the client that is its `origin`.
         """
         forwarder, version = self.forwarder, CreateTopicsRequest.VERSIONS.high
         if forwarder is None or self.broker.metadata.is_controller or timeout_ms <= 0:
@@ -159,14 +156,14 @@ class TopicAdministrator:
     async def create_here(
         self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int
     ) -> TopicCreation | Refusal:
-        """Make a topic, as controller; return when it is served here.
+        """Creates a topic, as controller. Returns when it is served here.
 
-        Refusals: those of the plan, of `decide_and_commit`, and REQUEST_TIMED_OUT when it isn't served in time.
+        Refusals: those of the plan and of `decide_and_commit`, and REQUEST_TIMED_OUT if it isn't served in time.
         """
         return await self._change(topic.name, lambda: self.plan_creation(topic, configs), timeout_ms, "created")
 
     def plan_growth(self, wanted: NewPartitions, room: int = MAX_REQUEST_PARTITIONS) -> TopicGrowth | Refusal:
-        """How a topic would get more partitions; `room` is how many the request may still add."""
+        """Plans additional partitions. `room`: how many the request may still add."""
         image = self.broker.metadata.image
         planned = plan_new_partitions(image, wanted, random=self.broker.random, room=room)
         if isinstance(planned, Refusal):
@@ -177,23 +174,23 @@ class TopicAdministrator:
     async def grow(
         self, wanted: NewPartitions, timeout_ms: int, room: int = MAX_REQUEST_PARTITIONS
     ) -> TopicGrowth | Refusal:
-        """Give a topic more partitions; return when they are served. Refusals as of `create`."""
+        """Adds partitions to a topic. Returns when they are served. Refusals: as for `create`."""
         return await self._change(wanted.name, lambda: self.plan_growth(wanted, room), timeout_ms, "grown")
 
     def resolve(self, wanted: Sequence[tuple[str | None, TopicId]]) -> list[TopicDeletion]:
-        """What a DeleteTopics means."""
+        """Resolves the names and ids of a DeleteTopics request."""
         return resolve_deletions(self.broker.metadata.image, wanted)
 
     async def delete(self, deletions: Sequence[TopicDeletion], timeout_ms: int) -> list[Refusal | None]:
-        """Delete topics, many in a transaction; return when their names can be used again.
+        """Deletes topics, many in each transaction. Returns their outcomes when the names can be used again.
 
-        An outcome for each; refusals as of `create`.
+        Refusals: as for `create`.
         """
         if (too_late := check_timeout(timeout_ms)) is not None:
             return [too_late] * len(deletions)
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         async with AsyncExitStack() as turns:
-            # In one order for all, so that no two wait for each other.
+            # In the same order for all requests, so that no two wait for each other.
             for name in sorted({_unified(deletion.name or "") for deletion in deletions}):
                 if not await turns.enter_async_context(self._turn(name, deadline)):
                     return [TOO_LATE] * len(deletions)
@@ -204,9 +201,9 @@ class TopicAdministrator:
         return outcomes
 
     async def _delete_in_groups(self, deletions: Sequence[TopicDeletion], deadline: float) -> list[Refusal | None]:
-        """Decide and commit until the image shows that all are gone, or why one isn't.
+        """Decides and commits until the image shows that each topic is gone, or was refused.
 
-        What conflicts is decided again.
+        Conflicts are decided again.
         """
         metadata = self.broker.metadata
         left = dict(enumerate(deletions))
@@ -231,7 +228,8 @@ class TopicAdministrator:
                 else:
                     committed.update(group.members)
             refusals |= refused
-            # Looked up even after a commit: of one whose answer was lost, only the first topic is known to be gone.
+            # The image is examined even after a commit: if the answer was lost, only the first topic is known to be
+            # gone.
             left = {
                 number: deletion
                 for number, deletion in left.items()
@@ -247,9 +245,10 @@ class TopicAdministrator:
         return [refusals.get(number) for number in range(len(deletions))]
 
     def create_automatically(self, name: str, asker: RequestContext) -> None:
-        """Begin to create a topic that a client asked for by name, once; not where too many are being created: the client asks again.
+        """Starts the creation of a topic that a client asked for by name, unless one is running or there are too many.
 
-        It counts for the client's quota of changed partitions, on the controller. Source: Kafka's `DefaultAutoTopicCreationManager`.
+        The client asks again. The topic counts for its quota of changed partitions, on the controller. Source: Kafka's
+        `DefaultAutoTopicCreationManager`.
         """
         if name in self._creating or not self.limits.may_create_automatically(asker.connection, len(self._creating)):
             return
@@ -269,10 +268,9 @@ class TopicAdministrator:
             self._creating.discard(name)
 
     async def _change(self, name: str, decide: Callable[[], P | Refusal], timeout_ms: int, what: str) -> P | Refusal:
-        """Decide a change of a topic in its turn, make it, and wait until it is carried out here.
+        """Decides a topic's change in its turn, makes it, and waits until it is carried out here.
 
-        With no time at all nothing is done, as in Kafka. Refusals: those of `decide`, those of `commit`,
-        REQUEST_TIMED_OUT.
+        Without any time nothing is done, as in Kafka. Refusals: those of `decide` and `commit`, and REQUEST_TIMED_OUT.
         """
         if (too_late := check_timeout(timeout_ms)) is not None:
             return too_late
@@ -284,7 +282,7 @@ class TopicAdministrator:
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The topic is {what}, but not everywhere yet")
 
     async def _settled(self, deadline: float) -> bool:
-        """Wait until all that the image says is carried out here. Returns False when the deadline passes first."""
+        """Waits until this broker has carried out all that the image says. Returns False after the deadline."""
         try:
             async with client_wait(deadline):
                 await self.broker.assigned.settled()
@@ -294,10 +292,11 @@ class TopicAdministrator:
 
     @asynccontextmanager
     async def _turn(self, name: str, deadline: float) -> AsyncIterator[bool]:
-        """Wait until no other request changes this topic, or one whose name collides with it.
+        """Waits until no other request changes this topic or one with a colliding name.
 
-        Gives False when the deadline passes first.
-        A lock is kept as long as a request holds it or waits for it.
+        Yields False after the deadline.
+
+        A lock exists as long as a request holds it or waits for it.
         """
         lock = self._turns.setdefault(_unified(name), asyncio.Lock())
         try:
@@ -313,5 +312,5 @@ class TopicAdministrator:
 
 
 def _unified(name: str) -> str:
-    """A topic's name as those see it that take `.` and `_` for the same."""
+    """Replaces `.` by `_`, because names that differ only in these collide."""
     return name.replace(".", "_")

@@ -1,5 +1,8 @@
-"""The audit log: refused logins, denied operations, changes and deletes, as lines of JSON in a file of their own or in the broker's log.
+"""Writes the audit log: refused logins, denied operations, changes and deletes, as JSON lines.
 
-Guards: no client fills it, no secret is in it, and neither a slow disk nor a full one holds up or ends the broker. The part that sees an
-event writes it; requests that change something are read by `guards/audited_requests`. Begin with `audit_log`, then `audit_file`.
+They go to a separate file or to the broker's log.
+
+Guards: no client can fill the log, it holds no secret, and neither a slow nor a full disk delays or stops the broker.
+An event is written where it happens; `guards/audited_requests` reads the requests that change something. Begin with
+`audit_log`, then `audit_file`.
 """

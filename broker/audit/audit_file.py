@@ -1,10 +1,10 @@
-"""The file of an audit log: written beside the event loop, rotated by its size, opened again when another program has moved it.
+"""Writes the audit log file beside the event loop, rotates it by size, and reopens it if another program moved it.
 
-Lines wait in memory while the disk is slow, `WAITING_BYTES_MAX` at most. What is beyond that, and what a full disk refuses, is counted in
-a warning of the broker's log once a minute, and in a line of the audit log when that can be written again. Lines survive the death of the
-process; they are not synced, so a power cut may take the last ones.
+While the disk is slow, lines wait in memory, at most `WAITING_BYTES_MAX`. Lines beyond that limit, and lines refused by
+a full disk, are counted in a warning of the broker's log once a minute, and in a line of the audit log once it can be
+written again. Lines survive the death of the process. They aren't synced, so a power failure may lose the last ones.
 
-Guards: a line is whole, or absent. Only the owner may read the file.
+Guards: each line is complete or absent. Only the owner may read the file.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.runtime.worker import Worker
 
 WAITING_BYTES_MAX: Final = 16 << 20
-"""Lines that wait for the disk. They hold ten thousands of events."""
+"""The most bytes of lines that wait for the disk: tens of thousands of events."""
 
 WARN_INTERVAL_MS: Final = 60_000
-"""How often the broker's log says that the audit log can't be written."""
+"""How often the broker's log warns that the audit log can't be written."""
 
 
-class Written(msgspec.Struct, frozen=True):
-    """How many of some lines are written, and what kept the others from it."""
+class WriteOutcome(msgspec.Struct, frozen=True):
+    """How many lines were written, and why the others weren't."""
 
     lines: int
     failure: str = ""
 
 
 class RotatedFile:
-    """The current file, and older ones: `path`, `path.1`, … Blocks; used by one thread at a time."""
+    """The current file `path` and older ones, `path.1` and so on.
+
+    Its methods block. Only one thread may use it at a time.
+    """
 
     def __init__(self, filesystem: FileSystem, path: str, *, bytes_max: int, files_max: int) -> None:
-        """At most `files_max` files, of `bytes_max` each but for a line that is longer. Errors: OSError."""
+        """Keeps at most `files_max` files of `bytes_max` each; a longer line has a file of its own. Errors: OSError."""
         assert files_max > 1, files_max
         self._filesystem = filesystem
         self.path = path
@@ -48,8 +51,8 @@ class RotatedFile:
         self._size = 0
         self._open()
 
-    def write(self, lines: list[bytes]) -> Written:
-        """Append lines, as many as the disk takes."""
+    def write(self, lines: list[bytes]) -> WriteOutcome:
+        """Appends lines until the disk refuses one."""
         start = 0
         try:
             self._follow_others()
@@ -64,11 +67,11 @@ class RotatedFile:
                 start = stop
         except OSError as error:
             self.close()
-            return Written(start, error.strerror or str(error))
-        return Written(start)
+            return WriteOutcome(start, error.strerror or str(error))
+        return WriteOutcome(start)
 
     def close(self) -> None:
-        """Close the file. The next write opens it again."""
+        """Closes the file. The next write reopens it."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -88,7 +91,7 @@ class RotatedFile:
         self._size = self._file.size()
 
     def _follow_others(self) -> None:
-        """Open the file again if it was moved, removed or cut: its name has not what was written."""
+        """Reopens the file if its size shows that it was moved, removed or truncated."""
         if self._file is not None:
             try:
                 if self._filesystem.file_size(self.path) == self._size:
@@ -108,10 +111,9 @@ class RotatedFile:
 
 
 class AuditFile:
-    """What a logger writes lines to: it takes them in the event loop, and a worker gives them to the disk."""
+    """Takes a logger's lines in the event loop, and lets a worker write them."""
 
     def __init__(self, file: RotatedFile, worker: Worker, clock: Clock, log: Any) -> None:
-        """`log` is the broker's."""
         self._file = file
         self._worker = worker
         self._clock = clock
@@ -124,7 +126,7 @@ class AuditFile:
         self._warned_ms: int | None = None
 
     def info(self, line: bytes) -> None:
-        """Write a line, which ends with a line feed, soon."""
+        """Writes a line, which ends with a line feed, soon."""
         if self._waiting_bytes + len(line) > WAITING_BYTES_MAX:
             self._lose(1, "the disk is too slow")
             return
@@ -134,7 +136,7 @@ class AuditFile:
             self._write_on()
 
     def close(self) -> None:
-        """The worker ends: what it writes now is finished, and later lines are written by who calls `info`."""
+        """Stops using the worker after its present write. Later calls of `info` write directly."""
         self._is_closed = True
         if not self._is_writing:
             self._file.close()
@@ -154,10 +156,10 @@ class AuditFile:
         else:
             self._worker.submit(partial(self._file.write, lines), partial(self._on_written, lines, lost))
 
-    def _on_written(self, lines: list[bytes], lost: int, outcome: Written | BaseException) -> None:
+    def _on_written(self, lines: list[bytes], lost: int, outcome: WriteOutcome | BaseException) -> None:
         self._is_writing = False
         if isinstance(outcome, BaseException):
-            outcome = Written(0, f"{type(outcome).__name__}: {outcome}")
+            outcome = WriteOutcome(0, f"{type(outcome).__name__}: {outcome}")
         if outcome.lines and lost:
             self._lost -= lost
         if outcome.failure:

@@ -1,7 +1,8 @@
-"""What an audit log has: events of some kinds, each a line with its time, principal, address, client id and correlation id.
+"""Writes events of the configured kinds, each a line with time, principal, address, client id and correlation id.
 
-Lines about what clients only tried are bounded: `LINES_PER_SECOND`, and `LINES_PER_CLIENT` of one principal at one address; a line
-`suppressed` counts the others. A change that was made is always a line: it cost its client a write of the metadata or the journal.
+Lines about mere attempts are limited to `LINES_PER_SECOND` in total and `LINES_PER_CLIENT` for a principal at an
+address. A line `suppressed` counts the others. A successful change is always written, because it cost its client a
+write of the metadata or the journal.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from lowtide.broker.security.principal import KafkaPrincipal
 
 LINES_PER_SECOND: Final = 100
 LINES_PER_CLIENT: Final = 10
-"""Bounds of lines about what was only tried, in one second."""
+"""Limits of lines about mere attempts, per second."""
 
 TEXT_MAX: Final = 249
-"""Characters of a name in a line: as long as a topic's may be."""
+"""The most characters of a name in a line, as many as a topic's name may have."""
 
 
 class AuditEvent(StrEnum):
-    """The kinds of events, as `lowtide.audit.events` names them."""
+    """The kinds of events, as named in `lowtide.audit.events`."""
 
     LOGINS = "logins"
     LOGINS_REFUSED = "logins-refused"
@@ -33,17 +34,14 @@ class AuditEvent(StrEnum):
 
 
 class Source(Protocol):
-    """The request, or the connection, that an event comes from."""
+    """The request or connection that caused an event."""
 
     @property
-    def principal(self) -> KafkaPrincipal:
-        """The client."""
-        ...
+    def principal(self) -> KafkaPrincipal: ...
 
     @property
     def client_address(self) -> str:
-        """Its address, without a port."""
-        ...
+        """The client's address without a port."""
 
 
 class AuditLog:
@@ -56,7 +54,7 @@ class AuditLog:
         now_ms: Callable[[], int],
         close: Callable[[], None] | None = None,
     ) -> None:
-        """`close` ends what `log` writes to."""
+        """`close` closes the log's destination."""
         self._log = log
         self._now_ms = now_ms
         self._bound = LineBound(LINES_PER_SECOND, LINES_PER_CLIENT)
@@ -64,30 +62,30 @@ class AuditLog:
         self.events = events
 
     def tried(self, kind: AuditEvent, event: str, source: Source, **fields: Any) -> None:
-        """Write an event that changed nothing, unless there are too many of them."""
+        """Writes an event that changed nothing, unless there are too many."""
         if kind in self.events and self._bound.admit(
             f"{source.principal} {source.client_address}"[:TEXT_MAX], self._now_ms()
         ):
             self._write(event, source, fields)
 
     def done(self, kind: AuditEvent, event: str, source: Source, **fields: Any) -> None:
-        """Write an event that changed something."""
+        """Writes an event that changed something."""
         if kind in self.events:
             self._write(event, source, fields)
 
     def by_itself(self, kind: AuditEvent, event: str, **fields: Any) -> None:
-        """Write a change that the broker made by itself, without a request."""
+        """Writes a change that no request caused."""
         if kind in self.events:
             self._log.info(event, principal=None, host=None, client_id=None, correlation_id=None, **fields)
 
     def on_tick(self) -> None:
-        """Say what was left out. Called once a second."""
+        """Writes how many lines were left out. Called once a second."""
         suppressed = self._bound.take_suppressed(self._now_ms())
         if suppressed is not None:
             self._log.info("suppressed", count=suppressed.count, clients=suppressed.by_key)
 
     def close(self) -> None:
-        """Write what waits. Lines that come later are written at once."""
+        """Writes waiting lines. Later lines are written at once."""
         if self._close is not None:
             self._close()
 
@@ -103,9 +101,9 @@ class AuditLog:
 
 
 NO_AUDIT: Final = AuditLog(None, frozenset(), lambda: 0)
-"""Writes nothing."""
+"""An audit log that writes nothing."""
 
 
 def short(text: str | None) -> str | None:
-    """A text of a client, as a line has it."""
+    """Shortens a client's text for a line."""
     return text if text is None or len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"

@@ -1,8 +1,7 @@
-"""How many lines a second clients may cause: so many in all, and so many each, so that one of them does not hide the others.
+"""Limits the lines per second that clients cause, in total and each.
 
-Half of the lines of a second are for clients that have had none in it, so that a few clients together don't hide the others either.
-
-Pure: time is passed in.
+Half of the lines of a second are reserved for clients without any in that second, so that a few clients together can't
+hide the others. Pure: time is passed in.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from typing import Final
 import msgspec
 
 KEYS_NAMED: Final = 20
-"""Of those whose lines were left out so many are counted by name."""
+"""The most clients whose left-out lines are counted by name."""
 
 
-class Suppressed(msgspec.Struct, frozen=True):
-    """Lines that were left out: all, and of those that are named. `by_key` may have fewer, never more."""
+class SuppressedLines(msgspec.Struct, frozen=True):
+    """How many lines were left out, in total and by client. `by_key` may count too few, never too many."""
 
     count: int
     by_key: dict[str, int]
 
 
 class LineBound:
-    """Counts lines by the second. A key is what causes them: a principal at an address."""
+    """Counts lines per second. The key is what caused a line: a principal at an address."""
 
     __slots__ = (
         "_admitted",
@@ -46,7 +45,7 @@ class LineBound:
         self._suppressed_by_key: dict[str, int] = {}
 
     def admit(self, key: str, now_ms: int) -> bool:
-        """Whether one more line may be written; if not, it is counted."""
+        """Whether one more line may be written. If not, it counts as left out."""
         second = now_ms // 1000
         if second != self._second:
             self._second, self._admitted, self._repeated = second, 0, 0
@@ -64,10 +63,10 @@ class LineBound:
             left_out[key] = left_out.get(key, 0) + 1
         return False
 
-    def take_suppressed(self, now_ms: int) -> Suppressed | None:
-        """What was left out in seconds that are over, once; None if nothing was."""
+    def take_suppressed(self, now_ms: int) -> SuppressedLines | None:
+        """Returns once what was left out in past seconds, or None."""
         if not self._suppressed or now_ms // 1000 == self._second:
             return None
-        taken = Suppressed(self._suppressed, self._suppressed_by_key)
+        taken = SuppressedLines(self._suppressed, self._suppressed_by_key)
         self._suppressed, self._suppressed_by_key = 0, {}
         return taken

@@ -1,5 +1,6 @@
-"""What a principal may do: the question that guards and handlers ask, Kafka's rules that answer it, and the decisions that are remembered.
+"""Decides what a principal may do, by Kafka's rules, and remembers the decisions.
 
-Guards: a denial wins over every permission, and what no rule allows is denied; a decision is never older than the rules that this broker's
-image shows. Rules are plain functions over values. Sees `security` only, and the metadata image. Begin with `authorizer`, then `acl_index`.
+Guards: a denial overrides every permission, and without a rule nothing is allowed. A decision is never older than the
+rules of this broker's image. Rules are plain functions over values. Sees only `security` and the metadata image. Begin
+with `authorizer`, then `acl_index`.
 """

@@ -1,7 +1,7 @@
-"""From rules to a decision: all rules in an index that never changes, and Kafka's order of precedence in plain functions.
+"""Decides by an immutable index of all rules, in Kafka's order of precedence.
 
-Guards: a denial wins wherever it stands; only rules of the principal or of `User:*`, from the host or from any, count.
-Sources: Kafka's `StandardAuthorizerData.findAclRule`, `findResult`, and `Authorizer.authorizeByResourceType`.
+Guards: a denial always wins. Only rules for the principal or `User:*`, from the host or from any, count. Sources:
+Kafka's `StandardAuthorizerData.findAclRule`, `findResult`, and `Authorizer.authorizeByResourceType`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from lowtide.metadata.records import AclRecord
 from lowtide.runtime.addresses import in_normal_form
 
 Pattern = tuple[int, int, str]
-"""Resource type, pattern type, name."""
+"""The resource type, pattern type and name."""
 
 _IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
     Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
 }
-"""What allows an operation besides itself. A denial implies nothing."""
+"""The operations whose permission implies another one. A denial implies nothing."""
 
 _NO_ACLS: Final[tuple[AclRecord, ...]] = ()
 
 
-class Decision(msgspec.Struct, frozen=True):
+class AclDecision(msgspec.Struct, frozen=True):
     """Whether something is allowed.
 
-    `rule` is the one that decides; None where no rule does, `any_rule` where others match the resource.
+    `rule` is the deciding rule, or None. `any_rule`: whether any rules match the resource.
     """
 
     allowed: bool
@@ -44,12 +44,12 @@ def _pattern(acl: AclRecord) -> Pattern:
 
 
 class AclIndex:
-    """Rules by the pattern of their resources. A change makes another index, which shares what stays."""
+    """Finds rules by the pattern of their resources. A change makes a new index, which shares unchanged parts."""
 
     __slots__ = ("_by_pattern", "_lengths", "count")
 
     def __init__(self, by_pattern: dict[Pattern, tuple[AclRecord, ...]]) -> None:
-        """The index takes `by_pattern` over."""
+        """Takes ownership of `by_pattern`."""
         self._by_pattern = by_pattern
         lengths: dict[int, set[int]] = {}
         for kind, pattern_type, name in by_pattern:
@@ -60,11 +60,10 @@ class AclIndex:
 
     @classmethod
     def of(cls, acls: Iterable[AclRecord]) -> AclIndex:
-        """An index of these."""
         return cls({}).changed(acls, ())
 
     def changed(self, added: Iterable[AclRecord], removed: Iterable[AclRecord]) -> AclIndex:
-        """An index with some more rules, and without others that it has."""
+        """Returns an index with some rules added and others removed."""
         by_pattern = dict(self._by_pattern)
         for acl in removed:
             left = tuple(each for each in by_pattern.get(_pattern(acl), _NO_ACLS) if each != acl)
@@ -80,7 +79,7 @@ class AclIndex:
         return AclIndex(by_pattern)
 
     def of_resource(self, resource: Resource) -> Iterator[AclRecord]:
-        """All rules about a resource: of its name, of what it begins with, of all of its type."""
+        """Yields all rules about a resource: for its name, its prefixes, and all resources of its type."""
         find, kind, name = self._by_pattern.get, int(resource.type), resource.name
         yield from find((kind, PatternType.LITERAL, name), _NO_ACLS)
         for length in self._lengths.get(kind, ()):
@@ -91,7 +90,7 @@ class AclIndex:
             yield from find((kind, PatternType.LITERAL, WILDCARD), _NO_ACLS)
 
     def of_type(self, kind: ResourceType) -> Iterator[AclRecord]:
-        """All rules about resources of a type."""
+        """Yields all rules about resources of a type."""
         for (found, _, _), acls in self._by_pattern.items():
             if found == kind:
                 yield from acls
@@ -101,9 +100,9 @@ EMPTY: Final = AclIndex({})
 
 
 def _is_of(acl: AclRecord, principal: str, host: str) -> bool:
-    """Whether a rule is about a principal at an address in its normal form.
+    """Whether a rule is about a principal at a normalized address.
 
-    Rules of older versions may have another spelling.
+    Older versions stored other spellings of addresses.
     """
     return acl.principal in (principal, EVERYBODY) and (
         acl.host in (host, WILDCARD) or in_normal_form(acl.host) == host
@@ -111,14 +110,14 @@ def _is_of(acl: AclRecord, principal: str, host: str) -> bool:
 
 
 def _covers(acl: AclRecord, operation: Operation) -> bool:
-    """Whether a rule says something about an operation, as an allowance or a denial."""
+    """Whether a rule allows or denies an operation."""
     if acl.operation in (operation, Operation.ALL):
         return True
     return acl.permission == Permission.ALLOW and acl.operation in _IMPLIED_BY.get(operation, ())
 
 
-def decide(index: AclIndex, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
-    """What the rules say: a denial, else an allowance, else that none does. The default is the caller's."""
+def decide(index: AclIndex, principal: str, host: str, operation: Operation, resource: Resource) -> AclDecision:
+    """Returns a denial if there is one, else a permission, else that no rule decides. The caller knows the default."""
     allowing: AclRecord | None = None
     any_rule = False
     for acl in index.of_resource(resource):
@@ -126,13 +125,13 @@ def decide(index: AclIndex, principal: str, host: str, operation: Operation, res
         if not _is_of(acl, principal, host) or not _covers(acl, operation):
             continue
         if acl.permission != Permission.ALLOW:
-            return Decision(allowed=False, rule=acl, any_rule=True)
+            return AclDecision(allowed=False, rule=acl, any_rule=True)
         allowing = allowing or acl
-    return Decision(allowed=allowing is not None, rule=allowing, any_rule=any_rule)
+    return AclDecision(allowed=allowing is not None, rule=allowing, any_rule=any_rule)
 
 
 def decide_by_type(index: AclIndex, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-    """Whether there is a name of which the rules allow the operation.
+    """Whether the rules allow the operation on any resource name.
 
     Implied operations don't count here, as in Kafka.
     """

@@ -1,4 +1,4 @@
-"""Rules of access control as Kafka has them: what they may say, and which of them a filter means.
+"""Checks Kafka's access rules, and matches them with filters.
 
 Sources: Kafka's `AclBinding`, `AclBindingFilter`, `ResourcePatternFilter`, `AclControlManager.validateNewAcl`,
 `AclApis`.
@@ -19,24 +19,24 @@ from lowtide.protocol.messages.describe_acls import DescribeAclsRequest
 from lowtide.runtime.addresses import in_normal_form, normal_address
 
 WILDCARD: Final = "*"
-"""As the name of a literal pattern: all resources of the type. As a host: any."""
+"""As the name of a literal pattern, all resources of the type. As a host, any host."""
 
 EVERYBODY: Final = "User:*"
-"""The principal of a rule for all principals; the only wildcard that a principal can be."""
+"""The principal of rules for everyone. No other wildcard is valid."""
 
 
 PatternType = AclPattern
-"""How a name stands for resources. Only filters have ANY and MATCH."""
+"""How a name stands for resources. Only filters use ANY and MATCH."""
 
 Permission = AclPermission
-"""What a rule says. Only filters have ANY."""
+"""Whether a rule allows or denies. Only filters use ANY."""
 
 _TYPES = frozenset(ResourceType) - {ResourceType.ANY}
 _OPERATIONS = frozenset(Operation) - {Operation.ANY}
 
 
 def fault_of(acl: AclRecord) -> str | None:  # noqa: PLR0911  one for each
-    """Why there can be no such rule; None if there can."""
+    """Returns why a rule is invalid, or None."""
     if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     if not acl.resource_name:
@@ -52,7 +52,10 @@ def fault_of(acl: AclRecord) -> str | None:  # noqa: PLR0911  one for each
     if not acl.host:
         return "The host should not be empty"
     if acl.host != WILDCARD and normal_address(acl.host) is None:
-        return f"The host {acl.host} is no IP address, so the rule would match no client; allowed are an address and {WILDCARD}"
+        return (
+            f"The host {acl.host} is no IP address, so the rule would match no client; allowed are an address and "
+            f"{WILDCARD}"
+        )
     try:
         parse_principal(acl.principal)
     except ValueError as error:
@@ -61,10 +64,7 @@ def fault_of(acl: AclRecord) -> str | None:  # noqa: PLR0911  one for each
 
 
 class AclFilter(msgspec.Struct, frozen=True):
-    """Which rules are meant; None and ANY stand for all.
-
-    MATCH means those that say something about a resource of the name.
-    """
+    """Selects rules. None and ANY match everything, MATCH the rules that apply to a resource of the name."""
 
     resource_type: int = ResourceType.ANY
     resource_name: str | None = None
@@ -76,7 +76,7 @@ class AclFilter(msgspec.Struct, frozen=True):
 
     @classmethod
     def asked(cls, asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
-        """The filter of a request, or of a row of one."""
+        """Returns the filter in a request, or in one of its rows."""
         return cls(
             asked.resource_type_filter,
             asked.resource_name_filter,
@@ -89,7 +89,7 @@ class AclFilter(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> str | None:
-        """Why there can be no such filter; None if there can."""
+        """Returns why the filter is invalid, or None."""
         if (
             self.resource_type not in ResourceType.__members__.values()
             or self.pattern_type not in PatternType.__members__.values()
@@ -103,7 +103,7 @@ class AclFilter(msgspec.Struct, frozen=True):
         return None
 
     def matches(self, acl: AclRecord) -> bool:
-        """Whether a rule is meant."""
+        """Whether the filter selects a rule."""
         return (
             self._matches_pattern(acl)
             and self.principal in (None, acl.principal)

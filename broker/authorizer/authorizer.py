@@ -1,9 +1,7 @@
-"""The port: the question that guards and handlers ask before they act, and the answer while nothing is forbidden.
+"""The question that guards and handlers ask before they act, and the answer if nothing is forbidden.
 
-It is asked where Kafka asks, so that a request that is refused for several reasons is refused for the same one.
-
-Does not do: who a client is (`security`), which rules there are (`standard_authorizer`).
-Sources: Kafka's `Authorizer`, `Action`, `AuthHelper`.
+They ask at the same points as Kafka, so that a request with several faults is refused for the same one. Leaves out who
+a client is (`security`) and the rules (`standard_authorizer`). Sources: Kafka's `Authorizer`, `Action`, `AuthHelper`.
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ from lowtide.broker.authorizer.resources import Operation, Resource, ResourceTyp
 from lowtide.broker.security.principal import KafkaPrincipal
 
 GRANTS_MAX: Final = 10_000
-"""Topics in one `WriteGrants`."""
+"""The most topics in one `WriteGrants`."""
 
 
 class Audit(IntFlag):
-    """Which outcome of a question is worth a line of the audit log.
+    """Which decisions are written to the audit log.
 
-    A filter asks about what was not named, so its denials are not.
+    A filter asks about resources that the client didn't name, so its denials aren't written.
     """
 
     NOTHING = 0
@@ -32,38 +30,37 @@ class Audit(IntFlag):
 
 
 class WriteGrants(set[str | bytes]):
-    """Topics that a principal may write to from one address, by name or id. Cleared, in place, when a rule changes."""
+    """The topics that a principal may write to from one address, by name or id.
+
+    Cleared in place when a rule changes.
+    """
 
     def __init__(self, principal: KafkaPrincipal) -> None:
-        """Nothing is known yet."""
         super().__init__()
         self.principal = principal
 
     def remember(self, topic_key: str | bytes) -> None:
-        """Add a topic. Beyond `GRANTS_MAX` all are forgotten."""
+        """Adds a topic. Above `GRANTS_MAX` the set starts anew."""
         if len(self) >= GRANTS_MAX:
             self.clear()
         self.add(topic_key)
 
 
 class Requester(Protocol):
-    """Who asks, and from where: a request, as the rules see it."""
+    """The principal and address that rules look at."""
 
     @property
-    def principal(self) -> KafkaPrincipal:
-        """Who."""
-        ...
+    def principal(self) -> KafkaPrincipal: ...
 
     @property
-    def client_address(self) -> str:
-        """From which address, without a port."""
-        ...
+    def client_address(self) -> str: ...
 
 
 class Authorizer(Protocol):
-    """The port.
+    """Decides what principals may do.
 
-    `allows_all` spares those who ask a thousand times a second; `audits_allowed`: what is allowed is written down, too.
+    `allows_all` saves busy callers the question. `audits_allowed`: whether permissions are written to the audit log,
+    too.
     """
 
     allows_all: bool
@@ -72,20 +69,17 @@ class Authorizer(Protocol):
     def authorize(
         self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
     ) -> bool:
-        """Whether the requester may do that to the resource."""
-        ...
+        """Whether the requester may perform the operation on the resource."""
 
     def authorize_by_resource_type(self, requester: Requester, operation: Operation, kind: ResourceType) -> bool:
-        """Whether the requester may do that to any resource of a type, whether or not there is one now."""
-        ...
+        """Whether the requester may perform the operation on any resource name of a type."""
 
     def write_grants(self, requester: Requester) -> WriteGrants | None:
-        """Where it may be remembered what the requester may write to; None where that can't be."""
-        ...
+        """Returns the set that remembers topics the requester may write to, or None if nothing may be remembered."""
 
 
 class AllowAll:
-    """Nothing is forbidden."""
+    """Forbids nothing."""
 
     allows_all: bool = True
     audits_allowed: bool = False
@@ -93,15 +87,14 @@ class AllowAll:
     def authorize(
         self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
     ) -> bool:
-        """Yes."""
+        """Always True."""
         return True
 
     def authorize_by_resource_type(self, requester: Requester, operation: Operation, kind: ResourceType) -> bool:
-        """Yes."""
+        """Always True."""
         return True
 
     def write_grants(self, requester: Requester) -> WriteGrants | None:
-        """None is needed."""
         return None
 
 
@@ -111,7 +104,7 @@ ALLOW_ALL: Final = AllowAll()
 def allowed_topics(
     authorizer: Authorizer, requester: Requester, operation: Operation, names: Iterable[str]
 ) -> frozenset[str]:
-    """Of these topics those that the requester may do that to."""
+    """Returns the topics on which the requester may perform the operation."""
     wanted = frozenset(names)
     if authorizer.allows_all:
         return wanted

@@ -1,4 +1,4 @@
-"""What can be done, and to what: operations and resources with Kafka's numbers, which are on the wire (KIP-430).
+"""Operations and resources with Kafka's numbers, which are on the wire (KIP-430).
 
 Sources: Kafka's `AclOperation`, `ResourceType`, `AclEntry.supportedOperations`.
 """
@@ -13,14 +13,14 @@ import msgspec
 from lowtide.protocol.acl_values import AclOperation, AclResourceType
 
 Operation = AclOperation
-"""What a client wants to do. ANY is only in filters, ALL only in rules."""
+"""The operation that a client wants. Only filters use ANY, only rules use ALL."""
 
 ResourceType = AclResourceType
-"""What the client wants to do it to. ANY is only in filters."""
+"""The type of a resource. Only filters use ANY."""
 
 
 class Resource(msgspec.Struct, frozen=True, gc=False):
-    """One thing of a type, by name."""
+    """A resource, by type and name."""
 
     type: ResourceType
     name: str
@@ -61,28 +61,27 @@ SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, frozenset[Operation]]] = {
     ResourceType.DELEGATION_TOKEN: frozenset({Operation.DESCRIBE}),
     ResourceType.USER: frozenset({Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS}),
 }
-"""What can be done to a resource of each type: the bits that KIP-430 tells are among these."""
+"""The operations on each type of resource. The bits of KIP-430 are among these."""
 
 ALL_TOPIC_OPERATIONS: Final = _bits(SUPPORTED_OPERATIONS[ResourceType.TOPIC])
 ALL_GROUP_OPERATIONS: Final = _bits(SUPPORTED_OPERATIONS[ResourceType.GROUP])
 ALL_CLUSTER_OPERATIONS: Final = _bits(SUPPORTED_OPERATIONS[ResourceType.CLUSTER])
-"""Bit fields of what a client may do with each where nothing is forbidden (KIP-430)."""
+"""The bits of all operations, for clients that may do everything (KIP-430)."""
 
 CLUSTER_NAME: Final = "kafka-cluster"
 CLUSTER: Final = Resource(ResourceType.CLUSTER, CLUSTER_NAME)
-"""The cluster as a whole."""
 
 
 def topic(name: str) -> Resource:
-    """A topic by its name."""
+    """Returns the topic of this name."""
     return Resource(ResourceType.TOPIC, name)
 
 
 def group(name: str) -> Resource:
-    """A group by its id."""
+    """Returns the group of this id."""
     return Resource(ResourceType.GROUP, name)
 
 
 def transactional_id(name: str) -> Resource:
-    """A transactional id."""
+    """Returns the transactional id as a resource."""
     return Resource(ResourceType.TRANSACTIONAL_ID, name)

@@ -1,7 +1,7 @@
-"""Kafka's authorizer: super users, the rules of the metadata image, and a default where no rule says anything.
+"""Decides by super users, the rules of the metadata image, and a default for resources without rules.
 
-Decisions are remembered, and forgotten when a rule changes. What a client asked for, and was denied, goes to the audit
-log. Sources: Kafka's `StandardAuthorizer`, `StandardAuthorizerData`.
+Decisions are remembered until a rule changes. Denied requests go to the audit log. Sources: Kafka's
+`StandardAuthorizer`, `StandardAuthorizerData`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lowtide.broker.audit.audit_log import AuditEvent, AuditLog, short
-from lowtide.broker.authorizer.acl_index import EMPTY, AclIndex, Decision, decide, decide_by_type
+from lowtide.broker.authorizer.acl_index import EMPTY, AclDecision, AclIndex, decide, decide_by_type
 from lowtide.broker.authorizer.authorizer import Audit, Requester, WriteGrants
 from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType
 from lowtide.broker.security.principal import KafkaPrincipal, parse_principal
@@ -18,33 +18,33 @@ from lowtide.metadata.acl_image import AclImage
 from lowtide.metadata.image import ImageDelta, MetadataImage
 
 DECISIONS_MAX: Final = 20_000
-"""Decisions that are remembered: some megabytes. With one more all are forgotten."""
+"""The most remembered decisions, some megabytes. One more clears them all."""
 
 REQUESTERS_MAX: Final = 1_000
-"""Principals with their addresses whose `WriteGrants` are kept."""
+"""The most pairs of principal and address with `WriteGrants`."""
 
 HARDCODED: Final = "hardcode"
-"""The name by which Kafka asks whether a principal may do something to any resource of a type, before it looks at the rules."""
+"""The name with which Kafka asks about any resource of a type before it examines the rules."""
 
 _Asked = tuple[KafkaPrincipal, str, int, Resource]
 
 
 def parse_super_users(text: str) -> frozenset[str]:
-    """The principals of `super.users`, `Type:name` separated by semicolons.
+    """Reads `super.users`: principals as `Type:name`, separated by semicolons.
 
-    Errors: ValueError for what is no principal.
+    Errors: ValueError for an invalid one.
     """
     names = [each.strip() for each in text.split(";")]
     return frozenset(str(parse_principal(name)) for name in names if name)
 
 
 class StandardAuthorizer:
-    """Decides for one broker. `on_image` keeps it at the rules of the image."""
+    """Decides by the rules of the image."""
 
     allows_all: bool = False
 
     def __init__(self, super_users: frozenset[str], *, allow_if_no_acl: bool, audit: AuditLog) -> None:
-        """`allow_if_no_acl`: a resource without any rule is allowed to all principals."""
+        """`allow_if_no_acl`: whether a resource without any rule is allowed to everyone."""
         self._super_users = super_users
         self._allow_if_no_acl = allow_if_no_acl
         self._audit = audit
@@ -56,13 +56,13 @@ class StandardAuthorizer:
         self.index: AclIndex = EMPTY
 
     def on_image(self, _old: MetadataImage, new: MetadataImage, _delta: ImageDelta) -> None:
-        """Take over the rules of another image."""
+        """Adopts the rules of a new image."""
         self.use(new.acls, hides_rules=new.hides_rules)
 
     def use(self, acls: Mapping[bytes, AclImage], *, hides_rules: bool = False) -> None:
-        """Decide by these rules from now on. What was decided is forgotten if they are others.
+        """Decides by these rules from now on. If they changed, remembered decisions are cleared.
 
-        With `hides_rules` some rule can't be read, and may be one that denies: only super users are allowed anything.
+        With `hides_rules` some rule can't be read and may be a denial, so only super users are allowed anything.
         """
         before = self._acls
         if acls is before and hides_rules is self._hides_rules:
@@ -77,9 +77,9 @@ class StandardAuthorizer:
             grants.clear()
 
     def write_grants(self, requester: Requester) -> WriteGrants | None:
-        """What the requester was found to be allowed to write to. The same for all its connections from one address.
+        """Returns the known topics that the requester may write to, shared by its connections from an address.
 
-        None where each permission is audited.
+        None if each permission is audited.
         """
         if self.audits_allowed:
             return None
@@ -96,7 +96,6 @@ class StandardAuthorizer:
     def authorize(
         self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
     ) -> bool:
-        """Whether the requester may do that to the resource."""
         asked = (requester.principal, requester.client_address, operation, resource)
         allowed = self._decisions.get(asked)
         if allowed is None:
@@ -109,23 +108,22 @@ class StandardAuthorizer:
         return allowed
 
     def authorize_by_resource_type(self, requester: Requester, operation: Operation, kind: ResourceType) -> bool:
-        """Whether the requester may do that to any resource of a type, whether or not there is one now."""
         if self.authorize(requester, operation, Resource(kind, HARDCODED), Audit.ALLOWED):
             return True
         if self._hides_rules:
             return False
         return decide_by_type(self.index, str(requester.principal), requester.client_address, operation, kind)
 
-    def explain(self, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
-        """What decides about a request, and how."""
+    def explain(self, principal: str, host: str, operation: Operation, resource: Resource) -> AclDecision:
+        """Returns the decision about a request and the rule behind it."""
         if principal in self._super_users:
-            return Decision(allowed=True)
+            return AclDecision(allowed=True)
         if self._hides_rules:
-            return Decision(allowed=False)
+            return AclDecision(allowed=False)
         decision = decide(self.index, principal, host, operation, resource)
         if decision.any_rule or not self._allow_if_no_acl:
             return decision
-        return Decision(allowed=True)
+        return AclDecision(allowed=True)
 
     def _decide(self, asked: _Asked) -> bool:
         principal, host, operation, resource = asked

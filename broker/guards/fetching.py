@@ -73,7 +73,7 @@ def _serving_epoch(metadata: MetadataSession) -> BrokerEpoch:
 
     Deletes don't wait for the replicas of such a broker (rule DR3).
     """
-    return 0 if metadata.wants_to_stop else metadata.broker_epoch
+    return 0 if metadata.reports.stops else metadata.broker_epoch
 
 
 def _node_endpoints(metadata: MetadataSession, listener_name: str) -> list[NodeEndpoint]:

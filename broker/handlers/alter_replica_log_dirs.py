@@ -35,7 +35,7 @@ from lowtide.protocol.messages.alter_replica_log_dirs import (
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log_directory import can_be_moved
+from lowtide.storage.folder_names import can_be_moved
 
 
 class AlterReplicaLogDirs:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lowtide.broker.administration.envelopes import answered, opened
+from lowtide.broker.administration.envelopes import answered, open_envelope
 from lowtide.broker.administration.forwarding import FORWARDED
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
@@ -68,7 +68,7 @@ def handler(broker: BrokerContext, routes: Mapping[tuple[int, int], Route | None
         if not between or not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
             return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         try:
-            asked = opened(request, FORWARDED)
+            asked = open_envelope(request, FORWARDED)
         except ProtocolError:
             return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
         route, origin = routes[(asked.key, asked.version)], asked.origin

@@ -63,7 +63,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             telemetry_max_bytes(broker),
         )
         facts = facts_of(request.client_instance_id, context)
-        client = clients.check_push(request.client_instance_id, facts, push, broker.clock.monotonic_ms())
+        client = clients.begin_push(request.client_instance_id, facts, push, broker.clock.monotonic_ms())
         if isinstance(client, ErrorCode):
             return client
         if not request.metrics:

@@ -25,6 +25,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.features import FEATURES, features_of
 from lowtide.broker.network.routes import HandlerSpec, VersionRange
 from lowtide.broker.request_context import RequestContext
+from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -34,7 +35,7 @@ from lowtide.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from lowtide.replication.feature_updates import FeatureChange, FeatureUpdate, UpgradeType, plan_feature_updates
+from lowtide.replication.feature_updates import FeatureUpdate, UpgradeType, plan_feature_updates
 from lowtide.replication.refusal import Refusal
 
 UPDATES_MAX: Final = 100
@@ -55,11 +56,11 @@ def handler(broker: BrokerContext, advertised: Mapping[ApiKey, VersionRange]) ->
             return refused(request, version, refusal)
         updates = [_update(each, version) for each in request.feature_updates]
 
-        def decide() -> FeatureChange | Refusal:
+        def decide() -> ChangePlan | Refusal:
             return plan_feature_updates(metadata.image, updates, features_of(metadata.image, advertised))
 
         planned = decide()
-        if not request.validate_only and isinstance(planned, FeatureChange) and not planned.plan.is_empty:
+        if not request.validate_only and isinstance(planned, ChangePlan) and not planned.is_empty:
             deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
             planned = await decide_and_commit(metadata, decide, deadline)
             if not isinstance(planned, Refusal):

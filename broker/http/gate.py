@@ -1,13 +1,13 @@
-"""Who may see what a broker serves by HTTP.
+"""Decides who may see what a broker serves by HTTP.
 
-Visitors show a certificate that the listener asks for, or log in by name and password (HTTP Basic). A login needs
-DESCRIBE on the cluster, unless the handler asks for rights itself (`http_app.decides_itself`).
+Visitors show a certificate if the listener asks for one, or log in by name and password (HTTP Basic). A logged-in
+visitor needs DESCRIBE on the cluster, unless the handler checks rights itself (`http_app.decides_itself`).
 
-From this machine no login is needed for health, for a handler that asks for a login of its own, and with
-`http.trust.local` for everything. A proxy on this machine may pass requests on without saying so, so that they look
-like requests of this machine; therefore that key is off by default. A request without a login must name this machine as
-its host, or a page of another site could reach it by a name of its own that resolves to 127.0.0.1. What a page of
-another site has a browser fetch is refused.
+From this machine no login is needed for health, for handlers with a login of their own, and with `http.trust.local` for
+everything. That key is off by default, because a proxy on this machine may pass on requests without saying so, and they
+look like requests of this machine. A request without a login must name this machine as its host. Otherwise a page of
+another site could reach it by a name of its own that resolves to 127.0.0.1. Requests that a page of another site makes
+are refused.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from lowtide.runtime.http_app import CLIENT, asks_for_rights_itself, is_open_her
 from lowtide.runtime.http_origin import LOOPBACK_NAMES, Proxies, comes_from_another_site, host_of, is_local
 
 VISITOR: Final = web.RequestKey("visitor", Visitor)
-"""Where a request has its `Visitor`."""
+"""The key of a request's `Visitor`."""
 
 LISTENER: Final = "HTTP"
-"""What the audit log calls the listener."""
+"""The listener's name in the audit log."""
 
 Identify = Callable[[bytes | None], KafkaPrincipal | None]
-"""From a visitor's certificate (DER, or None without one) to its principal; None where it may not come in."""
+"""Maps a visitor's certificate (DER, or None) to its principal, or to None if it may not come in."""
 
 _LOGIN_HERE: Final = (
     "a login is needed: name and password of a user of the cluster. If no proxy on this machine passes requests on, "
@@ -43,15 +43,15 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="Lowtide", charset="UTF-8"
 
 
 class LocalTrust(NamedTuple):
-    """What is known of requests that come from this machine."""
+    """What is known about requests from this machine."""
 
     is_given: bool
-    """`http.trust.local`."""
+    """The value of `http.trust.local`."""
     proxies: Proxies
-    """What they send is sent for others."""
+    """The proxies that send requests for others."""
 
     def trusts(self, peer: str) -> bool:
-        """Returns whether a request of this machine needs no login."""
+        """Whether a peer on this machine needs no login."""
         return self.is_given and not self.proxies.has(peer)
 
 
@@ -59,16 +59,16 @@ class Gate:
     """Decides by logins, and by what this machine may see without one."""
 
     def __init__(self, logins: Logins, authorizer: Authorizer, identify: Identify | None, local: LocalTrust) -> None:
-        """`identify`: None where no certificates are asked for."""
+        """`identify`: None if no certificates are requested."""
         self._logins = logins
         self._authorizer = authorizer
         self._identify = identify
         self._local = local
 
     async def passed(self, request: web.Request) -> web.StreamResponse | str:
-        """Returns whose share of all requests this one uses: of the login, or empty for a request of this machine.
+        """Returns the login whose share of all requests this one uses, empty for this machine, or the refusal.
 
-        Then `visitor_of` says who sends it.
+        If it passed, `visitor_of` returns its sender.
         """
         if comes_from_another_site(request):
             return _refusal(403, "a page of another site may not ask for this")
@@ -83,7 +83,7 @@ class Gate:
         return "" if is_local(request) else str(visitor.principal)
 
     def _without_login(self, request: web.Request) -> web.StreamResponse | str:
-        """The same of a request that shows neither a certificate nor a password."""
+        """Decides about a request without a certificate and password."""
         if not is_local(request):
             return _refusal(401, "a login is needed: name and password of a user of the cluster", _CHALLENGE)
         if host_of(request) not in LOOPBACK_NAMES:
@@ -94,7 +94,7 @@ class Gate:
         return ""
 
     def _by_certificate(self, request: web.Request) -> Visitor | None:
-        """Who the certificate says that it is."""
+        """Returns the visitor that the certificate names."""
         tls = None if request.transport is None else request.transport.get_extra_info("ssl_object")
         certificate = None if tls is None or self._identify is None else tls.getpeercert(True)
         principal = None if certificate is None or self._identify is None else self._identify(certificate)
@@ -103,7 +103,7 @@ class Gate:
         return Visitor(principal, request[CLIENT], LISTENER, ShownBy.CERTIFICATE)
 
     async def _by_password(self, request: web.Request) -> Visitor | web.Response | None:
-        """Who it is by name and password; None where there are none."""
+        """Returns the visitor that logged in, the refusal of a wrong login, or None without a login."""
         given = request.headers.get("Authorization")
         if given is None:
             return None
@@ -117,12 +117,12 @@ class Gate:
 
 
 def visitor_of(request: web.Request) -> Visitor:
-    """Who sends a request that has passed the gate."""
+    """Returns the sender of a request that passed the gate."""
     return request[VISITOR]
 
 
 def name_and_password(authorization: str) -> tuple[str, str] | None:
-    """What a header of HTTP Basic says; None for any other. Source: RFC 7617."""
+    """Reads an HTTP Basic header. Returns None for any other. Source: RFC 7617."""
     scheme, _, text = authorization.partition(" ")
     if scheme.lower() != "basic" or len(text) > 8 * NAME_CHARACTERS_MAX:
         return None

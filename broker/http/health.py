@@ -1,6 +1,7 @@
-"""`/health/live`: the event loop answers.
+"""Answers the probes of orchestrators.
 
-`/health/ready`: clients can be sent here; 503 and the reasons where they can't.
+`/health/live`: whether the event loop answers. `/health/ready`: whether clients can be sent here; if not, 503 and the
+reasons.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from lowtide.broker.slices import walk_in_slices
 from lowtide.runtime.http_app import answers_probes, decides_itself
 
 IN_SYNC: Final = "in_sync"
-"""The word of a query that asks for replicas in sync too, whatever is configured."""
+"""The query parameter that asks for replicas in sync too, whatever is configured."""
 
 KEPT_MS: Final = 1_000
-"""All partitions are looked at once in so long, however many ask."""
+"""How often all partitions are examined at most, however many probes come."""
 
 
 class HealthSite:
-    """What orchestrators ask. A login needs no rights."""
+    """Answers probes. A login needs no rights."""
 
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
@@ -31,7 +32,6 @@ class HealthSite:
         self._found_ms = -KEPT_MS
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes."""
         app.router.add_get("/health/live", self._live)
         app.router.add_get("/health/ready", self._ready)
 
@@ -52,7 +52,7 @@ class HealthSite:
         )
 
     async def _out_of_sync(self) -> list[str]:
-        """The reason for partitions that aren't in sync, if there are any."""
+        """Returns the reason about partitions that aren't in sync, if there are any."""
         turns = self._readiness.turns
         async with self._looking:
             if turns.now_ms() - self._found_ms >= KEPT_MS:

@@ -1,9 +1,9 @@
-"""Logins of visitors by name and password (HTTP Basic), against the SCRAM users of the cluster.
+"""Checks visitors' names and passwords (HTTP Basic) against the SCRAM users of the cluster.
 
-A browser sends the password with every request. The slow step is done elsewhere, for one request at a time; what was
-found right is remembered for a while by a keyed digest, as long as the credential is the same. A failure is answered at
-a time that doesn't depend on what is wrong, unknown users cost what known ones do, and who fails too often isn't looked
-at for a while.
+A browser sends the password with every request. A worker does the slow step, for one request at a time. A right
+password is remembered for a while as a keyed digest, until the credential changes. The time of a failed login's answer
+doesn't depend on the fault, and unknown users cost as much as known ones. A client that fails too often is refused
+unchecked for a while.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ REMEMBERED_MAX: Final = 64
 REMEMBERED_MS: Final = 300_000
 
 DELAY_MS_MIN: Final = 100
-"""A failure is answered so late at least: longer than the slow step takes."""
+"""The shortest time until a failed login is answered, longer than the slow step."""
 
 WAITING_MAX: Final = 16
-"""Logins that may wait for the slow step."""
+"""The most logins that wait for the slow step."""
 
 STRANGERS_WAITING_MAX: Final = 12
-"""Of these, such of users that have not logged in from their address lately."""
+"""Of these, the most of users without a recent login from their address."""
 
 VISITOR_WAITING_MAX: Final = 4
-"""Of these, such from one address."""
+"""Of these, the most from one address."""
 
 NAME_CHARACTERS_MAX: Final = 1024
-"""Of a name or a password."""
+"""The most characters of a name or password."""
 
 _KEY_BITS: Final = 256
 
 
 class Visitor(NamedTuple):
-    """Who sends a request, for rules and the audit log."""
+    """The sender of a request, for access rules and the audit log."""
 
     principal: KafkaPrincipal
     client_address: str
@@ -54,7 +54,7 @@ class Visitor(NamedTuple):
 
 
 class TooManyLoginsError(Exception):
-    """This login isn't looked at: too many have failed, or wait."""
+    """Too many logins have failed or are waiting, so this one isn't checked."""
 
 
 class Logins:
@@ -69,7 +69,10 @@ class Logins:
         delay_ms: Callable[[], int],
         on_login: Callable[[Visitor, str], None],
     ) -> None:
-        """`on_login` is called with the visitor and why it failed, or with nothing where it didn't; `delay_ms` is how late a failure is."""
+        """Calls `on_login` with the visitor and the reason of a failure, or an empty text.
+
+        `delay_ms`: how long a failed login waits for its answer.
+        """
         self._credentials = credentials
         self._worker = worker
         self._clock = clock
@@ -82,7 +85,7 @@ class Logins:
         self._turn = asyncio.Semaphore(1)
 
     async def is_right(self, address: str, listener_name: str, user: str, password: str) -> bool:
-        """Whether this is the password of a user that there is. Errors: TooManyLoginsError."""
+        """Whether the user exists and has this password. Errors: TooManyLoginsError."""
         mechanism, credential = self._of(user)
         digest = hmac.digest(self._key, f"{user}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
         if credential is not None and self._remembers(digest, credential):
@@ -118,7 +121,7 @@ class Logins:
                 salted = await done_by(self._worker, lambda: salted_password(mechanism, password, salt, iterations))
         finally:
             self._waiting[visitor] -= 1
-            self._waiting += Counter()  # Forgets those at 0.
+            self._waiting += Counter()  # Drops zero counts.
         return hmac.compare_digest(credential_of(mechanism, salted, salt, iterations).stored_key, credential.stored_key)
 
     def _of(self, user: str) -> tuple[ScramMechanism, ScramCredential | None]:

@@ -1,4 +1,4 @@
-"""Whether a broker is ready: clients can be sent to it, and the next broker of a rolling restart may be stopped."""
+"""Tells whether a broker is ready for clients, and whether a rolling restart may stop the next broker."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 
 from lowtide.broker.turns import Turns
 from lowtide.metadata.session import MetadataSession
-from lowtide.storage.directory.log_directories import LogDirectories
+from lowtide.storage.directory.log_directories import LogDirectorySet
 
 NAMED_MAX: Final = 10
-"""Partitions that are named in an answer."""
+"""The most partitions that an answer names."""
 
 _PARTITIONS_OF_A_STEP: Final = 500
 
 
-class Stage(Enum):
-    """Of the life of a broker."""
+class BrokerStage(Enum):
+    """A stage in the life of a broker."""
 
     STARTS = "the broker starts"
     SERVES = "the broker serves"
@@ -25,36 +25,36 @@ class Stage(Enum):
 
 
 class Readiness:
-    """What is asked by orchestrators. Its owner says when the broker begins to serve, and when it begins to stop."""
+    """Collects the reasons why a broker isn't ready. Its owner reports when the broker begins to serve and to stop."""
 
     def __init__(
         self,
         session: MetadataSession,
-        directories: LogDirectories,
+        directories: LogDirectorySet,
         turns: Turns,
         *,
         wants_in_sync: bool,
         away: Callable[[], Sequence[int]] = tuple,
     ) -> None:
-        """`wants_in_sync`: it is ready only while its replicas are in sync, and those of the partitions that it leads.
+        """`wants_in_sync`: it is ready only while its own replicas, and those of partitions that it leads, are in sync.
 
-        `away()`: brokers of this machine that don't serve. Where one supervisor runs several, they are ready together.
+        `away()`: the brokers of this machine that don't serve. If one supervisor runs several, they are ready together.
         """
         self._away = away
-        self._stage = Stage.STARTS
+        self._stage = BrokerStage.STARTS
         self.wants_in_sync = wants_in_sync
         self.broker_id = session.broker_id
         self.turns = turns
         self._session = session
         self._directories = directories
 
-    def enter(self, stage: Stage) -> None:
-        """The broker is in this stage from now on."""
+    def enter(self, stage: BrokerStage) -> None:
+        """Enters a stage."""
         self._stage = stage
 
     def reasons(self) -> list[str]:
-        """Why it isn't ready, apart from replicas that aren't in sync; empty where it is."""
-        found = [] if self._stage is Stage.SERVES else [self._stage.value]
+        """Returns why the broker isn't ready, apart from replicas that aren't in sync."""
+        found = [] if self._stage is BrokerStage.SERVES else [self._stage.value]
         if self._session.refused:
             found.append(f"the broker may not act on the metadata: {self._session.refused}")
         elif self._session.is_fenced:
@@ -66,10 +66,7 @@ class Readiness:
         return found
 
     def out_of_sync(self, found: list[str]) -> Iterator[None]:
-        """Adds a reason for partitions with replicas that aren't in sync, if this broker leads or follows them.
-
-        In steps.
-        """
+        """Adds the reason about out-of-sync replicas of partitions that this broker leads or follows, in steps."""
         image, count, looked = self._session.image, 0, 0
         named: list[str] = []
         for topic in image.topics.values():
@@ -87,5 +84,6 @@ class Readiness:
         yield
         if count:
             found.append(
-                f"replicas of {count} partitions are not in sync: {', '.join(named)}{', …' if count > len(named) else ''}"
+                f"replicas of {count} partitions are not in sync: "
+                f"{', '.join(named)}{', …' if count > len(named) else ''}"
             )

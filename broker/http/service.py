@@ -1,4 +1,4 @@
-"""The broker's listeners of HTTP: bound with those of clients, and closed at the very end of a stop."""
+"""Opens the broker's HTTP listeners with those of clients, and closes them at the very end of a stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lowtide.runtime.tasks import TaskRegistry
 
 
 class HttpService:
-    """What one broker serves by HTTP. `listen` once, then `close`."""
+    """Serves HTTP for one broker. Call `listen` once, then `close`."""
 
     def __init__(
         self,
@@ -27,24 +27,24 @@ class HttpService:
         tasks: TaskRegistry,
         log: Any,
     ) -> None:
-        """`gate` and `sites` are asked for at the first visit."""
+        """Loads `gate` and `sites` at the first visit."""
         self._listeners = config.http_listeners
         given = config.given.get(HTTP_LISTENERS)
         self._is_default = given is not None and given.source == SERVE_DEFAULT
         self._log = log
         self._server = HttpServer(gate, sites, clock, tasks, log, Proxies(config.trusted_proxies))
         self.addresses: tuple[str, ...] = ()
-        """Where it listens, as URLs."""
+        """The addresses of the listeners, as URLs."""
 
     @property
     def visits(self) -> Visits:
-        """Connections, and what was counted of them and their requests."""
+        """Returns the connections, and the counts of them and their requests."""
         return self._server.visits
 
     async def listen(self, tls: Callable[[], TlsContext]) -> None:
-        """Bind; `tls` gives the contexts of those that are encrypted.
+        """Binds all listeners. `tls` returns the contexts of encrypted ones.
 
-        Errors: OSError, in one sentence; that the default port is taken is none.
+        Errors: OSError, in one sentence. If only the default port is taken, it logs a warning instead.
         """
         for listener in self._listeners:
             try:
@@ -67,10 +67,10 @@ class HttpService:
             )
 
     async def close(self) -> None:
-        """End all connections. A second call does nothing."""
+        """Ends all connections. A second call does nothing."""
         await self._server.close()
 
 
 def beyond_loopback(listeners: Sequence[HttpListener]) -> list[str]:
-    """Those that other machines reach without TLS."""
+    """Returns the listeners that other machines reach without TLS."""
     return [each.text for each in listeners if not each.is_on_loopback and not each.is_encrypted]

@@ -29,8 +29,9 @@ from lowtide.replication.new_topics import plan_adoption, plan_producer_ids_from
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.directory.kafka_metadata import UnreadableMetadataError, read_topic_configs
 from lowtide.storage.errors import StorageError
+from lowtide.storage.folder_names import parse_folder_name
 from lowtide.storage.log.log import Log
-from lowtide.storage.log_directory import REGISTRATION_COUNTER, parse_folder_name
+from lowtide.storage.log_directory import REGISTRATION_COUNTER
 
 ADOPTION_WISH = "lowtide-adopt-topics"
 """The operator's word that topics may be taken over though the metadata that Lowtide had are gone."""

@@ -235,7 +235,7 @@ class Broker:
             await adopt_topics(session, list(log_manager.logs.values()), known, self.log)
             await finish_adoption(session)
         image = session.image
-        if session.store_is_older:
+        if session.registrar.store_is_older:
             new_directories = set(config.log_dirs)
         assigned.on_image(image, image.topics.values(), ())
         strays = settle_strays(image, config.node_id, log_manager.logs, ports.filesystem, new_directories, self.log)
@@ -323,7 +323,7 @@ class Broker:
         self._base.unclean_elections.on_image(old, new, delta)
         self._image_lines.on_image(old, new, delta)
         if self._controller_work.on_image(old, new, delta) and self._session is not None:
-            self._session.wake_controller()
+            self._session.controller.wake()
 
     def _follow_configs(self, image: MetadataImage) -> bool:
         """Take over what was set on this broker and on all; returns whether logs may have to follow."""
@@ -341,7 +341,7 @@ class Broker:
         if self.serving is not None:
             self.serving.on_directory_failed(logs)
         if self._session is not None:
-            self._session.set_offline(self._offline_replicas(self._session.image))
+            self._session.reports.set_offline(self._offline_replicas(self._session.image))
         if self._log_manager is not None and not self._log_manager.directories.any_is_online:
             self._fail("all log directories have failed, the broker stops")
         elif directory == self.config.log_dirs[0] and not self._ports.shared_metadata:
@@ -370,7 +370,7 @@ class Broker:
         if self._session is not None and self._controller_work.on_tick(
             self._session.image, self._ports.clock.monotonic_ms()
         ):
-            self._session.wake_controller()
+            self._session.controller.wake()
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
         if isinstance(

@@ -95,7 +95,7 @@ async def hand_over(session: MetadataSession, clock: Clock, log: Any) -> None:
     """
     if session.is_fenced or len(session.image.brokers) <= 1:
         return
-    session.begin_controlled_shutdown()
+    session.reports.begin_controlled_shutdown()
     give_up_ms = clock.monotonic_ms() + HAND_OVER_LIMIT_MS
     seen = None
     while not session.is_fenced:

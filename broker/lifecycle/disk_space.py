@@ -18,7 +18,7 @@ import msgspec
 
 from lowtide.broker.slices import run_in_slices
 from lowtide.runtime.clock import Clock
-from lowtide.storage.directory.log_directories import LogDirectories
+from lowtide.storage.directory.log_directories import LogDirectorySet
 from lowtide.storage.errors import StorageError
 
 ROOM_MIN_BYTES: Final = 1 << 20
@@ -45,7 +45,7 @@ class _Shortage(msgspec.Struct):
 class DiskSpace:
     """Watches the free space of log directories. `on_tick` is to be called about once a second."""
 
-    def __init__(self, directories: LogDirectories, clock: Clock, loop: asyncio.AbstractEventLoop, log: Any) -> None:
+    def __init__(self, directories: LogDirectorySet, clock: Clock, loop: asyncio.AbstractEventLoop, log: Any) -> None:
         self._directories = directories
         self._clock = clock
         self._loop = loop

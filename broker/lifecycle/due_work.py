@@ -11,7 +11,7 @@ from typing import Final
 
 from lowtide.broker.slices import run_in_slices
 from lowtide.runtime.clock import Clock
-from lowtide.storage.directory.log_directories import LogDirectories
+from lowtide.storage.directory.log_directories import LogDirectorySet
 
 TICK_S: Final = 1.0
 """How often due work is looked for; each piece has its own interval."""
@@ -32,7 +32,7 @@ class DueWork:
         self,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        directories: LogDirectories,
+        directories: LogDirectorySet,
         pieces: Sequence[Callable[[], object]],
     ) -> None:
         """`pieces` are called in their order, before the upkeep of the logs."""

@@ -54,7 +54,7 @@ class Fence:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._on_turned: Callable[[bool], None] = _nobody_listens
-        session.on_registration(self._on_registration)
+        session.registration.on_change(self._on_registration)
 
     def is_up(self) -> bool:
         """Whether the broker must not act now."""

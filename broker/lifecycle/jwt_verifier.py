@@ -16,11 +16,10 @@ from typing import Any, Final
 
 from lowtide.broker.config.oauth_settings import KeySource, OAuthSettings
 from lowtide.broker.lifecycle.broker_base import BrokerBase
-from lowtide.broker.security.exchange import Refused
+from lowtide.broker.security.exchange import LoginFailure
 from lowtide.broker.security.jwt_claims import TokenHolder, check_claims, unchecked
-from lowtide.broker.security.jwt_keys import KeySetError, TokenKeys, UnknownKey, read_key_set
+from lowtide.broker.security.jwt_keys import KeySetError, TokenKeys, UnknownKey, UnknownKeys, read_key_set
 from lowtide.broker.security.oauth_bearer import OAuthBearerExchange
-from lowtide.broker.security.unknown_keys import UnknownKeys
 from lowtide.protocol.client.retries import Backoff
 from lowtide.runtime.beside_serving import read_file
 from lowtide.runtime.clock import Clock
@@ -54,17 +53,17 @@ class TokenVerifier:
         self._wanted = asyncio.Event()
         """A token was signed with a key that is not known."""
 
-    def check(self, token: str) -> TokenHolder | Refused:
+    def check(self, token: str) -> TokenHolder | LoginFailure:
         """Whom a token stands for."""
         keys = self._keys
         if not keys:
-            return Refused("the keys of its issuer could not be fetched yet")
+            return LoginFailure("the keys of its issuer could not be fetched yet")
         verified = keys.verify(token)
         if isinstance(verified, UnknownKey):
             if self._unknown.is_reason(verified.key_id, self._clock.monotonic_ms()):
                 self._wanted.set()
-            return Refused("it is signed with a key that is not in the set of its issuer")
-        if isinstance(verified, Refused):
+            return LoginFailure("it is signed with a key that is not in the set of its issuer")
+        if isinstance(verified, LoginFailure):
             return verified
         return check_claims(verified, self.settings.rules, self._clock.wall_ms())
 

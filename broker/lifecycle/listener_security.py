@@ -15,7 +15,7 @@ from lowtide.broker.network.peer_login import PeerLogin
 from lowtide.broker.network.sasl_connection import SaslSettings
 from lowtide.broker.network.tls_connection import TlsSettings
 from lowtide.broker.security.delegation_tokens import TokenSecret, secret_of
-from lowtide.broker.security.exchange import Exchange
+from lowtide.broker.security.exchange import SaslExchange
 from lowtide.broker.security.plain import PlainExchange, PlainUsers
 from lowtide.broker.security.principal import parse_principal
 from lowtide.broker.security.scram import ScramCredentials, ScramExchange, TokenCredentials, TokenOwner
@@ -90,7 +90,7 @@ class ImageCredentials:
         return self._image().scram.secret
 
 
-BeginExchange = Callable[[], Exchange]
+BeginExchange = Callable[[], SaslExchange]
 
 
 class ScramParts(NamedTuple):

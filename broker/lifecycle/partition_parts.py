@@ -93,7 +93,7 @@ def build_partitions(
         session, peers, waiting, ports.clock, base.tasks.spawn, lag_time_max_ms=config.replica_lag_time_max_ms
     )
     assigned = AssignedPartitions(replicas, FollowedPartitions(fetchers), removals, rules, ports.clock, ports.loop, log)
-    session.on_registration(assigned.on_registration)
+    session.registration.on_change(assigned.on_registration)
     log_manager.moves.limit(
         lambda: number(base.configs.current.values["replica.alter.log.dirs.io.max.bytes.per.second"])
     )

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
-from lowtide.broker.administration.delegation_token_sweep import TokenSweep
+from lowtide.broker.administration.delegation_token_administrator import TokenSweep
 from lowtide.broker.administration.forwarding import Forwarder
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.audit.audit_log import AuditEvent
@@ -26,7 +26,7 @@ from lowtide.broker.coordinator.share_state.share_settings import share_groups_e
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
 from lowtide.broker.handlers.share.registry import ShareParts, share_handlers
-from lowtide.broker.http.readiness import Stage
+from lowtide.broker.http.readiness import BrokerStage
 from lowtide.broker.lifecycle.auditing import make_audit
 from lowtide.broker.lifecycle.authorization import make_authorizer
 from lowtide.broker.lifecycle.disk_space import DiskSpace
@@ -53,8 +53,7 @@ from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCach
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.broker.partitions.share.share_rules import ShareRules, share_rules
 from lowtide.broker.quotas.client_quotas import ClientQuotas
-from lowtide.broker.quotas.configured_window import configured_window
-from lowtide.broker.quotas.creation_rates import CreationRates, creation_rates
+from lowtide.broker.quotas.creation_rates import CreationRates, configured_window, creation_rates
 from lowtide.broker.quotas.metered_handlers import Meter
 from lowtide.broker.request_context import Client
 from lowtide.broker.retention.cleaner import Cleaner
@@ -290,7 +289,7 @@ class Serving:
             self.cleaner.start()
         self._loop.health.start()
         self._due_work.start()
-        self._readiness.enter(Stage.SERVES)
+        self._readiness.enter(BrokerStage.SERVES)
 
     # Events
 
@@ -407,7 +406,7 @@ class Serving:
 
     async def close(self, grace_s: float) -> None:
         """Accept no more, answer all that waits, and send the owed answers, for `grace_s` seconds at most."""
-        self._readiness.enter(Stage.STOPS)
+        self._readiness.enter(BrokerStage.STOPS)
         self.server.stop_accepting()
         self.coordinators.groups.close()
         self.coordinators.transactions.close()

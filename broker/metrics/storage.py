@@ -15,7 +15,7 @@ from lowtide.broker.observation.space import space_of
 from lowtide.broker.partitions.deletes.delete_request import DeleteTimes
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.retention.retention_plan import Reason
-from lowtide.storage.log.segments.unfreed import Waiting
+from lowtide.storage.log.segments.unfreed import UnfreedReason
 
 _ROWS_A_STEP: Final = 200
 _BOUNDS_S: Final = tuple((1 << length) / 1000 for length in range(18))
@@ -277,6 +277,7 @@ def _write_directories(scrape: Scrape, page: Page) -> Iterator[None]:
     page.rows(_LIVE, [((path,), space.live_bytes) for path, space in spaces.items()])
     page.rows(_DELETED, [((path,), space.deleted.total()) for path, space in spaces.items()])
     page.rows(
-        _UNFREED, [((path, each.value), space.deleted[each]) for path, space in spaces.items() for each in Waiting]
+        _UNFREED,
+        [((path, each.value), space.deleted[each]) for path, space in spaces.items() for each in UnfreedReason],
     )
     yield

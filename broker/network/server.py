@@ -13,7 +13,7 @@ from lowtide.broker.network.connection import Connection
 from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.listener_security import OPEN, ListenerSecurity, make_connection
 from lowtide.broker.network.slow_clients import why_to_end
-from lowtide.runtime.network import LISTEN_BACKLOG, Listener, bound_port, listen
+from lowtide.runtime.network import LISTEN_BACKLOG, ListeningServer, bound_port, listen
 
 _SWEEP_INTERVAL_S = 5.0
 """How often idle and slow connections are looked for."""
@@ -43,7 +43,7 @@ class Server:
         self._login_timeout_ms = login_timeout_ms
         self._backlog = min(backlog, LISTEN_BACKLOG)
         self._idle_after_ms = idle_after_ms
-        self._listeners: list[Listener] = []
+        self._listeners: list[ListeningServer] = []
         self._sweep: asyncio.TimerHandle | None = None
         self._hurry: asyncio.TimerHandle | None = None
 

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from lowtide.storage.directory.directory_reports import DirectoryUsage
-from lowtide.storage.directory.log_directories import LogDirectories
-from lowtide.storage.log.segments.unfreed import Waiting
+from lowtide.storage.directory.log_directories import LogDirectorySet
+from lowtide.storage.log.segments.unfreed import UnfreedReason
 
 LOGS_A_STEP: Final = 50
 
@@ -20,10 +20,10 @@ class Space(msgspec.Struct):
 
     live_bytes: int
     """Of segments, without what is below log starts."""
-    deleted: Counter[Waiting]
+    deleted: Counter[UnfreedReason]
 
 
-def space_of(directories: LogDirectories, path: str, usage: DirectoryUsage) -> Generator[None, None, Space]:
+def space_of(directories: LogDirectorySet, path: str, usage: DirectoryUsage) -> Generator[None, None, Space]:
     """The space of an online directory, some logs at a time."""
     space = Space(0, Counter(usage.unfreed))
     for number, log in enumerate(usage.logs, 1):

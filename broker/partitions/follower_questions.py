@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lowtide.broker.partitions.leader_endpoint import LeaderEpochEnd, LeaderRange, ask_epochs, ask_ranges
-from lowtide.replication.follower import Decision, Delay, Following, decide_range, truncation
+from lowtide.replication.follower import Decision, Delay, FollowedPartition, decide_range, truncation
 from lowtide.replication.follower_phase import FollowerEvent, Phase
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lowtide.broker.network.peer_client import PeerClient
     from lowtide.protocol.errors import ErrorCode
     from lowtide.protocol.types import BrokerId, TopicPartition
-    from lowtide.replication.fetch_plan import FetchPlan
+    from lowtide.replication.fetch_plan import FollowerFetchPlan
     from lowtide.runtime.clock import Clock
 
 
@@ -28,10 +28,10 @@ class QuestionParts(msgspec.Struct, frozen=True, kw_only=True):
 
     broker_id: BrokerId
     """Who asks."""
-    plan: FetchPlan
+    plan: FollowerFetchPlan
     clock: Clock
     timeout_ms: Callable[[], int]
-    carry_out: Callable[[Following, Decision], None]
+    carry_out: Callable[[FollowedPartition, Decision], None]
     """Called with what an answer means."""
 
 
@@ -40,14 +40,14 @@ class FollowerQuestions:
 
     def __init__(self, parts: QuestionParts) -> None:
         self._parts = parts
-        self._waiting: dict[TopicPartition, Following] = {}
+        self._waiting: dict[TopicPartition, FollowedPartition] = {}
         self._ends_at_start: set[TopicPartition] = set()
         """Where a log may end just at its leader's log start, with records that were compared with nothing."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, following: Following, event: FollowerEvent) -> None:
+    def add(self, following: FollowedPartition, event: FollowerEvent) -> None:
         """Ask about a partition, with the next round; `event` says what."""
         following.on_event(event)
         self._waiting[following.key] = following
@@ -72,7 +72,7 @@ class FollowerQuestions:
             for following in epochs:
                 self._on_epoch(following, ends.get(following.key))
 
-    def _due(self, phase: Phase) -> list[Following]:
+    def _due(self, phase: Phase) -> list[FollowedPartition]:
         now_ms = self._parts.clock.monotonic_ms()
         return [
             following
@@ -80,11 +80,11 @@ class FollowerQuestions:
             if following.phase is phase and following.delayed_until_ms <= now_ms
         ]
 
-    def _counts(self, following: Following, phase: Phase) -> bool:
+    def _counts(self, following: FollowedPartition, phase: Phase) -> bool:
         """Whether an answer still counts for the partition."""
         return not following.has_left and following.phase is phase and self._waiting.get(following.key) is following
 
-    def _on_range(self, following: Following, found: LeaderRange | ErrorCode | None) -> None:
+    def _on_range(self, following: FollowedPartition, found: LeaderRange | ErrorCode | None) -> None:
         if not self._counts(following, Phase.ASKING_RANGE):
             return
         if following.key in self._ends_at_start:
@@ -98,7 +98,7 @@ class FollowerQuestions:
                 following, Delay(found.name if found is not None else "no answer to ListOffsets", lagging=True)
             )
 
-    def _on_start(self, following: Following, found: LeaderRange | ErrorCode | None) -> None:
+    def _on_start(self, following: FollowedPartition, found: LeaderRange | ErrorCode | None) -> None:
         """The log may have to start over.
 
         It is asked again until the leader's start is known; nothing else in the answer is of use.
@@ -111,13 +111,13 @@ class FollowerQuestions:
         if not isinstance(decision, Delay):
             self._parts.carry_out(following, decision)
 
-    def _end(self, following: Following) -> None:
+    def _end(self, following: FollowedPartition) -> None:
         """What was asked about the partition is answered."""
         self.remove(following.key)
         following.on_event(FollowerEvent.ANSWERED)
         self._parts.plan.touch(following)
 
-    def _on_epoch(self, following: Following, found: LeaderEpochEnd | ErrorCode | None) -> None:
+    def _on_epoch(self, following: FollowedPartition, found: LeaderEpochEnd | ErrorCode | None) -> None:
         if not self._counts(following, Phase.ASKING_EPOCH):
             return
         if not isinstance(found, LeaderEpochEnd):

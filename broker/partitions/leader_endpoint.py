@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lowtide.broker.network.peer_client import PeerClient
-    from lowtide.replication.follower import Following
+    from lowtide.replication.follower import FollowedPartition
 
 LIST_OFFSETS_VERSION: Final = 7
 EPOCH_VERSION: Final = 4
@@ -45,7 +45,7 @@ class LeaderEpochEnd(NamedTuple):
 
 
 async def ask_ranges(
-    client: PeerClient, broker_id: BrokerId, asked: list[Following], timeout_ms: int
+    client: PeerClient, broker_id: BrokerId, asked: list[FollowedPartition], timeout_ms: int
 ) -> dict[TopicPartition, LeaderRange | ErrorCode]:
     """The leader's log start and log end by partition; a partition that it didn't answer is missing. Errors: PeerError.
 
@@ -62,9 +62,9 @@ async def ask_ranges(
 
 
 async def _list_offsets(
-    client: PeerClient, broker_id: BrokerId, asked: list[Following], timestamp: int, timeout_ms: int
+    client: PeerClient, broker_id: BrokerId, asked: list[FollowedPartition], timestamp: int, timeout_ms: int
 ) -> dict[TopicPartition, tuple[int, Offset]]:
-    def row(following: Following) -> ListOffsetsPartition:
+    def row(following: FollowedPartition) -> ListOffsetsPartition:
         number = following.key.partition
         return ListOffsetsPartition(
             partition_index=number, current_leader_epoch=following.leader_epoch, timestamp=timestamp
@@ -81,14 +81,14 @@ async def _list_offsets(
 
 
 async def ask_epochs(
-    client: PeerClient, broker_id: BrokerId, asked: list[Following], timeout_ms: int
+    client: PeerClient, broker_id: BrokerId, asked: list[FollowedPartition], timeout_ms: int
 ) -> dict[TopicPartition, LeaderEpochEnd | ErrorCode]:
     """Where the last leader epoch of each log ends in the leader's; a partition that it didn't answer is missing.
 
     Errors: PeerError.
     """
 
-    def row(following: Following) -> OffsetForLeaderPartition:
+    def row(following: FollowedPartition) -> OffsetForLeaderPartition:
         latest = following.log.leader_epochs.latest
         return OffsetForLeaderPartition(
             partition=following.key.partition, current_leader_epoch=following.leader_epoch, leader_epoch=latest
@@ -106,7 +106,7 @@ async def ask_epochs(
     }
 
 
-def _by_topic(asked: Iterable[Following], row_of: Callable[[Following], Row]) -> dict[str, list[Row]]:
+def _by_topic(asked: Iterable[FollowedPartition], row_of: Callable[[FollowedPartition], Row]) -> dict[str, list[Row]]:
     topics: dict[str, list[Row]] = {}
     for following in asked:
         topics.setdefault(following.key.topic, []).append(row_of(following))

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.waiting import Waiting
     from lowtide.metadata.image import MetadataImage
     from lowtide.metadata.store import Revision
-    from lowtide.replication.leadership import FollowerFetch, FollowerState, IsrProposal, Leadership
+    from lowtide.replication.follower_state import FollowerFetch, FollowerState
+    from lowtide.replication.leadership import IsrProposal, Leadership
     from lowtide.runtime.clock import Clock
 
 LOOK_PART: Final = 8

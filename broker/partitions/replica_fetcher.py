@@ -22,18 +22,18 @@ from lowtide.broker.partitions.truncation_lines import TruncationLines
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_LEADER_EPOCH
-from lowtide.replication.fetch_plan import OLD_FETCH_VERSION, Fetch, FetchLimits, FetchPlan
+from lowtide.replication.fetch_plan import OLD_FETCH_VERSION, Fetch, FetchLimits, FollowerFetchPlan
 from lowtide.replication.follower import (
     Decision,
     Delay,
-    Following,
+    FollowedPartition,
+    NextStep,
     Reset,
-    Simple,
     Truncate,
+    append_fetched,
     decide,
     first_truncation,
     note_truncated,
-    take,
 )
 from lowtide.replication.follower_phase import FollowerEvent, Phase
 from lowtide.storage.directory.log_starts import LogStartIncrement
@@ -89,7 +89,9 @@ class ReplicaFetcher:
 
     def __init__(self, leader_id: BrokerId, parts: FetcherParts, *, version: int) -> None:
         self.leader_id = leader_id
-        self.plan = FetchPlan(parts.session.broker_id, version=version, throttle=partial(_wait_ms, parts.throttle))
+        self.plan = FollowerFetchPlan(
+            parts.session.broker_id, version=version, throttle=partial(_wait_ms, parts.throttle)
+        )
         self.fetched_bytes = 0
         self.fetches = 0
         self.failures = 0
@@ -108,7 +110,7 @@ class ReplicaFetcher:
         self._is_anew = False
 
     # ------------------------------------------------------------------ what is followed
-    def add(self, following: Following) -> None:
+    def add(self, following: FollowedPartition) -> None:
         """Follow a partition, perhaps in a new leader epoch."""
         self.plan.add(following)
         log = following.log
@@ -122,7 +124,7 @@ class ReplicaFetcher:
             self._truncate(following, step)
         self._wake.set()
 
-    def _ask(self, following: Following, event: FollowerEvent) -> None:
+    def _ask(self, following: FollowedPartition, event: FollowerEvent) -> None:
         self._questions.add(following, event)
         self._wake.set()
 
@@ -182,7 +184,7 @@ class ReplicaFetcher:
             return await self._on_answer(fetch, answer)
         except PeerError as error:
             self.failures += 1
-            self.plan.begin_anew()
+            self.plan.start_full_session()
             if self._is_anew:
                 self._is_anew = False
                 return None
@@ -225,13 +227,13 @@ class ReplicaFetcher:
     async def _on_answer(self, fetch: Fetch, answer: FetchResponse) -> int | None:
         parts = self._parts
         if fetch.broker_epoch != parts.session.broker_epoch:
-            self.plan.begin_anew()
+            self.plan.start_full_session()
             return None
         rows = self.plan.on_answer(fetch, answer, parts.clock.monotonic_ms())
         if isinstance(rows, ErrorCode):
             return self._on_session_refused(rows)
         self._refused_sessions = 0
-        rises: list[Following] = []
+        rises: list[FollowedPartition] = []
         turn_ends_ms = parts.clock.monotonic_ms() + TURN_MS
         for following, row in rows:
             if following.has_left or following.phase is not Phase.FETCHING:  # An answer may name a partition twice.
@@ -251,16 +253,21 @@ class ReplicaFetcher:
         return None if self._refused_sessions <= _SESSION_RETRIES else self._parts.limits().backoff_ms
 
     def _carry_out(
-        self, following: Following, decision: Decision, fetch: Fetch, row: PartitionData, rises: list[Following]
+        self,
+        following: FollowedPartition,
+        decision: Decision,
+        fetch: Fetch,
+        row: PartitionData,
+        rises: list[FollowedPartition],
     ) -> None:
-        if decision is Simple.TAKE:
+        if decision is NextStep.APPEND:
             self._take(following, fetch, row, rises)
-        elif decision is Simple.ASK_RANGE:
+        elif decision is NextStep.ASK_RANGE:
             self._ask(following, FollowerEvent.ASK_RANGE)
         else:
             self._carry_out_later(following, decision)
 
-    def _carry_out_later(self, following: Following, decision: Decision) -> None:
+    def _carry_out_later(self, following: FollowedPartition, decision: Decision) -> None:
         """A decision for which nothing of the answer is needed any more."""
         if isinstance(decision, Truncate):
             self._truncate(following, decision)
@@ -269,10 +276,12 @@ class ReplicaFetcher:
         elif isinstance(decision, Delay):
             self._delay(following, decision)
 
-    def _take(self, following: Following, fetch: Fetch, row: PartitionData, rises: list[Following]) -> None:
+    def _take(
+        self, following: FollowedPartition, fetch: Fetch, row: PartitionData, rises: list[FollowedPartition]
+    ) -> None:
         parts, log = self._parts, following.log
         try:
-            taken = take(following, row, parts.clock.wall_ms())
+            taken = append_fetched(following, row, parts.clock.wall_ms())
         except StorageError as error:
             parts.replicas.log_manager.fail_directory_of(log, error)
             if error.is_passing:
@@ -303,7 +312,7 @@ class ReplicaFetcher:
         if taken.has_news:
             parts.replicas.on_follower_appended(following.partition)
 
-    def _request_log_starts(self, rises: list[Following]) -> None:
+    def _request_log_starts(self, rises: list[FollowedPartition]) -> None:
         """Raise log starts to the leader's: one frame in the journal, and visible when it is durable."""
         if not rises:
             return
@@ -312,7 +321,7 @@ class ReplicaFetcher:
         increments = [LogStartIncrement(following.log, following.received_log_start) for following in rises]
         self._parts.replicas.request_log_starts(increments, partial(self._on_log_starts_durable, rises))
 
-    def _on_log_starts_durable(self, rises: list[Following]) -> None:
+    def _on_log_starts_durable(self, rises: list[FollowedPartition]) -> None:
         for following in rises:
             if following.backoff_ms and not following.has_left and following.phase is Phase.FETCHING:
                 self.plan.end_delay(
@@ -323,7 +332,7 @@ class ReplicaFetcher:
         self._wake.set()
 
     # ------------------------------------------------------------------ truncations
-    def _truncate(self, following: Following, step: Truncate) -> None:
+    def _truncate(self, following: FollowedPartition, step: Truncate) -> None:
         log = following.log
         before, high_watermark = log.log_end_offset, log.high_watermark
         if step.offset >= before and log.log_start_offset < before:
@@ -344,13 +353,13 @@ class ReplicaFetcher:
             high_watermark_before=high_watermark,
         )
 
-    def _on_truncated(self, following: Following, step: Truncate, error: OSError | None) -> None:
+    def _on_truncated(self, following: FollowedPartition, step: Truncate, error: OSError | None) -> None:
         # A Fetch that says no epoch would be answered as if nothing diverged.
         is_old = self.plan.version == OLD_FETCH_VERSION
         has_no_epoch = following.log.leader_epochs.latest == NO_LEADER_EPOCH
         self._on_cut(following, error, asks=is_old and step.again if error is None else is_old or has_no_epoch)
 
-    def _on_cut(self, following: Following, error: OSError | None, *, asks: bool = False) -> None:
+    def _on_cut(self, following: FollowedPartition, error: OSError | None, *, asks: bool = False) -> None:
         """The log was cut, or is as it was for want of room or of a descriptor: then it is fetched again after a rest, and cut again.
 
         `asks`: the leader is to say first where the last leader epoch ends.
@@ -365,7 +374,7 @@ class ReplicaFetcher:
         if lacks_room and not following.has_left:
             self._delay(following, Delay(f"its log can't be cut: {error}"))
 
-    def _reset(self, following: Following, offset: Offset) -> None:
+    def _reset(self, following: FollowedPartition, offset: Offset) -> None:
         following.on_event(FollowerEvent.CUT)
         self.plan.wait_for_disk(following)
         log = following.log
@@ -385,12 +394,12 @@ class ReplicaFetcher:
             log, offset, following.leader_epoch, is_wanted, partial(self._on_reset, following)
         )
 
-    def _on_reset(self, following: Following, error: OSError | None) -> None:
+    def _on_reset(self, following: FollowedPartition, error: OSError | None) -> None:
         self._parts.replicas.on_follower_appended(following.partition)
         self._on_cut(following, error)
 
     # ------------------------------------------------------------------ rests
-    def _delay(self, following: Following, delay: Delay) -> None:
+    def _delay(self, following: FollowedPartition, delay: Delay) -> None:
         now_ms = self._parts.clock.monotonic_ms()
         following.back_off(now_ms, self._parts.limits().backoff_ms, lagging=delay.lagging)
         lasts = not delay.lagging or following.backoff_ms >= self._parts.limits().backoff_ms
@@ -405,5 +414,5 @@ class ReplicaFetcher:
         self.plan.delay(following, following.delayed_until_ms)
 
 
-def _wait_ms(throttle: ReplicationThrottle, following: Following) -> int:
+def _wait_ms(throttle: ReplicationThrottle, following: FollowedPartition) -> int:
     return throttle.wait_ms(*following.key)

@@ -13,7 +13,7 @@ from lowtide.broker.partitions.replica_fetcher import FetcherParts, ReplicaFetch
 from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
 from lowtide.broker.partitions.truncation_lines import TruncationLines
 from lowtide.replication.fetch_plan import FETCH_VERSION, OLD_FETCH_VERSION, FetchLimits
-from lowtide.replication.follower import Following
+from lowtide.replication.follower import FollowedPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ class ReplicaFetchers:
             fetcher = self._by_leader[leader_id] = ReplicaFetcher(leader_id, self._parts, version=self._version)
             self._tasks.spawn(self._run(fetcher), name=f"fetcher-{leader_id}")
         self._leaders[key] = leader_id
-        fetcher.add(Following(partition=partition, leader_epoch=partition.leader_epoch))
+        fetcher.add(FollowedPartition(partition=partition, leader_epoch=partition.leader_epoch))
         fetcher.on_leader_changed()
 
     def unassign(self, key: TopicPartition) -> None:
@@ -108,7 +108,7 @@ class ReplicaFetchers:
             self.unassign(key)
 
     # ------------------------------------------------------------------ what is reported of it
-    def followed(self) -> Iterator[Following]:
+    def followed(self) -> Iterator[FollowedPartition]:
         """All partitions that are followed, with their lag."""
         for fetcher in self._by_leader.values():
             yield from fetcher.plan.followed.values()
@@ -133,7 +133,7 @@ class ReplicaFetchers:
                 await fetcher.run()
             except Exception as error:  # noqa: BLE001 - logged with its traceback
                 self._log.error("replica fetcher failed", leader=fetcher.leader_id, exc_info=error)
-                fetcher.plan.begin_anew()
+                fetcher.plan.start_full_session()
                 await asyncio.sleep(self._parts.limits().backoff_ms / 1000)
             else:
                 return

@@ -1,6 +1,6 @@
-"""How much of a broker each client may use: bytes produced and fetched, and the time of its requests (KIP-13, KIP-124, KIP-546).
+"""Limits what each client uses of a broker: bytes produced and fetched, and request time (KIP-13, KIP-124, KIP-546).
 
-Guards: a client above its quota is slowed down, never refused; where no quota is set, a request costs nothing more.
-Sees: the metadata image, and the routes of `network`. Does not see: handlers, partitions, the log.
-Begin with `quota_limits`: which quota is whose; then `client_quotas`: what a client has used.
+Guards: a client above its quota is slowed down, never refused. Without quotas, requests cost nothing more. Sees the
+metadata image and the routes of `network`, but not handlers, partitions or the log. Begin with `quota_limits`, which
+finds a client's quotas, then `client_quotas`, which counts what it used.
 """

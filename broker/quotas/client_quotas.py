@@ -1,72 +1,100 @@
-"""What clients have used of their quotas, and how long one that has used too much must wait.
+"""Counts what clients use of their quotas, and computes how long a client must wait.
 
-Guards: the memory is bounded, also against clients that invent client ids: beyond `RATES_MAX` rates the least recently
-used is forgotten.
-
-Pure but for the image, which it looks at for each request: a change of quotas holds at once. Source: Kafka's
-`ClientQuotaManager`.
+Guards: the memory is limited, even if clients invent client ids: above `RATES_MAX` the least recently used rate is
+dropped. Pure except for the image, which it reads for each request, so that a change of quotas applies at once. Source:
+Kafka's `ClientQuotaManager`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from lowtide.broker.quotas.creation_rates import CREATION_RATE, CreationRates
 from lowtide.broker.quotas.quota_entity import CONNECTION_CREATION_RATE, CONTROLLER_MUTATION_RATE, REQUEST_PERCENTAGE
-from lowtide.broker.quotas.quota_limits import QuotaLimits, Share
-from lowtide.broker.quotas.recent import Recent
+from lowtide.broker.quotas.quota_limits import QuotaLimits, QuotaShare
 from lowtide.broker.quotas.sampled_rate import SampledRate, Window
 from lowtide.broker.token_bucket import TokenBucket
 from lowtide.metadata.config_image import ConfigImage
 
 RATES_MAX: Final = 10_000
-"""Rates that are remembered, of as many clients and quotas: some five megabytes."""
+"""The most remembered rates, about five megabytes."""
 
 SHARES_MAX: Final = 10_000
-"""Clients whose quotas are remembered, so that they are not looked up for each request."""
+"""The most clients whose quotas are remembered, to save a search per request."""
 
 REQUEST_THROTTLE_MAX_MS: Final = 1_000
 """The longest wait for request time. Source: KIP-124."""
 
 
-class Use(NamedTuple):
-    """What those who share a quota use of it now. A name is empty where it doesn't matter."""
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class QuotaUse(NamedTuple):
+    """The present use of a shared quota. A name that doesn't matter is empty."""
 
     user: str
     client_id: str
     per_second: float
     wait_ms: float
-    """The mean of what they were asked to wait; 0 if they weren't."""
+    """The mean of the waits asked of clients, or 0 if there were none."""
 
 
 class _Metered(SampledRate):
-    """A rate, and what was asked to be waited for it."""
+    """A rate, and the waits that it caused."""
 
     __slots__ = ("asked", "waits_ms")
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: SampledRate | None = None
-        """How often; None before the first time, as the next."""
+        """How many waits there were, or None before the first one, like `waits_ms`."""
         self.waits_ms: SampledRate | None = None
 
     def note_wait(self, wait_ms: int, now_ms: int, window: Window) -> None:
-        """A client is asked to wait for so long."""
+        """Counts a wait asked of a client."""
         if self.asked is None or self.waits_ms is None:
             self.asked, self.waits_ms = SampledRate(), SampledRate()
         self.asked.record(1, now_ms, window)
         self.waits_ms.record(wait_ms, now_ms, window)
 
     def mean_wait_ms(self, now_ms: int, window: Window) -> float:
-        """Of the window; 0 where there was none."""
+        """Returns the mean wait of the window, or 0."""
         count = 0.0 if self.asked is None else self.asked.total(now_ms, window)
         return self.waits_ms.total(now_ms, window) / count if count and self.waits_ms is not None else 0.0
 
 
+class RecentlyUsed(Generic[K, V]):
+    """At most `most` values by key. Beyond that, the least recently used one is dropped."""
+
+    __slots__ = ("_by_key", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._by_key: dict[K, V] = {}
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def latest(self) -> Iterator[tuple[K, V]]:
+        """Yields all keys and values, the most recently used first."""
+        return reversed(self._by_key.items())
+
+    def of(self, key: K, make: Callable[[], V]) -> V:
+        """Returns the value of a key, or makes it, as the most recently used one."""
+        value = self._by_key.pop(key, None)
+        if value is None:
+            value = make()
+            if len(self._by_key) >= self._most:
+                del self._by_key[next(iter(self._by_key))]
+        self._by_key[key] = value
+        return value
+
+
 class ClientQuotas:
-    """The use of quotas on this broker. From the event loop only."""
+    """Counts the use of quotas on this broker. Called from the event loop only."""
 
     def __init__(
         self,
@@ -75,19 +103,20 @@ class ClientQuotas:
         mutation_window: Callable[[], Window],
         rates: Callable[[], CreationRates] = CreationRates,
     ) -> None:
-        """`configs` returns what the metadata image has now; the windows are those of all quotas, and of changed partitions.
+        """Reads the quotas from `configs`, the metadata image's present ones.
 
-        `rates` are those of new connections by configuration.
+        `window` is used by all quotas except the one of changed partitions, which uses `mutation_window`. `rates`
+        returns the configured rates of new connections.
         """
         self._configs = configs
         self._window = window
         self._mutation_window = mutation_window
         self._creation_rates = rates
-        self._buckets: Recent[tuple[str | None, str | None], TokenBucket] = Recent(RATES_MAX)
+        self._buckets: RecentlyUsed[tuple[str | None, str | None], TokenBucket] = RecentlyUsed(RATES_MAX)
         self._seen: Mapping[str, ConfigImage] = {}
         self._limits = QuotaLimits({})
-        self._shares: dict[tuple[str, str, str], Share | None] = {}
-        self._rates: Recent[tuple[str, str | None, str | None], _Metered] = Recent(RATES_MAX)
+        self._shares: dict[tuple[str, str, str], QuotaShare | None] = {}
+        self._rates: RecentlyUsed[tuple[str, str | None, str | None], _Metered] = RecentlyUsed(RATES_MAX)
 
     @property
     def has_clients(self) -> bool:
@@ -95,12 +124,12 @@ class ClientQuotas:
         return self._current().has_clients
 
     def limit(self, key: str, user: str, client_id: str) -> float | None:
-        """What a client may use of this quota in a second; None where it is not limited."""
+        """Returns what a client may use of this quota per second, or None without a limit."""
         share = self._share(key, user, client_id)
         return None if share is None else share.limit
 
     def use(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> int:
-        """Count what a client has used; returns for how many milliseconds it must wait, 0 within its quota."""
+        """Counts what a client used. Returns how many milliseconds it must wait, 0 within its quota."""
         share = self._share(key, user, client_id)
         if share is None:
             return 0
@@ -113,18 +142,18 @@ class ClientQuotas:
             rate.note_wait(throttle_ms, now_ms, window)
         return throttle_ms
 
-    def used(self, key: str, now_ms: int, most: int) -> list[Use]:
-        """What is used of this quota, by those `most` who used something in its window most recently; each pair of names once."""
-        window, found = self._window(), dict[tuple[str, str], Use]()
+    def used(self, key: str, now_ms: int, most: int) -> list[QuotaUse]:
+        """Returns how the `most` latest clients use this quota within its window, one per pair of names."""
+        window, found = self._window(), dict[tuple[str, str], QuotaUse]()
         latest = ((names, rate) for names, rate in self._rates.latest() if names[0] == key)
         for (_, user, client_id), rate in islice(latest, most):
             names = user or "", client_id or ""
             if names not in found and rate.total(now_ms, window):
-                found[names] = Use(*names, rate.per_second(now_ms, window), rate.mean_wait_ms(now_ms, window))
+                found[names] = QuotaUse(*names, rate.per_second(now_ms, window), rate.mean_wait_ms(now_ms, window))
         return list(found.values())
 
     def change_partitions(self, user: str, client_id: str, count: int, now_ms: int, *, force: bool) -> int:
-        """Let a client change so many partitions; see `mutation_quota.admit`."""
+        """Lets a client change so many partitions, as described in `mutation_quota`."""
         share = self._share(CONTROLLER_MUTATION_RATE, user, client_id)
         if share is None:
             return 0
@@ -134,7 +163,7 @@ class ClientQuotas:
         return bucket.spend(count, now_ms, share.limit) if force else bucket.take(count, now_ms, share.limit)
 
     def connect(self, address: str, listener: str, now_ms: int) -> int:
-        """Count a connection of an address; returns for how many milliseconds it is to wait until it is served."""
+        """Counts a connection from an address. Returns how many milliseconds it waits until it is served."""
         limit, rates = self._current().connection_rate(address), self._creation_rates()
         waits = [0] if limit is None else [self._connect((CONNECTION_CREATION_RATE, address, None), limit, now_ms)]
         for name, most in rates.limits_at(listener):
@@ -149,7 +178,7 @@ class ClientQuotas:
         return rate.throttle_ms(limit, now_ms, window)
 
     def _current(self) -> QuotaLimits:
-        """The limits of the newest image."""
+        """Returns the limits of the newest image."""
         configs = self._configs()
         if configs is not self._seen:
             self._seen = configs
@@ -157,7 +186,7 @@ class ClientQuotas:
             self._shares.clear()
         return self._limits
 
-    def _share(self, key: str, user: str, client_id: str) -> Share | None:
+    def _share(self, key: str, user: str, client_id: str) -> QuotaShare | None:
         limits, name = self._current(), (key, user, client_id)
         try:
             return self._shares[name]

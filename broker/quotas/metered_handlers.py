@@ -1,19 +1,18 @@
-"""Handlers that count what their clients use, and slow down those that use too much.
+"""Wraps handlers, so that they count what their clients use and slow down those above a quota.
 
-A client above its quota gets its answer at once, with the time that it is asked to wait; for as long its connection
-executes nothing (KIP-219), so that a client that does not care is slowed down all the same.
+A client above its quota gets its answer at once, with the time that it should wait. Its connection executes nothing for
+that time (KIP-219), so that clients that ignore it are slowed down, too.
 
 | quota | counts | of |
 |---|---|---|
 | `producer_byte_rate` | record batches as they came | Produce |
 | `consumer_byte_rate` | record batches as they are sent | Fetch by consumers, ShareFetch |
-| `controller_mutation_rate` | partitions | CreateTopics, CreatePartitions, DeleteTopics: `mutation_quota`; a topic that Metadata creates |
-| `request_percentage` | time of the event loop that handlers take, in percent | all but what brokers ask each other |
+| `controller_mutation_rate` | partitions | topics created, grown and deleted: `mutation_quota` |
+| `request_percentage` | percent of the event loop's time | all requests except those between brokers |
 
-One answer to a consumer has at most what its quota allows in ten seconds. Kafka reads such an answer and returns an
-empty one instead; here the records are sent, counted and waited for.
-
-Sources: KIP-13, KIP-124, KIP-219, KIP-599.
+An answer to a consumer has at most what its quota allows in ten seconds. Kafka reads a larger answer and returns an
+empty one instead; here the records are sent and counted, and the client waits. Sources: KIP-13, KIP-124, KIP-219,
+KIP-599.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ from lowtide.protocol.messages.share_fetch import ShareFetchResponse
 from lowtide.runtime.clock import Clock
 
 ANSWER_S: Final = 10
-"""One answer has at most what the quota allows in this time: the samples that a rate spans at least."""
+"""The time whose quota one answer may use up: at least the samples that a rate spans."""
 
 BETWEEN_BROKERS: Final = SHARE_STATE_KEYS | {ApiKey.ENVELOPE, ApiKey.WRITE_TXN_MARKERS, ApiKey.OFFSET_FOR_LEADER_EPOCH}
-"""What brokers ask each other, besides Fetch and what is Lowtide's own."""
+"""The requests between brokers, besides Fetch and Lowtide's own."""
 
 
 class Meter:
-    """Counts what requests use, where any quota is set."""
+    """Counts what requests use, if any quota is set."""
 
     def __init__(
         self, quotas: ClientQuotas, clock: Clock, metadata: MetadataSession, default_partitions: Callable[[], int]
     ) -> None:
-        """`default_partitions`: how many a topic gets that does not say."""
+        """`default_partitions`: the partitions of a new topic whose creator names no number."""
         self._quotas = quotas
         self._clock = clock
         self._metadata = metadata
         self._default_partitions = default_partitions
 
     def metered(self, spec: HandlerSpec) -> HandlerSpec:
-        """The handler that counts; the handler itself where no quota is set, or brokers are the clients."""
+        """Returns a handler that counts, or the handler itself if no quota is set or its clients are brokers."""
         if not self._quotas.has_clients or spec.key in BETWEEN_BROKERS or spec.key >= FIRST_OF_OURS:
             return spec
         changes: dict[str, Any] = {}
@@ -93,16 +92,16 @@ class Meter:
         return metered
 
     def change_partitions(self, context: RequestContext, count: int, *, force: bool = False) -> int:
-        """Let the client of a request change so many partitions; see `mutation_quota.admit`."""
+        """Lets the client of a request change so many partitions, as described in `mutation_quota`."""
         user, client_id = context.principal.name, context.client_id or ""
         return self._quotas.change_partitions(user, client_id, count, self._clock.monotonic_ms(), force=force)
 
     async def _carry_out_part(
         self, key: ApiKey, request: Any, context: RequestContext, handle: Callable[[Any, Any], Any]
     ) -> Any:
-        """Carry out what the client's quota of changed partitions lets in.
+        """Carries out the changes that the client's quota of changed partitions admits.
 
-        The controller counts, for the clients of all brokers.
+        Only the controller counts, for the clients of all brokers.
         """
         costs = costs_of(key, request, context.api_version, self._metadata.image, self._default_partitions())
 
@@ -114,7 +113,7 @@ class Meter:
         return self._after(key, answer, context, 0, 0, wait_ms=admitted.wait_ms)
 
     def _before(self, key: ApiKey, request: Any, context: RequestContext) -> int:
-        """What a Produce brings, in bytes. Bounds what a consumer's Fetch may have at once."""
+        """Returns the bytes of a Produce request, and limits the size of a consumer's Fetch."""
         if key == ApiKey.PRODUCE:
             return produced_bytes(request)
         if key in (ApiKey.FETCH, ApiKey.SHARE_FETCH):
@@ -126,7 +125,7 @@ class Meter:
     def _after(
         self, key: ApiKey, answer: Any, context: RequestContext, size_bytes: int, spent_ns: int, *, wait_ms: int = 0
     ) -> Any:
-        """Count what was used, and slow the client down; returns the answer with the time that it is asked to wait."""
+        """Counts what was used and slows the client down. Returns the answer with the time to wait."""
         throttle_ms = max(wait_ms, self._use(REQUEST_PERCENTAGE, context, spent_ns / 1e7))
         if key == ApiKey.PRODUCE:
             throttle_ms = max(throttle_ms, self._use(PRODUCER_BYTE_RATE, context, size_bytes))
@@ -148,22 +147,22 @@ class Meter:
 
 
 def is_of_a_follower(request: FetchRequest) -> bool:
-    """Whether a broker fetches to replicate."""
+    """Whether a broker fetches for replication."""
     return replica_of(request)[0] >= 0
 
 
 def produced_bytes(request: ProduceRequest) -> int:
-    """The record batches of a request."""
+    """Returns the bytes of the record batches in a request."""
     return sum(
         len(row.records) for topic in request.topic_data for row in topic.partition_data if row.records is not None
     )
 
 
 def fetched_bytes(response: FetchResponse) -> int:
-    """The record batches of an answer."""
+    """Returns the bytes of the record batches in an answer."""
     return sum(len(row.records) for topic in response.responses for row in topic.partitions if row.records is not None)
 
 
 def share_fetched_bytes(answer: ShareFetchResponse) -> int:
-    """The bytes of the record batches in an answer to a member of a share group."""
+    """Returns the bytes of the record batches in an answer to a member of a share group."""
     return sum(len(row.records) for topic in answer.responses for row in topic.partitions)

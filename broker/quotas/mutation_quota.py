@@ -1,11 +1,11 @@
-"""The quota of changed partitions: topics created, grown and deleted (KIP-599).
+"""Applies the quota of changed partitions: topics created, grown and deleted (KIP-599).
 
-A change is let in while its client has any of its rate left, and may then take more than is left: the client is in
-debt, and its next changes are refused until that is paid. At most what the rate gives in `controller.quota.window.num`
-samples is saved up.
+A change is admitted while its client has any of its rate left. It may take more than is left, and put the client in
+debt: its next changes are refused until that is paid. At most the rate of `controller.quota.window.num` samples is
+saved up.
 
-Versions that have an error for it get THROTTLING_QUOTA_EXCEEDED for each topic that is not let in; the others are
-carried out, and their client waits afterwards.
+Request versions that have an error code for it get THROTTLING_QUOTA_EXCEEDED for each topic that isn't admitted. In
+other versions the change is made and the client waits afterwards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TELLS_SINCE: Final[Mapping[ApiKey, int]] = {
     ApiKey.CREATE_PARTITIONS: 3,
     ApiKey.DELETE_TOPICS: 5,
 }
-"""From which version on a request has an error for it."""
+"""The first request version that has an error code for it."""
 
 _BY_ID_SINCE: Final = 6
 _CODE: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -39,19 +39,21 @@ Cost: TypeAlias = "tuple[Any, int]"
 """A row of a request, and how many partitions it changes."""
 
 
-class Admitted(msgspec.Struct, frozen=True):
-    """What becomes of a request: what is carried out of it, what is refused, and how long its client is to wait."""
+class MutationAdmission(msgspec.Struct, frozen=True):
+    """The admitted part of a request, the answers to refused rows, and how long the client must wait."""
 
     request: Any
     refused: list[Any]
     wait_ms: int
 
 
-def admit(key: ApiKey, request: Any, version: int, costs: list[Cost], take: Callable[[int, bool], int]) -> Admitted:
-    """Let changes in, one by one in their order.
+def admit(
+    key: ApiKey, request: Any, version: int, costs: list[Cost], take: Callable[[int, bool], int]
+) -> MutationAdmission:
+    """Admits changes one by one in their order.
 
-    `take` takes a number of partitions from the client's rate, also where nothing is left if its second argument says so; it returns for
-    how long the client is to wait, and 0 where it need not.
+    `take` charges partitions to the client's rate. If its second argument is true, it does so even if nothing is left.
+    It returns how long the client must wait, or 0.
     """
     tells, wait_ms = version >= TELLS_SINCE[key], 0
     allowed: list[Any] = []
@@ -61,14 +63,17 @@ def admit(key: ApiKey, request: Any, version: int, costs: list[Cost], take: Call
         wait_ms = max(wait_ms, row_wait_ms)
         (refused if tells and row_wait_ms else allowed).append(row)
     if not refused:
-        return Admitted(request, [], wait_ms)
-    return Admitted(
+        return MutationAdmission(request, [], wait_ms)
+    return MutationAdmission(
         replace(request, **{_rows_field(key, version): allowed}), [_refusal(key, row) for row in refused], wait_ms
     )
 
 
 def costs_of(key: ApiKey, request: Any, version: int, image: MetadataImage, default_partitions: int) -> list[Cost]:
-    """How many partitions each row of a request changes: 0 of one that asks for more than any request may, and is refused."""
+    """Returns how many partitions each row changes.
+
+    A row above the limit of any request counts 0, because it will be refused.
+    """
     if key == ApiKey.CREATE_TOPICS:
         costs = _of_creations(request, default_partitions)
     elif key == ApiKey.CREATE_PARTITIONS:
@@ -79,7 +84,7 @@ def costs_of(key: ApiKey, request: Any, version: int, image: MetadataImage, defa
 
 
 def add_refused(key: ApiKey, answer: Any, refused: list[Any]) -> Any:
-    """The answer with the rows that were not let in."""
+    """Returns the answer with the refused rows added."""
     field = {ApiKey.CREATE_TOPICS: "topics", ApiKey.CREATE_PARTITIONS: "results", ApiKey.DELETE_TOPICS: "responses"}[
         key
     ]

@@ -1,9 +1,8 @@
-"""From an AlterClientQuotas request to what is written: which changes are refused, and the plan of the others.
+"""Plans the changes of an AlterClientQuotas request, and refuses the invalid ones.
 
-Of each entity all keys change or none, and up to a hundred entities change in one transaction. A plan compares what it
-was decided on, so that of two requests at once none undoes the other.
-
-Pure. Source: KIP-546; Kafka's `ClientQuotaControlManager`.
+For each entity all keys change, or none. Up to a hundred entities change in a transaction. A plan compares the state
+that it was decided on, so that of two concurrent requests neither undoes the other. Pure. Source: KIP-546; Kafka's
+`ClientQuotaControlManager`.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from lowtide.protocol.messages.alter_client_quotas import AlterClientQuotasEntry
 from lowtide.replication.refusal import Refusal
 
 ENTITIES_SET_MAX: Final = 10_000
-"""On how many entities quotas may be set: every broker remembers all of them. Kafka has no limit."""
+"""The most entities with quotas, because every broker keeps them all in memory. Kafka has no limit."""
 
 STEP_ENTITIES: Final = 100
-"""Entities that change in one transaction of the metadata store."""
+"""The most entities changed in one transaction of the metadata store."""
 
 assert STEP_ENTITIES + FENCES < MAX_TRANSACTION_OPERATIONS
 
 
 class QuotaChanges(msgspec.Struct, frozen=True):
-    """What a request does: one refusal or None for each of its entries, the plan, and for the log what each entity has then."""
+    """The refusal or None for each entry of a request, the plan, and the new quotas of changed entities for the log."""
 
     refusals: tuple[Refusal | None, ...]
     plan: ChangePlan
@@ -50,7 +49,7 @@ class QuotaChanges(msgspec.Struct, frozen=True):
 
 
 def plan_quota_changes(image: MetadataImage, entries: Sequence[AlterClientQuotasEntry]) -> QuotaChanges:
-    """What these entries change. Refusals of an entry: INVALID_REQUEST, POLICY_VIOLATION."""
+    """Plans the changes of these entries. Refusals of an entry: INVALID_REQUEST, POLICY_VIOLATION."""
     refusals: list[Refusal | None] = []
     wanted: dict[QuotaEntity, dict[str, str]] = {}
     odd = _odd_spellings(image) if any(part.entity_type == IP for entry in entries for part in entry.entity) else {}
@@ -69,7 +68,7 @@ def plan_quota_changes(image: MetadataImage, entries: Sequence[AlterClientQuotas
 
 
 def _odd_spellings(image: MetadataImage) -> Mapping[QuotaEntity, Sequence[str]]:
-    """Returns the addresses that an older version kept in another form than the normal one: a change brings them to the normal form."""
+    """Returns the addresses that older versions didn't normalize when storing them. A change normalizes them."""
     found: dict[QuotaEntity, list[str]] = {}
     for text in image.client_quotas:
         if text.startswith(f"{IP}="):
@@ -82,7 +81,7 @@ def _odd_spellings(image: MetadataImage) -> Mapping[QuotaEntity, Sequence[str]]:
 def _changed(
     image: MetadataImage, entity: QuotaEntity, entry: AlterClientQuotasEntry, odd: Sequence[str]
 ) -> dict[str, str] | Refusal:
-    """What is set on the entity after the entry's changes."""
+    """Returns the entity's quotas after the changes of an entry."""
     current = next(
         (image.client_quotas[text].configs for text in (entity_text(entity), *odd) if text in image.client_quotas), {}
     )
@@ -112,7 +111,7 @@ def _changed(
 def _plan(
     image: MetadataImage, wanted: Mapping[QuotaEntity, Mapping[str, str]], odd: Mapping[QuotaEntity, Sequence[str]]
 ) -> ChangePlan:
-    """Any broker may make it, controller or not: it compares all that it relies on."""
+    """Plans the writes. Any broker may carry it out, because it compares all that it relies on."""
     writes: list[tuple[Put | Delete, Compare]] = []
     for entity, values in wanted.items():
         for spelling in odd.get(entity, ()):

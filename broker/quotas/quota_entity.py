@@ -1,4 +1,6 @@
-"""On what a quota is set: a user, a client id, both together, or an address; a name of None is the default of its type.
+"""Describes what a quota is set on: a user, a client id, a pair of both, or an address.
+
+The name None is the type's default.
 
 Pure. Source: KIP-546; Kafka's `ClientQuotaControlManager`.
 """
@@ -25,22 +27,23 @@ CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
 CLIENT_KEYS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
-"""The quotas of users and client ids: bytes a second, bytes a second, percent of one processor, changed partitions a second."""
+"""The quotas of users and client ids: bytes per second (twice), percent of a processor, changed partitions per
+second."""
 
 _WHOLE: Final = frozenset({PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_RATE})
-"""The quotas that are whole numbers."""
+"""The quotas whose values are whole numbers."""
 
 NAME_LENGTH_MAX: Final = 1024
-"""The longest name of a user or client, in characters, on which a quota may be set."""
+"""The most characters of a user's or client's name with a quota."""
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""Pairs of type and name, in the order of the types; None is the default."""
+"""Pairs of type and name, ordered by type. None is the default."""
 
 
 def entity_of(pairs: Iterable[tuple[str, str | None]]) -> QuotaEntity | Refusal:
-    """The entity of these pairs.
+    """Returns the entity of these pairs.
 
-    Refusals: INVALID_REQUEST for types that do not go together, and for names that cannot be.
+    Refusals: INVALID_REQUEST for types that can't be combined and for invalid names.
     """
     named: dict[str, str | None] = {}
     for kind, name in pairs:
@@ -76,7 +79,7 @@ def _name_problem(kind: str, name: str | None) -> str | None:
 
 
 def check_quota(entity: QuotaEntity, key: str, value: float) -> Refusal | None:
-    """Whether this quota may be set on this entity. Refusals: INVALID_REQUEST."""
+    """Refuses a quota that can't be set on this entity, with INVALID_REQUEST."""
     allowed = (CONNECTION_CREATION_RATE,) if entity[0][0] == IP else CLIENT_KEYS
     if key not in allowed:
         return _refused(f"Invalid configuration key {key}")
@@ -88,23 +91,26 @@ def check_quota(entity: QuotaEntity, key: str, value: float) -> Refusal | None:
 
 
 def entity_text(entity: QuotaEntity) -> str:
-    """The entity in the keys of the metadata store: `client-id=app&user`, where `user` alone is the default user."""
+    """Returns the entity's text in keys of the metadata store, as `client-id=app&user`.
+
+    A lone `user` is the default user.
+    """
     return "&".join(kind if name is None else f"{kind}={quote(name, safe='')}" for kind, name in entity)
 
 
 def parse_entity(text: str) -> QuotaEntity:
-    """The inverse of `entity_text`. An address gets its normal form, which older versions did not write."""
+    """Reads an entity's text. Normalizes addresses, which older versions didn't."""
     pairs = (part.partition("=") for part in text.split("&"))
     return tuple((kind, normal_name(kind, unquote(name)) if is_named else None) for kind, is_named, name in pairs)
 
 
 def described(entity: QuotaEntity) -> str:
-    """For messages: `user=alice, client-id=<default>`."""
+    """Describes an entity in messages, as `user=alice, client-id=<default>`."""
     return ", ".join(f"{kind}={'<default>' if name is None else name}" for kind, name in reversed(entity))
 
 
 def parse_values(configs: Mapping[str, str]) -> dict[str, float]:
-    """The quotas that stand in the metadata store; a value that is no number is left out."""
+    """Reads the quotas in the metadata store. Leaves out values that aren't numbers."""
     values: dict[str, float] = {}
     for key, text in configs.items():
         try:
@@ -115,7 +121,7 @@ def parse_values(configs: Mapping[str, str]) -> dict[str, float]:
 
 
 def normal_name(kind: str, name: str | None) -> str | None:
-    """Returns the name in the one form that is compared: an address in its normal form."""
+    """Returns the form of a name that is compared: an address is normalized."""
     return name if name is None or kind != IP else in_normal_form(name)
 
 

@@ -1,4 +1,4 @@
-"""Which entities a DescribeClientQuotas request asks for.
+"""Matches entities with the filter of a DescribeClientQuotas request.
 
 Pure. Source: Kafka's `ClientQuotasImage`.
 """
@@ -21,11 +21,11 @@ from lowtide.replication.refusal import Refusal
 _ANY: Final = object()
 
 Filter = dict[str, object]
-"""By type the name that an entity must have, None for the default, `_ANY` for every one."""
+"""The name that an entity must have, by type: None for the default, `_ANY` for every name."""
 
 
 def filter_of(components: Iterable[DescribeClientQuotasComponent]) -> Filter | Refusal:
-    """What the request means. Refusals: INVALID_REQUEST, and UNSUPPORTED_VERSION for a type that is not known."""
+    """Reads the request's filter. Refusals: INVALID_REQUEST, and UNSUPPORTED_VERSION for an unknown type."""
     wanted: Filter = {}
     for component in components:
         kind = component.entity_type
@@ -45,7 +45,7 @@ def filter_of(components: Iterable[DescribeClientQuotasComponent]) -> Filter | R
 
 
 def matches(entity: QuotaEntity, wanted: Filter, *, strict: bool) -> bool:
-    """Whether an entity is asked for. A strict filter takes no entity with a type that it does not name."""
+    """Whether an entity matches. With a strict filter, the entity may have no other types."""
     names = dict(entity)
     if strict and len(names) != len(wanted):
         return False

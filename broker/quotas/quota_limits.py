@@ -1,4 +1,4 @@
-"""Which quota holds for a client, and with whom it is shared.
+"""Finds the quota of a client, and with whom it shares that quota.
 
 | order | set on | counted together |
 |---|---|---|
@@ -25,8 +25,8 @@ from lowtide.broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity,
 from lowtide.metadata.config_image import ConfigImage
 
 
-class Share(msgspec.Struct, frozen=True):
-    """A limit, and who counts towards it: None for a part that does not matter."""
+class QuotaShare(msgspec.Struct, frozen=True):
+    """A limit, and the user and client id that share it. None matches everyone."""
 
     limit: float
     user: str | None
@@ -34,28 +34,28 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class QuotaLimits:
-    """The quotas of one metadata image, by entity. Does not change."""
+    """The quotas of one metadata image, by entity. Immutable."""
 
     def __init__(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         self._quotas = quotas
         self.has_clients = any(entity[0][0] != IP for entity in quotas)
-        """Whether any quota of a user or client id is set."""
+        """Whether any user or client id has a quota."""
 
     @classmethod
     def of(cls, configs: Mapping[str, ConfigImage]) -> QuotaLimits:
-        """From what the metadata image has."""
+        """Reads the quotas of a metadata image."""
         return cls({parse_entity(text): parse_values(config.configs) for text, config in configs.items()})
 
-    def share(self, key: str, user: str, client_id: str) -> Share | None:
-        """The quota `key` that holds for a client; None where it has none."""
+    def share(self, key: str, user: str, client_id: str) -> QuotaShare | None:
+        """Returns the quota `key` of a client, or None."""
         for names, by_user, by_client in _order(user, client_id):
             limit = self._quotas.get(names, _NOTHING).get(key)
             if limit is not None:
-                return Share(limit, user if by_user else None, client_id if by_client else None)
+                return QuotaShare(limit, user if by_user else None, client_id if by_client else None)
         return None
 
     def connection_rate(self, address: str) -> float | None:
-        """How many connections a second an address may open; None where that is not limited."""
+        """Returns how many connections per second an address may open, or None without a limit."""
         for name in (address, None):
             limit = next(iter(self._quotas.get(((IP, name),), _NOTHING).values()), None)
             if limit is not None:
@@ -67,7 +67,7 @@ _NOTHING: Final[Mapping[str, float]] = {}
 
 
 def _order(user: str, client_id: str) -> tuple[tuple[QuotaEntity, bool, bool], ...]:
-    """The entities that a client belongs to, in the order of the table; whether user and client id count."""
+    """Returns the entities that a client belongs to, ordered as in the table, and whether user and client id count."""
     return (
         (((CLIENT_ID, client_id), (USER, user)), True, True),
         (((CLIENT_ID, None), (USER, user)), True, True),

@@ -32,7 +32,7 @@ from lowtide.broker.retention.deleted_counts import DeletedCount, total_counts
 from lowtide.protocol.types import Offset, TopicPartition, topic_id_text
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.retention.retention_plan import Deletion, Reason
+from lowtide.storage.log.retention.retention_plan import Reason, SegmentDeletion
 from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 QUIET_S: Final = 10.0
@@ -56,7 +56,7 @@ class _Untold(msgspec.Struct):
 class _Expected(NamedTuple):
     """What retention is about to delete of a partition, and whose commit lets go what has been consumed."""
 
-    deletions: tuple[Deletion, ...]
+    deletions: tuple[SegmentDeletion, ...]
     release: Release | None
 
 
@@ -97,7 +97,7 @@ class DeletionLedger:
         """By reason, of all topics, those that are gone included."""
         return total_counts([self._gone, *self._counts.values()])
 
-    def expect(self, key: TopicPartition, deletions: Sequence[Deletion], release: Release | None = None) -> None:
+    def expect(self, key: TopicPartition, deletions: Sequence[SegmentDeletion], release: Release | None = None) -> None:
         """Retention is about to delete these; `release` lets go what has been consumed."""
         expected = tuple(deletion for deletion in deletions if deletion.reason is not Reason.LOG_START)
         if expected:

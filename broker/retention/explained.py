@@ -24,9 +24,9 @@ from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartit
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.retention.retention_explain import Kept, Outlook, explain
+from lowtide.storage.log.retention.retention_explain import KeptSegment, Outlook, explain
 from lowtide.storage.log.retention.retention_plan import Reason
-from lowtide.storage.log.segments.unfreed import Unfreed
+from lowtide.storage.log.segments.unfreed import UnfreedRoom
 
 WAITING_MAX: Final = 16
 WAITING_SHARE: Final = 8
@@ -143,7 +143,7 @@ def _rule(outlook: Outlook, consumed: ConsumedEnd, doubt: str | None, end_offset
 
 
 def _partition_row(
-    partition: Partition, kept: Kept, rules: list[RetentionRule], unfreed: Unfreed | None
+    partition: Partition, kept: KeptSegment, rules: list[RetentionRule], unfreed: UnfreedRoom | None
 ) -> RetainedPartition:
     log = partition.log
     return RetainedPartition(

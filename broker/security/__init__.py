@@ -1,6 +1,5 @@
-"""Who a client is: its principal, and how it is known.
+"""Identifies clients: their principals, and the logins that prove them.
 
-Guards: a request is never handled for a principal that its connection has not shown itself to be; without a login that
-is `ANONYMOUS`. Sees nothing else of the broker; what a principal may do is the business of `authorizer`. Begin with
-`principal`.
+Guards: a request is never handled for a principal that its connection hasn't proved; without a login that is
+`ANONYMOUS`. Sees nothing else of the broker. `authorizer` decides what a principal may do. Begin with `principal`.
 """

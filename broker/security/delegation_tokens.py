@@ -1,9 +1,8 @@
-"""Delegation tokens (KIP-48): their HMACs, and who may do what with them.
+"""Computes the HMACs of delegation tokens (KIP-48), and decides who may do what with a token.
 
-A token's HMAC is that of its id, with a secret that all brokers have (`delegation.token.secret.key`); as base64 it is
-the password of a login by SCRAM. It is kept nowhere: brokers compute it, and the metadata have what checks it.
-
-Pure. Sources: Kafka's `DelegationTokenManager`, `DelegationTokenControlManager`, `TokenInformation`.
+A token's HMAC is made from its id and a secret that all brokers have (`delegation.token.secret.key`). As base64 it is
+the password of a SCRAM login. It isn't stored: brokers compute it, and the metadata have what checks it. Pure. Sources:
+Kafka's `DelegationTokenManager`, `DelegationTokenControlManager`, `TokenInformation`.
 """
 
 from __future__ import annotations
@@ -22,43 +21,43 @@ if TYPE_CHECKING:
     from lowtide.protocol.scram import ScramCredential
 
 SALT_BYTES: Final = 24
-"""As many as mock exchanges have, so that a challenge doesn't show whether there is a token."""
+"""As many as in mock exchanges, so that a challenge doesn't reveal whether a token exists."""
 
 TIME_MAX_MS: Final = 2**63 - 1
-"""No time is later. Source: Kafka's `DelegationTokenControlManager.sum`."""
+"""The latest possible time. Source: Kafka's `DelegationTokenControlManager.sum`."""
 
 
 class TokenSecret:
-    """What HMACs are computed with. Shows nothing of it."""
+    """Computes HMACs with a secret, which it never shows."""
 
     __slots__ = ("_key", "salts")
 
     def __init__(self, text: str) -> None:
-        """`text` is not empty."""
+        """`text` isn't empty."""
         assert text
         self._key = text.encode()
         self.salts = hmac.digest(self._key, b"salts of unknown tokens", "sha256")
-        """What the salts of tokens are made with that aren't there."""
+        """The key of the salts of tokens that don't exist."""
 
     def hmac_of(self, token_id: str) -> bytes:
-        """The HMAC of a token, by its id."""
+        """Returns the HMAC of a token, by its id."""
         return hmac.digest(self._key, token_id.encode(), "sha512")
 
 
 def secret_of(value: object) -> TokenSecret | None:
-    """The secret in a configuration's value; None where it is empty: then there are no tokens."""
+    """Returns the configured secret, or None if it is empty: then there are no tokens."""
     return TokenSecret(value) if isinstance(value, str) and value else None
 
 
 def password_of(token_hmac: bytes) -> str:
-    """What a client gives as its password."""
+    """Returns the password that a client logs in with."""
     return base64.b64encode(token_hmac).decode()
 
 
 def credentials_of(
     token_hmac: bytes, salts: Collection[tuple[ScramMechanism, bytes]]
 ) -> dict[ScramMechanism, ScramCredential]:
-    """What checks that password, by mechanism. Takes milliseconds."""
+    """Returns the credentials that check the password, by mechanism. Takes milliseconds."""
     password = password_of(token_hmac)
     return {
         mechanism: credential_of(
@@ -69,22 +68,23 @@ def credentials_of(
 
 
 def may_change(token: TokenRecord, principal: KafkaPrincipal) -> bool:
-    """Whether a principal may renew a token, and end it: its owner and its renewers may."""
+    """Whether a principal may renew and expire a token: it is its owner or a renewer."""
     text = str(principal)
     return text == token.owner or text in token.renewers
 
 
 def concerns(token: TokenRecord, principal: str) -> bool:
-    """Whether a token is shown to a principal without any right: to its owner, to whom it was given, and to its renewers."""
+    """Whether a principal may see a token without other rights: it is its owner, its requester or a renewer."""
     return principal in (token.owner, token.requester) or principal in token.renewers
 
 
 def is_shown(
     token: TokenRecord, asker: KafkaPrincipal, owners: Collection[str] | None, may_see: Callable[[TokenRecord], bool]
 ) -> bool:
-    """Whether a token is described.
+    """Whether a token is described to `asker`.
 
-    `owners`: only tokens that concern one of these; None is all. `may_see`: by a right of the asker.
+    `owners`: only tokens that concern one of these; None is all. `may_see`: whether a right of the asker shows the
+    token.
     """
     if owners is not None and not any(concerns(token, owner) for owner in owners):
         return False
@@ -92,5 +92,5 @@ def is_shown(
 
 
 def later(now_ms: int, period_ms: int) -> int:
-    """A time after another one, as far as there are times."""
+    """Returns a time after a period, limited to the latest possible time."""
     return min(now_ms + period_ms, TIME_MAX_MS)

@@ -1,7 +1,7 @@
-"""What a SASL mechanism is for the login of a connection: tokens in, tokens or an outcome out.
+"""Defines how a SASL mechanism takes part in the login of a connection: tokens in, tokens or an outcome out.
 
-A refusal has a reason for the broker's own log; the client gets one text for all of them, so that it learns neither
-which users there are nor how near it was.
+The reason of a refusal is for the broker's log. The client gets the same text for all refusals, so that it learns
+neither which users exist nor how close it was.
 """
 
 from __future__ import annotations
@@ -13,50 +13,49 @@ import msgspec
 
 
 class Challenge(msgspec.Struct, frozen=True, gc=False):
-    """The exchange goes on: send this token."""
+    """Continues the exchange with this token to the client."""
 
     token: bytes
 
 
-class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """The client is this user. `token` is the last one to send, and may be empty."""
+class LoginSuccess(msgspec.Struct, frozen=True, gc=False):
+    """The client is this user. `token` is the last one to send and may be empty."""
 
     user: str
     token: bytes = b""
     lifetime_ms: int = 0
-    """For how long what the client has shown still holds; 0 is for ever."""
+    """For how long the login is valid; 0 is unlimited."""
     by_token: bool = False
-    """Whether it has shown a delegation token."""
+    """Whether the client used a delegation token."""
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
-    """The client is not let in.
+class LoginFailure(msgspec.Struct, frozen=True, gc=False):
+    """The client isn't let in.
 
-    `reason` is for the log and holds no secret; `user` is who it claimed to be, empty if that isn't known.
+    `reason` is for the log and holds no secret. `user` is whom it claimed to be, empty if unknown.
     """
 
     reason: str
     user: str = ""
 
 
-Outcome: TypeAlias = Challenge | Accepted | Refused
+Outcome: TypeAlias = Challenge | LoginSuccess | LoginFailure
 
 
-class Exchange(Protocol):
-    """One login by one mechanism. After an outcome other than a challenge it is not used again."""
+class SaslExchange(Protocol):
+    """A login by one mechanism. It isn't used after an outcome other than a challenge."""
 
     def step(self, token: bytes) -> Outcome:
-        """What follows from the client's next token."""
-        ...
+        """Processes the client's next token."""
 
 
 def same_user(authorization_id: str, user: str) -> bool:
-    """Whether a client acts for itself: to act for another user is not possible. Source: CVE-2017-12610."""
+    """Whether a client acts for itself. Acting for another user isn't possible. Source: CVE-2017-12610."""
     return not authorization_id or authorization_id == user
 
 
 def unescaped(name: bytes) -> str | None:
-    """A name without its escapes, `=2C` for a comma and `=3D` for an equals sign; None if it can't be.
+    """Replaces the escapes `=2C` (comma) and `=3D` (equals sign) in a name. Returns None if it is invalid.
 
     Source: RFC 5801.
     """

@@ -1,8 +1,8 @@
-"""What the claims of a JSON Web Token must say so that it is a login. Its signature was verified before.
+"""Checks the claims of a JSON Web Token whose signature was verified.
 
-`exp` and `iat` are needed, and `exp`, `nbf` must fit the time now within the skew. An issuer and audiences are compared where they are
-configured; a token that names audiences is refused where none is configured, for it may be meant for another service.
-Claims have the types of RFC 7519: a list where a text belongs, or a number in a text, is refused.
+`exp` and `iat` are required; `exp` and `nbf` must fit the present time within the skew. The issuer and the audiences
+are compared if configured. A token that names audiences is refused if none is configured, because it may be meant for
+another service. Claims must have the types of RFC 7519: a list instead of a text, or a number in a text, is refused.
 
 Pure: time is passed in. Sources: Kafka's `BrokerJwtValidator`, the rules of jose4j below it, CVE-2026-33557 (types).
 """
@@ -13,13 +13,13 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from lowtide.broker.security.exchange import Refused
+from lowtide.broker.security.exchange import LoginFailure
 
 LATEST_S: Final = 253_402_300_799
-"""The end of the year 9999: a later time is one in milliseconds by mistake, which would hold for thousands of years."""
+"""The end of the year 9999. A later time is one in milliseconds by mistake, valid for thousands of years."""
 
 _WHITE: Final = "".join(map(chr, range(33)))
-"""What Java's `trim` takes away."""
+"""The characters that Java's `trim` removes."""
 
 _SHOWN_CHARACTERS: Final = 100
 
@@ -27,19 +27,19 @@ Claims: TypeAlias = dict[str, Any]
 
 
 class TokenHolder(msgspec.Struct, frozen=True, gc=False):
-    """Whom a token stands for, and until when, in milliseconds since 1970 (exclusive)."""
+    """The user of a token, and its exclusive end in milliseconds since 1970."""
 
     name: str
     expires_ms: int
 
 
 class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What is expected of tokens."""
+    """The configured expectations of tokens."""
 
     audiences: tuple[str, ...] = ()
-    """One of these must be among a token's; none: the token must name none."""
+    """One of these must be among the token's audiences. If there are none, the token must name none."""
     issuer: str = ""
-    """Empty: any."""
+    """The expected issuer; empty for any."""
     skew_s: int = 30
     """How far clocks may differ."""
     subject_claim: str = "sub"
@@ -48,20 +48,20 @@ class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unchecked(rules: TokenRules) -> list[str]:
-    """What nothing is expected of: the issuer, the audience, both or neither."""
+    """Returns the names of claims without an expectation, of issuer and audience."""
     return [name for name, expected in (("issuer", rules.issuer), ("audience", rules.audiences)) if not expected]
 
 
 class _ClaimError(Exception):
-    """Why a token is refused: words for the log."""
+    """A reason to refuse a token, for the log."""
 
 
-def check_claims(payload: bytes, rules: TokenRules, now_ms: int) -> TokenHolder | Refused:
-    """Whom the token with this payload stands for. `now_ms` is the wall clock's."""
+def check_claims(payload: bytes, rules: TokenRules, now_ms: int) -> TokenHolder | LoginFailure:
+    """Returns the user of the token with this payload, or the refusal. `now_ms` is wall-clock time."""
     try:
         claims = msgspec.json.decode(payload, type=Claims)
     except (msgspec.DecodeError, RecursionError):
-        return Refused("the token's claims are not an object in JSON")
+        return LoginFailure("the token's claims are not an object in JSON")
     name = ""
     try:
         name = _subject(claims, rules)
@@ -71,12 +71,12 @@ def check_claims(payload: bytes, rules: TokenRules, now_ms: int) -> TokenHolder 
         _check_scope(claims, rules.scope_claim)
         _text(claims, "jti")
     except _ClaimError as error:
-        return Refused(str(error), name)
+        return LoginFailure(str(error), name)
     return TokenHolder(name, int(expires_s * 1000))
 
 
 def _subject(claims: Claims, rules: TokenRules) -> str:
-    """Errors: _ClaimError."""
+    """Returns the principal's name. Errors: _ClaimError."""
     _text(claims, "sub")
     name = (_text(claims, rules.subject_claim) or "").strip(_WHITE)
     if not name:
@@ -85,7 +85,7 @@ def _subject(claims: Claims, rules: TokenRules) -> str:
 
 
 def _check_times(claims: Claims, skew_s: int, now_s: float) -> float:
-    """When the token ends. Errors: _ClaimError."""
+    """Returns when the token ends. Errors: _ClaimError."""
     expires_s, issued_s, begins_s = (_date(claims, name) for name in ("exp", "iat", "nbf"))
     if expires_s is None or issued_s is None:
         raise _ClaimError(f"the claim {'exp' if expires_s is None else 'iat'} is missing")
@@ -99,14 +99,14 @@ def _check_times(claims: Claims, skew_s: int, now_s: float) -> float:
 
 
 def _check_issuer(claims: Claims, expected: str) -> None:
-    """Errors: _ClaimError."""
+    """Compares the issuer. Errors: _ClaimError."""
     issuer = _text(claims, "iss")
     if expected and issuer != expected:
         raise _ClaimError(f"it is issued by {_shown(issuer)} (sasl.oauthbearer.expected.issuer)")
 
 
 def _check_audience(claims: Claims, expected: tuple[str, ...]) -> None:
-    """Errors: _ClaimError."""
+    """Compares the audiences. Errors: _ClaimError."""
     claim = claims.get("aud")
     audiences = [claim] if isinstance(claim, str) else [] if claim is None else claim
     if not isinstance(audiences, list) or not all(isinstance(each, str) for each in audiences):
@@ -118,7 +118,7 @@ def _check_audience(claims: Claims, expected: tuple[str, ...]) -> None:
 
 
 def _check_scope(claims: Claims, name: str) -> None:
-    """Scopes allow nothing here, but have to be well-formed. Errors: _ClaimError."""
+    """Checks the form of the scopes, which have no meaning here. Errors: _ClaimError."""
     claim = claims.get(name)
     scopes = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
     trimmed = [each.strip(_WHITE) if isinstance(each, str) else "" for each in scopes]
@@ -127,7 +127,7 @@ def _check_scope(claims: Claims, name: str) -> None:
 
 
 def _text(claims: Claims, name: str) -> str | None:
-    """A claim that is a text if it is there. Errors: _ClaimError."""
+    """Returns a text claim, or None if it is missing. Errors: _ClaimError."""
     claim = claims.get(name)
     if claim is not None and not isinstance(claim, str):
         raise _ClaimError(f"the claim {name} is no text")
@@ -135,7 +135,7 @@ def _text(claims: Claims, name: str) -> str | None:
 
 
 def _date(claims: Claims, name: str) -> float | None:
-    """A claim that is a time in seconds since 1970, if it is there. Errors: _ClaimError."""
+    """Returns a time claim in seconds since 1970, or None if it is missing. Errors: _ClaimError."""
     claim = claims.get(name)
     if claim is None:
         return None
@@ -145,5 +145,5 @@ def _date(claims: Claims, name: str) -> float | None:
 
 
 def _shown(claim: object) -> str:
-    """Of a claim, what may stand in a log line."""
+    """Shortens a claim for a log line."""
     return repr(claim)[:_SHOWN_CHARACTERS]

@@ -1,10 +1,10 @@
-"""The login of one connection of a SASL listener: which mechanism, which principal, and until when it holds.
+"""The login of one connection of a SASL listener: its mechanism, its principal, and how long the login is valid.
 
-Decides what is answered to each request before the login, and to a login again; the connection decodes, sends and
-closes. Nothing else that a client sends before it is logged in leads anywhere.
+Decides the answer to each request before the login, and to a repeated login. The connection decodes, sends and closes.
+Other requests before the login are refused.
 
-Guards: one text for every wrong credential; the mechanism and the principal of a connection never change.
-Sources: Kafka's `SaslServerAuthenticator`, KIP-368.
+Guards: the text is the same for every wrong credential. A connection never changes its mechanism or principal. Sources:
+Kafka's `SaslServerAuthenticator`, KIP-368.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.security.exchange import Accepted, Challenge, Exchange
+from lowtide.broker.security.exchange import Challenge, LoginSuccess, SaslExchange
 from lowtide.broker.security.login_state import LoginEvent, LoginState, next_state
 from lowtide.broker.security.principal import ANONYMOUS, USER_TYPE, KafkaPrincipal, ShownBy
 from lowtide.protocol.errors import ErrorCode
@@ -22,28 +22,28 @@ from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeResponse
 
 AGAIN_INTERVAL_MS: Final = 1_000
-"""A login again before this time after the one before began isn't one. Source: `SaslServerAuthenticator`."""
+"""A new login within this time after the start of the last one is refused. Source: `SaslServerAuthenticator`."""
 
 NEVER_MS: Final = 1 << 62
-"""When a login ends that has no end."""
+"""The end of logins without an end."""
 
 _SHOWN_CHARACTERS: Final = 100
-"""Of what a client sent, in a log line."""
+"""The most characters of client input in a log line."""
 
 
 class Mechanism(msgspec.Struct, frozen=True):
-    """One mechanism of a listener. `begin` begins an exchange; a login holds for `lifetime_ms`, 0 is for ever."""
+    """A mechanism of a listener. `begin` starts an exchange. A login is valid for `lifetime_ms`; 0 is unlimited."""
 
-    begin: Callable[[], Exchange]
+    begin: Callable[[], SaslExchange]
     lifetime_ms: int = 0
 
 
 Mechanisms = Mapping[str, Mechanism]
-"""The mechanisms of a listener, by their names."""
+"""The mechanisms of a listener, by name."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What the connection does: send `answer`, or nothing; then close with a delay, if there is a `failure`, the reason for the log.
+    """The answer to send, or None. With a `failure`, the reason for the log, the connection then closes after a delay.
 
     Bytes are a token for a client that doesn't know SaslAuthenticate.
     """
@@ -53,10 +53,10 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Login:
-    """The login of one connection. Times are those of a monotonic clock.
+    """The login of one connection, by monotonic time.
 
-    The mechanisms may change at any time: each handshake chooses among those of its moment, and what it began ends by
-    what held then.
+    The mechanisms may change at any time. Each handshake chooses among the present ones, and its exchange keeps their
+    settings.
     """
 
     __slots__ = (
@@ -73,28 +73,28 @@ class Login:
 
     def __init__(self, mechanisms: Mechanisms) -> None:
         self._mechanisms = mechanisms
-        self._exchange: Exchange | None = None
+        self._exchange: SaslExchange | None = None
         self._began_ms = 0
         self._lifetime_ms = 0
         self.state = LoginState.BEGINS
         self.mechanism = ""
         self.principal, self.shown_by = ANONYMOUS, ShownBy.NOTHING
         self.expires_ms = NEVER_MS
-        """From when on a request of a client that is logged in closes the connection."""
+        """After this time a request of a logged-in client closes the connection."""
 
     def on_versions(self, *, succeeds: bool) -> Reply:
-        """ApiVersions came, and will be answered with what is served, or with an error."""
+        """Handles ApiVersions, which is answered with the served versions or an error."""
         if self.state is not LoginState.BEGINS:
             return self.fail("ApiVersions comes a second time before the login")
         self._go(LoginEvent.VERSIONS if succeeds else LoginEvent.STRANGE_VERSIONS)
         return Reply()
 
     def begins_again(self, now_ms: int) -> bool:
-        """Whether a handshake of a client that is logged in begins another login; else it is a request like others."""
+        """Whether a handshake of a logged-in client starts another login, instead of being an ordinary request."""
         return self.expires_ms != NEVER_MS and now_ms - self._began_ms >= AGAIN_INTERVAL_MS
 
     def on_handshake(self, version: int, wanted: str, now_ms: int) -> Reply:
-        """SaslHandshake came."""
+        """Handles SaslHandshake."""
         is_again = self.state is LoginState.LOGGED_IN
         if is_again and (wanted != self.mechanism or version < 1):
             return self.fail(f"a login again asks for {_shown(wanted)} v{version} instead of {self.mechanism} v1")
@@ -113,7 +113,7 @@ class Login:
         return Reply(SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=list(self._mechanisms)))
 
     def on_token(self, token: bytes, now_ms: int) -> Reply:
-        """SaslAuthenticate came, or a bare token. The exchange has begun."""
+        """Handles SaslAuthenticate or a bare token."""
         exchange = self._exchange
         if exchange is None:
             return self.fail("SaslAuthenticate comes before SaslHandshake")
@@ -123,7 +123,7 @@ class Login:
             self._go(LoginEvent.CHALLENGE)
             return Reply(outcome.token if is_bare else _answer(outcome.token))
         self._exchange = None
-        if not isinstance(outcome, Accepted):
+        if not isinstance(outcome, LoginSuccess):
             return self._refuse(
                 f"{self.mechanism} of user {_shown(outcome.user)}: {outcome.reason}", is_again=is_again, is_bare=is_bare
             )
@@ -137,7 +137,7 @@ class Login:
         return Reply(outcome.token if is_bare else _answer(outcome.token, lifetime_ms))
 
     def fail(self, reason: str, answer: SaslHandshakeResponse | SaslAuthenticateResponse | None = None) -> Reply:
-        """Nothing that comes after it is looked at."""
+        """Ends the login. Later input is ignored."""
         self._go(LoginEvent.FAILURE)
         return Reply(answer, reason)
 
@@ -153,7 +153,7 @@ class Login:
 
 
 def _shorter(one_ms: int, other_ms: int) -> int:
-    """Of two lifetimes, of which 0 is for ever."""
+    """Returns the shorter of two lifetimes; 0 is unlimited."""
     return min(one_ms, other_ms) if one_ms > 0 and other_ms > 0 else max(one_ms, other_ms, 0)
 
 
@@ -164,5 +164,5 @@ def _answer(token: bytes, lifetime_ms: int = 0) -> SaslAuthenticateResponse:
 
 
 def _shown(text: str) -> str:
-    """Of a text from outside, what may stand in a log line."""
+    """Shortens external text for a log line."""
     return repr(text[:_SHOWN_CHARACTERS])

@@ -25,28 +25,31 @@ class LoginState(Enum):
     """Where a login stands."""
 
     BEGINS = "nothing was accepted yet"
-    """action: ApiVersions and SaslHandshake are answered. transition: ApiVersions in a version that isn't served, or of a client with an
-    impossible name, is answered with the error (STRANGE_VERSIONS) → BEGINS; VERSIONS → VERSIONS_SENT; a handshake with a mechanism of the
-    listener, v0 (OLD_HANDSHAKE) → BARE_TOKENS, v1 (HANDSHAKE) → TOKENS; anything else (FAILURE) → ENDED."""
+    """action: ApiVersions and SaslHandshake are answered. transition: ApiVersions in a version that isn't served, or of
+    a client with an impossible name, is answered with the error (STRANGE_VERSIONS) → BEGINS; VERSIONS →
+    VERSIONS_SENT; a handshake with a mechanism of the listener, v0 (OLD_HANDSHAKE) → BARE_TOKENS, v1 (HANDSHAKE) →
+    TOKENS; anything else (FAILURE) → ENDED."""
     VERSIONS_SENT = "ApiVersions was answered"
-    """action: SaslHandshake is answered. transition: OLD_HANDSHAKE → BARE_TOKENS; HANDSHAKE → TOKENS; FAILURE → ENDED."""
+    """action: SaslHandshake is answered. transition: OLD_HANDSHAKE → BARE_TOKENS; HANDSHAKE → TOKENS;
+    FAILURE → ENDED."""
     BARE_TOKENS = "tokens come in frames without a header"
-    """action: each frame is a token. transition: the mechanism goes on (CHALLENGE) → BARE_TOKENS; it is satisfied (SUCCESS) → LOGGED_IN; it
-    isn't, which is answered by closing (FAILURE) → ENDED."""
+    """action: each frame is a token. transition: the mechanism goes on (CHALLENGE) → BARE_TOKENS; it is satisfied
+    (SUCCESS) → LOGGED_IN; it isn't, which is answered by closing (FAILURE) → ENDED."""
     TOKENS = "tokens come in SaslAuthenticate"
-    """action: SaslAuthenticate is answered. transition: CHALLENGE → TOKENS; SUCCESS → LOGGED_IN; a wrong credential, or another request
-    (FAILURE) → ENDED."""
+    """action: SaslAuthenticate is answered. transition: CHALLENGE → TOKENS; SUCCESS → LOGGED_IN; a wrong credential, or
+    another request (FAILURE) → ENDED."""
     LOGGED_IN = "the client is a principal"
-    """action: requests go to the dispatcher. transition: a login again, where logins end after a time (HANDSHAKE) → TOKENS_AGAIN; the login
-    has ended, or another mechanism is asked for (FAILURE) → ENDED."""
+    """action: requests go to the dispatcher. transition: a login again, where logins end after a time (HANDSHAKE) →
+    TOKENS_AGAIN; the login has ended, or another mechanism is asked for (FAILURE) → ENDED."""
     TOKENS_AGAIN = "the client logs in again on the same connection"
-    """action: as in TOKENS. transition: CHALLENGE → TOKENS_AGAIN; the same principal (SUCCESS) → LOGGED_IN; FAILURE → ENDED."""
+    """action: as in TOKENS. transition: CHALLENGE → TOKENS_AGAIN; the same principal (SUCCESS) → LOGGED_IN; FAILURE →
+    ENDED."""
     ENDED = "the connection is about to be closed"
     """action: nothing is read. transition: none."""
 
 
 class LoginEvent(Enum):
-    """What happens on the way."""
+    """What happens during a login."""
 
     VERSIONS = "ApiVersions is answered with what is served"
     STRANGE_VERSIONS = "ApiVersions is answered with an error, and may be asked again"
@@ -84,7 +87,7 @@ TRANSITIONS: Final[Mapping[tuple[LoginState, LoginEvent], LoginState]] = {
 
 
 def next_state(state: LoginState, event: LoginEvent) -> LoginState:
-    """Where an event leads. Errors: AssertionError for a pair that is not in the table."""
+    """Returns the state after an event. Errors: AssertionError if the table lacks the pair."""
     following = TRANSITIONS.get((state, event))
     assert following is not None, f"{event.name} at {state.name}"
     return following

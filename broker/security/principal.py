@@ -1,4 +1,4 @@
-"""Who a client is, in Kafka's form: a type and a name, as in `User:alice`.
+"""Identifies a client in Kafka's form, a type and a name, as in `User:alice`.
 
 Source: Kafka's `KafkaPrincipal` and `SecurityUtils.parseKafkaPrincipal`.
 """
@@ -11,26 +11,26 @@ from typing import Final
 import msgspec
 
 USER_TYPE: Final = "User"
-"""The type of every principal that Kafka's own logins make."""
+"""The type of every principal from Kafka's own logins."""
 
 
 class KafkaPrincipal(msgspec.Struct, frozen=True, gc=False):
-    """A client, or the one that a rule is about. Both parts are case-sensitive."""
+    """A client, or the subject of an access rule. Both parts are case-sensitive."""
 
     type: str
     name: str
 
     def __str__(self) -> str:
-        """`Type:name`, as in rules and logs."""
+        """Returns `Type:name`, as in rules and logs."""
         return f"{self.type}:{self.name}"
 
 
 ANONYMOUS: Final = KafkaPrincipal(USER_TYPE, "ANONYMOUS")
-"""A client that has not logged in."""
+"""A client without a login."""
 
 
 class ShownBy(Enum):
-    """How a connection has shown who its client is."""
+    """How a connection proved who its client is."""
 
     NOTHING = "nothing: the client is anonymous"
     CERTIFICATE = "the certificate of its TLS connection"
@@ -39,7 +39,7 @@ class ShownBy(Enum):
 
     @property
     def may_ask_for_tokens(self) -> bool:
-        """Whether tokens are created, changed and shown: a token leads to no other one.
+        """Whether delegation tokens may be created, changed and shown. A login with a token doesn't allow it.
 
         Source: Kafka's `allowTokenRequests`.
         """
@@ -47,9 +47,9 @@ class ShownBy(Enum):
 
 
 def parse_principal(text: str) -> KafkaPrincipal:
-    """From `Type:name`; the name may have colons.
+    """Reads `Type:name`. The name may contain colons.
 
-    Errors: ValueError if there is no colon, or nothing before or after it.
+    Errors: ValueError without a colon, or if either part is empty.
     """
     kind, _, name = text.partition(":")
     if not kind or not name:

@@ -1,11 +1,10 @@
-"""From the name in a client's certificate to its principal (`ssl.principal.mapping.rules`).
+"""Maps the name in a client's certificate to its principal (`ssl.principal.mapping.rules`).
 
     RULE:^CN=(.*?),.*$/$1/L , RULE:^.*$/other/ , DEFAULT
 
-Rules are tried in their order; the first whose pattern matches the whole name gives the principal's name, in which `$1`
-stands for a group.
-`L` and `U` turn it into small or capital letters, DEFAULT is the name as it is. Patterns are those of re2, so that no name makes one slow.
-Source: Kafka's `SslPrincipalMapper`.
+Rules are tried in order. The first rule whose pattern matches the whole name determines the principal's name, in which
+`$1` stands for a group. `L` and `U` make it lower or upper case. DEFAULT keeps the name as it is. Patterns are those of
+re2, so that no name is slow to match. Source: Kafka's `SslPrincipalMapper`.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ _SPLIT: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\
 
 
 class MappingError(ValueError):
-    """Rules that can't be read: words that follow the name of their key."""
+    """Rules can't be read. The message continues after the name of their key."""
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One rule; without a pattern it is DEFAULT."""
+    """A mapping rule. Without a pattern it is DEFAULT."""
 
     pattern: Any = None
     replacement: str = ""
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """The principal's name, or None where it doesn't match."""
+        """Returns the principal's name, or None if the rule doesn't match."""
         if self.pattern is None:
             return name
         match = self.pattern.fullmatch(name)
@@ -42,7 +41,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Read rules. Errors: MappingError."""
+    """Reads rules. Errors: MappingError."""
     rules: list[Rule] = []
     position = 0
     text = text.strip() or "DEFAULT"
@@ -59,7 +58,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
 
 
 def _rule(pattern: str, replacement: str, case: str) -> Rule:
-    """Errors: MappingError."""
+    """Makes a rule. Errors: MappingError."""
     import re2  # noqa: PLC0415 - 8 ms and 3 MB, which a broker without TLS does not need.
 
     try:
@@ -75,5 +74,5 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
 
 
 def principal_name(rules: Sequence[Rule], name: str) -> str | None:
-    """The name of the principal for the name of a certificate; None where no rule matches."""
+    """Returns the principal's name for a certificate's name, or None if no rule matches."""
     return next((found for rule in rules if (found := rule.apply(name)) is not None), None)

@@ -1,6 +1,6 @@
-"""Clients' own metrics (KIP-714): which each client is to push, when it may, and the numbers that it pushed last.
+"""Collects clients' own metrics (KIP-714): what each client should push and when, and the last pushed numbers.
 
-Guards: what clients push costs bounded memory and no hold of the loop, whatever the bytes claim. It shows nothing by
-itself. Begin with `client_instances`, then `otlp`. The handlers of GetTelemetrySubscriptions and PushTelemetry call it;
-a scrape of metrics reads its series.
+Guards: pushed metrics cost limited memory and never block the loop, whatever their bytes say. Begin with
+`client_instances`, then `otlp`. The handlers of GetTelemetrySubscriptions and PushTelemetry call this room, and a
+scrape of metrics reads its series.
 """

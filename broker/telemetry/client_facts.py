@@ -1,4 +1,4 @@
-"""What subscriptions to metrics may go by: the facts of a client, as text."""
+"""Collects the facts of a client that metrics subscriptions can match, as text."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lowtide.protocol.types import topic_id_text
 
 SOURCE: Final = "client_source_address"
 TEXT_MAX: Final = 255
-"""Characters of what a client says of itself."""
+"""The most characters of what a client says about itself."""
 
 
 def facts_of(instance_id: bytes, context: RequestContext) -> dict[str, str]:
-    """By the names of `client_metrics.CLIENT_FACTS`."""
+    """Returns the facts by the names of `client_metrics.CLIENT_FACTS`."""
     connection = context.connection
     name, version = connection.software
     return {

@@ -1,14 +1,12 @@
-"""Clients that push their metrics (KIP-714): what each is to push and when it may, and the series that it has pushed.
+"""Tracks clients that push metrics (KIP-714): what each should push and when, and the series that it pushed.
 
-A client asks for its subscription first; the id that it is given stands for what it is to push, so that a push after a
-change of subscriptions is refused with UNKNOWN_SUBSCRIPTION_ID, and the client asks again. Requests that come before
-their time are refused with THROTTLING_QUOTA_EXCEEDED.
+A client first asks for its subscription. The id that it gets stands for the metrics to push. A push after a change of
+subscriptions is refused with UNKNOWN_SUBSCRIPTION_ID, and the client asks again. Requests before their time are refused
+with THROTTLING_QUOTA_EXCEEDED.
 
-Bounds: `CLIENTS_MAX` clients, of which the one that was silent longest gives way; `SERIES_PER_CLIENT_MAX` series of
-each, and `SERIES_MAX` of all. A client that has been silent for `SILENT_INTERVALS` of its intervals is forgotten. Pure:
-time is passed in.
-
-Source: Kafka's `ClientMetricsManager`, `ClientMetricsInstance`.
+The memory is limited to `CLIENTS_MAX` clients, `SERIES_PER_CLIENT_MAX` series each and `SERIES_MAX` in total. Above
+that, the oldest client of the address with the most clients is dropped. So is a client that was silent for
+`SILENT_INTERVALS` intervals. Pure: time is passed in. Source: Kafka's `ClientMetricsManager`, `ClientMetricsInstance`.
 """
 
 from __future__ import annotations
@@ -32,24 +30,25 @@ if TYPE_CHECKING:
 CLIENTS_MAX: Final = 1_000
 SERIES_PER_CLIENT_MAX: Final = 500
 SERIES_MAX: Final = 20_000
-"""Some 12 megabytes."""
+"""About 12 MB."""
 
 SERIES_OF_SOURCE: Final = 15_000
-"""Of the clients at one address, so that they leave room for those of others."""
+"""The most series of clients at one address, to leave room for others."""
 
 SILENT_INTERVALS: Final = 3
 
 COMPRESSIONS: Final = (4, 3, 1, 2)
-"""zstd, lz4, gzip, snappy: the preferred one first. None needs no mention. Source: Kafka's `SUPPORTED_COMPRESSION_TYPES`."""
+"""zstd, lz4, gzip, snappy, in order of preference. "None" isn't listed. Source: Kafka's
+`SUPPORTED_COMPRESSION_TYPES`."""
 
 _ASKS_AGAIN: Final = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
-"""Errors after which a client may ask for its subscription before its time."""
+"""Errors after which a client may ask for its subscription early."""
 
 _NEVER_MS: Final = -(1 << 62)
 
 
 class ClientSeries(msgspec.Struct, frozen=True):
-    """A number that a client has pushed last; of a counter all that was counted since it began."""
+    """The last number that a client pushed. For a counter it is the total since its start."""
 
     name: str
     unit: str
@@ -58,8 +57,8 @@ class ClientSeries(msgspec.Struct, frozen=True):
     value: float
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What a client is to push."""
+class PushSubscription(msgspec.Struct, frozen=True):
+    """What a client should push."""
 
     subscription_id: int
     interval_ms: int
@@ -67,15 +66,15 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class ClientInstance:
-    """One client, by the id that it was given."""
+    """A client, by its assigned id."""
 
     __slots__ = ("asked_ms", "facts", "last_error", "pushed_ms", "series", "terminating", "version", "wanted")
 
-    def __init__(self, facts: Mapping[str, str], wanted: Wanted, version: object) -> None:
+    def __init__(self, facts: Mapping[str, str], wanted: PushSubscription, version: object) -> None:
         self.facts = facts
         self.wanted = wanted
         self.version = version
-        """The subscriptions by which `wanted` was found."""
+        """The subscriptions from which `wanted` was derived."""
         self.asked_ms = self.pushed_ms = _NEVER_MS
         self.last_error = ErrorCode.NONE
         self.terminating = False
@@ -83,15 +82,19 @@ class ClientInstance:
 
     @property
     def seen_ms(self) -> int:
-        """When it sent anything last, on the monotonic clock."""
+        """When it last sent anything, by monotonic time."""
         return max(self.asked_ms, self.pushed_ms)
 
     def is_silent(self, now_ms: int) -> bool:
-        """Whether it has sent nothing for so long that it is taken to be gone."""
+        """Whether it was silent for so long that it is considered gone."""
         return self.seen_ms != _NEVER_MS and now_ms - self.seen_ms > SILENT_INTERVALS * self.wanted.interval_ms
 
+    def may_push(self, now_ms: int) -> bool:
+        """Whether it asked for its subscription since its last push, or an interval has passed."""
+        return self.asked_ms > self.pushed_ms or now_ms - self.pushed_ms >= self.wanted.interval_ms
+
     def take(self, points: Sequence[Point], room: int) -> int:
-        """Keep what was pushed: at most `room` new series. Returns how many are new."""
+        """Keeps pushed points, with at most `room` new series. Returns the number of new series."""
         new = 0
         for point in points:
             key = (point.name, point.attributes)
@@ -106,42 +109,42 @@ class ClientInstance:
 
 
 class ClientInstances:
-    """All clients of a broker."""
+    """Tracks all clients of a broker."""
 
     def __init__(self) -> None:
         self._clients: OrderedDict[bytes, ClientInstance] = OrderedDict()
-        """The one that was seen last comes last."""
+        """Ordered by when clients were last seen."""
         self._configs: Mapping[str, ConfigImage] = {}
         self._subscriptions: list[Subscription] = []
         self._series_count = 0
         self.pushes = 0
         self.refused = 0
-        """Requests that were refused, whatever the reason."""
+        """The number of requests refused for any reason."""
 
     def __len__(self) -> int:
         return len(self._clients)
 
     @property
     def series_count(self) -> int:
-        """Of all clients."""
+        """The number of series of all clients."""
         return self._series_count
 
     def series(self) -> Iterator[tuple[Mapping[str, str], ClientSeries]]:
-        """All series that are kept, each with the facts of its client: `client_id`, `client_instance_id`, and so on."""
+        """Yields all series with the facts of their clients: `client_id`, `client_instance_id` and so on."""
         for client in list(self._clients.values()):
             for series in list(client.series.values()):
                 yield client.facts, series
 
     def follow(self, configs: Mapping[str, ConfigImage]) -> None:
-        """Go by these subscriptions from now on."""
+        """Adopts these subscriptions."""
         if configs is self._configs:
             return
         self._configs = configs
         found = (subscription_of(each.configs) for each in configs.values())
         self._subscriptions = [each for each in found if not isinstance(each, Refusal)]
 
-    def ask(self, instance_id: bytes, facts: Mapping[str, str], now_ms: int) -> Wanted | ErrorCode:
-        """What a client is to push. Errors: THROTTLING_QUOTA_EXCEEDED before its time."""
+    def ask(self, instance_id: bytes, facts: Mapping[str, str], now_ms: int) -> PushSubscription | ErrorCode:
+        """Returns what a client should push. Errors: THROTTLING_QUOTA_EXCEEDED before its time."""
         self._forget_silent(now_ms)
         client = self._client(instance_id, facts)
         if now_ms - client.seen_ms < client.wanted.interval_ms and client.last_error not in _ASKS_AGAIN:
@@ -151,17 +154,19 @@ class ClientInstances:
         client.last_error = ErrorCode.NONE
         return client.wanted
 
-    def check_push(
+    def begin_push(
         self, instance_id: bytes, facts: Mapping[str, str], push: Push, now_ms: int
     ) -> ClientInstance | ErrorCode:
-        """The client whose metrics are to be read, or why they are not taken.
+        """Begins a push, and returns the client whose metrics to read, or why they are refused.
 
-        Errors: INVALID_REQUEST after its end, THROTTLING_QUOTA_EXCEEDED before its time, UNKNOWN_SUBSCRIPTION_ID,
-        UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE, in this order.
+        Errors: INVALID_REQUEST after the client's last push, THROTTLING_QUOTA_EXCEEDED before its time,
+        UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE, in this order.
         """
         client = self._client(instance_id, facts)
-        error = _refusal(client, push, now_ms)
+        error = check_push(client, push, now_ms)
         client.last_error = error
+        if not client.terminating and client.may_push(now_ms):
+            client.pushed_ms = now_ms
         if error != ErrorCode.NONE:
             self.refused += 1
             return error
@@ -170,7 +175,7 @@ class ClientInstances:
         return client
 
     def take(self, client: ClientInstance, points: Sequence[Point]) -> None:
-        """Keep what a client has pushed; one that was forgotten meanwhile changes nothing that is seen."""
+        """Keeps what a client pushed. If the client was dropped in the meantime, this has no visible effect."""
         source = client.facts.get(SOURCE)
         of_source = sum(len(each.series) for each in self._clients.values() if each.facts.get(SOURCE) == source)
         new = client.take(points, min(SERIES_MAX - self._series_count, SERIES_OF_SOURCE - of_source))
@@ -178,7 +183,7 @@ class ClientInstances:
             self._series_count += new
 
     def _client(self, instance_id: bytes, facts: Mapping[str, str]) -> ClientInstance:
-        """The client of this id, as the present subscriptions mean it."""
+        """Returns the client of this id, with its present subscription."""
         client = self._clients.get(instance_id)
         if client is None:
             client = self._clients[instance_id] = ClientInstance(facts, self._wanted(instance_id, facts), self._configs)
@@ -190,19 +195,19 @@ class ClientInstances:
         return client
 
     def _giving_way(self) -> bytes:
-        """The client that was seen longest ago at the address that has the most."""
+        """Returns the client that was seen longest ago at the address with the most clients."""
         sources = Counter(each.facts.get(SOURCE) for each in self._clients.values())
         most, _ = sources.most_common(1)[0]
         return next(instance_id for instance_id, each in self._clients.items() if each.facts.get(SOURCE) == most)
 
-    def _wanted(self, instance_id: bytes, facts: Mapping[str, str]) -> Wanted:
+    def _wanted(self, instance_id: bytes, facts: Mapping[str, str]) -> PushSubscription:
         meant = [each for each in self._subscriptions if each.means(facts)]
         metrics = tuple(dict.fromkeys(name for each in meant for name in each.metrics))
         if ALL_METRICS in metrics:
             metrics = (ALL_METRICS,)
         interval_ms = min((each.interval_ms for each in meant), default=INTERVAL_MS_DEFAULT)
         digest = zlib.crc32(repr((metrics, interval_ms)).encode(), zlib.crc32(instance_id))
-        return Wanted(digest - (1 << 32) if digest >= 1 << 31 else digest, interval_ms, metrics)
+        return PushSubscription(digest - (1 << 32) if digest >= 1 << 31 else digest, interval_ms, metrics)
 
     def _forget_silent(self, now_ms: int) -> None:
         while self._clients:
@@ -212,9 +217,9 @@ class ClientInstances:
             self._drop(instance_id)
 
     def forget_silent(self, now_ms: int) -> None:
-        """Forget all that are silent, for those who look at what they pushed.
+        """Drops all silent clients, before their series are read.
 
-        A client that asks looks at the oldest alone.
+        Requests of clients only check the oldest one.
         """
         for instance_id in [each for each, client in self._clients.items() if client.is_silent(now_ms)]:
             self._drop(instance_id)
@@ -224,7 +229,7 @@ class ClientInstances:
 
 
 class Push(msgspec.Struct, frozen=True):
-    """What of a push decides whether it is taken."""
+    """The properties of a push that decide whether it is accepted."""
 
     subscription_id: int
     compression: int
@@ -233,13 +238,11 @@ class Push(msgspec.Struct, frozen=True):
     bytes_max: int
 
 
-def _refusal(client: ClientInstance, push: Push, now_ms: int) -> ErrorCode:
+def check_push(client: ClientInstance, push: Push, now_ms: int) -> ErrorCode:
+    """Returns why a push is refused, or NONE."""
     if client.terminating:
         return ErrorCode.INVALID_REQUEST
-    may_push = client.asked_ms > client.pushed_ms or now_ms - client.pushed_ms >= client.wanted.interval_ms
-    if may_push:
-        client.pushed_ms = now_ms
-    elif not push.is_terminating:
+    if not push.is_terminating and not client.may_push(now_ms):
         return ErrorCode.THROTTLING_QUOTA_EXCEEDED
     if push.subscription_id != client.wanted.subscription_id:
         return ErrorCode.UNKNOWN_SUBSCRIPTION_ID

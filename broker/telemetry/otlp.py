@@ -1,10 +1,12 @@
-"""Reads the metrics that clients push: the part of OTLP's `MetricsData` that Kafka's clients write, which is sums and gauges of numbers.
+"""Reads the metrics that clients push: the numeric sums and gauges of OTLP's `MetricsData`, as Kafka's clients write.
 
-A decoder of our own for eight messages of Protocol Buffers: a library parses a hostile megabyte in one piece, which holds the event loop
-or a thread's lock, and would be another dependency of every broker. This one goes field by field, in steps, keeps nothing that it does not
-need, and ends at a number of points. What it does not know it passes over, as Protocol Buffers wants it: histograms, for one.
+It is our own decoder of eight Protocol Buffers messages. A library would parse a hostile megabyte in one piece, which
+blocks the event loop or the GIL, and would be another dependency of every broker. This decoder reads fields in steps,
+keeps only what it needs, and stops after a number of points. It ignores unknown fields, as Protocol Buffers requires,
+such as histograms.
 
-Sources: opentelemetry-proto 1.3 (`metrics.proto`, `common.proto`, `resource.proto`), the wire format of Protocol Buffers, KIP-714.
+Sources: opentelemetry-proto 1.3 (`metrics.proto`, `common.proto`, `resource.proto`), the wire format of Protocol
+Buffers, KIP-714.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from typing import Final, NamedTuple
 from lowtide.protocol.errors import ProtocolError
 
 POINTS_MAX: Final = 500
-"""Of one push; clients of today have some 40 metrics, several for each broker and partition."""
+"""The most points of a push. Present clients have about 40 metrics, with several points per broker and partition."""
 
 ATTRIBUTES_MAX: Final = 8
-"""Of one point; others are left out."""
+"""The most attributes of a point; others are left out."""
 
 TEXT_MAX: Final = 200
-"""Characters of a name, an attribute's name or its value."""
+"""The most characters of a name, an attribute's name or its value."""
 
 FIELDS_A_STEP: Final = 200
 
@@ -36,14 +38,14 @@ _VARINT_BYTES_MAX: Final = 10
 _DOUBLE: Final = struct.Struct("<d")
 _SIGNED: Final = struct.Struct("<q")
 
-# Numbers of fields: of Metric, of Gauge and Sum, of NumberDataPoint, of KeyValue and AnyValue.
+# Field numbers of Metric, of Gauge and Sum, of NumberDataPoint, of KeyValue and AnyValue.
 _NAME, _UNIT, _GAUGE, _SUM = 1, 3, 5, 7
 _POINTS, _TEMPORALITY, _MONOTONIC = 1, 2, 3
 _AS_DOUBLE, _AS_INT, _ATTRIBUTES = 4, 6, 7
 _KEY, _VALUE, _AS_TEXT = 1, 2, 1
 
 DELTA: Final = 1
-"""The aggregation temporality of values that say what has been added since the last push."""
+"""The aggregation temporality of values that were added since the last push."""
 
 Attributes = tuple[tuple[str, str], ...]
 
@@ -65,17 +67,17 @@ class _Field(NamedTuple):
     start: int
     stop: int
     value: int
-    """Of a varint."""
+    """The value of a varint."""
 
 
 Steps = Generator[None, None, list[Point]]
 
 _Fields = Iterator[_Field | None]
-"""Fields, and None after each `FIELDS_A_STEP` of them, after which others have their turn."""
+"""Fields, and after each `FIELDS_A_STEP` of them a None, at which others get a turn."""
 
 
 class _Reading:
-    """One push: what is read so far, and how many fields that took."""
+    """One push: the points and the number of fields read so far."""
 
     __slots__ = ("content", "fields", "points")
 
@@ -86,19 +88,19 @@ class _Reading:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further point is kept."""
+        """Whether no further points are kept."""
         return len(self.points) >= POINTS_MAX
 
 
 def read_metrics(content: bytes) -> Steps:
-    """The first `POINTS_MAX` points of a push, in steps. Errors: ProtocolError for bytes that are no message."""
+    """Reads the first `POINTS_MAX` points of a push, in steps. Errors: ProtocolError for invalid bytes."""
     reading = _Reading(content)
     yield from _each(reading, 0, len(content), (1, 2, 2))
     return reading.points
 
 
 def _each(reading: _Reading, start: int, stop: int, path: tuple[int, ...]) -> Generator[None, None, None]:
-    """Add the metrics that are in messages in messages, in the fields of these numbers."""
+    """Adds the metrics of nested messages, which are in the fields of these numbers."""
     for field in _fields(reading, start, stop):
         if reading.is_full:
             return
@@ -109,7 +111,7 @@ def _each(reading: _Reading, start: int, stop: int, path: tuple[int, ...]) -> Ge
 
 
 def _metric(reading: _Reading, metric: _Field) -> Generator[None, None, None]:
-    """Add the points of one metric."""
+    """Adds the points of a metric."""
     name = unit = ""
     values: _Field | None = None
     for field in _fields(reading, metric.start, metric.stop):
@@ -127,7 +129,7 @@ def _metric(reading: _Reading, metric: _Field) -> Generator[None, None, None]:
 
 
 def _values(reading: _Reading, values: _Field, name: str, unit: str) -> Generator[None, None, None]:
-    """Add the points of a gauge or of a sum, whose kind may stand behind them."""
+    """Adds the points of a gauge or sum. Its kind may follow them in the message."""
     is_delta = is_monotonic = False
     found: list[tuple[Attributes, float]] = []
     for field in _fields(reading, values.start, values.stop):
@@ -146,7 +148,7 @@ def _values(reading: _Reading, values: _Field, name: str, unit: str) -> Generato
 
 
 def _point(reading: _Reading, row: _Field) -> Generator[None, None, tuple[Attributes, float] | None]:
-    """The attributes and the value of a point; None for one without a value."""
+    """Returns the attributes and the value of a point, or None if it has no value."""
     value: float | None = None
     attributes: list[tuple[str, str]] = []
     for field in _fields(reading, row.start, row.stop):
@@ -163,7 +165,7 @@ def _point(reading: _Reading, row: _Field) -> Generator[None, None, tuple[Attrib
 
 
 def _attribute(reading: _Reading, attribute: _Field) -> Generator[None, None, tuple[str, str]]:
-    """The name and the value of an attribute, as text; empty where it is neither text nor a whole number."""
+    """Returns the name and value of an attribute as text. Values other than texts and integers are empty."""
     name = value = ""
     for field in _fields(reading, attribute.start, attribute.stop):
         if field is None:
@@ -186,7 +188,7 @@ def _text(content: bytes, field: _Field) -> str:
 
 
 def _fields(reading: _Reading, start: int, stop: int) -> _Fields:
-    """The fields of a message, one by one. Errors: ProtocolError."""
+    """Yields the fields of a message. Errors: ProtocolError."""
     content, position = reading.content, start
     while position < stop:
         reading.fields += 1

@@ -1,7 +1,6 @@
-"""Files and folders of the simulated disk, each with what is durable of it and the changes since.
+"""Files and folders of the simulated disk, each with its durable state and the changes since.
 
-The invariant of both: durable state plus all pending changes, in order, is the visible state. Only `power_cut` and
-`settle` decide.
+The durable state plus all pending changes, in order, is the visible state. Only `power_cut` and `settle` decide.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import msgspec
 from lowtide.runtime.random import Random
 
 SECTOR_BYTES: Final = 512
-"""The unit that a disk writes wholly or not at all."""
+"""The unit that a disk writes atomically."""
 
 BLOCK_BYTES: Final = 4096
-"""The unit in which a file takes space."""
+"""The unit of allocation."""
 
 
 class FileNode:
-    """A file's content."""
+    """The content of a file."""
 
     __slots__ = ("_durable", "_holes", "_pending", "_visible", "modified_ms")
 
@@ -33,7 +32,7 @@ class FileNode:
         # (position, data) of a write, (position, size) of a hole, (size, None) of a truncation.
         self._pending: list[tuple[int, bytes | int | None]] = []
         self._holes: set[int] = set()
-        """The numbers of the blocks that take no space."""
+        """The numbers of the blocks without space."""
 
     @property
     def size(self) -> int:
@@ -41,16 +40,15 @@ class FileNode:
 
     @property
     def allocated_bytes(self) -> int:
-        """The space that it takes: that of all its bytes but for those of holes."""
+        """The allocated space: all bytes except holes."""
         return len(self._visible) - BLOCK_BYTES * len(self._holes)
 
     def read(self, size: int, position: int) -> bytes:
-        """Return up to `size` bytes from `position`."""
         with memoryview(self._visible) as view:
             return bytes(view[position : position + size])
 
     def write(self, data: bytes, position: int, now_ms: int) -> None:
-        """Write `data` at `position`, zeros before it where the file was shorter."""
+        """Writes `data` at `position`, with zeros before it if the file was shorter."""
         _write(self._visible, data, position)
         self._pending.append((position, data))
         if self._holes:
@@ -58,7 +56,7 @@ class FileNode:
         self.modified_ms = now_ms
 
     def punch(self, position: int, size: int, now_ms: int) -> None:
-        """Make the bytes zeros, as far as there are any; whole blocks take no space any more."""
+        """Replaces existing bytes by zeros; whole blocks give their space back."""
         end = min(position + size, len(self._visible))
         if position < end:
             _write(self._visible, bytes(end - position), position)
@@ -67,7 +65,7 @@ class FileNode:
             self.modified_ms = now_ms
 
     def truncate(self, size: int, now_ms: int) -> None:
-        """Cut or lengthen the content to `size` bytes."""
+        """Cuts or extends the content to `size` bytes."""
         if size != len(self._visible):
             _truncate(self._visible, size)
             self._pending.append((size, None))
@@ -75,14 +73,14 @@ class FileNode:
             self.modified_ms = now_ms
 
     def copy(self) -> FileNode:
-        """A file with the visible content, all of it durable."""
+        """Returns a file with the visible content, all durable."""
         copy = FileNode(self.modified_ms)
         copy.write(bytes(self._visible), 0, self.modified_ms)
         copy.sync()
         return copy
 
     def sync(self) -> None:
-        """Make the visible content durable, as far as a failed sync has not settled otherwise."""
+        """Makes the visible content durable, except what a failed sync has settled otherwise."""
         for position, data in self._pending:
             if data is None:
                 _truncate(self._durable, position)
@@ -91,10 +89,9 @@ class FileNode:
         self._pending.clear()
 
     def settle(self, random: Random | None, counts: Counter[str] | None = None) -> None:
-        """Let chance decide what of the pending changes becomes durable; the rest never will.
+        """Decides at random which pending changes become durable; the rest never will. The visible content stays.
 
-        The visible content stays.
-        Without randomness nothing does.
+        Without randomness none does.
         """
         for position, data in self._pending:
             fate = random.choice(("kept", "lost", "torn")) if random is not None else "lost"
@@ -113,11 +110,11 @@ class FileNode:
         self._pending.clear()
 
     def _content(self, position: int, data: bytes | int) -> bytes:
-        """What a change writes: a hole is zeros, up to the end that the file has."""
+        """Returns what a change writes: a hole is zeros, up to the file's end."""
         return bytes(max(min(data, len(self._durable) - position), 0)) if isinstance(data, int) else data
 
     def power_cut(self, random: Random | None, counts: Counter[str]) -> None:
-        """Let chance decide over the pending changes; what is durable then is what is visible."""
+        """Decides the pending changes at random; only the durable content remains visible."""
         self.settle(random, counts)
         self._visible = bytearray(self._durable)
         blocks = ((block, self.read(BLOCK_BYTES, block * BLOCK_BYTES)) for block in self._holes)
@@ -125,10 +122,7 @@ class FileNode:
 
 
 class Folder:
-    """A folder's names.
-
-    A folder or file that is not reachable by durable names is lost with all in it, synced or not.
-    """
+    """A folder's names. What no durable name reaches is lost with its contents, synced or not."""
 
     __slots__ = ("_durable", "_pending", "entries")
 
@@ -138,12 +132,11 @@ class Folder:
         self._pending: list[FolderChange] = []
 
     def change(self, change: FolderChange) -> None:
-        """Make a change visible."""
         change.apply(self.entries)
         self._pending.append(change)
 
     def copy(self) -> Folder:
-        """What copying the folder with all in it would give: the visible content, and all of it durable."""
+        """Returns a copy of the visible folder, all durable."""
         copy = Folder()
         for name, node in self.entries.items():
             copy.change(FolderChange(added=name, node=node.copy()))
@@ -151,13 +144,12 @@ class Folder:
         return copy
 
     def sync(self) -> None:
-        """Make the visible names durable."""
         for change in self._pending:
             change.apply(self._durable)
         self._pending.clear()
 
     def power_cut(self, random: Random | None, counts: Counter[str]) -> None:
-        """Keep a prefix of the pending changes, then do the same to all that is still reachable."""
+        """Keeps a prefix of the pending changes, then cuts power for everything still reachable."""
         kept_count = random.randint(0, len(self._pending)) if random is not None else 0
         counts["lost_name"] += len(self._pending) - kept_count
         del self._pending[kept_count:]
@@ -171,7 +163,7 @@ Node: TypeAlias = FileNode | Folder
 
 
 class FolderChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One atomic change of a folder: a name added (or pointed elsewhere), a name removed, or, as a rename, both."""
+    """One atomic change of a folder: a name added (or repointed), a name removed, or both for a rename."""
 
     added: str | None = None
     node: Node | None = None
@@ -199,7 +191,7 @@ def _truncate(content: bytearray, size: int) -> None:
 
 
 def _write_torn(content: bytearray, data: bytes, position: int, random: Random) -> None:
-    """Write some sectors of `data`: a prefix of them, or any; perhaps the file grows over those that are missing."""
+    """Writes some sectors of `data`: a prefix, or any; the file may grow over missing ones."""
     end = position + len(data)
     edges = [position, *range((position // SECTOR_BYTES + 1) * SECTOR_BYTES, end, SECTOR_BYTES), end]
     sectors = list(itertools.pairwise(edges))

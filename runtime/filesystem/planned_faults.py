@@ -1,4 +1,4 @@
-"""Errors that wait for operations of a simulated disk, each for so many of one kind on paths that contain a text."""
+"""Planned errors of a simulated disk, by operation and part of the path."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Operation: TypeAlias = Literal[
 ]
 
 NEED_ROOM: Final[frozenset[Operation]] = frozenset({"create", "write", "rename", "make_directory"})
-"""What may fail on a full disk: a name takes room in its folder, too."""
+"""Operations that may fail on a full disk: a name needs space in its folder too."""
 
 
 class _Fault:
-    """An error that waits for matching operations."""
+    """An error for matching operations."""
 
     __slots__ = ("error_number", "operation", "path_contains", "remaining_count")
 
@@ -35,21 +35,20 @@ class _Fault:
 
 
 class PlannedFaults:
-    """The faults that have not struck yet."""
+    """The pending faults."""
 
     def __init__(self) -> None:
         self._faults: list[_Fault] = []
 
     def add(self, operation: Operation, error_number: int, count: int, path_contains: str) -> None:
-        """The next `count` operations on paths that contain `path_contains` are to fail with the errno."""
+        """Fails the next `count` operations on paths that contain `path_contains`."""
         self._faults.append(_Fault(operation, error_number, count, path_contains))
 
     def clear(self) -> None:
-        """Take back all of them."""
         self._faults.clear()
 
     def strike(self, operation: Operation, path: str) -> int | None:
-        """Use up a fault that waits for this operation. Returns its errno, or None where none waits."""
+        """Uses up a fault of this operation. Returns its errno, or None."""
         for fault in self._faults:
             if fault.operation == operation and fault.path_contains in path:
                 fault.remaining_count -= 1

@@ -1,7 +1,7 @@
 """The machine's own file system: the only module that calls `os` for files.
 
-A descriptor closes when nothing uses it any more, by CPython's reference counting. `close` and a call that is running
-in another thread can therefore never meet on a descriptor number that the kernel has meanwhile given to another file.
+A descriptor closes with its last reference. So `close` and a call in another thread can't collide on a descriptor
+number that the kernel has reused for another file.
 
 Sources: pwritev(2), preadv2(2) for RWF_NOWAIT, fdatasync(2), flock(2), fcntl(2); "PostgreSQL's fsync() surprise"
 (lwn.net/Articles/752063).
@@ -35,14 +35,14 @@ PARTS_PER_WRITE_MAX: Final = 1024
 
 ZEROS_PER_WRITE: Final = 1 << 20
 RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
-# The kernel's answers for "this file system (or kernel) does not know that flag or call", as against a failing disk.
+# The file system or kernel doesn't support the flag or call; the disk is fine.
 UNSUPPORTED_ERRNOS: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 _WITHOUT_MODES: Final = frozenset({errno.EOPNOTSUPP, errno.EROFS, errno.ENOSYS})
 
 
 def _sync_function() -> Callable[[int], None]:
-    """Return the cheapest call that makes a file's content durable: macOS's fsync does not reach the platter, F_FULLFSYNC does."""
+    """Returns the cheapest durable sync: macOS's fsync doesn't reach the platter, F_FULLFSYNC does."""
     full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)
     if full_sync is not None:
         command = full_sync
@@ -62,7 +62,7 @@ _PUNCH_MODE: Final = 0x01 | 0x02
 
 @functools.cache
 def _fallocate() -> Callable[[int, int, int, int], int] | None:
-    """The C library's fallocate, which `os` lacks, made to return the error's number; None where there is none."""
+    """Returns the C library's fallocate, which `os` lacks, as a function that returns the errno; None if missing."""
     import ctypes  # noqa: PLC0415 - most starts need it late or never
 
     library = ctypes.CDLL(None, use_errno=True)
@@ -85,7 +85,7 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Put the path into the errors of calls that know only a descriptor."""
+    """Adds the path to errors of calls that know only a descriptor."""
     try:
         yield
     except OSError as error:
@@ -94,7 +94,7 @@ def _naming(path: str) -> Iterator[None]:
 
 
 class OpenDescriptor:
-    """Owns one descriptor number, and closes it with the last reference."""
+    """Owns a descriptor number, and closes it with the last reference."""
 
     __slots__ = ("number",)
 
@@ -102,7 +102,7 @@ class OpenDescriptor:
         self.number = number
 
     def __del__(self) -> None:
-        # What close(2) could report was reported, or lost, at the sync; no caller can handle it here.
+        # The sync reported what close(2) could report; no caller can handle it here.
         with contextlib.suppress(OSError):
             os.close(self.number)
 
@@ -126,15 +126,11 @@ class OsFile:
 
     @property
     def descriptor(self) -> OpenDescriptor | None:
-        """What keeps the file open for as long as it is referred to; None when the file is closed.
-
-        For a sync by another thread.
-        """
+        """Keeps the file open while it is referenced; None when the file is closed. For a sync by another thread."""
         return self._descriptor
 
     def _opened(self) -> OpenDescriptor:
-        # Callers keep what is returned in a local variable for as long as they use its number: that is what keeps it
-        # open.
+        # Callers keep the returned object in a local variable while they use its number, which keeps it open.
         descriptor = self._descriptor
         if descriptor is None:
             raise OSError(errno.EBADF, "the file is closed", self._path)
@@ -242,7 +238,7 @@ class OsFile:
 
 
 def _after(parts: Sequence[Buffer], done: int) -> list[memoryview]:
-    """Return what of `parts` is left after the first `done` bytes, uncopied."""
+    """Returns what follows the first `done` bytes of `parts`, uncopied."""
     rest = []
     for part in parts:
         if done < len(part):
@@ -252,10 +248,7 @@ def _after(parts: Sequence[Buffer], done: int) -> list[memoryview]:
 
 
 def _keep_out_others(path: str) -> None:
-    """Takes the rights of other users from a file or folder.
-
-    What belongs to another user, or has no rights to take, stays as it is.
-    """
+    """Removes the permissions of other users, unless the file belongs to another user or has no permissions."""
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if mode & OTHERS:
         with contextlib.suppress(PermissionError):
@@ -277,7 +270,7 @@ class _OsLock:
 
 
 class OsFileSystem:
-    """The file system that the process sees. Keeps no state: any number of them may exist, in any thread."""
+    """The file system of the process. Stateless: any number may exist, in any thread."""
 
     __slots__ = ()
 
@@ -299,17 +292,14 @@ class OsFileSystem:
             self._write_whole(temporary, data, mode).sync()
             os.rename(temporary, path)
         except OSError:
-            # On a full disk the half-written copy would keep the space that is needed.
+            # On a full disk the incomplete copy would take needed space.
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
         self.sync_directory(os.path.dirname(path) or ".")
 
     def _write_whole(self, path: str, data: bytes, mode: int) -> OsFile:
-        """Make the file hold `data`.
-
-        `mode` counts from the first byte, also where the file stood there with a wider one.
-        """
+        """Makes the file contain `data`. `mode` applies from the first byte, even if the file had a wider one."""
         file = OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode))
         if mode != DEFAULT_FILE_MODE:
             os.chmod(path, mode)
@@ -338,7 +328,7 @@ class OsFileSystem:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def make_directories(self, path: str) -> None:
-        # Not `os.makedirs`, which gives the mode to the last folder only.
+        # `os.makedirs` would give the mode to the last folder only.
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
@@ -374,8 +364,8 @@ class OsFileSystem:
     def lock(self, path: str) -> _OsLock:
         descriptor = OpenDescriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, DEFAULT_FILE_MODE))
         try:
-            # flock keeps out a second broker of this process, which fcntl's locks, being the process's, would let in.
-            # They in turn are what Apache Kafka takes (java.nio FileLock), and the two kinds do not see each other.
+            # flock excludes a second broker of this process, which fcntl's per-process locks don't. Apache Kafka takes
+            # the latter (java.nio FileLock), and the two kinds don't see each other.
             fcntl.flock(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -396,7 +386,7 @@ class OsFileSystem:
         return os.path.abspath(path)
 
     def page_cache_id(self) -> str | None:
-        # That of the kernel's life: another one after a reboot, a power cut, or on another machine.
+        # The kernel's boot: changes with a reboot, a power cut, or another machine.
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         except (OSError, ValueError):

@@ -1,7 +1,4 @@
-"""Paths in the tree of a simulated disk: functions over its root folder, with the errors that a kernel answers.
-
-They change nothing.
-"""
+"""Paths in the tree of a simulated disk: read-only functions over its root folder, with a kernel's errors."""
 
 from __future__ import annotations
 
@@ -13,19 +10,19 @@ from lowtide.runtime.filesystem.nodes import FileNode, Folder, Node
 
 
 def path_parts(path: str) -> list[str]:
-    """The names of a path, from the root on. `..` is not modelled."""
+    """Returns the names of a path, from the root. `..` is not modelled."""
     parts = [part for part in path.split("/") if part not in {"", "."}]
     assert ".." not in parts, path
     return parts
 
 
 def path_error(number: int, path: str) -> OSError:
-    """The subclass of OSError that the kernel's answer would have become."""
+    """Returns the kernel's error."""
     return OSError(number, os.strerror(number), path)
 
 
 def find(root: Folder, path: str) -> Node | None:
-    """The file or folder at the path, or None."""
+    """Returns the file or folder at the path, or None."""
     node: Node = root
     for name in path_parts(path):
         if not isinstance(node, Folder) or name not in node.entries:
@@ -35,7 +32,7 @@ def find(root: Folder, path: str) -> Node | None:
 
 
 def folder_at(root: Folder, path: str) -> Folder:
-    """The folder at the path. Errors: OSError with ENOENT or ENOTDIR."""
+    """Returns the folder at the path. Errors: OSError with ENOENT or ENOTDIR."""
     node = find(root, path)
     if isinstance(node, Folder):
         return node
@@ -43,7 +40,7 @@ def folder_at(root: Folder, path: str) -> Folder:
 
 
 def file_at(root: Folder, path: str) -> FileNode:
-    """The file at the path. Errors: OSError with ENOENT or EISDIR."""
+    """Returns the file at the path. Errors: OSError with ENOENT or EISDIR."""
     node = find(root, path)
     if isinstance(node, FileNode):
         return node
@@ -51,10 +48,7 @@ def file_at(root: Folder, path: str) -> FileNode:
 
 
 def parent_of(root: Folder, path: str) -> tuple[Folder, str]:
-    """The folder that holds, or would hold, the last name of the path, and that name.
-
-    Errors: OSError with ENOENT or ENOTDIR.
-    """
+    """Returns the folder of the path's last name, and that name. Errors: OSError with ENOENT or ENOTDIR."""
     *above, name = path_parts(path)
     node: Node | None = root
     for part in above:
@@ -67,7 +61,7 @@ def parent_of(root: Folder, path: str) -> tuple[Folder, str]:
 
 
 def check_replacing(node: Node, replaced: Node | None, target: str) -> None:
-    """Whether `node` may take the name `target`, which `replaced` has.
+    """Checks that `node` may take the name `target` of `replaced`.
 
     Errors: OSError with ENOTEMPTY, EISDIR or ENOTDIR.
     """
@@ -78,7 +72,7 @@ def check_replacing(node: Node, replaced: Node | None, target: str) -> None:
 
 
 def files_below(root: Folder) -> Iterator[FileNode]:
-    """Every file of the tree."""
+    """Yields every file of the tree."""
     folders = [root]
     while folders:
         for node in folders.pop().entries.values():

@@ -33,7 +33,7 @@ SegmentT = TypeVar("SegmentT", bound=SizedSegment)
 SegmentT_contra = TypeVar("SegmentT_contra", bound=SizedSegment, contravariant=True)
 
 
-class RecordTimes(Protocol[SegmentT_contra]):
+class CleanableTimes(Protocol[SegmentT_contra]):
     """The times of a segment's records. It may have to read a file, and is used only if a time limit is set."""
 
     def first_timestamp(self, segment: SegmentT_contra) -> int:
@@ -89,7 +89,7 @@ def find_cleanable(
     ends: LogEnds,
     checkpoint: Offset | None,
     config: CompactionConfig,
-    times: RecordTimes[SegmentT],
+    times: CleanableTimes[SegmentT],
     now_ms: int,
 ) -> Cleanable:
     """Decides what may be compacted. `checkpoint` is how far the log was compacted before; None if never.

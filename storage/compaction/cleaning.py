@@ -34,7 +34,7 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import Offset, ProducerId
 from lowtide.runtime.filesystem import File, FileSystem
-from lowtide.runtime.heavy_work import Step
+from lowtide.runtime.heavy_work import WorkStep
 from lowtide.storage.compaction.cleanable import GROUP_SEGMENTS_MAX, RELATIVE_OFFSET_MAX, group_segments
 from lowtide.storage.compaction.cleaned_transactions import CleanedTransactions
 from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, compact_batch, note_batch, place_of
@@ -122,7 +122,7 @@ _encode_outcome: Final = msgspec.msgpack.Encoder().encode
 _decode_order: Final = msgspec.msgpack.Decoder(CleaningOrder).decode
 
 
-def clean_log(filesystem: FileSystem, order: bytes) -> Iterator[Step]:
+def clean_log(filesystem: FileSystem, order: bytes) -> Iterator[WorkStep]:
     """Carries out an encoded `CleaningOrder`, one step at a time; the messages of the steps are encoded `Outcome`s.
 
     When closed it removes its files.
@@ -131,10 +131,12 @@ def clean_log(filesystem: FileSystem, order: bytes) -> Iterator[Step]:
     try:
         yield from cleaning.steps()
     except DamagedSegmentError as error:
-        yield Step(0, _encode_outcome(CleaningFailed(str(error), is_damaged=True)))
+        yield WorkStep(0, _encode_outcome(CleaningFailed(str(error), is_damaged=True)))
     except (StorageError, OSError) as error:
         failed = error if isinstance(error, StorageError) else storage_error(cleaning.order.directory, error)
-        yield Step(0, _encode_outcome(CleaningFailed(str(failed), is_damaged=False, error_number=failed.error_number)))
+        yield WorkStep(
+            0, _encode_outcome(CleaningFailed(str(failed), is_damaged=False, error_number=failed.error_number))
+        )
 
 
 class _Cleaning:
@@ -152,7 +154,7 @@ class _Cleaning:
         self._gone: BatchHeader | None = None
         """The last batch read, if nothing is left of it."""
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[WorkStep]:
         """Yields the steps of both walks."""
         remove_cleaned(self._filesystem, self.order.directory)  # An attempt that was killed may have left some.
         aborted = self._aborted_transactions()
@@ -167,7 +169,7 @@ class _Cleaning:
         done = CleaningDone(
             end_offset, len(self._offsets), before.size_bytes, after.size_bytes, before.records, after.records
         )
-        yield Step(0, _encode_outcome(done))
+        yield WorkStep(0, _encode_outcome(done))
 
     def _aborted_transactions(self) -> list[CompletedTransaction]:
         found = {(each.producer_id, each.first_offset): each for each in self.order.aborted}
@@ -179,7 +181,7 @@ class _Cleaning:
             found.update(((each.producer_id, each.first_offset), each) for each in entries)
         return list(found.values())
 
-    def _read_dirty_part(self, aborted: list[CompletedTransaction]) -> Iterator[Step]:
+    def _read_dirty_part(self, aborted: list[CompletedTransaction]) -> Iterator[WorkStep]:
         """Fills the map, whose `latest_offset` says how far it reaches."""
         order, offsets = self.order, self._offsets
         ends = [segment.base_offset for segment in order.segments[1:]] + [order.first_uncleanable_offset]
@@ -202,11 +204,11 @@ class _Cleaning:
                         )
                     if not has_room:
                         return
-                yield Step(sum(header.size_bytes for header, _ in chunk))
+                yield WorkStep(sum(header.size_bytes for header, _ in chunk))
         # There may be no batch before the end: those offsets count as read.
         offsets.latest_offset = max(offsets.latest_offset, order.first_uncleanable_offset - 1)
 
-    def _clean_next(self, groups: deque[list[SegmentPlace]], transactions: CleanedTransactions) -> Iterator[Step]:
+    def _clean_next(self, groups: deque[list[SegmentPlace]], transactions: CleanedTransactions) -> Iterator[WorkStep]:
         """Writes what is left of the first group as a segment.
 
         If nothing is left, other groups join: an empty segment is as young as its file.
@@ -230,7 +232,7 @@ class _Cleaning:
             if not is_done:
                 cleaned.abandon()
         self._after.add(cleaned.total)
-        yield Step(
+        yield WorkStep(
             0, _encode_outcome(GroupCleaned([segment.base_offset for segment in taken], cleaned.size, bool(retained)))
         )
 
@@ -251,13 +253,13 @@ class _Cleaning:
 
     def _write(
         self, cleaned: CleanedSegment, group: list[SegmentPlace], transactions: CleanedTransactions
-    ) -> Iterator[Step]:
+    ) -> Iterator[WorkStep]:
         for segment in group:
             for chunk in self._chunks(segment):
                 written = cleaned.size
                 for header, batch in chunk:
                     self._compact(cleaned, transactions, segment, header, batch)
-                yield Step(sum(header.size_bytes for header, _ in chunk) + cleaned.size - written)
+                yield WorkStep(sum(header.size_bytes for header, _ in chunk) + cleaned.size - written)
 
     def _compact(
         self,
@@ -279,7 +281,6 @@ class _Cleaning:
     def _discards(
         self, transactions: CleanedTransactions, header: BatchHeader, batch: bytes, segment: SegmentPlace
     ) -> bool:
-        """Returns whether a batch's transaction was aborted, or a marker is superfluous."""
         if not header.is_control:
             return transactions.on_batch(header)
         with _naming(self._path(segment.base_offset, LOG_SUFFIX), header):

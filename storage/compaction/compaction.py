@@ -42,7 +42,7 @@ from lowtide.protocol.types import (
     ProducerEpoch,
     ProducerId,
 )
-from lowtide.storage.compaction.offset_map import OffsetMap, Retained
+from lowtide.storage.compaction.offset_map import OffsetMap, RetainedRecords
 from lowtide.storage.compaction.record_keys import (
     RecordKeys,
     after_timestamp,
@@ -141,21 +141,21 @@ def compact_batch(
 
 def _retained(
     offsets: OffsetMap, header: BatchHeader, records: bytes, *, drops_tombstones: bool, new_horizon_ms: int | None
-) -> Retained:
+) -> RetainedRecords:
     """The plain form of `OffsetMap.retain`."""
     found = find_keys(records, 0, len(records), header.record_count)
     kept = _kept(offsets, header, found, drops_tombstones=drops_tombstones)
     if not kept:
-        return Retained(0, has_tombstones=False, max_timestamp_delta=0, records=b"")
+        return RetainedRecords(0, has_tombstones=False, max_timestamp_delta=0, records=b"")
     has_tombstones = bool(found.tombstones) and not set(found.tombstones).isdisjoint(kept)
     starts = [0, *found.ends]
     newest = max(timestamp_delta(records, starts[number]) for number in kept)
     if has_tombstones and new_horizon_ms is not None:
-        return Retained(
+        return RetainedRecords(
             len(kept), has_tombstones, newest, _shifted(records, found, kept, header.base_timestamp - new_horizon_ms)
         )
     whole = len(kept) == header.record_count
-    return Retained(len(kept), has_tombstones, newest, None if whole else _copied(records, found, kept))
+    return RetainedRecords(len(kept), has_tombstones, newest, None if whole else _copied(records, found, kept))
 
 
 def _is_last_of_producer(header: BatchHeader, rules: CompactionRules) -> bool:
@@ -172,7 +172,6 @@ def _horizon_ms(header: BatchHeader) -> int | None:
 
 
 def _kept(offsets: OffsetMap, header: BatchHeader, found: RecordKeys, *, drops_tombstones: bool) -> list[int] | range:
-    """Returns the numbers of the records that stay."""
     gone = set(offsets.superseded(found, header.base_offset))
     others = [*found.keyless, *(found.tombstones if drops_tombstones else ())]
     gone.update(number for number in others if header.base_offset + found.deltas[number] <= offsets.latest_offset)
@@ -195,7 +194,9 @@ def _compact_marker(
     newest = max(timestamp_delta(records, start) for start in [0, *found.ends[:-1]])
     shifted = _shifted(records, found, every, header.base_timestamp - new_horizon_ms)
     return _changed(
-        header, Retained(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted), new_horizon_ms
+        header,
+        RetainedRecords(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted),
+        new_horizon_ms,
     )
 
 
@@ -218,7 +219,7 @@ def without_deleted(
         return batch
     starts = [0, *found.ends]
     newest = max(timestamp_delta(records, starts[number]) for number in kept)
-    return _changed(header, Retained(len(kept), False, newest, _copied(records, found, kept)), None)
+    return _changed(header, RetainedRecords(len(kept), False, newest, _copied(records, found, kept)), None)
 
 
 def place_of(header: BatchHeader) -> bytes:
@@ -249,7 +250,6 @@ def _empty(header: BatchHeader) -> bytes:
 
 
 def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes:
-    """Copies the records that are kept, run by run."""
     starts = [0, *found.ends]
     out = bytearray()
     run = end = starts[kept[0]]
@@ -263,7 +263,6 @@ def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes
 
 
 def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: int) -> bytes:
-    """Copies the records that are kept, with `shift` added to their timestamp deltas."""
     starts = [0, *found.ends]
     out = bytearray()
     for number in kept:
@@ -275,7 +274,7 @@ def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: 
     return bytes(out)
 
 
-def _changed(header: BatchHeader, retained: Retained, new_horizon_ms: int | None) -> bytes:
+def _changed(header: BatchHeader, retained: RetainedRecords, new_horizon_ms: int | None) -> bytes:
     """Returns the batch with the records that are left. A new horizon becomes its base timestamp."""
     assert retained.records is not None
     newest = header.base_timestamp + retained.max_timestamp_delta

@@ -59,7 +59,7 @@ class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Aborted transactions whose markers are in the segment."""
 
 
-class Progress(Enum):
+class ErasureProgress(Enum):
     """How far a worker is."""
 
     NOTHING = "the segment has no deleted record"
@@ -91,7 +91,7 @@ class SegmentErasure:
         self._headers: Iterator[tuple[FilePosition, BatchHeader]] | None = None
         """Headers of the new segment that are still to be read."""
 
-    def step(self) -> Progress:
+    def step(self) -> ErasureProgress:
         """Does the next piece of work."""
         if self._source is None:
             return self._begin()
@@ -99,13 +99,13 @@ class SegmentErasure:
             size = min(COPY_BYTES, self.order.size - self._next)
             self._write(self._read(size))
             self._next += size
-            return Progress.GOES_ON
+            return ErasureProgress.GOES_ON
         if self._headers is not None and self._measure():
-            return Progress.GOES_ON
+            return ErasureProgress.GOES_ON
         self._finish()
-        return Progress.WRITTEN
+        return ErasureProgress.WRITTEN
 
-    def _begin(self) -> Progress:
+    def _begin(self) -> ErasureProgress:
         order = self.order
         self._source = self._filesystem.open(self._stem + LOG_SUFFIX)
         left: Buffer = b""
@@ -113,7 +113,7 @@ class SegmentErasure:
         if self._next < order.size:
             header, left = self._left_of_first()
             if header.size_bytes == len(left) and not self._next:
-                return Progress.NOTHING
+                return ErasureProgress.NOTHING
             self._next += header.size_bytes
             last_offset = max(header.last_offset, last_offset)
         self._read_indexes()
@@ -126,7 +126,7 @@ class SegmentErasure:
                 self._filesystem, self._path(LOG_SUFFIX), order.base_offset, order.size - self._next + self.size
             )
             self._headers = segment.batches(0)
-        return Progress.GOES_ON
+        return ErasureProgress.GOES_ON
 
     def _left_of_first(self) -> tuple[BatchHeader, Buffer]:
         """Returns the first batch as it was, and what is left of it."""

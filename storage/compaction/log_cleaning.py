@@ -18,7 +18,7 @@ import msgspec
 
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Committer
-from lowtide.runtime.heavy_work import HeavyWorker, Running, WorkFailedError
+from lowtide.runtime.heavy_work import HeavyWorker, RunningWork, WorkFailedError
 from lowtide.storage.compaction.cleanable import Cleanable
 from lowtide.storage.compaction.cleaning import (
     CleaningDone,
@@ -124,7 +124,7 @@ class LogCleaning:
         self._ended = False
         self._dropped = False
         self._done: CleaningDone | None = None
-        self._running: Running | None = None
+        self._running: RunningWork | None = None
 
     def begin(self, cleanable: Cleanable, limits: CleaningLimits, now_ms: int) -> None:
         """Orders the compaction from the worker. Errors: StorageError; then it isn't begun."""
@@ -160,7 +160,6 @@ class LogCleaning:
         return self._place.is_here(self.log) and (not self._unread or self.log.swaps.are_unchanged(self._unread))
 
     def _drop(self) -> None:
-        """Drops what is still to come: the log has changed or is gone."""
         if not self._dropped:
             self._dropped = True
             if self._running is not None:

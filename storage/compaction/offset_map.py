@@ -37,7 +37,7 @@ _SPAN_MAX: Final = 1 << 38
 """The span of offsets that one map can tell apart."""
 
 
-class Retained(NamedTuple):
+class RetainedRecords(NamedTuple):
     """What is left of a batch's records."""
 
     record_count: int
@@ -108,7 +108,6 @@ class OffsetMap:
         return True
 
     def _hashes(self, keys: list[bytes]) -> tuple[Iterable[int], Iterable[int]]:
-        """Returns two hashes of each key."""
         if self._compiled is None:
             return map(hash, keys), map(crc32, keys)
         hash_key, secret = self._compiled.hash_key, self._secret
@@ -204,7 +203,7 @@ class OffsetMap:
 
     def retain(
         self, records: Buffer, count: int, base_offset: Offset, *, drops_tombstones: bool, timestamp_shift: int | None
-    ) -> Retained | None:
+    ) -> RetainedRecords | None:
         """Returns what is left of the `count` uncompressed records of a batch; None if the plain form has to decide.
 
         Records go that have a later one of their key, and those without a key; with `drops_tombstones` tombstones go
@@ -216,4 +215,4 @@ class OffsetMap:
         left = self._compiled.retain(
             self._table, self._secret, records, count, shift, latest, drops_tombstones, timestamp_shift
         )
-        return None if left is None else Retained(*left)
+        return None if left is None else RetainedRecords(*left)

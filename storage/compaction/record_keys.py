@@ -100,7 +100,6 @@ def attributes_of(records: bytes, start: int) -> int:
 
 
 def _length(records: bytes, position: int) -> int:
-    """Bytes of the varint at `position`."""
     at = position
     while records[at] >= _ONE_BYTE:
         at += 1

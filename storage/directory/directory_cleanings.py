@@ -141,10 +141,10 @@ class DirectoryCleanings:
             self._has_file = True
             yield from self._checkpoint.write()
 
-    def write_and_tell(self, on_written: OnWritten) -> None:
+    def write_and_call(self, on_written: OnWritten) -> None:
         """Rewrites the file without partitions that are gone, then calls `on_written`."""
         if self._has_file:
-            self._checkpoint.write_and_tell(on_written)
+            self._checkpoint.write_and_call(on_written)
         else:
             on_written(None)
 

@@ -16,19 +16,20 @@ from typing import Protocol
 import msgspec
 
 from lowtide.protocol.types import TopicId, TopicPartition
-from lowtide.storage.directory.file_removal import FileRemoval, Leaving
+from lowtide.storage.directory.file_removal import FileRemoval, PartitionRemoval
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.directory.offset_checkpoint import OnWritten
 from lowtide.storage.errors import is_passing
+from lowtide.storage.folder_names import deleted_folder_name, stray_folder_name
 from lowtide.storage.log.segments.segment_files import Readers
-from lowtide.storage.log_directory import deleted_folder_name, deleted_partition, stray_folder_name
+from lowtide.storage.log_directory import deleted_partition
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 
 
 class NamedCheckpoint(Protocol):
     """A file that names partitions."""
 
-    def write_and_tell(self, on_written: OnWritten) -> None:
+    def write_and_call(self, on_written: OnWritten) -> None:
         """Rewrites the file without partitions that are gone, then calls `on_written`."""
 
 
@@ -80,7 +81,7 @@ class DirectoryDeletions:
             (f"{self._path}/{called.get(key) or key}", f"{self._path}/{name(key, self._ports.random)}") for key in keys
         ]
         self.leaving.update(keys)
-        leaving = Leaving(
+        leaving = PartitionRemoval(
             keys=keys,
             forgotten=forgotten,
             renames=renames,
@@ -128,7 +129,7 @@ class DirectoryDeletions:
         """Begins no further step; deletions under way fail."""
         self._stopped = True
 
-    def _on_renamed(self, leaving: Leaving, error: OSError | None) -> None:
+    def _on_renamed(self, leaving: PartitionRemoval, error: OSError | None) -> None:
         """Makes the free names durable, and clears the checkpoints, which refer to partitions by name."""
         if error is not None and not is_passing(error):
             self._hooks.on_failure(error)
@@ -151,9 +152,9 @@ class DirectoryDeletions:
                     self._hooks.journal.forget(leaving.forgotten, partial(self._left, leaving))
 
         for checkpoint in self._hooks.checkpoints:
-            checkpoint.write_and_tell(written)
+            checkpoint.write_and_call(written)
 
-    def _left(self, leaving: Leaving, error: OSError | None) -> None:
+    def _left(self, leaving: PartitionRemoval, error: OSError | None) -> None:
         self.leaving.difference_update(leaving.keys)
         if leaving.delay_ms is not None:
             due_ms = self._ports.clock.monotonic_ms() + leaving.delay_ms

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from lowtide.runtime.committer import Barrier
-from lowtide.storage.directory.directory_reports import Erased, ToErase
-from lowtide.storage.directory.log_erasure import LogErasure, Step, lets_go, next_step
+from lowtide.storage.directory.directory_reports import ErasureTotals, PendingErasures
+from lowtide.storage.directory.log_erasure import ErasureStep, LogErasure, has_segments_below_start, next_step
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.log.log_holes import LogHoles
 
@@ -68,7 +68,7 @@ MOVED: Final = "the replica was moved meanwhile; ask again"
 OnErased: TypeAlias = "Callable[[EraseFailedError | None], None]"
 
 
-class _Request(msgspec.Struct, eq=False):
+class _EraseRequest(msgspec.Struct, eq=False):
     offset: Offset
     on_done: OnErased
     is_syncing: bool = False
@@ -101,13 +101,13 @@ class DirectoryErasures:
         """`logs` are the directory's, as they come and go."""
         self.wanted: dict[Log, None] = {}
         """Logs that may be due because of their topic's configuration."""
-        self.erased = Erased(0, 0)
+        self.erased = ErasureTotals(0, 0)
         self._ports = ports
         self._logs = logs
         self._removal = removal
         self._holes = holes
         self._hooks = hooks
-        self._requests: dict[Log, list[_Request]] = {}
+        self._requests: dict[Log, list[_EraseRequest]] = {}
         self._waiting = 0
         self._running: dict[Log, LogErasure] = {}
         self._next: dict[Log, None] = {}
@@ -120,9 +120,9 @@ class DirectoryErasures:
         self._is_stopped = False
 
     @property
-    def to_erase(self) -> ToErase:
+    def to_erase(self) -> PendingErasures:
         """Counts the logs and requests that are due."""
-        return ToErase(len(self), self._waiting)
+        return PendingErasures(len(self), self._waiting)
 
     def __len__(self) -> int:
         """How many logs are due."""
@@ -140,7 +140,7 @@ class DirectoryErasures:
         called then.
         """
         assert offset <= log.log_start_offset, (offset, log.describe())
-        request = _Request(offset, on_done)
+        request = _EraseRequest(offset, on_done)
         if self._waiting >= REQUESTS_MAX:
             refused = EraseFailedError(f"{REQUESTS_MAX} requests to erase records are waiting already")
             self._ports.committer.submit(Barrier(), lambda _error: on_done(refused))
@@ -149,7 +149,7 @@ class DirectoryErasures:
         self._waiting += 1
         return lambda: self._take_out(log, request)
 
-    def _take_out(self, log: Log, request: _Request) -> bool:
+    def _take_out(self, log: Log, request: _EraseRequest) -> bool:
         requests = self._requests.get(log, [])
         if request not in requests:
             return False
@@ -178,7 +178,7 @@ class DirectoryErasures:
         for request in list(self._requests.get(log, ())):
             self._answer(log, request, EraseFailedError(reason))
 
-    def _answer(self, log: Log, request: _Request, error: EraseFailedError | None) -> None:
+    def _answer(self, log: Log, request: _EraseRequest, error: EraseFailedError | None) -> None:
         if self._take_out(log, request):
             request.on_done(error)
 
@@ -227,21 +227,20 @@ class DirectoryErasures:
         except (OSError, StorageError) as error:
             self._on_error(log, error)
 
-    def _take(self, step: Step, log: Log, now_ms: int) -> None:
-        """Takes one step. Errors: StorageError, OSError."""
-        if step is not Step.PUNCH:
+    def _take(self, step: ErasureStep, log: Log, now_ms: int) -> None:
+        if step is not ErasureStep.PUNCH:
             self._held_ms.pop(log, None)
         elif self._is_held(log, now_ms):
-            step = Step.LET_GO if log.log_start_offset == log.log_end_offset else Step.WRITE_AGAIN
-        if step is Step.NOTHING:
+            step = ErasureStep.REMOVE_SEGMENTS if log.log_start_offset == log.log_end_offset else ErasureStep.REWRITE
+        if step is ErasureStep.NOTHING:
             LogHoles(log).on_erased(log.log_start_offset)
             if not self._removal.remove_now(log.directory, log.log_start_offset):
                 self.wanted.pop(log, None)
-        elif step is Step.LET_GO:
+        elif step is ErasureStep.REMOVE_SEGMENTS:
             if log.log_start_offset == log.log_end_offset:
                 log.roll(self._ports.clock.wall_ms())
             self._remove(log, log.files.remove_below(log.log_start_offset, log.config))
-        elif step is Step.PUNCH:
+        elif step is ErasureStep.PUNCH:
             self._holes.risen[log] = None
         elif len(self._running) >= ERASURES_AT_ONCE:
             self._next[log] = None
@@ -254,7 +253,6 @@ class DirectoryErasures:
             self._running[log] = erasure
 
     def _is_held(self, log: Log, now_ms: int) -> bool:
-        """Returns whether a hole has waited too long for its readers."""
         hole = log.segments[0].hole
         return hole is not None and hole.is_read() and now_ms - self._held_ms.setdefault(log, now_ms) >= HELD_MS
 
@@ -263,8 +261,9 @@ class DirectoryErasures:
         self._hooks.on_removed(log, removed)
 
     def _remove_replaced(self, log: Log, removed: list[RemovedSegment]) -> None:
-        """Removes the segment that was replaced."""
-        self.erased = Erased(self.erased.segments + 1, self.erased.written_bytes + self._running[log].written_bytes)
+        self.erased = ErasureTotals(
+            self.erased.segments + 1, self.erased.written_bytes + self._running[log].written_bytes
+        )
         self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
         self._removal.remove_now(log.directory, log.log_start_offset)
 
@@ -302,7 +301,11 @@ class DirectoryErasures:
                     log, request, EraseFailedError(f"a truncation has lowered the log start to {log.log_start_offset}")
                 )
         done = [each for each in waiting if each.offset <= gone_offset]
-        if not done or lets_go(log) or self._removal.remove_now(log.directory, max(each.offset for each in done)):
+        if (
+            not done
+            or has_segments_below_start(log)
+            or self._removal.remove_now(log.directory, max(each.offset for each in done))
+        ):
             return
         for request in done:
             request.is_syncing = True
@@ -310,7 +313,7 @@ class DirectoryErasures:
         barrier = Barrier(files=(first.to_sync(),), directories=(log.directory,))
         self._ports.committer.submit(barrier, lambda error: self._on_synced(log, first, done, error))
 
-    def _on_synced(self, log: Log, first: Segment, done: list[_Request], error: OSError | None) -> None:
+    def _on_synced(self, log: Log, first: Segment, done: list[_EraseRequest], error: OSError | None) -> None:
         """Answers requests after a sync, unless the first segment has left the log: it may have been renamed before."""
         for request in done:
             request.is_syncing = False

@@ -27,7 +27,7 @@ from lowtide.storage.checkpoint import joined
 from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
 from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segments.unfreed import MUCH_BYTES, Unfreed, Waiting
+from lowtide.storage.log.segments.unfreed import MUCH_BYTES, UnfreedReason, UnfreedRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from lowtide.runtime.filesystem import FileSystem
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.segments.hole import Hole
-    from lowtide.storage.log.segments.pending_hole import PendingHole
+    from lowtide.storage.log.segments.hole import Hole, PendingHole
 
 LOGS_PER_ROUND: Final = 256
 """The next round takes the others."""
@@ -86,7 +85,7 @@ class DirectoryHoles:
         self._sequence = 0
         self.risen: dict[Log, None] = {}
         """Logs whose start has risen, durably and visibly."""
-        self.hurried: dict[Log, None] = {}
+        self.urgent: dict[Log, None] = {}
         """Those of `risen` with much to free: they don't wait for a round."""
         self._begun_ms: dict[Log, int] = {}
         """When a log's last hole was begun."""
@@ -94,7 +93,7 @@ class DirectoryHoles:
         """Holes that are noted durably and not made yet."""
         self._running = 0
         self._is_round = False
-        self._is_hurrying = False
+        self._is_urgent_scheduled = False
 
     def __len__(self) -> int:
         """How many logs have room to free."""
@@ -105,22 +104,22 @@ class DirectoryHoles:
         """Whether deleted bytes become holes, as far as is known."""
         return self._is_active and self.can_punch
 
-    def unfreed(self, log: Log) -> Unfreed | None:
+    def unfreed(self, log: Log) -> UnfreedRoom | None:
         """Returns what the segment at a log's start still holds below it; None if nothing."""
         size_bytes = LogHoles(log).unfreed_bytes
         if not size_bytes:
             return None
         if not self._is_active:
-            return Unfreed(size_bytes, Waiting.SWITCHED_OFF)
+            return UnfreedRoom(size_bytes, UnfreedReason.SWITCHED_OFF)
         if not LogHoles(log).are_allowed:
-            return Unfreed(size_bytes, Waiting.COMPACTED)
+            return UnfreedRoom(size_bytes, UnfreedReason.COMPACTED)
         if not self.can_punch:
-            return Unfreed(size_bytes, Waiting.FILE_SYSTEM)
+            return UnfreedRoom(size_bytes, UnfreedReason.FILE_SYSTEM)
         pending = LogHoles(log).pending
         if pending is not None and pending.is_read():
-            return Unfreed(size_bytes, Waiting.READER)
+            return UnfreedRoom(size_bytes, UnfreedReason.READER)
         is_waiting = pending is not None or log in self.risen
-        return Unfreed(size_bytes, Waiting.ROUND if is_waiting else Waiting.BATCH)
+        return UnfreedRoom(size_bytes, UnfreedReason.ROUND if is_waiting else UnfreedReason.BATCH)
 
     def read(self) -> None:
         """Reads the notes. Start code. Errors: OSError."""
@@ -137,33 +136,33 @@ class DirectoryHoles:
         if log.log_start_offset > log.segments[0].base_offset and self._is_active:
             self.risen[log] = None
 
-    def hurry_for(self, log: Log) -> None:
-        """Marks a log of `risen` with much to free. The caller then calls `hurry`, once for all of them."""
+    def mark_urgent(self, log: Log) -> None:
+        """Marks a log of `risen` with much to free. The caller then calls `begin_urgent`, once for all of them."""
         if LogHoles(log).unfreed_bytes >= MUCH_BYTES:
-            self.hurried[log] = None
+            self.urgent[log] = None
 
-    def hurry_behind_answers(self) -> None:
-        """Calls `hurry` once the answers of this and the next pass of the loop are sent.
+    def begin_urgent_after_answers(self) -> None:
+        """Calls `begin_urgent` once the answers of this and the next pass of the loop are sent.
 
         Otherwise the search for the start and the notes would delay the answer to a delete of two megabytes by 0.3 ms.
         """
-        if self.hurried and self._is_active and not self._is_hurrying:
-            self._is_hurrying = True
+        if self.urgent and self._is_active and not self._is_urgent_scheduled:
+            self._is_urgent_scheduled = True
             self._ports.worker.submit(lambda: None, self._on_answers_gone)
 
     def _on_answers_gone(self, _outcome: object) -> None:
-        self._is_hurrying = False
-        self.hurry()
+        self._is_urgent_scheduled = False
+        self.begin_urgent()
         for listener in self._on_freed:
             listener()  # Of a log that begins with a large batch nothing is freed, and no answer needs to wait for it.
 
-    def hurry(self) -> None:
+    def begin_urgent(self) -> None:
         """Begins the holes of some logs with much to free; the others follow when these are noted."""
-        if self._is_round or not self.hurried:
+        if self._is_round or not self.urgent:
             return
-        some = list(islice(self.hurried, LOGS_PER_STEP))
+        some = list(islice(self.urgent, LOGS_PER_STEP))
         for log in some:
-            del self.hurried[log]
+            del self.urgent[log]
         if self._frees():
             now_ms = self._ports.clock.monotonic_ms()
             begun: list[tuple[PendingHole, Log]] = []
@@ -174,7 +173,7 @@ class DirectoryHoles:
     def forget(self, log: Log) -> None:
         """Forgets a log."""
         self.risen.pop(log, None)
-        self.hurried.pop(log, None)
+        self.urgent.pop(log, None)
         self._begun_ms.pop(log, None)
         self.noted.pop((log.topic_id, log.topic_partition.partition), None)
 
@@ -182,7 +181,7 @@ class DirectoryHoles:
         """Makes no more holes. Bytes that are left out and not punched stay in the files."""
         self._is_active = False
         self.risen.clear()
-        self.hurried.clear()
+        self.urgent.clear()
         self._pending.clear()
         for log in self._logs.values():
             log.segments.abandon_holes()
@@ -257,7 +256,6 @@ class DirectoryHoles:
         return self._logs.get(log.topic_partition) is log
 
     def _begin(self, log: Log, now_ms: int, barriers: list[Barrier]) -> PendingHole | None:
-        """Begins a hole of the log. Errors: StorageError."""
         if not self._is_here(log) or log.offline:
             # Its note stays: it may be that of another log of the same partition.
             self.risen.pop(log, None)
@@ -270,7 +268,7 @@ class DirectoryHoles:
             pending = LogHoles(log).begin()
             barriers += self._snapshot(log) if pending is not None else ()
         elif log.log_start_offset == log.log_end_offset and LogHoles(log).are_allowed:
-            log.roll(self._ports.clock.wall_ms())  # The upkeep lets go what is below the log start then.
+            log.roll(self._ports.clock.wall_ms())  # The upkeep then removes what is below the log start.
         self.risen.pop(log, None)
         if pending is not None:
             self._begun_ms[log] = now_ms
@@ -330,7 +328,7 @@ class DirectoryHoles:
         if self._is_active:
             self._pending.update(begun)
             self._make()
-            self.hurry()
+            self.begin_urgent()
 
     def _make(self) -> None:
         for pending, log in list(self._pending.items()):
@@ -349,8 +347,8 @@ class DirectoryHoles:
         if outcome is True:
             LogHoles(log).on_made(pending)
             if log in self.risen:
-                self.hurry_for(log)
-                self.hurry()
+                self.mark_urgent(log)
+                self.begin_urgent()
         elif outcome is False:
             self.can_punch = False
             self._pending.clear()
@@ -371,7 +369,6 @@ class DirectoryHoles:
 
 
 def _make(filesystem: FileSystem, pending: PendingHole) -> bool:
-    """Makes a hole. Returns whether the file system can."""
     try:
         pending.make(filesystem)
     except CannotPunchError:

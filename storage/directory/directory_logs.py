@@ -23,7 +23,7 @@ from lowtide.storage.directory.directory_state import DirectoryState
 from lowtide.storage.directory.log_loading import LogLoading
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.opening.known_log import Checked
+from lowtide.storage.log.opening.known_log import LoadTotals
 from lowtide.storage.log_directory import REGISTRATION_COUNTER, DirectoryListing, list_directory
 from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal, OnDurable
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
     from lowtide.storage.log.opening.known_log import LoadReport
     from lowtide.storage.log.segments.segment_files import Readers
-    from lowtide.storage.log_directory import Identity
+    from lowtide.storage.log_directory import BrokerIdentity
 
-NOTHING_CHECKED = Checked(0, 0, 0)
+NOTHING_CHECKED = LoadTotals(0, 0, 0)
 
 
 class DirectoryLogs:
@@ -70,7 +70,7 @@ class DirectoryLogs:
 
     # Opening
 
-    def open(self, identity: Identity) -> None:
+    def open(self, identity: BrokerIdentity) -> None:
         """Locks the directory. Errors: StorageError; see `LogDirectory.open`."""
         self.state.open(identity, self._ports.random)
 
@@ -151,7 +151,7 @@ class DirectoryLogs:
         return self._loading
 
     @property
-    def checked(self) -> Checked:
+    def checked(self) -> LoadTotals:
         """What loading its logs took."""
         return NOTHING_CHECKED if self._loading is None else self._loading.checked
 

@@ -24,8 +24,9 @@ from lowtide.storage.checkpoint import META_PROPERTIES
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, read_known
 from lowtide.storage.errors import RefusedDirectoryError, StorageError
+from lowtide.storage.folder_names import parse_folder_name
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log_directory import Identity, list_directory, moving_to, parse_folder_name
+from lowtide.storage.log_directory import BrokerIdentity, list_directory, moving_to
 
 
 class KnownTopic(NamedTuple):
@@ -42,7 +43,7 @@ RememberedTopics: TypeAlias = Callable[[str], TopicId | None]
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Who opens the directories, and what is known of them."""
 
-    identity: Identity
+    identity: BrokerIdentity
     required: str | None = None
     """The directory without which the broker can't start."""
     topics: Mapping[str, KnownTopic] = msgspec.field(default_factory=dict)
@@ -60,7 +61,7 @@ class OfflinePartition(NamedTuple):
     topic_id: TopicId
 
 
-class Opened(msgspec.Struct, kw_only=True):
+class OpeningResult(msgspec.Struct, kw_only=True):
     """The outcome of opening."""
 
     offline: dict[TopicPartition, OfflinePartition] = msgspec.field(default_factory=dict)
@@ -70,7 +71,9 @@ class Opened(msgspec.Struct, kw_only=True):
     """Partitions whose move between directories was interrupted by the stop."""
 
 
-def open_directories(filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest) -> Opened:
+def open_directories(
+    filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest
+) -> OpeningResult:
     """Opens, prepares and loads all directories; those that fail are offline afterwards.
 
     Start code: it syncs, and may take long. Errors: RefusedDirectoryError, as described above; StorageError, the first
@@ -95,7 +98,7 @@ def open_directories(filesystem: FileSystem, directories: Mapping[str, Directory
             except StorageError as error:
                 opening.on_failed(path, error)
     opening.check_any_is_left()
-    opening.set_aside_what_cannot_be_told()
+    opening.set_aside_unidentified()
     opening.settle_repeated_partitions()
     opening.settle_moves()
     for path, directory in directories.items():
@@ -105,7 +108,7 @@ def open_directories(filesystem: FileSystem, directories: Mapping[str, Directory
             except StorageError as error:
                 opening.on_failed(path, error)
     opening.check_any_is_left()
-    return Opened(offline=opening.offline, lost=opening.lost_directories(), moving=list(opening.starts))
+    return OpeningResult(offline=opening.offline, lost=opening.lost_directories(), moving=list(opening.starts))
 
 
 def _check_ids(directories: Mapping[str, DirectoryLogs]) -> None:
@@ -175,7 +178,7 @@ class _Opening:
         if self._failure is not None and not any(directory.is_online for directory in self._directories.values()):
             raise self._failure
 
-    def set_aside_what_cannot_be_told(self) -> None:
+    def set_aside_unidentified(self) -> None:
         """Sets aside folders that a power cut left without their topic id, unless the topic still has its name.
 
         Such a folder belongs to the topic that had the name then, not to one created since. It can be set aside because
@@ -227,7 +230,6 @@ class _Opening:
             self._directories[place.directory].leave_out(key, is_deleted=place.topic_id in self._request.deleted_topics)
 
     def _has_moved(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
-        """Whether `other` is the copy of `one` that has taken its place."""
         if one.topic_id != other.topic_id:
             return False
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segments.unfreed import Waiting
+from lowtide.storage.log.segments.unfreed import UnfreedReason
 
 
 class JournalSize(NamedTuple):
@@ -15,7 +15,7 @@ class JournalSize(NamedTuple):
     entries: int
 
 
-class Erased(NamedTuple):
+class ErasureTotals(NamedTuple):
     """What erasing has done since the directory was opened."""
 
     segments: int
@@ -24,7 +24,7 @@ class Erased(NamedTuple):
     """The bytes of the new segments."""
 
 
-class ToErase(NamedTuple):
+class PendingErasures(NamedTuple):
     """What is still to be erased."""
 
     logs: int
@@ -40,11 +40,11 @@ class DirectoryUsage(NamedTuple):
     logs: tuple[Log, ...]
     total_bytes: int
     usable_bytes: int
-    unfreed: dict[Waiting, int]
+    unfreed: dict[UnfreedReason, int]
     """Deleted bytes of segments and topics that still take room, as far as sizes are known."""
     journal: JournalSize
-    erased: Erased
-    to_erase: ToErase
+    erased: ErasureTotals
+    to_erase: PendingErasures
 
 
 class Recovery(NamedTuple):

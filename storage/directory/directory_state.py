@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import TopicId
     from lowtide.runtime.filesystem import FileSystem
     from lowtide.runtime.random import Random
-    from lowtide.storage.log_directory import Identity
+    from lowtide.storage.log_directory import BrokerIdentity
 
 
 class DirectoryState:
@@ -36,7 +36,7 @@ class DirectoryState:
         self._is_served = False
         self._is_stopped = False
 
-    def open(self, identity: Identity, random: Random) -> None:
+    def open(self, identity: BrokerIdentity, random: Random) -> None:
         """Locks the directory. Errors: StorageError; see `LogDirectory.open`."""
         self._directory = LogDirectory.open(self._filesystem, self.path, identity, random)
 

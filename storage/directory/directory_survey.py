@@ -75,7 +75,7 @@ class SurveyedDirectory(msgspec.Struct, frozen=True):
     may_lack_records: bool = False
 
 
-class _Known(NamedTuple):
+class _KnownOffsets(NamedTuple):
     """What a directory's own files say of its logs."""
 
     starts: Mapping[tuple[TopicId, int], Offset]
@@ -110,7 +110,7 @@ def _survey(filesystem: FileSystem, path: str) -> SurveyedDirectory:
     counter = f"{path}/{REGISTRATION_COUNTER}"
     text = filesystem.read_bytes(counter).strip() if filesystem.exists(counter) else b""
     folders = list_directory(filesystem, path).partitions
-    known = _Known(
+    known = _KnownOffsets(
         starts=_log_starts(filesystem, path),
         recovery_points=_checkpoint(filesystem, f"{path}/{RECOVERY_POINT_CHECKPOINT}"),
         high_watermarks=_checkpoint(filesystem, f"{path}/{HIGH_WATERMARK_CHECKPOINT}"),
@@ -151,7 +151,7 @@ def _log_starts(filesystem: FileSystem, path: str) -> dict[tuple[TopicId, int], 
 
 
 def _replica(
-    filesystem: FileSystem, folder: str, key: TopicPartition, topic_id: TopicId, known: _Known
+    filesystem: FileSystem, folder: str, key: TopicPartition, topic_id: TopicId, known: _KnownOffsets
 ) -> SurveyedReplica:
     start = known.starts.get((topic_id, key.partition), 0)
     bases = sorted(int(name[:_OFFSET_DIGITS]) for name in filesystem.listdir(folder) if _is_segment(name))

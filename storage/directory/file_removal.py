@@ -30,7 +30,7 @@ from lowtide.runtime.worker import Worker
 from lowtide.storage.errors import is_passing
 from lowtide.storage.log.segments.segment_files import Readers, RemovedSegment, free_file
 from lowtide.storage.log.segments.segment_names import LOG_SUFFIX
-from lowtide.storage.log.segments.unfreed import Waiting
+from lowtide.storage.log.segments.unfreed import UnfreedReason
 
 SEGMENTS_AT_ONCE: Final = 8
 """Segments removed in one piece of work."""
@@ -45,7 +45,7 @@ RETRY_MS: Final = 1000
 """When a piece is repeated that lacked a descriptor, memory or room."""
 
 
-class Leaving(msgspec.Struct, kw_only=True):
+class PartitionRemoval(msgspec.Struct, kw_only=True):
     """A deletion of partitions under way: `on_done` is called when their names are free."""
 
     keys: list[TopicPartition]
@@ -68,7 +68,7 @@ class _Piece(msgspec.Struct, frozen=True):
     frees: Sequence[RemovedSegment | str]
 
 
-class _Held(msgspec.Struct, frozen=True):
+class _HeldFiles(msgspec.Struct, frozen=True):
     """Files to be emptied when no reader is left."""
 
     is_read: Callable[[], bool]
@@ -90,7 +90,7 @@ class FileRemoval:
         self._order = count()
         self._pieces: deque[_Piece] = deque()
         """What is due and waits for the worker."""
-        self._held: list[_Held] = []
+        self._held: list[_HeldFiles] = []
         self._unfreed: dict[RemovedSegment | str, int] = {}
         """Bytes of segments and folders that still take room, as far as known."""
         self._named: dict[str, dict[RemovedSegment, bool]] = {}
@@ -102,17 +102,17 @@ class FileRemoval:
     def __len__(self) -> int:
         return len(self._due) + len(self._pieces) + len(self._held) + self._running
 
-    def unfreed(self) -> dict[Waiting, int]:
+    def unfreed(self) -> dict[UnfreedReason, int]:
         """Deleted bytes that still take room, by what they wait for."""
         read = {freed for held in self._held if held.is_read() for piece in held.pieces for freed in piece.frees}
-        found: dict[Waiting, int] = {}
+        found: dict[UnfreedReason, int] = {}
         for freed, size_bytes in self._unfreed.items():
             if not self._frees:
-                waits_for = Waiting.SWITCHED_OFF
+                waits_for = UnfreedReason.SWITCHED_OFF
             elif isinstance(freed, RemovedSegment) and freed.readers is None:
-                waits_for = Waiting.COMPACTED
+                waits_for = UnfreedReason.COMPACTED
             else:
-                waits_for = Waiting.READER if freed in read else Waiting.ROUND
+                waits_for = UnfreedReason.READER if freed in read else UnfreedReason.ROUND
             found[waits_for] = found.get(waits_for, 0) + size_bytes
         return found
 
@@ -138,7 +138,7 @@ class FileRemoval:
         freed = [segment for segment in removed if segment.readers is not None and self._frees]
         for segment in freed:
             if segment.is_read():
-                self._held.append(_Held(segment.is_read, [_piece(_free, self._filesystem, [segment])]))
+                self._held.append(_HeldFiles(segment.is_read, [_piece(_free, self._filesystem, [segment])]))
         unread = [segment for segment in freed if not segment.is_read()]
         self._pieces.extend(_piece(_free, self._filesystem, part) for part in _in_parts(unread))
         self._submit()
@@ -167,7 +167,7 @@ class FileRemoval:
         if not self._frees:
             return
         pieces = [_Piece(partial(_free_folder, self._filesystem, path), [path]) for path in paths]
-        self._held.append(_Held(lambda: any(file() is not None for file in readers), pieces))
+        self._held.append(_HeldFiles(lambda: any(file() is not None for file in readers), pieces))
         self._free_unread()
 
     def rename_folders(
@@ -194,7 +194,6 @@ class FileRemoval:
         self._free_unread()
 
     def _free_unread(self) -> None:
-        """Empties files that have no reader left."""
         held, self._held = self._held, []
         for each in held:
             if each.is_read():
@@ -277,7 +276,6 @@ def _free_folder(filesystem: FileSystem, path: str) -> None:
 
 
 def _removals_of(filesystem: FileSystem, removed: list[RemovedSegment]) -> list[_Piece]:
-    """Returns the removal of segments in pieces, their logs first."""
     parts = _in_parts(removed)
     logs_first = [_unlink_logs, _unlink] if len(parts) > 1 else [_unlink]
     return [_piece(unlink, filesystem, part) for unlink in logs_first for part in parts]

@@ -28,7 +28,7 @@ HELD_MS: Final = 1000
 """The longest time an answer is held: a hole may lack a descriptor."""
 
 
-class _Answer(msgspec.Struct, eq=False):
+class _HeldAnswer(msgspec.Struct, eq=False):
     logs: Sequence[Log]
     until_ms: int
     give: Callable[[], None]
@@ -41,7 +41,7 @@ class HeldAnswers:
         """`is_freeing` says whether room of a log is about to be freed."""
         self._clock = clock
         self._is_freeing = is_freeing
-        self._held: list[_Answer] = []
+        self._held: list[_HeldAnswer] = []
 
     def hold(self, logs: Sequence[Log], give: Callable[[], None]) -> None:
         """Calls `give` when no log holds it back any more; at once if none does.
@@ -50,7 +50,7 @@ class HeldAnswers:
         """
         holding = [log for log in logs if self._holds(log) and LogHoles(log).unfreed_bytes < LARGE_BYTES]
         if holding:
-            self._held.append(_Answer(holding, self._clock.monotonic_ms() + HELD_MS, give))
+            self._held.append(_HeldAnswer(holding, self._clock.monotonic_ms() + HELD_MS, give))
         else:
             give()
 

@@ -24,7 +24,7 @@ from lowtide.protocol.primitives import read_varint
 from lowtide.protocol.records import check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import Offset, TopicId
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.log_directory import KAFKA_METADATA_TOPIC
+from lowtide.storage.folder_names import KAFKA_METADATA_TOPIC
 
 MAX_BYTES: Final = 1 << 29
 """The limit of snapshot and segments together; Kafka keeps a hundred megabytes."""

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.set_aside_folders import SetAsideFolders
     from lowtide.storage.log.log import Log
     from lowtide.storage.log.opening.known_log import LoadReport
-    from lowtide.storage.log.segments.unfreed import Unfreed
+    from lowtide.storage.log.segments.unfreed import UnfreedRoom
 
 
-class LogDirectories:
+class LogDirectorySet:
     """The directories of a broker, by their paths."""
 
     def __init__(  # noqa: PLR0913  parts, each by its name
@@ -85,7 +85,7 @@ class LogDirectories:
             raise failure
         return None
 
-    def note_each_other(self, lost: Mapping[TopicId, str]) -> None:
+    def note_known_directories(self, lost: Mapping[TopicId, str]) -> None:
         """Notes all directories in each, and those that are missing, for the next start. Start code: it syncs."""
         known = dict(lost)
         for path, directory in self._directories.items():
@@ -140,7 +140,7 @@ class LogDirectories:
         except OSError as error:
             raise storage_error(path, error) from error
 
-    def unfreed(self, path: str, log: Log) -> Unfreed | None:
+    def unfreed(self, path: str, log: Log) -> UnfreedRoom | None:
         """Returns the bytes below the start of a log that its first segment still holds; None if there are none."""
         return self._directories[path].parts.holes.unfreed(log)
 

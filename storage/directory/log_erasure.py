@@ -2,9 +2,9 @@
 
 | step (`next_step`) | |
 |---|---|
-| `LET_GO` | segments wholly below the log start leave the log; the active one is rolled first |
+| `REMOVE_SEGMENTS` | segments wholly below the log start leave the log; the active one is rolled first |
 | `PUNCH` | what is deleted ends with a batch: a hole is enough (`directory_holes.py`) |
-| `WRITE_AGAIN` | a batch straddles the log start, or there are no holes: `LogErasure` |
+| `REWRITE` | a batch straddles the log start, or there are no holes: `LogErasure` |
 
 `LogErasure` closes the segment if it is active, has a worker rewrite it (`erasing.py`), and swaps it in.
 
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileToSync
 from lowtide.storage.checkpoint import joined
-from lowtide.storage.compaction.erasing import ErasureOrder, Progress, SegmentErasure
+from lowtide.storage.compaction.erasing import ErasureOrder, ErasureProgress, SegmentErasure
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segment_swap import CleanedGroup, SeenSegment
+from lowtide.storage.log.segment_swap import CleanedGroup, SegmentVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,38 +36,38 @@ if TYPE_CHECKING:
     from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 
-class Step(Enum):
+class ErasureStep(Enum):
     """What comes next."""
 
     NOTHING = "no record below the log start is in the log's segments"
-    LET_GO = "segments are wholly below the log start"
+    REMOVE_SEGMENTS = "segments are wholly below the log start"
     PUNCH = "whole batches are deleted"
-    WRITE_AGAIN = "a batch straddles the log start, or no hole can be made"
+    REWRITE = "a batch straddles the log start, or no hole can be made"
 
 
-def lets_go(log: Log) -> bool:
+def has_segments_below_start(log: Log) -> bool:
     """Returns whether a segment lies wholly below the log start."""
     segments = log.segments
     return len(segments) > 1 and segments[1].base_offset <= log.log_start_offset
 
 
-def next_step(log: Log, *, makes_holes: bool) -> Step:
+def next_step(log: Log, *, makes_holes: bool) -> ErasureStep:
     """Returns what erasing a log needs now. Errors: StorageError."""
     start, segment = log.log_start_offset, log.segments[0]
-    if lets_go(log):
-        return Step.LET_GO
+    if has_segments_below_start(log):
+        return ErasureStep.REMOVE_SEGMENTS
     if not segment.size or segment.gone_offset >= start:
-        return Step.NOTHING
+        return ErasureStep.NOTHING
     place = segment.find(start)
     if place is not None and place.base_offset < start:
-        return Step.WRITE_AGAIN
+        return ErasureStep.REWRITE
     if (segment.size if place is None else place.position) <= segment.punched:
-        return Step.NOTHING
+        return ErasureStep.NOTHING
     # A hole ends where a batch begins, or the log ends; offsets may be missing between its last batch and the next
     # segment.
     if makes_holes and LogHoles(log).are_allowed and (place is not None or start == log.log_end_offset):
-        return Step.PUNCH
-    return Step.LET_GO if place is None and segment.is_pinned else Step.WRITE_AGAIN
+        return ErasureStep.PUNCH
+    return ErasureStep.REMOVE_SEGMENTS if place is None and segment.is_pinned else ErasureStep.REWRITE
 
 
 class LogErasure:
@@ -95,7 +95,7 @@ class LogErasure:
         self._remove = remove
         self._on_end = on_end
         self._log_start_offset = log.log_start_offset
-        self._seen: list[SeenSegment] = []
+        self._seen: list[SegmentVersion] = []
         self._removed: list[RemovedSegment] = []
         self._state: list[Barrier] = []
 
@@ -126,13 +126,13 @@ class LogErasure:
 
     def _on_step(self, work: SegmentErasure, outcome: object) -> None:
         is_unchanged = self._is_unchanged()
-        if isinstance(outcome, Progress):
+        if isinstance(outcome, ErasureProgress):
             if not is_unchanged:
                 self._abandon(work, None)
-            elif outcome is Progress.NOTHING:
+            elif outcome is ErasureProgress.NOTHING:
                 LogHoles(self.log).on_erased(self._log_start_offset)
                 self._end(None)
-            elif outcome is Progress.GOES_ON:
+            elif outcome is ErasureProgress.GOES_ON:
                 self._submit(work)
             else:
                 self._swap(work)
@@ -172,7 +172,6 @@ class LogErasure:
             self._ports.committer.submit(joined([*self._state, barrier]), self._on_swapped)
 
     def _on_swapped(self, error: OSError | None) -> None:
-        """Continues once the `.swap` files are durable."""
         swaps, finished = self.log.swaps, None
         if not self._is_here(self.log):
             self._end(None)
@@ -226,7 +225,7 @@ def _aborted(log: Log) -> list[CompletedTransaction]:
         return log.swaps.aborted_in(base_offset)
 
 
-def _step(work: SegmentErasure) -> Progress | OSError | StorageError:
+def _step(work: SegmentErasure) -> ErasureProgress | OSError | StorageError:
     try:
         return work.step()
     except (OSError, StorageError) as error:

@@ -52,7 +52,7 @@ class LogFlusher:
         self._new: set[Log] = set()
         self._under_way: dict[Log, int] = {}
         """Logs that are flushed, and how many open files each flush holds."""
-        self._attention: dict[Log, None] = {}
+        self._upkeep_queue: dict[Log, None] = {}
         """Logs that may be due: a segment was closed, or time alone can make them due."""
         self._waiting: dict[Log, None] = {}
         """Logs that wait until others are done, in the order in which they fell due."""
@@ -61,9 +61,9 @@ class LogFlusher:
     def add(self, log: Log, *, is_new: bool) -> None:
         """Adds a log. `is_new` says that the file with its topic id was written just now."""
         self._flushed_ms[log] = self._clock.monotonic_ms()
-        log.upkeep_queue = self._attention
+        log.upkeep_queue = self._upkeep_queue
         if log.flush_wanted or log.config.asks_for_flushes:
-            self._attention[log] = None
+            self._upkeep_queue[log] = None
         if is_new:
             self._new.add(log)
 
@@ -73,7 +73,7 @@ class LogFlusher:
         self._new.discard(log)
         self._waiting.pop(log, None)
         log.upkeep_queue = {}
-        self._attention.pop(log, None)
+        self._upkeep_queue.pop(log, None)
 
     def is_flushing(self, log: Log) -> bool:
         """Whether a flush of the log is under way."""
@@ -118,7 +118,7 @@ class LogFlusher:
 
     def logs_to_look_at(self) -> list[Log]:
         """Returns the logs for which `flush_due` may have something to do."""
-        return list(self._attention)
+        return list(self._upkeep_queue)
 
     def flush_due(self, log: Log, now_ms: int) -> None:
         """Flushes a log if a segment was rolled, or `flush.messages` or `flush.ms` is reached."""
@@ -130,7 +130,7 @@ class LogFlusher:
         ):
             self.flush(log)
         if not log.flush_wanted and not config.asks_for_flushes:
-            self._attention.pop(log, None)
+            self._upkeep_queue.pop(log, None)
 
     def flush_now(self, log: Log) -> None:
         """Makes a log durable at once. Start code. Errors: StorageError; all of it is then due again."""

@@ -21,10 +21,10 @@ from lowtide.storage.checkpoint import (
 )
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.directory.offset_checkpoint import read_checkpoint
-from lowtide.storage.directory.sync_failure import write_anew
+from lowtide.storage.directory.sync_failure import rewrite_unsynced
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.log.log_files import LogPlace
-from lowtide.storage.log.opening.known_log import Checked, KnownLog, LoadReport
+from lowtide.storage.log.opening.known_log import KnownLog, LoadReport, LoadTotals
 from lowtide.storage.log.opening.loader import create_log, load_log
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log_start.journal_loading import read_offsets
@@ -59,7 +59,7 @@ class LogLoading:
 
         Logs of Kafka may have gaps between segments, from compaction.
         """
-        self.checked = Checked(0, 0, 0)
+        self.checked = LoadTotals(0, 0, 0)
         self.reports: dict[TopicPartition, LoadReport] = {}
         """What loading repaired."""
         self._state = state
@@ -90,7 +90,7 @@ class LogLoading:
         here.high_watermarks.begin(read_checkpoint(self._filesystem, f"{path}/{HIGH_WATERMARK_CHECKPOINT}", known))
         self._parts.cleanings.read(known)
         self._parts.holes.read()
-        write_anew(self._filesystem, path, names, recovery_points)
+        rewrite_unsynced(self._filesystem, path, names, recovery_points)
         for topic_partition, topic_id in listing.partitions.items():
             if topic_id == ZERO_TOPIC_ID:
                 here.unidentified.add(topic_partition)
@@ -161,7 +161,7 @@ class LogLoading:
         if report.bytes_cut or report.segments_dropped or report.restarted_at_log_start:
             # Or the next power cut might bring back what was cut, between batches that were written since.
             if not self._sync_what_was_left(log):
-                parts.truncations.settle_later(log)
+                parts.truncations.make_durable_later(log)
         elif log.flush_wanted and config.flush_messages == 1:
             self._sync_what_was_left(log)
         return log

@@ -27,23 +27,23 @@ from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.directory_opening import (
     KnownTopic,
     OfflinePartition,
-    Opened,
+    OpeningResult,
     OpenRequest,
     RememberedTopics,
     open_directories,
 )
 from lowtide.storage.directory.directory_reports import DirectoryUsage
 from lowtide.storage.directory.held_answers import HeldAnswers
-from lowtide.storage.directory.log_directories import LogDirectories
+from lowtide.storage.directory.log_directories import LogDirectorySet
 from lowtide.storage.directory.log_moves import LogMoves
 from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.directory.log_starts import DirectoryLogStarts, LogStarts, all_together
-from lowtide.storage.directory.preferred_directories import PreferredDirectories
+from lowtide.storage.directory.move_place import PreferredDirectories
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
 from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log.segments.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
-from lowtide.storage.log_directory import Identity
+from lowtide.storage.log_directory import BrokerIdentity
 from lowtide.storage.log_start.journal import OnDurable
 
 __all__ = ["DirectoryUsage", "KnownTopic", "LogManager", "LogManagerSettings", "OnDirectoryFailed"]
@@ -68,15 +68,15 @@ class LogManager:
         on_directory_failed: OnDirectoryFailed | None = None,
     ) -> None:
         """`committers` has one for each of `directories`; they are closed with the manager, the worker isn't."""
-        assert directories, "a broker has at least one log directory"
+        assert directories
         self.logs: dict[TopicPartition, Log] = {}
         """All loaded logs, including those of directories that went offline (`log.offline`)."""
-        self._on_directory_failed = on_directory_failed or _nobody_listens
+        self._on_directory_failed = on_directory_failed or (lambda _path, _reason, _logs: None)
         self._filesystem = filesystem
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
         self._given = dict(zip(self._paths, directories, strict=True))
-        self._opened = Opened()
+        self._opened = OpeningResult()
         self._listeners = LogListeners()
         self._is_open = False
         settings = settings or LogManagerSettings()
@@ -104,7 +104,7 @@ class LogManager:
         self.preferred = PreferredDirectories()
         answers = HeldAnswers(clock, lambda log: self._directories[log.parent_directory].parts.holes.is_freeing(log))
         self._listeners.freed.append(answers.release)
-        self.directories = LogDirectories(
+        self.directories = LogDirectorySet(
             filesystem, self._directories, committers, self._given, answers, self.moves, self._beside
         )
         """The directories as such: their paths, their state, their due work."""
@@ -136,7 +136,7 @@ class LogManager:
         if repeated:
             raise RefusedDirectoryError(min(repeated), "the log directory is given twice")
         request = OpenRequest(
-            identity=Identity(cluster_id=cluster_id, node_id=node_id),
+            identity=BrokerIdentity(cluster_id=cluster_id, node_id=node_id),
             required=None if required is None else required.rstrip("/") or "/",
             topics=topics or {},
             deleted_topics=deleted_topics,
@@ -160,11 +160,8 @@ class LogManager:
     def expect(self, partitions: Iterable[tuple[TopicPartition, TopicId]]) -> list[TopicPartition]:
         """Takes the partitions that the metadata say have been here; returns those that are offline.
 
-        Start code: it syncs.
-
-        A partition without a log was lost by a crash before it was durable, and may be created again; unless a
-        directory that this broker had is missing, for it may be in there. Such directories are remembered until no
-        partition is missed.
+        A partition without a log was lost by a crash before it was durable, and may be created again; unless a missing
+        directory may have it. Such directories are remembered until no partition is missed. Start code: it syncs.
         """
         offline, missed = self._opened.offline, False
         for key, topic_id in partitions:
@@ -175,7 +172,7 @@ class LogManager:
             missed = missed or key in offline
         if not missed:
             self._opened.lost.clear()
-        self.directories.note_each_other(self._opened.lost)
+        self.directories.note_known_directories(self._opened.lost)
         return sorted(offline)
 
     def _knows_start(self, key: TopicPartition, topic_id: TopicId) -> bool:
@@ -218,9 +215,7 @@ class LogManager:
         """
         log = self.logs.get(topic_partition)
         if log is not None:
-            assert log.topic_id == topic_id, (
-                f"{topic_partition} is the log of another topic, which has to be deleted first"
-            )
+            assert log.topic_id == topic_id, f"{topic_partition} is another topic's log, which must be deleted first"
             return log
         offline = self._opened.offline.get(topic_partition)
         if offline is not None and offline.topic_id in (topic_id, ZERO_TOPIC_ID):
@@ -295,10 +290,7 @@ class LogManager:
         self._listeners.not_erased.append(on_not_erased)
 
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
-        """Cuts a log at `offset`, its new end.
-
-        It takes no records before `on_settled(None)`: see `LogTruncations.truncate`.
-        """
+        """Cuts a log at `offset`. It takes no records before `on_settled(None)`: see `LogTruncations.truncate`."""
         self._directories[log.parent_directory].parts.truncations.truncate(log, offset, on_settled)
         self.moves.on_truncated(log)
         self._beside.on_truncated(log)
@@ -340,11 +332,7 @@ class LogManager:
 
         erasures = self._directories[log.parent_directory].parts.erasures
         take_back.append(erasures.request(log, offset, self.moves.erase(log, offset, on_own_done)))
-
-        def give_up() -> object:
-            return take_back[-1]()
-
-        return give_up
+        return lambda: take_back[-1]()  # noqa: PLW0108 - the last one then
 
     # Due work and failure
 
@@ -403,13 +391,9 @@ class LogManager:
     # Stopping
 
     def close(self, broker_epoch: int = -1) -> None:
-        """Stops cleanly: see `LogDirectories.close`."""
+        """Stops cleanly: see `LogDirectorySet.close`."""
         self.directories.close(broker_epoch)
 
     def release(self) -> None:
         """Ends without a clean stop: answers what is under way and releases the locks. The next start recovers."""
         self.directories.release()
-
-
-def _nobody_listens(_path: str, _reason: str, _logs: list[Log]) -> None:
-    """The listener until there is one."""

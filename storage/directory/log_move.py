@@ -27,8 +27,9 @@ from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.directory.move_place import AwaitedErasure, relocate, take_over
 from lowtide.storage.errors import StorageError, is_passing, storage_error
+from lowtide.storage.folder_names import future_folder_name
 from lowtide.storage.log.log_values import FollowerAppend
-from lowtide.storage.log_directory import MOVING_TO, future_folder_name
+from lowtide.storage.log_directory import MOVING_TO
 
 if TYPE_CHECKING:
     from lowtide.runtime.filesystem import FileSystem
@@ -92,7 +93,7 @@ class LogMove:
         return self.future is None or self.future.log_start_offset < self.source.log_start_offset
 
     @property
-    def says_so(self) -> bool:
+    def has_begun_intent(self) -> bool:
         """Whether the source's folder has the intent, or is about to."""
         return self._has_intent or self._is_noting
 
@@ -156,7 +157,6 @@ class LogMove:
             self._place.on_failure(source if error.path.startswith(f"{source}/") else self.target.path, error)
 
     def _continue(self, future: Log) -> None:
-        """Errors: StorageError, OSError."""
         source = self.source
         if future.config is not source.config:
             future.configure(source.config)
@@ -216,7 +216,6 @@ class LogMove:
                 self.target.parts.erasures.request(future, request.offset, partial(erased, request))
 
     def _read(self, future: Log) -> None:
-        """Has a worker read the next chunk. Errors: StorageError."""
         if self._place.allowance.is_used_up:
             return
         read = self._next(future, self._chunk_bytes)
@@ -228,7 +227,6 @@ class LogMove:
         worker.submit(partial(read.file.pread, read.size, read.position), partial(self._on_read, read, self._readings))
 
     def _next(self, future: Log, max_bytes: int) -> FileSlice | None:
-        """Errors: StorageError."""
         source = self.source
         offset = max(future.log_end_offset, source.log_start_offset)
         return source.read(offset, max_bytes, end_offset=source.log_end_offset).slice
@@ -253,7 +251,6 @@ class LogMove:
             self.step()
 
     def _append(self, future: Log, content: bytes) -> bool:
-        """Appends a chunk. Returns False if it wasn't appended. Errors: StorageError."""
         ports = self._place.target
         began_ns, wall_ms = ports.clock.monotonic_ns(), ports.clock.wall_ms()
         appended = future.append_as_follower(memoryview(content), now_ms=wall_ms)
@@ -282,7 +279,6 @@ class LogMove:
         )
 
     def _try_to_end(self, future: Log) -> None:
-        """Errors: StorageError, OSError."""
         flusher = self.target.parts.flusher
         if not self._is_flushed:
             if not flusher.is_flushing(future):
@@ -314,7 +310,6 @@ class LogMove:
             self._place.target.committer.submit(Barrier(), flushed)
 
     def _note_intent(self) -> None:
-        """Errors: OSError."""
         if self._is_noting:
             return
         source, ports = self.source, self._place.source
@@ -328,7 +323,7 @@ class LogMove:
             self._is_noting = False
             self._has_intent = error is None
             if not self._place.is_going_on(self):
-                take_intent_back(self._place.source.filesystem, source)
+                remove_intent(self._place.source.filesystem, source)
             elif error is not None:
                 self._on_error(storage_error(source.directory, error))
             else:
@@ -392,7 +387,7 @@ def is_as_durable(source: Log, future: Log) -> bool:
     return future.recovery_point >= source.recovery_point and not future.flush_wanted
 
 
-def take_intent_back(filesystem: FileSystem, log: Log) -> None:
+def remove_intent(filesystem: FileSystem, log: Log) -> None:
     """Removes the intent: the log stays where it is. Without that, a start with a failed directory couldn't know."""
     with contextlib.suppress(OSError):
         filesystem.unlink(f"{log.directory}/{MOVING_TO}")

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lowtide.storage.directory.directory_erasures import MOVED, EraseChangedError, EraseFailedError
-from lowtide.storage.directory.log_move import LogMove, take_intent_back
+from lowtide.storage.directory.log_move import LogMove, remove_intent
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.directory.move_place import Allowance, MoveCounts, MovePlace
 from lowtide.storage.errors import StorageError
@@ -141,8 +141,8 @@ class LogMoves:
 
     def _on_start_durable(self, log: Log, error: OSError | None) -> None:
         move = self._moves.get(log.topic_partition)
-        if error is None and not (move is not None and move.says_so):
-            take_intent_back(self._ports[log.parent_directory].filesystem, log)
+        if error is None and not (move is not None and move.has_begun_intent):
+            remove_intent(self._ports[log.parent_directory].filesystem, log)
 
     def move_of(self, log: Log) -> LogMove | None:
         """Returns the move of a log, or of the log that this one is the copy of; None if there is none."""
@@ -198,11 +198,10 @@ class LogMoves:
         self.forget(ended)
 
     def _give_up(self, move: LogMove) -> None:
-        """Removes the copy; the log stays where it is."""
         key = move.source.topic_partition
         self.forget([key])
-        if move.says_so:
-            take_intent_back(self._ports[move.source.parent_directory].filesystem, move.source)
+        if move.has_begun_intent:
+            remove_intent(self._ports[move.source.parent_directory].filesystem, move.source)
         if move.future is not None and move.target.logs.get(key) is move.future:
             move.target.delete([key], lambda _error: None, at_once=True)
 

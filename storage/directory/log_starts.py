@@ -94,8 +94,8 @@ class DirectoryLogStarts:
             if overtaken and not self._is_stopped:
                 # A truncation came between: the journal must not keep a start above its end.
                 self._journal.request_log_starts(overtaken, lambda _error: None)
-            if self._holes.hurried:
-                self._holes.hurry_behind_answers()
+            if self._holes.urgent:
+                self._holes.begin_urgent_after_answers()
         try:
             on_durable(error)
         finally:
@@ -114,7 +114,7 @@ class DirectoryLogStarts:
         if log.log_start_offset > before:
             self._holes.risen[log] = None
             if log.frees_many_bytes:
-                self._holes.hurry_for(log)
+                self._holes.mark_urgent(log)
             if log.config.lowtide_delete_erase:
                 self._erased[log] = None
         if not log.is_future:

@@ -32,7 +32,7 @@ from lowtide.storage.log.truncation import LogTruncation
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 
 
-class _Settling(msgspec.Struct, frozen=True, kw_only=True):
+class _PendingCut(msgspec.Struct, frozen=True, kw_only=True):
     """A log that is cut in memory and not yet on the disk."""
 
     log: Log
@@ -41,7 +41,7 @@ class _Settling(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its log start is journalled once the cut is durable."""
 
 
-class _Beginning(msgspec.Struct, frozen=True, kw_only=True):
+class _PendingRestart(msgspec.Struct, frozen=True, kw_only=True):
     """A log that will start over at another offset."""
 
     log: Log
@@ -89,7 +89,7 @@ class LogTruncations:
             self._ports.committer.submit(Barrier(), on_settled)
             return
         log.truncating += 1
-        self._settle(_Settling(log=log, on_settled=on_settled, must_journal=must_journal), truncation)
+        self._settle(_PendingCut(log=log, on_settled=on_settled, must_journal=must_journal), truncation)
 
     def begin_anew(
         self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable
@@ -100,16 +100,16 @@ class LogTruncations:
         offset: if it returns False, the journal is corrected and the log stays. `on_settled` gets an error that passes
         if the journal had no room.
         """
-        beginning = _Beginning(
+        beginning = _PendingRestart(
             log=log, offset=offset, leader_epoch=leader_epoch, is_wanted=is_wanted, on_settled=on_settled
         )
         log.truncating += 1
         self._journal.request_log_starts([LogStartIncrement(log, offset).entry], partial(self._on_begun, beginning))
 
-    def settle_later(self, log: Log) -> None:
+    def make_durable_later(self, log: Log) -> None:
         """Makes a cut durable for which a start had no room: nothing is appended before. Start code."""
         log.truncating += 1
-        settling = _Settling(log=log, on_settled=lambda _error: None, must_journal=False)
+        settling = _PendingCut(log=log, on_settled=lambda _error: None, must_journal=False)
         self._stalled.append(partial(self._make_durable, settling))
 
     def retry(self) -> None:
@@ -120,8 +120,7 @@ class LogTruncations:
 
     # A new beginning
 
-    def _on_begun(self, beginning: _Beginning, error: OSError | None) -> None:
-        """Continues when the journal has the new log start."""
+    def _on_begun(self, beginning: _PendingRestart, error: OSError | None) -> None:
         log = beginning.log
         if error is not None:
             if is_passing(error):
@@ -132,9 +131,11 @@ class LogTruncations:
         elif beginning.is_wanted():
             self._empty(beginning)
         else:
-            self._write_start(_Settling(log=log, on_settled=beginning.on_settled, must_journal=True), self._on_settled)
+            self._write_start(
+                _PendingCut(log=log, on_settled=beginning.on_settled, must_journal=True), self._on_settled
+            )
 
-    def _empty(self, beginning: _Beginning) -> None:
+    def _empty(self, beginning: _PendingRestart) -> None:
         log = beginning.log
         try:
             truncation = LogTruncation(log).truncate_fully_and_start_at(
@@ -146,19 +147,18 @@ class LogTruncations:
             else:
                 self._fail(error, beginning.on_settled)
         else:
-            self._settle(_Settling(log=log, on_settled=beginning.on_settled, must_journal=False), truncation)
+            self._settle(_PendingCut(log=log, on_settled=beginning.on_settled, must_journal=False), truncation)
 
     # What follows a cut
 
-    def _settle(self, settling: _Settling, truncation: Truncation) -> None:
+    def _settle(self, settling: _PendingCut, truncation: Truncation) -> None:
         self._removal.remove_segments(truncation.removed, self._ports.clock.monotonic_ms())
         if truncation.lacks_barrier:
             self._stalled.append(partial(self._make_durable, settling))
         else:
             self._submit(settling, truncation.barrier or Barrier())
 
-    def _make_durable(self, settling: _Settling) -> None:
-        """Tries again to make a cut durable."""
+    def _make_durable(self, settling: _PendingCut) -> None:
         if not self._is_here(settling.log):
             settling.on_settled(None)
             return
@@ -172,10 +172,10 @@ class LogTruncations:
         else:
             self._submit(settling, barrier)
 
-    def _submit(self, settling: _Settling, barrier: Barrier) -> None:
+    def _submit(self, settling: _PendingCut, barrier: Barrier) -> None:
         self._ports.committer.submit(barrier, partial(self._on_cut, settling, barrier))
 
-    def _on_cut(self, settling: _Settling, barrier: Barrier, error: OSError | None) -> None:
+    def _on_cut(self, settling: _PendingCut, barrier: Barrier, error: OSError | None) -> None:
         if not self._is_here(settling.log):
             settling.on_settled(None)
         elif error is None:
@@ -189,7 +189,7 @@ class LogTruncations:
         else:
             self._fail(error, settling.on_settled)
 
-    def _write_start(self, settling: _Settling, on_written: Callable[[_Settling, OSError | None], None]) -> None:
+    def _write_start(self, settling: _PendingCut, on_written: Callable[[_PendingCut, OSError | None], None]) -> None:
         """Journals where the log starts, or will, behind every rise under way.
 
         A log that is gone has no entry any more.
@@ -207,14 +207,14 @@ class LogTruncations:
         else:
             settling.on_settled(None)
 
-    def _on_journalled(self, settling: _Settling, error: OSError | None) -> None:
+    def _on_journalled(self, settling: _PendingCut, error: OSError | None) -> None:
         if error is not None or not self._is_here(settling.log):
             settling.on_settled(error)
         else:
-            self._recovery_points.write_and_tell(partial(self._on_settled, settling))
+            self._recovery_points.write_and_call(partial(self._on_settled, settling))
 
     @staticmethod
-    def _on_settled(settling: _Settling, error: OSError | None) -> None:
+    def _on_settled(settling: _PendingCut, error: OSError | None) -> None:
         """Allows appends again. After an error nothing is appended to the log any more."""
         if error is None:
             settling.log.truncating -= 1

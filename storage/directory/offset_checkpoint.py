@@ -81,7 +81,7 @@ class OffsetCheckpoint:
             self._written_values = values
             self._begin(b"".join(pieces), [])
 
-    def write_and_tell(self, on_written: OnWritten) -> None:
+    def write_and_call(self, on_written: OnWritten) -> None:
         """Writes the present state, or removes the file, durably; then calls `on_written`, once."""
         if self._stopping:
             on_written(self._stopped_error())
@@ -144,7 +144,6 @@ class OffsetCheckpoint:
         self._committer.submit(barrier, on_done)
 
     def _give_up(self, waiting: list[OnWritten], error: OSError) -> None:
-        """Handles a new version that couldn't be written."""
         self._written_values = None
         with contextlib.suppress(OSError):
             self._filesystem.unlink(self._path + TEMPORARY_SUFFIX)

@@ -22,8 +22,9 @@ import msgspec
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.storage.directory.directory_erasures import MOVED, EraseChangedError, EraseFailedError
 from lowtide.storage.errors import is_passing
+from lowtide.storage.folder_names import is_deleted_folder, partition_of_folder
 from lowtide.storage.log.segments.segment_names import LOG_SUFFIX, OFFSET_DIGITS
-from lowtide.storage.log_directory import is_deleted_folder, partition_of_folder, topic_id_in
+from lowtide.storage.log_directory import topic_id_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ REQUESTS_AT_ONCE: Final = 1_000
 """Requests served by one listing; the others come next."""
 
 
-class Sought(NamedTuple):
+class FolderSearch(NamedTuple):
     """What to look for in all directories."""
 
     key: TopicPartition
@@ -50,7 +51,7 @@ class Sought(NamedTuple):
     """Its folders that are erased in other ways: the log's own, and that of a copy."""
 
 
-class _Request(msgspec.Struct, eq=False):
+class _FolderRequest(msgspec.Struct, eq=False):
     log: Log
     offset: Offset
     on_done: OnErased
@@ -73,7 +74,7 @@ class SetAsideFolders:
         self._directories = directories
         self._logs = logs
         self._moves = moves
-        self._requests: dict[_Request, None] = {}
+        self._requests: dict[_FolderRequest, None] = {}
         self._is_looking = False
 
     def __len__(self) -> int:
@@ -85,7 +86,7 @@ class SetAsideFolders:
 
         Returns a function that cancels the request.
         """
-        request = _Request(log, offset, on_done)
+        request = _FolderRequest(log, offset, on_done)
         self._requests[request] = None
         return lambda: self._requests.pop(request, None)
 
@@ -103,18 +104,18 @@ class SetAsideFolders:
         """Begins to serve requests. Called some twenty times a second, and always iterated to the end."""
         if not self._requests or self._is_looking:
             return
-        sought: dict[_Request, Sought] = {}
+        sought: dict[_FolderRequest, FolderSearch] = {}
         for request in list(islice(self._requests, REQUESTS_AT_ONCE)):
             key = request.log.topic_partition
             if (refusal := self._refusal(request)) is not None:
                 self._answer(request, refusal)
             elif not any(key in directory.parts.deletions.leaving for directory in self._directories.values()):
-                sought[request] = Sought(key, request.log.topic_id, request.offset, self._served(request.log))
+                sought[request] = FolderSearch(key, request.log.topic_id, request.offset, self._served(request.log))
         if sought:
             self._look(sought)
         yield
 
-    def _refusal(self, request: _Request) -> EraseFailedError | None:
+    def _refusal(self, request: _FolderRequest) -> EraseFailedError | None:
         current = self._logs.get(request.log.topic_partition)
         if current is not request.log:
             return EraseFailedError("the replica is no longer here") if current is None else EraseChangedError(MOVED)
@@ -131,7 +132,7 @@ class SetAsideFolders:
             {log.directory} | ({move.future.directory} if move is not None and move.future is not None else set())
         )
 
-    def _look(self, sought: Mapping[_Request, Sought]) -> None:
+    def _look(self, sought: Mapping[_FolderRequest, FolderSearch]) -> None:
         self._is_looking = True
         waiting_for = len(self._directories)
         kept: dict[TopicPartition, str] = {}
@@ -168,7 +169,7 @@ class SetAsideFolders:
         else:
             directory.sync_folder_names(lambda error: on_done(path, outcome if error is None else error))
 
-    def _on_looked(self, sought: Mapping[_Request, Sought], kept: Mapping[TopicPartition, str]) -> None:
+    def _on_looked(self, sought: Mapping[_FolderRequest, FolderSearch], kept: Mapping[TopicPartition, str]) -> None:
         for request, each in sought.items():
             if (refusal := self._refusal(request)) is not None:
                 self._answer(request, refusal)
@@ -182,15 +183,15 @@ class SetAsideFolders:
             else:
                 self._answer(request, None)
 
-    def _answer(self, request: _Request, error: EraseFailedError | None) -> None:
+    def _answer(self, request: _FolderRequest, error: EraseFailedError | None) -> None:
         if self._requests.pop(request, request) is None:
             request.on_done(error)
 
 
-def _erase_beside(filesystem: FileSystem, path: str, sought: Sequence[Sought]) -> dict[TopicPartition, str]:
+def _erase_beside(filesystem: FileSystem, path: str, sought: Sequence[FolderSearch]) -> dict[TopicPartition, str]:
     """Removes `-delete` folders; returns the other folders that have a record below the offset. Errors: OSError."""
     kept: dict[TopicPartition, str] = {}
-    by_key: dict[TopicPartition, list[Sought]] = {}
+    by_key: dict[TopicPartition, list[FolderSearch]] = {}
     for each in sought:
         by_key.setdefault(each.key, []).append(each)
     for name in filesystem.listdir(path):
@@ -206,8 +207,7 @@ def _erase_beside(filesystem: FileSystem, path: str, sought: Sequence[Sought]) -
     return kept
 
 
-def _erase_folder(filesystem: FileSystem, folder: str, sought: Sought, kept: dict[TopicPartition, str]) -> None:
-    """Errors: OSError."""
+def _erase_folder(filesystem: FileSystem, folder: str, sought: FolderSearch, kept: dict[TopicPartition, str]) -> None:
     if folder in sought.served:
         return
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -220,7 +220,6 @@ def _erase_folder(filesystem: FileSystem, folder: str, sought: Sought, kept: dic
 
 
 def _has_records_below(filesystem: FileSystem, folder: str, offset: Offset) -> bool:
-    """Whether a segment of the folder begins below `offset`. Errors: OSError."""
     digits = (
         name[:OFFSET_DIGITS] for name in filesystem.listdir(folder) if name[OFFSET_DIGITS:].startswith(LOG_SUFFIX)
     )

@@ -29,7 +29,7 @@ def mark_failed(filesystem: FileSystem, directory: str) -> None:
         filesystem.write_bytes(f"{directory}/{SYNC_FAILED_MARK}", b"")
 
 
-def write_anew(
+def rewrite_unsynced(
     filesystem: FileSystem,
     directory: str,
     folders: Mapping[str, TopicPartition],

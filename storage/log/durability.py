@@ -56,7 +56,7 @@ class LogDurability:
         return self._log.raise_recovery_point(self._log.files.sync.on_flushed(offset))
 
     def on_flush_failed(self, offset: Offset, barrier: Barrier) -> None:
-        """Makes a flush due again whose barrier, made when the log end was `offset`, failed for want of room."""
+        """Makes a flush due again: its barrier, made when the log end was `offset`, lacked room."""
         log = self._log
         log.files.sync.on_flushed(offset)
         log.files.sync.on_failed(barrier)

@@ -349,7 +349,10 @@ class Log(LogOffsets):
             together = write_together(self.segments.active, records, batches, self.config, now_ms)
             for batch in batches:
                 if not together:
-                    self._write_stored(batch, now_ms)
+                    header, size, segment = batch.header, len(batch.content), self.segments.active
+                    if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
+                        self.roll(now_ms, next_base_offset(self.log_end_offset, header.last_offset))
+                    self.segments.active.write([batch.content], size, counts=False)
                 self._note_stored(batch, now_ms)
         except (OSError, StorageError) as error:
             return self._on_write_failed(error)
@@ -357,13 +360,6 @@ class Log(LogOffsets):
         return FollowerAppend(
             first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed
         )
-
-    def _write_stored(self, batch: StoredBatch, now_ms: int) -> None:
-        header, segment, size = batch.header, self.segments.active, len(batch.content)
-        if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
-            self.roll(now_ms, next_base_offset(self.log_end_offset, header.last_offset))
-            segment = self.segments.active
-        segment.write([batch.content], size, counts=False)
 
     def _note_stored(self, batch: StoredBatch, now_ms: int) -> None:
         """Makes a batch count that was written behind the end of the active segment."""

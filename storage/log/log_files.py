@@ -22,9 +22,8 @@ from lowtide.storage.log.log_sync import LogSync
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.offsets import LogOffsets
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
-from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots, rebuild_aborted
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
-from lowtide.storage.log.producers.transaction_recovery import rebuild_aborted
 from lowtide.storage.log.segment_swap import SegmentSwaps
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import BatchPlace
@@ -75,7 +74,6 @@ class LogFiles:
     # Making files
 
     def _create(self, base_offset: Offset, config: LogConfig, now_ms: int) -> Segment:
-        """Creates an empty segment. Errors: OSError."""
         self._removed = self._unfinished()
         # Renaming the old files later would take the new ones away.
         for removed in self._removed:
@@ -258,7 +256,7 @@ class LogFiles:
         return "compact" not in config.cleanup_policy and self.swaps.cleaned_to is None
 
     def readers(self) -> Readers:
-        """The open files through which others may still read what the log has let go of."""
+        """Returns the open files through which others may still read removed segments or holes."""
         held = (segment.held() for segment in self.segments)
         return tuple(file for files in (*held, *(each.readers or () for each in self._removed)) for file in files)
 

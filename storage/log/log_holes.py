@@ -10,8 +10,8 @@ from contextlib import suppress
 from lowtide.protocol.types import NO_LEADER_EPOCH, Offset
 from lowtide.runtime.filesystem import CannotPunchError
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segments.hole import Hole
-from lowtide.storage.log.segments.pending_hole import PendingHole
+from lowtide.storage.log.segments.hole import Hole, PendingHole
+from lowtide.storage.log.segments.segment_file import read_hole
 
 
 class LogHoles:
@@ -119,9 +119,7 @@ class LogHoles:
         if segment.hole is not None:
             segment.hole.make(filesystem)
         elif (
-            segment.punched < segment.floor
-            and (hole := segment.read_hole()) is not None
-            and hole.size > segment.punched
+            segment.punched < segment.floor and (hole := read_hole(segment)) is not None and hole.size > segment.punched
         ):
             # A power cut may have brought back what was there, and the next start, a clean one, takes the hole for
             # made.

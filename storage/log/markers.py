@@ -18,7 +18,7 @@ from lowtide.protocol.records import CONTROL_BIT, MAGIC_POSITION, TRANSACTIONAL_
 from lowtide.protocol.types import NO_SEQUENCE, Offset, ProducerEpoch, ProducerId
 from lowtide.storage.log.log_values import AppendedBatch
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
-from lowtide.storage.log.producers.producer_state import Accepted, Duplicate, ProducerStateManager
+from lowtide.storage.log.producers.producer_state import AcceptedBatch, DuplicateBatch, ProducerStateManager
 from lowtide.storage.log.validation.validator import ValidatedBatch
 
 REMEMBERED_CONTENTS: Final = 64
@@ -68,7 +68,7 @@ def _content_of(is_commit: bool, coordinator_epoch: int) -> tuple[ControlRecord,
     return control, end_transaction_record(control)
 
 
-def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> Accepted | Duplicate | ErrorCode:
+def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> AcceptedBatch | DuplicateBatch | ErrorCode:
     """Checks whether a batch with a producer id may be appended.
 
     Errors: those of `ProducerStateManager.check` and `check_marker`.
@@ -106,12 +106,12 @@ def remember_producer(
     return None
 
 
-def refused(known: Accepted | Duplicate | ErrorCode) -> AppendedBatch | ErrorCode:
+def refused(known: AcceptedBatch | DuplicateBatch | ErrorCode) -> AppendedBatch | ErrorCode:
     """Returns the answer to a batch that isn't appended.
 
     For a duplicate that is the original one, with its time even under CreateTime.
     """
-    assert not isinstance(known, Accepted)
-    if isinstance(known, Duplicate):
+    assert not isinstance(known, AcceptedBatch)
+    if isinstance(known, DuplicateBatch):
         return AppendedBatch(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
     return known

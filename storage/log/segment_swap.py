@@ -51,7 +51,7 @@ from lowtide.storage.log.segments.segment_names import (
 NEVER_TRUNCATED: Final = Offset(2**63 - 1)
 
 
-class SeenSegment(NamedTuple):
+class SegmentVersion(NamedTuple):
     """A segment as it was when a compaction was ordered."""
 
     segment: Segment
@@ -63,7 +63,7 @@ class SeenSegment(NamedTuple):
 class CleanedGroup(NamedTuple):
     """The result of compacting the first `replaced` of some segments."""
 
-    seen: Sequence[SeenSegment]
+    seen: Sequence[SegmentVersion]
     """These, and all later segments that the compaction read."""
     replaced: int
     size: int
@@ -72,7 +72,7 @@ class CleanedGroup(NamedTuple):
     """Whether there is a transaction index."""
 
 
-class _Unnamed(NamedTuple):
+class _UnnamedSegment(NamedTuple):
     """A compacted segment that the log reads already, and those of its files that are still called `.swap`.
 
     The `.log` comes first, or a start would take the named files for those of the replaced segments.
@@ -110,7 +110,7 @@ class SegmentSwaps:
         self._snapshots = snapshots
         self._aborted = aborted
         self._begun: CleanedGroup | None = None
-        self._unnamed: _Unnamed | None = None
+        self._unnamed: _UnnamedSegment | None = None
 
     def relocate(self, directory: str) -> None:
         """Follows the rename of the log's folder. No swap is under way."""
@@ -130,15 +130,15 @@ class SegmentSwaps:
         """Takes over from a checkpoint how far the log is compacted; None if unknown."""
         self.cleaned_to = end_offset
 
-    def see(self, end_offset: Offset) -> list[SeenSegment]:
+    def see(self, end_offset: Offset) -> list[SegmentVersion]:
         """Returns the closed segments below `end_offset` as they are now, for a compaction."""
         return [
-            SeenSegment(segment, segment.size, segment.token)
+            SegmentVersion(segment, segment.size, segment.token)
             for segment in self._segments
             if segment.base_offset < end_offset and not segment.is_pinned
         ]
 
-    def are_unchanged(self, seen: Sequence[SeenSegment]) -> bool:
+    def are_unchanged(self, seen: Sequence[SegmentVersion]) -> bool:
         """Returns whether these segments are still in the log, next to each other, and unchanged."""
         first = self._segments.number_of(seen[0].segment.base_offset)
         if not 0 <= first <= len(self._segments) - len(seen):
@@ -218,7 +218,7 @@ class SegmentSwaps:
         self._aborted.replaced(bases, base_offset, has_file=group.has_aborted)
         self._begun, self._unnamed = (
             None,
-            _Unnamed(new, sorted(self._paths(group), key=_naming_order), group.has_aborted),
+            _UnnamedSegment(new, sorted(self._paths(group), key=_naming_order), group.has_aborted),
         )
         return removed
 
@@ -236,7 +236,7 @@ class SegmentSwaps:
             self._unnamed = None
         return Barrier(directories=(self._directory,))
 
-    def _name(self, unnamed: _Unnamed, path: str) -> None:
+    def _name(self, unnamed: _UnnamedSegment, path: str) -> None:
         segment, base_offset = unnamed.segment, unnamed.segment.base_offset
         if not self._segments.holds(segment):  # A delete has passed it.
             with contextlib.suppress(FileNotFoundError):
@@ -252,7 +252,7 @@ class SegmentSwaps:
             segment.path = path
             segment.on(SegmentEvent.NAME)
         elif path.endswith(TRANSACTION_INDEX_SUFFIX):
-            self._aborted.let_go(base_offset)
+            self._aborted.release(base_offset)
 
     def _paths(self, group: CleanedGroup) -> list[str]:
         stem = f"{self._directory}/{offset_name(group.seen[0].segment.base_offset)}"

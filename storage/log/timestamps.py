@@ -25,6 +25,7 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, FilePosition, LeaderEpoch, Offset
 from lowtide.storage.errors import DamagedSegmentError
+from lowtide.storage.log.segments.segment import load_timestamps, measure_timestamps
 
 if TYPE_CHECKING:
     from lowtide.protocol.compression import Buffer
@@ -89,7 +90,7 @@ def search_timestamp(log: Log, timestamp_ms: int, start_offset: Offset = 0) -> F
     """Returns the first record from the log start and `start_offset` on with at least that timestamp.
 
     None if there is none; the result may also say how to continue. Unlike in Kafka, a segment whose newest records are
-    deleted doesn't end the search: it goes on in the next segment. Errors: StorageError.
+    deleted doesn't end the search: it continues in the next segment. Errors: StorageError.
     """
     return _search_from(log.segments, timestamp_ms, max(start_offset, log.log_start_offset))
 
@@ -97,7 +98,7 @@ def search_timestamp(log: Log, timestamp_ms: int, start_offset: Offset = 0) -> F
 def _search_from(segments: SegmentList, timestamp_ms: int, start_offset: Offset) -> Found:
     left = BATCHES_AT_ONCE
     for segment in segments:
-        segment.load_timestamps()
+        load_timestamps(segment)
         segments.used(segment)
         if not segment.size or segment.max_timestamp < timestamp_ms:
             continue
@@ -135,7 +136,7 @@ def _search_largest(
     best: Segment | None = None
     for number in range(first, len(segments)):
         segment = segments[number]
-        segment.load_timestamps()
+        load_timestamps(segment)
         segments.used(segment)
         if segment is not partial and segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
             best = segment
@@ -200,7 +201,7 @@ def _first_with_largest(segments: SegmentList, best: Segment, log_start_offset: 
     for position, header in best.batches(start):
         if header.max_timestamp == wanted:
             return _look_into(best, position, header, wanted, header.base_offset)
-    best.measure_timestamps()  # That one was in a hole, or was erased.
+    measure_timestamps(best)  # That one was in a hole, or was erased.
     return _search_largest(segments, log_start_offset) if best.max_timestamp < wanted else None
 
 
@@ -274,7 +275,6 @@ def _first_record(
 def _look_into(
     segment: Segment, position: FilePosition, header: BatchHeader, timestamp_ms: int | None, start_offset: Offset
 ) -> TimestampedOffset | LongSearch | None:
-    """Errors: StorageError."""
     if header.size_bytes <= QUICK_BYTES:
         try:
             return find_in_batch(segment.read_batch(position, header.size_bytes), timestamp_ms, start_offset)

@@ -31,7 +31,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId,
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log_start.journal_fold import FoldImage, FoldOutcome, JournalFold, Undone
+from lowtide.storage.log_start.journal_fold import FoldImage, FoldOutcome, JournalFold, UndoneFold
 from lowtide.storage.log_start.journal_format import (
     REMOVED,
     JournalContent,
@@ -55,7 +55,7 @@ class JournalHooks(msgspec.Struct, frozen=True, kw_only=True):
     """Called once, before any callback, when a write or sync has failed: the directory must go offline."""
 
 
-class _Accepted(NamedTuple):
+class _WaitingEntries(NamedTuple):
     entries: Sequence[LogStartEntry]
     on_durable: OnDurable
 
@@ -77,8 +77,8 @@ class LogStartJournal:
         """Where the next frame goes; the file has its full size from the beginning."""
         self._next_sequence = content.next_sequence
         self._fold_at = _fold_threshold(content.header.capacity)
-        self._waiting: list[_Accepted] = []
-        self._stalled: list[_Accepted] = []
+        self._waiting: list[_WaitingEntries] = []
+        self._stalled: list[_WaitingEntries] = []
         """Entries of a frame that lacked room and may be partly written. It is written again."""
         self._fold_waiters: list[OnDurable] = []
         self._fold_wanted = False
@@ -130,7 +130,7 @@ class LogStartJournal:
         ends before. Does not promise: that an offset is larger than the one before.
         """
         check_entries(entries)
-        self._take(_Accepted(entries, on_durable))
+        self._take(_WaitingEntries(entries, on_durable))
 
     def forget(self, partitions: Iterable[tuple[TopicId, int]], on_durable: OnDurable) -> None:
         """Removes the entries of partitions whose logs are gone; otherwise like `request_log_starts`.
@@ -201,7 +201,6 @@ class LogStartJournal:
         apply_entries(self._entries, entries)
 
     def _fold_now(self, entries: Sequence[LogStartEntry]) -> None:
-        """Folds at a stop, with these entries."""
         if entries and self.end + frame_bytes(len(entries)) <= self._header.capacity:
             self._write_now(entries)
             entries = ()
@@ -220,7 +219,7 @@ class LogStartJournal:
         apply_entries(folded, entries)
         return self._fold.image_of(folded, self._next_sequence)
 
-    def _take(self, accepted: _Accepted) -> None:
+    def _take(self, accepted: _WaitingEntries) -> None:
         if self._stopping or self.failure is not None:
             refused = self.failure or OSError(
                 errno.ESHUTDOWN, "the journal takes no more entries: the broker is stopping", self._path
@@ -232,7 +231,6 @@ class LogStartJournal:
             self._commit_next()
 
     def _commit_next(self) -> None:
-        """Sends waiting entries, if nothing is under way."""
         if (
             self._in_flight
             or self._stopping
@@ -254,7 +252,7 @@ class LogStartJournal:
             full = self._fold_with(batch, entries, waiters)
             if full is None:
                 return
-            batch.append(_Accepted((), partial(_tell_at_least, waiters, full)))
+            batch.append(_WaitingEntries((), partial(_tell_at_least, waiters, full)))
             if end > self._header.capacity:
                 self._answer_later(batch, full)
                 return
@@ -262,7 +260,7 @@ class LogStartJournal:
             self._fold_at = min(self._header.capacity, end + self._header.capacity // 16)
         self._write_frame(batch, entries, end)
 
-    def _write_frame(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], end: FilePosition) -> None:
+    def _write_frame(self, batch: list[_WaitingEntries], entries: Sequence[LogStartEntry], end: FilePosition) -> None:
         if not entries:
             self._submit(Barrier(), partial(self._on_frame_durable, batch, entries))
             return
@@ -285,7 +283,7 @@ class LogStartJournal:
         self._committer.submit(barrier, on_done)
 
     def _on_frame_durable(
-        self, batch: list[_Accepted], entries: Sequence[LogStartEntry], error: OSError | None
+        self, batch: list[_WaitingEntries], entries: Sequence[LogStartEntry], error: OSError | None
     ) -> None:
         self._in_flight = False
         if error is None:
@@ -298,7 +296,7 @@ class LogStartJournal:
         self._drain_after_failure()
 
     def _fold_with(
-        self, batch: list[_Accepted], entries: Sequence[LogStartEntry], waiters: list[OnDurable]
+        self, batch: list[_WaitingEntries], entries: Sequence[LogStartEntry], waiters: list[OnDurable]
     ) -> OSError | None:
         """Begins a fold that also makes `entries` durable.
 
@@ -322,10 +320,10 @@ class LogStartJournal:
         return None
 
     def _on_fold(
-        self, batch: list[_Accepted], waiters: list[OnDurable], content: JournalContent, outcome: FoldOutcome
+        self, batch: list[_WaitingEntries], waiters: list[OnDurable], content: JournalContent, outcome: FoldOutcome
     ) -> None:
         self._in_flight = False
-        if isinstance(outcome, Undone):
+        if isinstance(outcome, UndoneFold):
             self._on_fold_undone(batch, waiters, outcome.full)
             return
         error = outcome if isinstance(outcome, OSError) else None
@@ -345,9 +343,9 @@ class LogStartJournal:
         _tell(waiters, error)
         self._drain_after_failure()
 
-    def _on_fold_undone(self, batch: list[_Accepted], waiters: list[OnDurable], full: OSError) -> None:
+    def _on_fold_undone(self, batch: list[_WaitingEntries], waiters: list[OnDurable], full: OSError) -> None:
         """Writes the entries of a fold that lacked room into a frame of the old journal."""
-        batch.append(_Accepted((), partial(_tell_at_least, waiters, full)))
+        batch.append(_WaitingEntries((), partial(_tell_at_least, waiters, full)))
         entries = _entries_of(batch)
         end = self.end + (frame_bytes(len(entries)) if entries else 0)
         self._fold_at = min(self._header.capacity, end + self._header.capacity // 16)
@@ -361,7 +359,7 @@ class LogStartJournal:
             self.failure = error
             self._hooks.on_failure(error)
 
-    def _answer_later(self, batch: list[_Accepted], error: OSError) -> None:
+    def _answer_later(self, batch: list[_WaitingEntries], error: OSError) -> None:
         """Answers `batch`, and after a failure all waiting callers, never from within their call."""
 
         def answer(_failed: OSError | None) -> None:
@@ -383,7 +381,7 @@ class LogStartJournal:
         _tell(waiters, self.failure)
 
 
-def _entries_of(batch: Sequence[_Accepted]) -> Sequence[LogStartEntry]:
+def _entries_of(batch: Sequence[_WaitingEntries]) -> Sequence[LogStartEntry]:
     return batch[0].entries if len(batch) == 1 else [entry for accepted in batch for entry in accepted.entries]
 
 

@@ -46,13 +46,13 @@ class FoldImage(NamedTuple):
     content: JournalContent
 
 
-class Undone(NamedTuple):
+class UndoneFold(NamedTuple):
     """A fold that lacked room: the old journal stays in service, durably."""
 
     full: OSError
 
 
-FoldOutcome: TypeAlias = File | Undone | OSError
+FoldOutcome: TypeAlias = File | UndoneFold | OSError
 """The file of the new journal, durable under its name; or why there is none. After an OSError the directory is
 unusable.
 """
@@ -109,7 +109,7 @@ class JournalFold:
             on_done(failed)
             return
         undone = Barrier(directories=(self._directory,))
-        self._committer.submit(undone, lambda failed: on_done(Undone(error) if failed is None else failed))
+        self._committer.submit(undone, lambda failed: on_done(UndoneFold(error) if failed is None else failed))
 
     def finish(self, image: FoldImage) -> OSError | None:
         """Folds at once.
@@ -161,7 +161,6 @@ class JournalFold:
             self._filesystem.unlink(f"{self._directory}/{LOG_START_CHECKPOINT}")
 
     def _remove_staged(self) -> None:
-        """Removes temporary files that couldn't be finished."""
         for name in (*_EXPORTS, JOURNAL_NAME):
             with contextlib.suppress(OSError):
                 self._filesystem.unlink(f"{self._directory}/{name}{TEMPORARY_SUFFIX}")

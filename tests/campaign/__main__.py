@@ -1,8 +1,10 @@
-"""`make campaign`: search without end, with simulators, SIGKILL, damaged frames and generated examples, beside other work of the machine.
+"""`make campaign`: search without end, with simulators, SIGKILL, damaged frames and generated examples, beside other
+work of the machine.
 
-One run at a time, on one core, at the lowest priority. Each run that ends is a line of the ledger (`ledger.py`), from which the next
-campaign continues: Ctrl-C, SIGTERM and SIGKILL lose the current run. Its files are removed after each run; the output of a run with a
-violation is kept in `failures/`, the last of each kind and seed, at most `KEPT` of them. Below a minimum of free space nothing is run.
+One run at a time, on one core, at the lowest priority. Each run that ends is a line of the ledger (`ledger.py`), from
+which the next campaign continues: Ctrl-C, SIGTERM and SIGKILL lose the current run. Its files are removed after each
+run; the output of a run with a violation is kept in `failures/`, the last of each kind and seed, at most `KEPT` of
+them. Below a minimum of free space nothing is run.
 
 A run that ends by its time limit, a full disk or an interrupt adds no line: its seeds are used again.
 """
@@ -22,7 +24,7 @@ from pathlib import Path
 
 from . import evidence, ledger, machine
 from .kinds import KINDS, Kind, Workplace
-from .outcome import Left, outcome
+from .outcome import RunFiles, outcome
 from .plan import Limits, Run, Spent, Stop, next_step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +80,7 @@ class Campaign:
         if ended.why:
             return f"{run.kind.name} {run.first}: {ended.why}"
         texts = [path.read_text(encoding="utf-8") if path.exists() else "" for path in self._place.files]
-        left = Left(ended.exit_code, log.read_text(encoding="utf-8", errors="replace"), *texts)
+        left = RunFiles(ended.exit_code, log.read_text(encoding="utf-8", errors="replace"), *texts)
         result = outcome(left, command)
         ledger.append(
             self.ledger,

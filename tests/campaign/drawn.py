@@ -1,8 +1,9 @@
-"""Runs of the simulated cluster that are chosen, not left to the seed alone: few faults at a time, near what was seldom seen. Pure.
+"""Runs of the simulated cluster that are chosen, not left to the seed alone: few faults at a time, near what was seldom
+seen. Pure.
 
-A run in which all faults strike hides what two of them do together. Here a run has some of them only. Half of the runs are drawn freely,
-half are changed copies of a run that reached a rare state. A state is what a fault struck upon (`ClusterSimulation.states`): the
-faults under way, and how many brokers and replicas were left.
+A run in which all faults strike hides what two of them do together. Here a run has some of them only. Half of the runs
+are drawn freely, half are changed copies of a run that reached a rare state. A state is what a fault struck upon
+(`ClusterSimulation.states`): the faults under way, and how many brokers and replicas were left.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Reached = dict[str, Sight]
 def draw(seed: int, reached: Mapping[str, Sight]) -> DrawnRun:
     """The run of a seed. It depends on the states of all runs before, so only the run itself repeats it."""
     random = Random(seed)
-    if reached and random.random() < 0.5:  # noqa: PLR2004
+    if reached and random.random() < 0.5:
         states = sorted(reached)
         rare = random.choices(states, [1 / reached[state].count for state in states])[0]
         return near(reached[rare].run, seed, random)
@@ -57,20 +58,20 @@ def draw(seed: int, reached: Mapping[str, Sight]) -> DrawnRun:
         seed=seed,
         faults=possible(random.sample(names, random.randint(2, FAULTS_MAX)), directories),
         strikes=random.choice(STRIKES),
-        kinds=tuple(kind for kind in KINDS if kind == "partitions" or random.random() < 0.2),  # noqa: PLR2004
+        kinds=tuple(kind for kind in KINDS if kind == "partitions" or random.random() < 0.2),
         directories=directories,
-        erases=random.random() < 0.2,  # noqa: PLR2004
-        unclean=random.random() < 0.1,  # noqa: PLR2004
+        erases=random.random() < 0.2,
+        unclean=random.random() < 0.1,
     )
 
 
 def near(run: DrawnRun, seed: int, random: Random) -> DrawnRun:
     """The same with another seed and one fault more, less, or another."""
     faults = list(run.faults)
-    if len(faults) > 1 and random.random() < 0.6:  # noqa: PLR2004
+    if len(faults) > 1 and random.random() < 0.6:
         faults.remove(random.choice(faults))
     others = sorted((FAULTS | WHERE_NAMED).keys() - set(faults))
-    if random.random() < 0.6:  # noqa: PLR2004
+    if random.random() < 0.6:
         faults.append(random.choice(others))
     return msgspec.structs.replace(run, seed=seed, faults=possible(faults, run.directories))
 

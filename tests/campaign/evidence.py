@@ -1,7 +1,8 @@
 """`make campaign ARGS=--publish`: what campaigns have searched, as a page.
 
 The sums of their ledgers are kept in the tree.
-`evidence.jsonl` has one line for each ledger, kind and commit. Publishing replaces the lines of this ledger by new sums, so it may be
+`evidence.jsonl` has one line for each ledger, kind and commit. Publishing replaces the lines of this ledger by new
+sums, so it may be
 repeated; a ledger is known by the number in its folder. The page is written from these lines and from what has changed
 since. Adding up and the page are pure.
 """
@@ -112,7 +113,10 @@ def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind
     `is_current` says whether runs of a kind at a commit still stand for the tree.
     """
     rows = [
-        "| kind | current | most at a commit | all | goal | CPU hours | a core does in a day | faults | states | violations | last run |",
+        (
+            "| kind | current | most at a commit | all | goal | CPU hours | a core does in a day | faults | states | "
+            "violations | last run |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kind in kinds:
@@ -153,9 +157,18 @@ def mutant_part(sums: Sequence[mutation.Sum], is_current: Callable[[mutation.Sum
     rows = [
         "## Mutants",
         "",
-        "`make mutants` changes one thing of a module at a time: a comparison, a condition, a number, a statement that is left out.",
-        "A mutant is killed if a unit test of `make test` fails, timed out if one doesn't end. A survivor is explained in",
-        "`tests/mutants/explained.jsonl` (it makes no difference, or one of speed or of a message only), or open. Modules that",
+        (
+            "`make mutants` changes one thing of a module at a time: a comparison, a condition, a number, a statement "
+            "that is left out."
+        ),
+        (
+            "A mutant is killed if a unit test of `make test` fails, timed out if one doesn't end. A survivor is "
+            "explained in"
+        ),
+        (
+            "`tests/mutants/explained.jsonl` (it makes no difference, or one of speed or of a message only), or open. "
+            "Modules that"
+        ),
         "aren't named were not run to the end. Code that runs when a module is imported is not mutated.",
         "",
         "| modules | unchanged since | mutants | killed | timed out | explained | open | last run |",
@@ -187,8 +200,14 @@ def plant_part(tries: Sequence[planting.Try]) -> str:
     rows = [
         "## Planted bugs",
         "",
-        f"`make plants` plants a bug and counts the seeds until a simulator finds it. {within} of {len(by_plant)} plants were",
-        f"found within {planting.GOAL_SEEDS:,} seeds from each first seed that was tried. `> 40`: 40 seeds did not find it.",
+        (
+            f"`make plants` plants a bug and counts the seeds until a simulator finds it. {within} of {len(by_plant)} "
+            "plants were"
+        ),
+        (
+            f"found within {planting.GOAL_SEEDS:,} seeds from each first seed that was tried. `> 40`: 40 seeds did not "
+            "find it."
+        ),
         "",
         "| bug | violates | seeds until found |",
         "|---|---|---|",

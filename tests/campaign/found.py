@@ -19,19 +19,21 @@ from .drawn import DrawnRun
 FILE = Path(__file__).resolve().parents[1] / "sim/found.jsonl"
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundRun(msgspec.Struct, frozen=True):
     """What a run violated when it was found."""
 
     reason: str
     run: DrawnRun
 
 
-def load(file: Path = FILE) -> list[Found]:
+def load(file: Path = FILE) -> list[FoundRun]:
     """All of them, in the order in which they were found."""
-    return [msgspec.json.decode(line, type=Found) for line in file.read_bytes().splitlines()] if file.exists() else []
+    return (
+        [msgspec.json.decode(line, type=FoundRun) for line in file.read_bytes().splitlines()] if file.exists() else []
+    )
 
 
-def keep(found: Found, file: Path = FILE) -> None:
+def keep(found: FoundRun, file: Path = FILE) -> None:
     """Add one, unless its run is there."""
     if found.run not in [each.run for each in load(file)]:
         with file.open("ab") as lines:

@@ -57,7 +57,7 @@ def end_marked(folder: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunEnd:
     """How a run's process ended. `why` is the external reason, or empty."""
 
     exit_code: int
@@ -80,7 +80,7 @@ def emptied(folder: Path) -> Path:
     return folder
 
 
-def run(command: Command, root: Path, place: Workplace, log: Path, limits: RunLimits) -> Ended:
+def run(command: Command, root: Path, place: Workplace, log: Path, limits: RunLimits) -> RunEnd:
     """Run it to its end or a limit. KeyboardInterrupt ends it too, and is re-raised. Files in `place.results` stay."""
     emptied(place.results)
     given = {MARK: str(place.folder), "TMPDIR": str(emptied(place.temporary))}
@@ -111,7 +111,7 @@ def run(command: Command, root: Path, place: Workplace, log: Path, limits: RunLi
         shutil.rmtree(place.temporary, ignore_errors=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Ended(process.returncode, time.monotonic() - began_s, cpu_s, why)
+    return RunEnd(process.returncode, time.monotonic() - began_s, cpu_s, why)
 
 
 def free_bytes(folder: Path) -> int:

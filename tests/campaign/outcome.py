@@ -18,7 +18,7 @@ _EXECUTIONS = re.compile(r"^(\d+) runs from seed \d+$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Left:
+class RunFiles:
     """The contents of a run's files, empty if missing; `output` is its standard output."""
 
     exit_code: int
@@ -51,7 +51,7 @@ class Outcome:
     violations: list[Violation]
 
 
-def outcome(left: Left, command: Command) -> Outcome:
+def outcome(left: RunFiles, command: Command) -> Outcome:
     """A process that failed without a report is a violation itself."""
     faults: dict[str, int] = json.loads(left.struck) if left.struck else {}
     if executions := sum(map(int, _EXECUTIONS.findall(left.output))):

@@ -1,7 +1,10 @@
-"""`python -m tests.campaign.simulators KIND FIRST END FILE`: run seeds of a simulator in this process, and write their results.
+"""`python -m tests.campaign.simulators KIND FIRST END FILE`: run seeds of a simulator in this process, and write their
+results.
 
-The file gets one JSON object: `faults`, counts by kind, `states`, how many states of clusters were reached for the first time, and
-`broken`, of each violation its seed, its reason, and the run that repeats it where a seed doesn't. A violation ends its seed, not the
+The file gets one JSON object: `faults`, counts by kind, `states`, how many states of clusters were reached for the
+first time, and
+`broken`, of each violation its seed, its reason, and the run that repeats it where a seed doesn't. A violation ends its
+seed, not the
 run. What the drawn runs reached is in `reached.json` beside the folder of the file, for the next one.
 """
 
@@ -61,7 +64,7 @@ def drawn_cluster(seed: int, reached: drawn.Reached) -> Result:
     except Exception as error:
         smallest = minimise(run, first_line(error), violation)
         reason = violation(smallest) or first_line(error)
-        found.keep(found.Found(reason, smallest))
+        found.keep(found.FoundRun(reason, smallest))
         return Result(reason=reason, replay=msgspec.json.encode(smallest).decode())
     return Result(simulation.effects, states=drawn.note(reached, run, simulation.states))
 

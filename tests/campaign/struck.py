@@ -1,4 +1,4 @@
-"""Faults that were injected in this test process, by kind; written to the file in `TEST_FAULTS`, for the campaign's ledger."""
+"""Counts injected faults by kind and writes them to the file in `TEST_FAULTS`, for the campaign's ledger."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Client programs in separate processes, so that a client can be killed like a broker: each reports its actions, one JSON value a line.
+"""Client programs in separate processes, so that a client can be killed like a broker: each reports its actions, one
+JSON value a line.
 
-A program is a module of the tests that is run by name; its arguments are one JSON value. Its reports before a kill count, because a
-line is written at once.
+A program is a module of the tests that is run by name; its arguments are one JSON value. Its reports before a kill
+count, because a line is written at once.
 """
 
 from __future__ import annotations

@@ -295,7 +295,8 @@ class PartitionWork:
             row, records = await self.cluster.fetch(broker_id, self.topic, deleted - 1, partition=self.number)
             if row.error_code != ErrorCode.OFFSET_OUT_OF_RANGE or records:
                 raise HistoryError(
-                    f"{self.topic}: broker {broker_id} answers {row.error_code} with {len(records)} records below {deleted}"
+                    f"{self.topic}: broker {broker_id} answers {row.error_code} with {len(records)} records below "
+                    f"{deleted}"
                 )
         for timestamp in (EARLIEST, LATEST):
             row = only_row(

@@ -1,7 +1,8 @@
-"""A cluster of real processes: an etcd and several `lowtide serve`, on free loopback ports, each with its own directory.
+"""A cluster of real processes: an etcd and several `lowtide serve`, on free loopback ports, each with its own
+directory.
 
-Only processes that this module started are signalled, by id, and all have ended at the end. With `links` brokers reach each other through
-proxies (`links.py`). All waits are for a broker's log line or its response.
+Only processes that this module started are signalled, by id, and all have ended at the end. With `links` brokers reach
+each other through proxies (`links.py`). All waits are for a broker's log line or its response.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class ClusterProcesses:
         self.further: dict[int, list[str]] = {broker_id: [] for broker_id in self.ids}
         """Further settings of each broker from its next start on."""
         self.pythons = dict.fromkeys(self.ids, sys.executable)
-        """The interpreter of each broker from its next start on, with the version of Lowtide that its environment has."""
+        """Sets the interpreter of each broker from its next start on, with that environment's Lowtide."""
         self.brokers: dict[int, ServeProcess] = {}
         self.past: list[tuple[int, ServeProcess]] = []
         self.links: Links | None = None
@@ -235,7 +236,8 @@ class ClusterProcesses:
     # ------------------------------------------------------------------ requests
     @property
     def _metadata(self) -> str:
-        return f"etcd://{','.join(each.endpoint if self._security is None else each.secured_endpoint for each in self.etcd_members)}"
+        is_open = self._security is None
+        return "etcd://" + ",".join(each.endpoint if is_open else each.secured_endpoint for each in self.etcd_members)
 
     async def connect(
         self, broker_id: int, user: str = CLIENT, password: str = "", *, by_token: bool = False
@@ -320,7 +322,7 @@ class ClusterProcesses:
         assert row is not None
         return row
 
-    async def until(self, what: str, condition: Callable[[], Awaitable[bool]], *, limit_s: float = LIMIT_S) -> float:
+    async def until(self, what: str, condition: Callable[..., Awaitable[bool]], *, limit_s: float = LIMIT_S) -> float:
         """Wait until the condition holds; returns the seconds it took."""
         begun = time.monotonic()
         try:
@@ -402,6 +404,7 @@ class ClusterProcesses:
         On a busy machine a leader may lose its short session just then, or a follower's: it has appended nothing of
         what it refuses.
         """
+        leader = -1
 
         async def is_acknowledged() -> bool:
             nonlocal leader
@@ -410,7 +413,6 @@ class ClusterProcesses:
             assert error in {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}, error
             return error == ErrorCode.NONE
 
-        leader = -1
         await self.until(f"a request to the leader of {topic} succeeds", is_acknowledged)
         return leader
 

@@ -1,7 +1,9 @@
-"""Members of one group, each a separate program (`client_processes.py`) with a given client library, and the writer of their records.
+"""Members of one group, each a separate program (`client_processes.py`) with a given client library, and the writer of
+their records.
 
-A member reports its assignment and generation, the offset at which it starts each partition, and its commits; times are on
-the monotonic clock, which is that of the whole machine. A commit that is refused because the group is ahead of the member is no error.
+A member reports its assignment and generation, the offset at which it starts each partition, and its commits; times are
+on the monotonic clock, which is that of the whole machine. A commit that is refused because the group is ahead of the
+member is no error.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ def _confluent_member(bootstrap: str, story: Story, settings: dict[str, Any]) ->
         for message in consumer.consume(50, POLL_S):
             if message.error() is None:
                 story.on_read(message.partition(), message.offset())
-                ends[message.partition()] = message.offset() + 1
+                ends[message.partition()] = (message.offset() or 0) + 1
         # A refused commit is repeated while the partition is assigned: with KIP-848 it may stay assigned without new
         # records.
         for number in ends.keys() - {place.partition for place in consumer.assignment()}:
@@ -135,7 +137,7 @@ def kafka_python_member(bootstrap: str, story: Story) -> None:
             pass
 
         def on_partitions_assigned(self, assigned: Any) -> None:
-            generation = consumer._coordinator._generation  # noqa: SLF001 - nothing else tells it
+            generation = consumer._coordinator._generation
             story.on_assigned([place.partition for place in assigned], generation.generation_id, generation.member_id)
 
     consumer.partitions_for_topic(TOPIC)
@@ -180,7 +182,7 @@ async def _aiokafka_member(bootstrap: str, story: Story) -> None:
             pass
 
         def on_partitions_assigned(self, assigned: Any) -> None:
-            coordinator = consumer._coordinator  # noqa: SLF001 - nothing else tells it
+            coordinator = consumer._coordinator
             story.on_assigned([place.partition for place in assigned], coordinator.generation, coordinator.member_id)
 
     consumer.subscribe([TOPIC], listener=Listener())

@@ -1,7 +1,8 @@
-"""Proxies between brokers, one for each link and direction, that hold requests, hold or lose answers, and cut connections.
+"""Proxies between brokers, one for each link and direction, that hold requests, hold or lose answers, and cut
+connections.
 
-The others reach each broker through one address here, which it advertises for its inter-broker listener. The origin of a connection is
-found by the client id of the first request, `broker-<id>-…`. Whole frames pass unchanged.
+The others reach each broker through one address here, which it advertises for its inter-broker listener. The origin of
+a connection is found by the client id of the first request, `broker-<id>-…`. Whole frames pass unchanged.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Self
 
 from lowtide.protocol.api_keys import ApiKey
 
@@ -64,11 +66,6 @@ class Link:
     async def until_requested(self, key: ApiKey, count: int) -> None:
         """Return when this many requests have arrived in total."""
         while self.requests[key] < count:
-            await self._change()
-
-    async def until_passed(self, key: ApiKey, count: int) -> None:
-        """Return when this many answers have been forwarded in total."""
-        while self.passed[key] < count:
             await self._change()
 
     async def next_answer(self, key: ApiKey) -> None:
@@ -170,7 +167,7 @@ class Links:
         self.strangers = 0
         """The number of connections of unknown origin, which are refused."""
 
-    async def __aenter__(self) -> Links:
+    async def __aenter__(self) -> Self:
         for target in self._targets:
             server = await asyncio.start_server(self._acceptor(target), HOST, 0)
             self._servers.append(server)

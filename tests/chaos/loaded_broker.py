@@ -1,4 +1,4 @@
-"""One broker under load, over all its restarts: real processes and files, and clients that outlive them with their history."""
+"""One broker under load over all its restarts: real processes, real files, and clients that outlive them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LoadedBroker:
     def __init__(
         self, directory: Path, seed: int, *, rounds: int, topics: Mapping[str, Mapping[str, str]] = TOPICS
     ) -> None:
-        """`topics` are made with these configurations; each kind of request is to be answered `rounds` times at least."""
+        """Topics are created with these configurations; each kind of request must succeed `rounds` times."""
         self.random = random.Random(seed)
         self.rounds = rounds
         self.topics = topics

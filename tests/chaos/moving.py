@@ -28,7 +28,7 @@ async def elect_preferred(cluster: ClusterProcesses, topic: str) -> None:
 
 
 async def reassign(cluster: ClusterProcesses, topic: str, replicas: Sequence[int]) -> None:
-    """Reassign the topic's first partition to other replicas, or to another order of them; returns when that has started."""
+    """Reassigns the first partition to other replicas, or another order; returns when that has started."""
     row = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=list(replicas))])
     answer = await cluster.ask(
         cluster.awake[0], AlterPartitionReassignmentsRequest(topics=[row]), REASSIGN_VERSION, limit_s=LIMIT_S

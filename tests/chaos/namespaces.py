@@ -1,8 +1,9 @@
-"""Network namespaces, one for each broker, so that the path from one to another can be cut in one direction for all packets.
+"""Network namespaces, one for each broker, so that the path from one to another can be cut in one direction for all
+packets.
 
-Requirements: Linux, root, `ip`. Each namespace is created here, under a unique name, and removed at the end. A cut is a rule
-of the receiver's routing that drops packets of the sender; the other direction continues, acknowledgements included. (Nothing is
-added to the firewall, which may not be there.)
+Requirements: Linux, root, `ip`. Each namespace is created here, under a unique name, and removed at the end. A cut is a
+rule of the receiver's routing that drops packets of the sender; the other direction continues, acknowledgements
+included. (Nothing is added to the firewall, which may not be there.)
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Requests that no client would send: valid ones with unusual values, which reach the handlers, and frames with damaged bytes.
+"""Requests that no client would send: valid ones with unusual values, which reach the handlers, and frames with damaged
+bytes.
 
-All randomness comes from the given seed. Requests are built from the construct tree of each message, so new fields and APIs are covered.
+All randomness comes from the given seed. Requests are built from the construct tree of each message, so new fields and
+APIs are covered.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _CONFIGS = {
     "no.such.key": ("1",),
 }
 _USUAL = 0.75
-"""How often a field has its first value, which is valid; a request has many fields, and one wrong value hides the effect of the others."""
+"""How often a field has its first, valid value: one wrong value would hide the effect of the others."""
 
 _VALUES: dict[str, tuple[int, ...]] = {
     "acks": (-1, 1, 0, 2),
@@ -254,7 +256,7 @@ def is_bearable(frame: bytes) -> bool:
         key, version, _, _, position = read_request_header(frame, 0, len(frame))
         if key not in (*_MAKES_PARTITIONS, ApiKey.ALTER_CLIENT_QUOTAS) or key not in API:
             return True
-        request = codec_for(API[ApiKey(key)].request, version).decode(frame, position, len(frame))
+        request: Any = codec_for(API[ApiKey(key)].request, version).decode(frame, position, len(frame))
     except (ProtocolError, ValueError, struct.error):
         return True
     if key == ApiKey.ALTER_CLIENT_QUOTAS:

@@ -1,4 +1,4 @@
-"""A cluster that is closed: TLS and SCRAM at its listener, also between brokers, access rules, and an etcd that asks for certificates."""
+"""A closed cluster: TLS and SCRAM for clients and brokers, access rules, and an etcd that requires certificates."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ class Security:
             "ssl.truststore.location": str(self._path("ca")),
             "sasl.enabled.mechanisms": MECHANISM,
             "sasl.mechanism.inter.broker.protocol": MECHANISM,
-            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f'{_LINE} username="{BROKER}" password="{PASSWORDS[BROKER]}";',
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+                f'{_LINE} username="{BROKER}" password="{PASSWORDS[BROKER]}";'
+            ),
             "authorizer.class.name": STANDARD_AUTHORIZER,
             "super.users": f"User:{BROKER};User:{ADMIN}",
             "delegation.token.secret.key": "the secret of all brokers",
@@ -114,7 +116,7 @@ class Security:
             while (token := exchange.step(received)) is not None:
                 answer = await client.request(SaslAuthenticateRequest(auth_bytes=token), 1)
                 if answer.error_code:
-                    raise LoginRefusedError(answer.error_message)
+                    raise LoginRefusedError(answer.error_message)  # noqa: TRY301
                 received = answer.auth_bytes
         except BaseException:
             client.close()

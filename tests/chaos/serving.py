@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lowtide.simulation.client import WireClient
 from lowtide.testing import freezing
@@ -56,7 +56,7 @@ class ServeProcess:
         options: Sequence[str] = (),
         python: str = sys.executable,
     ) -> None:
-        """`within` is a prefix of the command, which runs it in another environment; `options` are further ones of `lowtide serve`."""
+        """`within` is a prefix that runs the command elsewhere; `options` are passed to `lowtide serve`."""
         self._command = [*within, *serve_command(directory, *settings, metadata=metadata, python=python), *options]
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -66,7 +66,7 @@ class ServeProcess:
         """Lines of standard error besides log lines: uncaught tracebacks."""
         self.port = 0
 
-    async def __aenter__(self) -> ServeProcess:
+    async def __aenter__(self) -> Self:
         await self.launch()
         try:
             await self.wait_ready()

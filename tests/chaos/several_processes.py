@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.campaign.struck import strike
 
@@ -43,7 +43,7 @@ class SeveralProcesses:
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
 
-    def __enter__(self) -> SeveralProcesses:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,7 +67,7 @@ class SeveralProcesses:
         """The lines of an event."""
         return [line for line in list(self.lines) if line["event"] == event]
 
-    def wait_for(self, condition: Callable[[], object]) -> None:
+    def wait_for(self, condition: Callable[..., object]) -> None:
         """Return when `condition()` holds, which is asked whenever there is a line more. Errors: AssertionError."""
         give_up = time.monotonic() + WAIT_LIMIT_S
         with self._changed:

@@ -48,7 +48,7 @@ def ask(cluster: LowtideCluster, broker_id: int, request: Any) -> Any:
     return asyncio.run(once())
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[..., bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"
@@ -121,6 +121,7 @@ def test_a_broker_that_does_not_come_back_is_unregistered(cluster: LowtideCluste
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.slow
 def test_a_topic_is_made_while_a_broker_is_dead(tmp_path: Path) -> None:
     """Processes on an etcd: one is killed, and its lease ends.
 

@@ -11,6 +11,7 @@ import random
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Self
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
@@ -51,7 +52,7 @@ class Reader:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reader")
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Self:
         self._consumer.subscribe([TOPIC])
         self._thread.start()
         return self
@@ -85,13 +86,10 @@ async def produced(broker: ServeProcess, values: list[bytes]) -> None:
     client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "rounds"),
-    [
-        ("consumer", 3),
-        pytest.param("consumer", 20, marks=pytest.mark.full),
-        pytest.param("classic", 20, marks=pytest.mark.full),
-    ],
+    [("consumer", 3), *(pytest.param(each, 20, marks=pytest.mark.slowest) for each in ("consumer", "classic"))],
 )
 async def test_after_each_kill_it_reads_on(tmp_path: Path, protocol: str, rounds: int) -> None:
     (port,) = free_ports(1)

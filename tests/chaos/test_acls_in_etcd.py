@@ -1,4 +1,4 @@
-"""Access rules of two broker processes whose metadata are in etcd: in force on both when they are answered, also when one is silent."""
+"""Access rules of two brokers with an etcd: both enforce a rule once it is answered, even if one was silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our admin client while brokers hang, hand over and fail: a delete follows the leader, and the true result is reported at the timeout."""
+"""The admin client while brokers hang and fail: a delete follows the leader, and a timeout reports the truth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .serving import run_to_end
 
 LIMIT_S = 300.0
 PATIENT = {"request.timeout.ms": "600000", "default.api.timeout.ms": "900000"}
-"""For a client that waits for a silent broker: longer than `LIMIT_S`, which is more than a busy machine takes for one that doesn't."""
+"""The time for a client that waits for a silent broker, longer than a busy machine takes for others."""
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -33,7 +33,7 @@ VALUES = [b"value %d" % number for number in range(10)]
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
-    """Broker 1 leads; the fetches of follower 3 do not arrive there, and it stays in the ISR for long, so that deletes stay parked."""
+    """Broker 1 leads and misses the fetches of follower 3, which stays in the ISR: deletes stay parked."""
     async with ClusterProcesses(tmp_path, "replica.lag.time.max.ms=60000", links=True) as made:
         await made.create_topic(TOPIC, [[2, 1, 3]])
         await made.kill(2)
@@ -67,6 +67,7 @@ async def deleting(
     return task
 
 
+@pytest.mark.slow
 async def test_a_delete_while_the_cluster_is_in_trouble(cluster: ClusterProcesses) -> None:
     """One after the other: a silent follower, a leader that hands over, and one that fails."""
     async with AdminClient(cluster.bootstrap) as admin:
@@ -124,6 +125,7 @@ async def test_no_call_waits_for_a_broker_that_it_does_not_need(tmp_path: Path) 
         cluster.check_no_faults()
 
 
+@pytest.mark.slow
 async def test_the_status_of_a_cluster_shows_a_silent_broker_and_does_not_wait_for_it(tmp_path: Path) -> None:
     """It once took a minute, and showed the outdated state: healthy."""
     async with ClusterProcesses(tmp_path) as cluster:

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,7 @@ class Content(NamedTuple):
     records: dict[int, bytes]
 
 
-class Left(NamedTuple):
+class LeftDirectory(NamedTuple):
     """A log directory, and its contents when the broker ended."""
 
     directory: Path
@@ -52,33 +53,33 @@ class Left(NamedTuple):
 
 # ---------------------------------------------------------------------- initial directories
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Left:
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> LeftDirectory:
     """The directory of a cleanly stopped broker, with records and deletes. Tests must not change it."""
     directory = tmp_path_factory.mktemp("stopped") / "log"
-    return Left(directory, asyncio.run(fill(directory, kill=False)))
+    return LeftDirectory(directory, asyncio.run(fill(directory, kill=False)))
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Left:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> LeftDirectory:
     """The directory of a killed broker."""
     directory = tmp_path_factory.mktemp("killed") / "log"
-    return Left(directory, asyncio.run(fill(directory, kill=True)))
+    return LeftDirectory(directory, asyncio.run(fill(directory, kill=True)))
 
 
-def copied(left: Left, to: Path) -> Left:
+def copied(left: LeftDirectory, to: Path) -> LeftDirectory:
     """A copy, to be damaged."""
     shutil.copytree(left.directory, to / "log")
-    return Left(to / "log", left.content)
+    return LeftDirectory(to / "log", left.content)
 
 
 @pytest.fixture
-def left(stopped: Left, tmp_path: Path) -> Left:
+def left(stopped: LeftDirectory, tmp_path: Path) -> LeftDirectory:
     """A directory after a clean stop, to be damaged."""
     return copied(stopped, tmp_path)
 
 
 @pytest.fixture
-def left_by_kill(killed: Left, tmp_path: Path) -> Left:
+def left_by_kill(killed: LeftDirectory, tmp_path: Path) -> LeftDirectory:
     """A directory after SIGKILL, to be damaged."""
     return copied(killed, tmp_path)
 
@@ -160,18 +161,11 @@ def served(directory: Path, *settings: str) -> Content:
     return asyncio.run(serve())
 
 
-def replaced(path: Path, content: bytes) -> Callable[[], None]:
-    """Write other contents into a file; the result restores it."""
-    before = path.read_bytes()
-    path.write_bytes(content)
-    return lambda: bool(path.write_bytes(before)) or None
-
-
-def changed(path: Path, position: int, content: bytes) -> Callable[[], None]:
-    """Overwrite a piece of a file."""
-    whole = bytearray(path.read_bytes())
-    whole[position : position + len(content)] = content
-    return replaced(path, bytes(whole))
+def changed(path: Path, position: int, content: bytes) -> None:
+    """Overwrites a piece of a file."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
 
 
 def repair(directory: Path) -> str:
@@ -193,14 +187,17 @@ JOURNAL_DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", JOURNAL_DAMAGE)
-def test_a_damaged_journal_is_refused_and_can_be_repaired(left: Left, damage: str) -> None:
+@pytest.mark.slow
+def test_a_damaged_journal_is_refused_and_can_be_repaired(left: LeftDirectory, damage: str) -> None:
     """After a clean stop: the exports of the stop replace the journal, so that no deleted record returns."""
     refuse_and_repair(left, damage)
     assert served(left.directory) == left.content
 
 
-@pytest.mark.parametrize("damage", ["frame", "missing"])
-def test_a_damaged_journal_of_a_killed_broker_is_refused_and_can_be_repaired(left_by_kill: Left, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["frame", pytest.param("missing", marks=pytest.mark.slow)])
+def test_a_damaged_journal_of_a_killed_broker_is_refused_and_can_be_repaired(
+    left_by_kill: LeftDirectory, damage: str
+) -> None:
     """After SIGKILL records whose delete is only in the journal may return; the repair reports that.
 
     Nothing else changes.
@@ -216,7 +213,7 @@ def test_a_damaged_journal_of_a_killed_broker_is_refused_and_can_be_repaired(lef
     assert served(left_by_kill.directory) == content, "a second start has other contents"
 
 
-def refuse_and_repair(left: Left, damage: str) -> None:
+def refuse_and_repair(left: LeftDirectory, damage: str) -> None:
     """The message names the journal and the command, which is then run."""
     JOURNAL_DAMAGE[damage](left.directory / JOURNAL)
     sentence = refusal(left.directory)
@@ -225,7 +222,7 @@ def refuse_and_repair(left: Left, damage: str) -> None:
     assert "Repaired." in repair(left.directory)
 
 
-def test_an_undamaged_journal_is_not_repaired(left: Left) -> None:
+def test_an_undamaged_journal_is_not_repaired(left: LeftDirectory) -> None:
     """The repair of a valid journal does nothing, and a deleted record stays deleted."""
     before = snapshot(left.directory)
     assert "Nothing is damaged" in repair(left.directory)
@@ -235,7 +232,8 @@ def test_an_undamaged_journal_is_not_repaired(left: Left) -> None:
 
 @pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "log-begin-offset-checkpoint"])
 @pytest.mark.parametrize("content", [GARBAGE, b""], ids=["garbage", "empty"])
-def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: Left, name: str, content: bytes) -> None:
+@pytest.mark.slow
+def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: LeftDirectory, name: str, content: bytes) -> None:
     """It is never treated as "nothing is deleted": neither our export nor Kafka's file."""
     (left.directory / name).write_bytes(content)
     sentence = refusal(left.directory)
@@ -245,8 +243,8 @@ def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: Left, name: str, co
     assert served(left.directory) == left.content
 
 
-def test_a_refused_start_leaves_the_marks_as_they_are(left: Left) -> None:
-    """The directory stays cleanly stopped, and a damaged file is no failed sync: otherwise the next start would recover without need."""
+def test_a_refused_start_leaves_the_marks_as_they_are(left: LeftDirectory) -> None:
+    """The directory stays cleanly stopped, without a mark of a failed sync: the next start recovers nothing."""
     (left.directory / JOURNAL).write_bytes(GARBAGE)
     refusal(left.directory)
     assert (left.directory / CLEAN_MARKER).exists()
@@ -264,8 +262,9 @@ FOUND_OUT_AGAIN = (
 
 
 @pytest.mark.parametrize("content", [GARBAGE, b"", None], ids=["garbage", "empty", "missing"])
-def test_what_can_be_found_out_again_stops_nobody(left: Left, content: bytes | None) -> None:
-    """Files that only save time, or whose contents are also in the log and the metadata: the broker starts with everything."""
+@pytest.mark.slow
+def test_what_can_be_found_out_again_stops_nobody(left: LeftDirectory, content: bytes | None) -> None:
+    """Files that only save time, or repeat the log and the metadata: the broker starts with everything."""
     for name in FOUND_OUT_AGAIN:
         path = left.directory / name
         assert path.exists(), name
@@ -277,7 +276,8 @@ def test_what_can_be_found_out_again_stops_nobody(left: Left, content: bytes | N
 
 
 # ---------------------------------------------------------------------- ownership
-def test_a_directory_in_use_is_refused(left: Left) -> None:
+@pytest.mark.slow
+def test_a_directory_in_use_is_refused(left: LeftDirectory) -> None:
     """A second broker does not start, and the first is not affected."""
 
     async def serve() -> None:
@@ -295,48 +295,79 @@ def test_a_directory_in_use_is_refused(left: Left) -> None:
     assert served(left.directory) == left.content
 
 
-def property_changed(directory: Path, name: str, value: str) -> Callable[[], None]:
+def property_changed(directory: Path, name: str, value: str) -> None:
     path = directory / "meta.properties"
     lines = [
         f"{name}={value}\n" if line.startswith(f"{name}=") else line
         for line in path.read_text().splitlines(keepends=True)
     ]
-    return replaced(path, "".join(lines).encode())
+    path.write_text("".join(lines))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "what"),
-    [("node.id", "7", "node 7"), ("version", "9", "version is '9'"), ("node.id", "x", "node.id is 'x'")],
-)
-def test_a_directory_of_another_broker_is_refused(left: Left, name: str, value: str, what: str) -> None:
-    """meta.properties that name another node, or cannot be parsed."""
-    mend = property_changed(left.directory, name, value)
+def metadata_changed(change: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Changes the metadata file, after SQLite's write-ahead log has been folded into it."""
+
+    def damage(directory: Path) -> object:
+        folded(directory / METADATA_FILE)
+        return change(directory / METADATA_FILE)
+
+    return damage
+
+
+def folded(path: Path) -> None:
+    """Checkpoints SQLite's write-ahead log into the file, where damage to the file can reach it."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+OTHER_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "of another node": (lambda path: property_changed(path, "node.id", "7"), "node 7"),
+    "of another version": (lambda path: property_changed(path, "version", "9"), "version is '9'"),
+    "of no node": (lambda path: property_changed(path, "node.id", "x"), "node.id is 'x'"),
+    "of another cluster": (lambda path: property_changed(path, "cluster.id", OTHER_CLUSTER), OTHER_CLUSTER),
+    "with an unreadable owner": (lambda path: (path / "meta.properties").write_bytes(GARBAGE), "meta.properties"),
+    "without an owner": (lambda path: (path / "meta.properties").unlink(), "meta.properties"),
+    "garbage as metadata": (metadata_changed(lambda path: path.write_bytes(GARBAGE * 1000)), METADATA_FILE),
+    "first page of metadata": (metadata_changed(lambda path: changed(path, 0, b"\xff" * 100)), METADATA_FILE),
+    "other pages of metadata": (
+        metadata_changed(lambda path: changed(path, 4096, b"\xff" * (path.stat().st_size - 4096))),
+        METADATA_FILE,
+    ),
+    "metadata cut": (metadata_changed(lambda path: os.truncate(path, 5000)), METADATA_FILE),
+    # SQLite's header: user_version. The format of a newer Lowtide is not guessed.
+    "newer metadata": (metadata_changed(lambda path: changed(path, 60, (99).to_bytes(4, "big"))), "has format 99"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", REFUSED)
+def test_a_directory_is_refused_until_it_is_mended(left: LeftDirectory, damage: str) -> None:
+    """The message has the path and the cause, nothing changes, and the restored files have everything."""
+    change, cause = REFUSED[damage]
+    original = {path: path.read_bytes() for path in left.directory.glob("*") if path.is_file()}
+    change(left.directory)
+    metadata = (left.directory / METADATA_FILE).read_bytes()
     sentence = refusal(left.directory)
     assert str(left.directory) in sentence
-    assert "meta.properties" in sentence
-    assert what in sentence
-    mend()
+    assert cause in sentence
+    assert "metadata" not in damage or (left.directory / METADATA_FILE).read_bytes() == metadata
+    for path, content in original.items():
+        path.write_bytes(content)
     assert served(left.directory) == left.content
 
 
-def test_a_directory_given_to_another_node_is_refused(left: Left) -> None:
+@pytest.mark.slow
+def test_a_directory_given_to_another_node_is_refused(left: LeftDirectory) -> None:
     """The configuration names another node than the directory."""
     sentence = refusal(left.directory, "node.id=3")
     assert f"{left.directory}: the log directory belongs to node 0 (meta.properties), this broker is node 3" in sentence
     assert served(left.directory) == left.content
 
 
-def test_a_directory_of_another_cluster_is_refused(left: Left) -> None:
-    """The cluster's id in meta.properties is not that of the metadata; the message has both ids."""
-    mend = property_changed(left.directory, "cluster.id", "AAAAAAAAAAAAAAAAAAAAAA")
-    sentence = refusal(left.directory)
-    assert "AAAAAAAAAAAAAAAAAAAAAA" in sentence
-    assert str(left.directory) in sentence
-    mend()
-    assert served(left.directory) == left.content
-
-
-def test_a_second_directory_of_another_cluster_is_refused(left: Left, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_second_directory_of_another_cluster_is_refused(left: LeftDirectory, tmp_path: Path) -> None:
     """The first directory is ours; the second one was another cluster's, and stays so."""
     other = tmp_path / "other"
     asyncio.run(fill(other, kill=False))
@@ -347,7 +378,8 @@ def test_a_second_directory_of_another_cluster_is_refused(left: Left, tmp_path: 
     assert served(left.directory) == left.content
 
 
-def test_a_directory_stays_cleanly_stopped_when_another_is_refused(left: Left, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_directory_stays_cleanly_stopped_when_another_is_refused(left: LeftDirectory, tmp_path: Path) -> None:
     """One bad directory does not cost the good ones a recovery."""
     other = tmp_path / "other"
     other.mkdir()
@@ -357,70 +389,7 @@ def test_a_directory_stays_cleanly_stopped_when_another_is_refused(left: Left, t
     assert (left.directory / CLEAN_MARKER).exists()
 
 
-@pytest.mark.parametrize("content", [GARBAGE, None], ids=["garbage", "missing"])
-def test_a_directory_with_partitions_but_no_owner_is_refused(left: Left, content: bytes | None) -> None:
-    """Without meta.properties the owner of the partitions is unknown."""
-    path = left.directory / "meta.properties"
-    original = path.read_bytes()
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    sentence = refusal(left.directory)
-    assert str(left.directory) in sentence
-    assert "meta.properties" in sentence
-    path.write_bytes(original)
-    assert served(left.directory) == left.content
-
-
-# ---------------------------------------------------------------------- the metadata file
-METADATA_DAMAGE: dict[str, Callable[[Path], object]] = {
-    "garbage": lambda path: path.write_bytes(GARBAGE * 1000),
-    "first page": lambda path: changed(path, 0, b"\xff" * 100),
-    "other pages": lambda path: changed(path, 4096, b"\xff" * (path.stat().st_size - 4096)),
-    "cut": lambda path: os.truncate(path, 5000),
-}
-
-
-@pytest.mark.parametrize("damage", METADATA_DAMAGE)
-def test_a_damaged_metadata_file_is_refused(left: Left, damage: str) -> None:
-    """The message names the file. After a restore, everything is there."""
-    path = left.directory / METADATA_FILE
-    folded(path)
-    original = path.read_bytes()
-    METADATA_DAMAGE[damage](path)
-    damaged = path.read_bytes()
-    assert f"metadata file {path}" in refusal(left.directory)
-    assert path.read_bytes() == damaged
-    path.write_bytes(original)
-    assert served(left.directory) == left.content
-
-
-def folded(path: Path) -> None:
-    """Move the contents of SQLite's write-ahead log of a killed broker into the file: in the log they would survive damage to the file."""
-    import sqlite3
-
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
-
-
-def test_a_metadata_file_of_a_newer_format_is_refused(left: Left) -> None:
-    """The format of a newer Lowtide is not guessed."""
-    path = left.directory / METADATA_FILE
-    folded(path)
-    mend = changed(path, 60, (99).to_bytes(4, "big"))  # SQLite's header: user_version
-    sentence = refusal(left.directory)
-    assert f"metadata file {path} has format 99" in sentence
-    mend()
-    assert served(left.directory) == left.content
-
-
-def test_a_metadata_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
-    """For example because it is a folder."""
-    (tmp_path / METADATA_FILE).mkdir()
-    assert str(tmp_path / METADATA_FILE) in refusal(tmp_path)
-
-
+# ---------------------------------------------------------------------- lost metadata
 def lose_metadata(directory: Path, *, leave_empty: bool) -> None:
     for path in directory.glob(f"{METADATA_FILE}*"):
         path.unlink()
@@ -428,9 +397,9 @@ def lose_metadata(directory: Path, *, leave_empty: bool) -> None:
         (directory / METADATA_FILE).touch()
 
 
-@pytest.mark.parametrize("leave_empty", [False, True], ids=["removed", "empty"])
+@pytest.mark.parametrize("leave_empty", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["removed", "empty"])
 def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_are(
-    left: Left, leave_empty: bool
+    left: LeftDirectory, leave_empty: bool
 ) -> None:
     """Only the other contents of the directory distinguish them from a new broker's. Deleted records stay deleted."""
     lose_metadata(left.directory, leave_empty=leave_empty)
@@ -445,7 +414,10 @@ def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_
     refusal(left.directory)
 
 
-def test_metadata_put_back_are_taken_though_a_start_was_refused_without_them(left: Left, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_metadata_put_back_are_taken_though_a_start_was_refused_without_them(
+    left: LeftDirectory, tmp_path: Path
+) -> None:
     """The refused start left a new file behind, which the old one replaces."""
     folded(left.directory / METADATA_FILE)
     kept = shutil.copy(left.directory / METADATA_FILE, tmp_path / "kept")
@@ -457,20 +429,14 @@ def test_metadata_put_back_are_taken_though_a_start_was_refused_without_them(lef
 
 
 # ---------------------------------------------------------------------- no directory at all
-def test_a_file_instead_of_a_directory_is_refused(tmp_path: Path) -> None:
-    """The path is a file; it is not changed."""
-    path = tmp_path / "log"
-    path.write_bytes(b"another file")
-    assert str(path) in refusal(path)
-    assert path.read_bytes() == b"another file"
-
-
-def test_a_directory_below_a_file_is_refused(tmp_path: Path) -> None:
-    """A part of the path is a file, so the directory cannot be created."""
-    path = tmp_path / "file"
-    path.write_bytes(b"another file")
-    assert str(path / "log") in refusal(path / "log")
-    assert path.read_bytes() == b"another file"
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["file", "file/log", "log", "/proc/self/log"])
+def test_a_path_where_no_directory_can_be_is_refused(tmp_path: Path, name: str) -> None:
+    """A file, a path below one, a folder in place of the metadata file, and a file system without new folders."""
+    (tmp_path / "file").write_bytes(b"another file")
+    (tmp_path / "log" / METADATA_FILE).mkdir(parents=True)
+    assert str(tmp_path / name) in refusal(tmp_path / name)
+    assert (tmp_path / "file").read_bytes() == b"another file"
 
 
 WITHOUT_PRIVILEGE = [
@@ -485,7 +451,8 @@ WITHOUT_PRIVILEGE = [
     os.geteuid() == 0 and shutil.which("setpriv") is None,
     reason="root may write anywhere, and there is no setpriv to bind it",
 )
-def test_a_directory_that_cannot_be_written_is_refused(left: Left) -> None:
+@pytest.mark.slow
+def test_a_directory_that_cannot_be_written_is_refused(left: LeftDirectory) -> None:
     """Permissions deny writing."""
     left.directory.chmod(0o555)
     try:
@@ -496,15 +463,3 @@ def test_a_directory_that_cannot_be_written_is_refused(left: Left) -> None:
     finally:
         left.directory.chmod(0o755)
     assert served(left.directory) == left.content
-
-
-READ_ONLY_FILESYSTEM = Path("/proc/self")
-
-
-@pytest.mark.skipif(
-    not READ_ONLY_FILESYSTEM.is_dir(), reason="there is no filesystem here in which not even root can create a folder"
-)
-def test_a_directory_where_nothing_can_be_made_is_refused() -> None:
-    """This holds for root too: no process can create a folder in /proc."""
-    path = READ_ONLY_FILESYSTEM / "log"
-    assert str(path) in refusal(path)

@@ -1,7 +1,8 @@
-"""Requests of hostile or broken clients to a group coordinator: each is answered, costs little, and affects no other group.
+"""Requests of hostile or broken clients to a group coordinator: each is answered, costs little, and affects no other
+group.
 
-One real broker for the file. After each test it has reported no fault of its own, and a group of one member, which works all the
-time, is unchanged: a group without a heartbeat for the shortest session would be removed.
+One real broker for the file. After each test it has reported no fault of its own, and a group of one member, which
+works all the time, is unchanged: a group without a heartbeat for the shortest session would be removed.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "offsets.topic.num.partitions=1",
     "auto.create.topics.enable=false",
-    "lowtide.groups.created.per.second=1000000",  # These are the limits of memory; test_limits_of_creation has the rate.
+    # These are the limits of memory; test_limits_of_creation has the rate.
+    "lowtide.groups.created.per.second=1000000",
 )
 OFFSETS_TOPIC, TOPIC = "__consumer_offsets", "read"
 IDS_AT_ONCE_VERSION, ID_FIRST_VERSION = 3, 4
-"""Of JoinGroup: the last version that admits a member at once, and the first that returns an id and requires a second request."""
+"""Versions of JoinGroup: the last that admits a member at once, and the first that requires a second request."""
 
 SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION, COMMIT_VERSION, OFFSET_FETCH_VERSION = 3, 3, 2, 9, 9
 SESSION_MS = 1_800_000
@@ -244,7 +246,7 @@ async def test_large_metadata_of_many_members_is_refused_when_it_is_too_much(bro
     ("size", "error"), [(8 << 20, ErrorCode.MESSAGE_TOO_LARGE), (20 << 20, ErrorCode.INVALID_REQUEST)]
 )
 async def test_an_assignment_that_cant_be_kept_is_refused(broker: ServeProcess, size: int, error: ErrorCode) -> None:
-    """It does not fit into a record, or the field is too large for a request; the group continues with one that fits."""
+    """A value too large for a record, or a field too large for a request; the group accepts smaller ones."""
     client, group = await broker.connect(), f"assigned-{size}"
     joined = await join(client, group)
     async with asyncio.timeout(LIMIT_S):
@@ -257,8 +259,9 @@ async def test_an_assignment_that_cant_be_kept_is_refused(broker: ServeProcess, 
     client.close()
 
 
+@pytest.mark.slowest
 async def test_a_hundred_thousand_ids_from_one_client(broker: ServeProcess) -> None:
-    """Ids that are requested and never used, in one group and each in its own group: they are assigned up to a limit, and expire."""
+    """Ids that are requested and never used, in one group or in many: they are limited, and expire."""
     before = broker.resident_bytes()
     # In one group none may expire before the limit is reached, however slow the machine is.
     for groups, count, session_ms in ((1, 2 * PENDING_MEMBERS_MAX, LONG_SESSION_MS), (IDS, IDS, SHORTEST_SESSION_MS)):

@@ -14,6 +14,7 @@ import os
 import random
 import struct
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -58,7 +59,7 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def request_frame(request: object, version: int, *, key: ApiKey) -> bytes:
+def request_frame(request: Any, version: int, *, key: ApiKey) -> bytes:
     return framed(request_header(key, version, 1, "chaos") + codec_for(type(request), version).encode(request))
 
 
@@ -161,7 +162,7 @@ CLOSED_AT_ONCE = {
 
 @pytest.mark.parametrize("name", CLOSED_AT_ONCE)
 async def test_what_is_no_request_closes_the_connection(broker: ServeProcess, name: str) -> None:
-    """The broker neither answers nor waits for more: it closes the connection, also after a valid request that is answered."""
+    """The broker closes the connection without an answer, also after a valid request that it answered."""
     assert await Prober(broker).is_closed_after(CLOSED_AT_ONCE[name]) == b""
     before = await Prober(broker).is_closed_after(Prober.probe(77) + CLOSED_AT_ONCE[name])
     assert before == b"" or before[4:8] == struct.pack(">i", 77), "an answer to something else"
@@ -217,7 +218,7 @@ async def test_frames_may_come_byte_by_byte(broker: ServeProcess) -> None:
 
 
 async def test_announced_frames_cost_no_memory(broker: ServeProcess) -> None:
-    """Memory is used for bytes that arrive, not for announced ones; clients that only announce do not block large requests of others."""
+    """Only received bytes use memory: clients that announce more do not block large requests of others."""
     before = broker.resident_bytes()
     greedy = [Prober(broker) for _ in range(20)]
     try:
@@ -238,7 +239,7 @@ async def test_announced_frames_cost_no_memory(broker: ServeProcess) -> None:
 async def test_clients_that_only_announce_large_frames_block_no_other(
     broker: ServeProcess, size: int, error: ErrorCode
 ) -> None:
-    """A request that does not arrive in one piece is answered, though others have announced more than the memory of all requests."""
+    """A request that arrives in pieces is answered, though others have announced more than all memory."""
     client = await broker.connect()
     await produce(client, "large", [b"so that the topic exists"])
     greedy = [Prober(broker) for _ in range(4)]
@@ -313,7 +314,7 @@ async def test_a_client_that_reads_late_gets_all_answers(broker: ServeProcess) -
 
 # ---------------------------------------------------------------------- requests that no client would send
 async def test_odd_requests_are_answered(broker: ServeProcess) -> None:
-    """Valid requests with any values reach the handlers: each is answered in its own format or closes the connection, and never fails."""
+    """Each valid request is answered in its format or closes the connection; none makes the broker fail."""
     await make_fuzz_topics(broker)
     before = broker.resident_bytes()
 
@@ -357,7 +358,7 @@ async def test_a_negative_leader_epoch_is_answered(broker: ServeProcess) -> None
 
 
 async def test_a_session_may_be_changed_while_a_fetch_of_it_waits(broker: ServeProcess) -> None:
-    """Two connections share a fetch session, and one removes the partition that the other waits for: both are answered (KIP-227)."""
+    """Two connections share a fetch session; one removes the partition that the other waits for (KIP-227)."""
     await make_fuzz_topics(broker)
     topic = FUZZ_TOPICS[0]
 
@@ -394,7 +395,7 @@ def check_answer(
     (answer,) = answers
     found, position = read_response_header(answer, 0, len(answer), flexible=response_header_is_flexible(key, version))
     assert found == correlation_id
-    response = codec_for(API[key].response, version).decode(answer, position, len(answer))
+    response: Any = codec_for(API[key].response, version).decode(answer, position, len(answer))
     if key == ApiKey.FETCH and response.session_id:
         requests.sessions.append(response.session_id)
 

@@ -1,4 +1,5 @@
-"""Unmodified kcat and Python clients against three brokers, one of which fails and returns: no record is lost, duplicated or reordered.
+"""Unmodified kcat and Python clients against three brokers, one of which fails and returns: no record is lost,
+duplicated or reordered.
 
 Each client has its own topic, led by the broker that fails, and producers and consumers that stay open.
 """

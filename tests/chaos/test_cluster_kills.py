@@ -1,7 +1,9 @@
-"""Three broker processes and etcd, killed and frozen one after the other or all at once, during producing, reading and deleting.
+"""Three broker processes and etcd, killed and frozen one after the other or all at once, during producing, reading and
+deleting.
 
-Nothing acknowledged with acks=all is lost, no record below an acknowledged delete is served again by any broker, no offset has two values,
-and brokers that could answer did so in time. `ROUNDS=n` injects more faults, `SEEDS=n` draws more rows of them for a closed cluster.
+Nothing acknowledged with acks=all is lost, no record below an acknowledged delete is served again by any broker, no
+offset has two values, and brokers that could answer did so in time. `ROUNDS=n` injects more faults, `SEEDS=n` draws
+more rows of them for a closed cluster.
 """
 
 from __future__ import annotations
@@ -182,6 +184,7 @@ async def freeze(scene: Scene, broker_id: int) -> None:
     scene.cluster.thaw(broker_id)
 
 
+@pytest.mark.slow
 async def test_the_leader_is_killed(tmp_path: Path) -> None:
     async def strike(scene: Scene) -> None:
         await kill(scene, await scene.leader())
@@ -189,8 +192,9 @@ async def test_the_leader_is_killed(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike])
 
 
+@pytest.mark.slowest
 async def test_the_leader_is_frozen(tmp_path: Path) -> None:
-    """After SIGCONT it considers itself the leader: it must acknowledge nothing, and show no record that was deleted meanwhile."""
+    """After SIGCONT the old leader acknowledges nothing and shows no record that was deleted meanwhile."""
 
     async def strike(scene: Scene) -> None:
         await freeze(scene, await scene.leader())
@@ -198,6 +202,7 @@ async def test_the_leader_is_frozen(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike], ruled=True)
 
 
+@pytest.mark.slowest
 async def test_a_follower_is_killed_and_frozen(tmp_path: Path) -> None:
     async def strike_dead(scene: Scene) -> None:
         await kill(scene, await scene.follower())
@@ -208,6 +213,7 @@ async def test_a_follower_is_killed_and_frozen(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike_dead, strike_still])
 
 
+@pytest.mark.slow
 async def test_the_controller_is_killed_and_frozen(tmp_path: Path) -> None:
     async def strike_dead(scene: Scene) -> None:
         await kill(scene, await scene.controller())
@@ -218,6 +224,7 @@ async def test_the_controller_is_killed_and_frozen(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike_dead, strike_still], ruled=True)
 
 
+@pytest.mark.slow
 async def test_etcd_is_killed_and_frozen(tmp_path: Path) -> None:
     """For a moment, which does not affect producers, and for longer than brokers can work without it."""
 
@@ -245,8 +252,9 @@ async def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike, strike], ruled=True)
 
 
+@pytest.mark.slow
 async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> None:
-    """The leader, the controller, and the broker that is added, which is frozen before, so that the reassignment can't end first."""
+    """Kills the leader, the controller and the new broker, which is frozen so that the reassignment can't end first."""
 
     def strike_at(role: Callable[[Scene], Awaitable[int]] | None) -> Callable[[Scene], Awaitable[None]]:
         async def strike(scene: Scene) -> None:
@@ -271,6 +279,7 @@ async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> No
     await run_scene(tmp_path, [strike_at(Scene.leader), strike_at(Scene.controller), strike_at(None)])
 
 
+@pytest.mark.slow
 async def test_a_broker_is_stopped_in_order(tmp_path: Path) -> None:
     """It hands its leadership over before it ends: producers do not wait for a lease."""
 
@@ -286,8 +295,10 @@ async def test_a_broker_is_stopped_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 1 + SEEDS))
+@pytest.mark.slowest
 async def test_a_closed_cluster_is_killed(tmp_path: Path, seed: int) -> None:
-    """TLS and SCRAM for clients and between brokers, access rules, and an etcd with certificates: brokers and etcd are killed.
+    """TLS and SCRAM for clients and between brokers, access rules, and an etcd with certificates: brokers and etcd are
+    killed.
 
     Whose login is acknowledged right before may log in at every broker afterwards; no login is refused meanwhile.
     """

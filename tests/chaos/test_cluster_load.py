@@ -1,6 +1,8 @@
-"""`cluster_load.py` against a cluster with false answers: each ends the work, or the check, with the violated invariant.
+"""`cluster_load.py` against a cluster with false answers: each ends the work, or the check, with the violated
+invariant.
 
-The cluster is a list in memory that answers as three brokers do. The tests show that the results of clients reach the checker.
+The cluster is a list in memory that answers as three brokers do. The tests show that the results of clients reach the
+checker.
 """
 
 from __future__ import annotations
@@ -224,7 +226,7 @@ async def test_a_delete_whose_answer_was_lost_may_be_carried_out() -> None:
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_lie_is_found(lie: str) -> None:
-    """On a busy machine a load may end with nothing that the lie changes, such as an empty log: then another one follows."""
+    """A load on a busy machine may end before the lie changes anything: then another load follows."""
     for _ in range(3):
         try:
             await work_with(lie)

@@ -1,4 +1,4 @@
-"""Compaction in a real broker: it converges under kills, kcat reads the last value of each key, committed offsets stay bounded."""
+"""Compaction in a real broker converges under kills, kcat reads the last values, and offsets stay bounded."""
 
 from __future__ import annotations
 
@@ -142,6 +142,7 @@ async def until_a_worker_runs(broker: ServeProcess) -> list[int]:
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat isn't installed")
+@pytest.mark.slow
 async def test_a_compacted_topic_converges_under_kills(tmp_path: Path) -> None:
     load = KeyedLoad(SEED)
     killed_while_compacting = 0
@@ -183,8 +184,9 @@ async def test_a_compacted_topic_converges_under_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat isn't installed")
+@pytest.mark.slow
 async def test_librdkafka_reads_across_many_empty_segments(tmp_path: Path) -> None:
-    """It gives up after eleven answers in a row without a record, because it treats each as a batch that was too large to fetch."""
+    """librdkafka gives up after eleven answers without a record: it takes each for a batch too large to fetch."""
     async with ServeProcess(tmp_path / "log", *SETTINGS, "log.cleaner.enable=false") as broker:
         await create_topic(broker, {"internal.segment.bytes": "1000"})
         client = await broker.connect()

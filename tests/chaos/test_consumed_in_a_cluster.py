@@ -1,7 +1,9 @@
-"""Consumed records are deleted up to the slowest group of the whole cluster (D14), while leaders and coordinators are killed and frozen.
+"""Consumed records are deleted up to the slowest group of the whole cluster (D14), while leaders and coordinators are
+killed and frozen.
 
 Three groups with three coordinators commit rising offsets. Each commit is recorded before it is sent; the log start is
-checked all the time, and is never above what the slowest group may have committed. At the end it follows that group to the segment.
+checked all the time, and is never above what the slowest group may have committed. At the end it follows that group to
+the segment.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import contextlib
 import json
 import sys
 from pathlib import Path
+
+import pytest
 
 from lowtide.broker.coordinator.runtime.offsets_topic import java_hash
 from lowtide.protocol.errors import ErrorCode
@@ -22,6 +26,8 @@ from lowtide.protocol.messages.offset_commit import (
 )
 
 from .cluster_processes import LIMIT_S, ClusterProcesses
+
+pytestmark = pytest.mark.slow
 
 TOPIC = "consumed"
 COORDINATORS = 3
@@ -97,7 +103,7 @@ class Groups:
         return True
 
     async def go_on(self) -> None:
-        """Append some records and commit, as far as the brokers accept it; failed requests are repeated the next time."""
+        """Appends records and commits; requests that fail are repeated the next time."""
         with contextlib.suppress(OSError):
             row = await self.cluster.partition(TOPIC)
             if row is not None and row.leader_id in self.cluster.awake:
@@ -169,7 +175,7 @@ async def test_nothing_is_deleted_that_the_slowest_group_has_not_consumed(tmp_pa
                 return await groups.commit(group, 0)
 
             await cluster.until(f"first commit of {group}", has_committed)
-        looking = asyncio.ensure_future(groups.keep_looking())  # noqa: TID251 - a test's own loop
+        looking = asyncio.ensure_future(groups.keep_looking())
         for harm in ("coordinator", "leader", "frozen coordinator"):
             for _ in range(6):
                 await groups.go_on()

@@ -140,7 +140,7 @@ async def test_members_go_on_after_sigkill(tmp_path: Path) -> None:
                 await members.pop(rng.randrange(len(members))).leave(client)
             members.append(Member(number))
             client.close()
-            running = asyncio.ensure_future(beat_until_killed(broker, members))  # noqa: TID251 - a test's own loop
+            running = asyncio.ensure_future(beat_until_killed(broker, members))
             await asyncio.sleep(rng.uniform(*LIFE_S))
             await broker.kill()
             await running

@@ -70,7 +70,7 @@ def partitions_of(cluster: LowtideCluster, broker_id: int, name: str) -> list[An
     return ask(cluster, broker_id, request).topics[0].partitions
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[..., bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"
@@ -235,7 +235,7 @@ def reassign_from(cluster: LowtideCluster, asked: int, name: str, replicas: list
 
 
 def test_a_broker_that_was_down_removes_logs_that_are_not_its_own_any_more() -> None:
-    """Logs of a deleted topic, of a re-created one, of a partition that moved away: none is served or used for another topic."""
+    """Logs of deleted, re-created and moved partitions: none is served or used for another topic."""
     with LowtideCluster(brokers=3) as cluster:
         away = others_than_the_controller(cluster)[0]
         one, other = (broker_id for broker_id in cluster.broker_ids if broker_id != away)
@@ -341,7 +341,7 @@ def levels_at(cluster: LowtideCluster, broker_id: int) -> tuple[int, dict[str, i
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_levels_of_features_are_changed_for_all_brokers(cluster: LowtideCluster, version: int) -> None:
-    """A rehearsal changes nothing; at `group.version` 0 no broker takes a member of a group that it would have to assign."""
+    """A rehearsal changes nothing; at `group.version` 0 no broker accepts members of modern groups."""
     epoch, before = levels_at(cluster, 1)
     assert (before["group.version"], before["metadata.version"]) == (1, 30)
     if version > 0:

@@ -1,4 +1,4 @@
-"""Delegation tokens of broker processes whose metadata are in etcd: valid at all of them when they are answered, and after SIGKILL."""
+"""Delegation tokens of brokers with an etcd: valid at all of them once they are answered, and after SIGKILL."""
 
 from __future__ import annotations
 
@@ -64,10 +64,11 @@ class Tokens:
         client.close()
         return True
 
-    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+    async def until(self, condition: Callable[..., Awaitable[bool]]) -> None:
         await self.cluster.until("a token has ended", condition)
 
 
+@pytest.mark.slow
 async def test_tokens_in_etcd(tmp_path: Path) -> None:
     async with ClusterProcesses(tmp_path / "cluster", security=Security(tmp_path / "security")) as cluster:
         tokens = Tokens(cluster)
@@ -92,6 +93,7 @@ async def test_tokens_in_etcd(tmp_path: Path) -> None:
         cluster.check_no_faults()
 
 
+@pytest.mark.slow
 async def test_a_token_ends_by_itself(tmp_path: Path) -> None:
     """No broker takes it then, and the metadata lose it."""
     async with ClusterProcesses(tmp_path / "cluster", brokers=2, security=Security(tmp_path / "security")) as cluster:

@@ -1,6 +1,8 @@
-"""Three broker processes with real files: soon after a delete is acknowledged no file of any replica has a byte of what was deleted.
+"""Three broker processes with real files: soon after a delete is acknowledged no file of any replica has a byte of what
+was deleted.
 
-Also not in the segment that is written. Every record that is kept is still there, also after all brokers were killed while they punched.
+Also not in the segment that is written. Every record that is kept is still there, also after all brokers were killed
+while they punched.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ async def test_no_file_of_any_replica_has_what_was_deleted(tmp_path: Path) -> No
                 return len(found(cluster, MARKER)) == len(cluster.ids)
 
             await cluster.until("each replica has the records", is_on_all)
-            await cluster.acknowledged(TOPIC, lambda leader, start=start: cluster.delete(leader, TOPIC, start))
+            await cluster.acknowledged(TOPIC, lambda leader, start=start: cluster.delete(leader, TOPIC, start))  # type: ignore[misc]
             if number:
                 await cluster.kill(*cluster.ids)
                 await cluster.restart(*cluster.ids)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -93,7 +94,7 @@ class Spy:
         self.answers = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Spy:
+    async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._ask())
         return self
 
@@ -133,8 +134,9 @@ async def test_crash_of_all_replicas_right_after_the_acknowledgement(cluster: Cl
     await assert_deleted_everywhere(cluster)
 
 
+@pytest.mark.slow
 async def test_crash_of_all_replicas_with_whole_segments_gone(cluster: ClusterProcesses) -> None:
-    """Segments below are removed, the straddling one stays: the log starts at the delete, neither before nor behind it."""
+    """Segments below the delete are removed, the straddling one stays: the log starts at the delete."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]], configs=SHORT_SEGMENTS)
     await fill(cluster, 1, at_once=2)
     await delete(cluster, 1)
@@ -149,6 +151,7 @@ async def test_crash_of_all_replicas_with_whole_segments_gone(cluster: ClusterPr
     await assert_deleted_everywhere(cluster)
 
 
+@pytest.mark.slow
 async def test_crash_of_the_leader_alone_right_after_the_acknowledgement(cluster: ClusterProcesses) -> None:
     """The next leader has the delete; the old one, back with its log, gets the same log start from it."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
@@ -186,7 +189,7 @@ async def missed_by_3(cluster: ClusterProcesses) -> None:
 
 
 async def elected_when_it_joins(cluster: ClusterProcesses) -> None:
-    """The leader is killed at the moment when the follower appears in the ISR; the follower leads, because it is the next replica."""
+    """The leader is killed when the follower enters the ISR; the follower, the next replica, leads."""
     await cluster.until_partition(TOPIC, lambda row: 3 in row.isr_nodes)
     await cluster.kill(1)
     row = await cluster.until_partition(TOPIC, lambda row: row.leader_id not in (1, -1))
@@ -196,8 +199,9 @@ async def elected_when_it_joins(cluster: ClusterProcesses) -> None:
     await assert_deleted_everywhere(cluster)
 
 
+@pytest.mark.slow
 async def test_restarted_follower_elected_after_its_fetches_were_held(linked: ClusterProcesses) -> None:
-    """A fetch with the old log start arrives late, when the broker is live again: it does not join the ISR by that fetch."""
+    """A late fetch with the old log start reaches a live broker: it does not admit the follower to the ISR."""
     assert linked.links is not None
     await missed_by_3(linked)
     link = linked.links[3, 1]
@@ -213,6 +217,7 @@ async def test_restarted_follower_elected_after_its_fetches_were_held(linked: Cl
         await elected_when_it_joins(linked)
 
 
+@pytest.mark.slow
 async def test_restarted_follower_elected_after_answers_were_lost(linked: ClusterProcesses) -> None:
     """The leader received its fetch, the follower never received the leader's log start."""
     assert linked.links is not None
@@ -230,6 +235,7 @@ async def test_restarted_follower_elected_after_answers_were_lost(linked: Cluste
         await elected_when_it_joins(linked)
 
 
+@pytest.mark.slow
 async def test_restarted_follower_elected_after_its_connection_was_cut(linked: ClusterProcesses) -> None:
     """At the moment when the response with the log start arrives, three times."""
     assert linked.links is not None
@@ -245,8 +251,9 @@ async def test_restarted_follower_elected_after_its_connection_was_cut(linked: C
         await elected_when_it_joins(linked)
 
 
+@pytest.mark.slow
 async def test_a_returning_follower_asked_directly(cluster: ClusterProcesses) -> None:
-    """Frozen until its lease ended, thawed after the delete: it never serves records below the delete, also after a restart."""
+    """A broker that was frozen past its lease never serves records below the delete, also after a restart."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     await fill(cluster, 1)
     cluster.freeze(3)
@@ -284,6 +291,7 @@ async def test_one_follower_frozen(cluster: ClusterProcesses) -> None:
     await assert_deleted_everywhere(cluster)
 
 
+@pytest.mark.slow
 async def test_a_timed_out_delete_that_is_repeated_parks_again(linked: ClusterProcesses) -> None:
     """The leader's log start has moved already; that proves nothing about a follower that is still silent."""
     assert linked.links is not None
@@ -298,6 +306,7 @@ async def test_a_timed_out_delete_that_is_repeated_parks_again(linked: ClusterPr
     await assert_deleted_everywhere(linked)
 
 
+@pytest.mark.slow
 async def test_an_ordinary_delete_after_a_leader_only_delete_waits_for_the_followers(linked: ClusterProcesses) -> None:
     """LeaderOnly to x answers at once; an ordinary delete to y <= x then parks until the followers have it."""
     assert linked.links is not None
@@ -313,6 +322,7 @@ async def test_an_ordinary_delete_after_a_leader_only_delete_waits_for_the_follo
     await assert_deleted_everywhere(linked)
 
 
+@pytest.mark.slow
 async def test_a_silent_follower_delays_its_partition_and_no_other(linked: ClusterProcesses) -> None:
     """Of two topics in one request one has no replica on the silent broker: it succeeds, and waits with the other."""
     assert linked.links is not None

@@ -1,4 +1,4 @@
-"""`lowtide dev` as a process: its brokers are one cluster, it stops on a signal, and keeps its data only in a given directory."""
+"""`lowtide dev` as a process: one cluster that stops on a signal and keeps data only in a given directory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
@@ -51,8 +52,9 @@ def test_three_brokers_run_until_ctrl_c_and_leave_nothing_behind() -> None:
     assert not directory.exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_no_error() -> None:
-    """At a terminal all processes of the cluster get the signal, while clients produce and consume: no line is a warning."""
+    """At a terminal all processes get the signal while clients produce and consume: no line is a warning."""
     command = [sys.executable, "-m", "lowtide.cli.main", "dev", "--port", "0"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

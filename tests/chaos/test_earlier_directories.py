@@ -1,12 +1,14 @@
 """Log directories that an earlier version, or Kafka, wrote, stopped and killed: all that was acknowledged is there.
 
 `earlier/<commit>-<how it ended>.tar.gz` has the two log directories of a broker with node id 7;
-`earlier/kafka-<version>-<how it ended>.tar.gz` the one of a KRaft node, written by `tests/interop/write_earlier.py`. A version that
+`earlier/kafka-<version>-<how it ended>.tar.gz` the one of a KRaft node, written by `tests/interop/write_earlier.py`. A
+version that
 changes what is on the disk adds its own: two directories, `offsets.topic.num.partitions` and
 `transaction.state.log.num.partitions` 1, then
 
 * topics `plain` (two partitions), `compacted` (cleanup.policy=compact), and `gone`, which is deleted at the end
-* with each of the codecs none, gzip, lz4, zstd, snappy: twenty records `<codec> <number>` to each partition of `plain`, and to `compacted`
+* with each of the codecs none, gzip, lz4, zstd, snappy: twenty records `<codec> <number>` to each partition of `plain`,
+  and to `compacted`
   with the keys `k<number % 4>`, by an idempotent producer
 * a transaction of three records to plain-1 that is committed, and one that is aborted
 * the group `readers` with the offsets 42 and 60, and a delete of plain-0 up to 35
@@ -104,7 +106,17 @@ async def check(client: WireClient, log_start: int, more: list[bytes]) -> None:
     assert await committed(client) == READERS
 
 
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.gz"))
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param(
+            path,
+            marks=pytest.mark.slow if path.name.startswith(("kafka-3", "kafka-4.0")) else (),
+            id=path.name.removesuffix(".tar.gz"),
+        )
+        for path in ARCHIVES
+    ],
+)
 async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_path: Path) -> None:
     """Then it is written to, deleted from, and opened again after a kill."""
     with tarfile.open(archive) as files:

@@ -41,14 +41,14 @@ async def eligible(cluster: ClusterProcesses, broker_id: int) -> list[int]:
 
 
 def lose_power(directory: Path) -> None:
-    """What its machine leaves of a broker that was killed: another life of the kernel, and none of the records, which were not synced."""
+    """Simulates the death of the machine of a killed broker: another boot id, and no unsynced records."""
     (directory / PAGE_CACHE_NOTE).write_bytes(b"the life before\n")
     (segment,) = (directory / f"{TOPIC}-0").glob("*.log")
     segment.write_bytes(b"")
 
 
 async def test_the_last_member_loses_its_power(cluster: ClusterProcesses) -> None:
-    """It isn't elected, though it is there alone; who left the ISR before it leads as soon as it is back, with all records."""
+    """A broker alone without its records isn't elected; a member that left the ISR earlier leads on return."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     row = await cluster.produce(1, TOPIC, VALUES)
     assert row.error_code == ErrorCode.NONE
@@ -81,6 +81,7 @@ async def test_the_last_member_loses_its_power(cluster: ClusterProcesses) -> Non
     assert list(records.values()) == VALUES[DELETED:]
 
 
+@pytest.mark.slow
 async def test_a_member_whose_process_was_killed_leads_at_once(cluster: ClusterProcesses) -> None:
     """What it had written is there, as its machine lived on: no other replica is waited for."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
@@ -102,6 +103,7 @@ async def recover(*words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 async def test_the_last_member_loses_its_power_and_the_metadata_are_lost(
     cluster: ClusterProcesses, tmp_path: Path
 ) -> None:

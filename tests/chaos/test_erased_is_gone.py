@@ -1,4 +1,5 @@
-"""Three broker processes are killed again and again while they erase: no live record is lost, and none that was deleted is in any file.
+"""Three broker processes are killed again and again while they erase: no live record is lost, and none that was deleted
+is in any file.
 
 The batches straddle each log start, and are read back from each replica's own files too.
 """
@@ -18,7 +19,7 @@ from lowtide.testing.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 TOPIC = "erased"
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
@@ -65,7 +66,7 @@ async def test_brokers_are_killed_while_they_erase(tmp_path: Path) -> None:
                 assert await cluster.append(TOPIC, [value_of(end + number) for number in range(PER_BATCH)]) == end
                 end += PER_BATCH
             start = choice.randrange(start + 1, end)
-            await cluster.acknowledged(TOPIC, lambda leader, start=start: cluster.delete(leader, TOPIC, start))
+            await cluster.acknowledged(TOPIC, lambda leader, start=start: cluster.delete(leader, TOPIC, start))  # type: ignore[misc]
             async with AdminClient(cluster.bootstrap) as admin:
                 with contextlib.suppress(DeadlineExceededError):  # On a busy machine no broker may answer so soon.
                     erasing = await admin.delete_records(

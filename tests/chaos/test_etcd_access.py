@@ -1,4 +1,4 @@
-"""An etcd with access control: users and passwords, tokens that expire, certificates; and several clusters on one etcd."""
+"""An etcd with access control: users and passwords, tokens that expire, certificates; several clusters on it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_an_unknown_user_is_refused_at_once(guarded: EtcdProcess, access: 
 
 
 async def test_a_user_works_under_its_prefix_and_over_the_end_of_its_token(guarded: EtcdProcess) -> None:
-    """Calls, leases and watches: requests that an expired token interrupts are repeated with a new one, and a watch misses nothing."""
+    """Calls that an expired token interrupts are repeated with a new one, and a watch misses nothing."""
     store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)
     first = await store.transact([], [Put(PREFIX + b"0", b"")])
     batches = store.watch(PREFIX, first.revision)
@@ -113,6 +113,7 @@ async def renews(renewer: Any, lease: int, *, tries: int = 3) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_a_keeper_renews_leases_with_the_same_access(guarded: EtcdProcess) -> None:
     """Over another connection, with its own token, which expires; after endpoints without a listener."""
     store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)
@@ -266,4 +267,4 @@ async def test_a_broker_speaks_tls_and_keeps_to_its_prefix(tmp_path: Path, seale
         run_to_end, [*serve_command(tmp_path / "x", metadata=f"etcd://{endpoint}"), *options[2:]]
     )
     assert refused.returncode == 2
-    assert "--metadata-cert and --metadata-key belong together, and to --metadata-ca" in refused.stderr
+    assert "--metadata-cert, --metadata-key and --metadata-ca must be given together" in refused.stderr

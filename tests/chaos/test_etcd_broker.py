@@ -1,4 +1,4 @@
-"""A broker process with its metadata in etcd, and an etcd that is killed, frozen, down for long, or of another cluster."""
+"""A broker with its metadata in etcd, which is killed, frozen, down for long, or of another cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONG_S = 240
 """A lease that is too long for any test to wait for it."""
 
 UNFENCED_S = 1.0
-"""A broker acts at least this long after etcd last answered: 0.8 of that time, less some intervals between two renewals."""
+"""A broker acts at least this long after etcd's last answer: 0.8 of the session, less some renewals."""
 
 METADATA_VERSION, CREATE_TOPICS_VERSION, FETCH_VERSION = 12, 7, 12
 
@@ -139,7 +139,7 @@ async def test_metadata_are_in_etcd_and_survive_the_broker(tmp_path: Path, etcd:
 
 
 async def test_an_etcd_that_is_down_for_a_moment_loses_no_record(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """Killed and started again: records are written, read and deleted all the time; only requests that need the metadata wait."""
+    """etcd is killed and started: records are produced and deleted all the time; only metadata requests wait."""
     scene = Scene(tmp_path, etcd)
     client = await scene.start()
     try:
@@ -170,10 +170,11 @@ async def test_an_etcd_that_is_down_for_a_moment_loses_no_record(tmp_path: Path,
         await scene.broker.kill()
 
 
+@pytest.mark.slow
 async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_continues_by_itself(
     tmp_path: Path, etcd: EtcdProcess
 ) -> None:
-    """Before etcd may end its lease it stops acknowledging, and answers waiting requests; when etcd returns it is elected again."""
+    """Before etcd may end its lease the broker stops acknowledging; when etcd returns it is elected again."""
     scene = Scene(tmp_path, etcd)
     client, waiting = await scene.start(), await scene.broker.connect()
     try:
@@ -252,6 +253,7 @@ async def test_no_log_directory_is_special(tmp_path: Path, etcd: EtcdProcess) ->
         await scene.broker.kill()
 
 
+@pytest.mark.slow
 async def test_a_broker_with_anothers_id_or_anothers_metadata_is_refused(tmp_path: Path, etcd: EtcdProcess) -> None:
     """It gets a message, and the broker with the id is not affected.
 
@@ -281,8 +283,9 @@ async def test_a_broker_with_anothers_id_or_anothers_metadata_is_refused(tmp_pat
         await scene.broker.kill()
 
 
+@pytest.mark.slowest
 async def test_broker_and_etcd_are_killed_again_and_again(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """Each at random moments under clients at work: no acknowledged record is lost, no deleted one returns, topics keep their ids."""
+    """Kills at random moments: no acknowledged record is lost, no deleted one returns, topics keep their ids."""
     scene, moments = Scene(tmp_path, etcd), random.Random(SEED)
     client = await scene.start()
     try:
@@ -297,7 +300,7 @@ async def test_broker_and_etcd_are_killed_again_and_again(tmp_path: Path, etcd: 
                 if kill == etcd.kill:
                     await asyncio.to_thread(kill)
                 else:
-                    await kill()
+                    await scene.broker.kill()
             if etcd.kill in victims:
                 await asyncio.sleep(moments.uniform(0.0, 0.3))
                 await asyncio.to_thread(etcd.start)

@@ -94,12 +94,13 @@ async def test_an_etcd_that_dies_and_forgets_under_a_broker(tmp_path: Path) -> N
             check(shown.stdout + shown.stderr)
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[..., bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_wrong_authority_and_an_etcd_that_is_not_there(tmp_path: Path) -> None:
     """The files of the certificate and its key are given: their paths may be named, not what is in them."""
     files = Files(tmp_path)

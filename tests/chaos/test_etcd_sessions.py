@@ -26,7 +26,7 @@ from lowtide.testing.etcd import EtcdCluster, missing
 
 etcd_store = pytest.importorskip("lowtide.metadata.etcd", exc_type=ImportError)
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "127.0.0.1", 9092),))
 SETTINGS = SessionSettings(time_to_live_ms=40_000, image_age_ms=240_000)
@@ -63,13 +63,13 @@ class Scene:
         await session.start(REGISTRATION)
         return session
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[..., bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not condition():
                 await asyncio.sleep(0.01)
 
     async def renewed(self, session: MetadataSession) -> bool:
-        """Return when the session's lease was renewed a few times more: whether it was fenced at any moment until then."""
+        """Returns after a few more renewals of the session, with whether it was fenced at any moment."""
         was_fenced, count, until_ms = False, 0, session.fenced_from_ms
         async with asyncio.timeout(LIMIT_S):
             while count < RENEWALS:

@@ -1,4 +1,4 @@
-"""The store on etcd when etcd is restarted, killed, stopped and compacted, and when some of its endpoints are dead: real processes."""
+"""The store on an etcd that is restarted, killed, stopped and compacted, with dead endpoints: real processes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Watcher:
 
 
 async def test_a_restart_is_survived_by_watch_and_lease(etcd: EtcdProcess) -> None:
-    """Stopped and started again, etcd continues where it was: the same lease, and a watch without a gap or a repetition."""
+    """After a restart etcd continues with the same lease and a watch without gaps or repetitions."""
     store = await EtcdStore.open([etcd.endpoint])
     lease = await store.lease_grant(LASTING_LEASE_MS)
     first = (await store.transact([], [Put(b"/w/0", b"", lease)])).revision
@@ -144,7 +144,7 @@ async def increment(store: MetadataStore, key: bytes, until: asyncio.Event) -> t
 
 
 async def test_nothing_acknowledged_is_lost_when_etcd_is_killed(etcd: EtcdProcess) -> None:
-    """SIGKILL under writers that each count in their own key: acknowledged writes are there, once, and the watch delivered all of them."""
+    """SIGKILL under writers that count: acknowledged writes exist once, and the watch delivered all."""
     store = await EtcdStore.open([etcd.endpoint])
     start = (await store.range(b""))[1] + 1
     watcher, stop = Watcher(store, b"/n/", start), asyncio.Event()
@@ -170,8 +170,9 @@ async def test_nothing_acknowledged_is_lost_when_etcd_is_killed(etcd: EtcdProces
     await store.close()
 
 
+@pytest.mark.slow
 async def test_an_etcd_that_is_silent_makes_no_call_wait_for_long(etcd: EtcdProcess) -> None:
-    """SIGSTOP: a read is unavailable and a write ambiguous, in bounded time; after SIGCONT, the write may have been applied."""
+    """SIGSTOP: a read is unavailable and a write ambiguous, in bounded time; the write may take effect later."""
     store = await EtcdStore.open([etcd.endpoint])
     lease = await store.lease_grant(60_000)
     first = await put(store, b"/w/0")
@@ -251,7 +252,7 @@ async def test_a_range_is_read_again_when_its_revision_is_compacted(etcd: EtcdPr
 
 
 async def test_dead_endpoints_are_skipped(etcd: EtcdProcess) -> None:
-    """One that refuses and one that accepts and is silent precede the working one: everything works, writes and watches too."""
+    """Endpoints that refuse or stay silent precede the working one: writes and watches work."""
     with socket.socket() as silent, socket.socket() as refusing:
         silent.bind((HOST, 0))
         silent.listen()
@@ -313,7 +314,7 @@ async def test_an_etcd_that_was_restored_is_detected(tmp_path: Path, etcd: EtcdP
 
 
 async def test_the_leader_of_three_is_killed(tmp_path: Path) -> None:
-    """With a majority left everything continues: no acknowledged write is missing, the lease continues, the watch has no gap."""
+    """With a majority left no acknowledged write is missing, the lease continues, and the watch has no gap."""
     with EtcdCluster(tmp_path) as cluster:
         store = await EtcdStore.open(cluster.endpoints)
         start = (await store.range(b""))[1] + 1
@@ -342,6 +343,7 @@ async def test_the_leader_of_three_is_killed(tmp_path: Path) -> None:
         await store.close()
 
 
+@pytest.mark.slow
 async def test_without_a_majority_nothing_is_answered(tmp_path: Path) -> None:
     """Not even a read, which one member could answer from old state; a watch does not stay silent.
 
@@ -390,7 +392,7 @@ async def until(condition: object) -> None:
 
 
 async def test_a_session_registers_again_when_etcd_was_down_for_longer_than_its_lease(etcd: EtcdProcess) -> None:
-    """It fences itself while it cannot renew; after SIGCONT etcd ends the lease, and the next registration has a higher epoch."""
+    """It fences itself while it cannot renew; etcd ends the lease, and the next registration has a higher epoch."""
     store = await EtcdStore.open([etcd.endpoint])
     session = session_on(store, 1)
     await session.start(REGISTRATION)

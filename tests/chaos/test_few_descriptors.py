@@ -1,4 +1,4 @@
-"""A broker with 128 descriptors and five hundred partitions: it serves, stops, recovers, and survives clients that take all."""
+"""A broker with 128 descriptors and five hundred partitions serves, stops, recovers, and survives greedy clients."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ async def batches(client: WireClient) -> dict[int, int]:
     return found
 
 
+@pytest.mark.slowest
 async def test_five_hundred_partitions_are_served_stopped_and_recovered(tmp_path: Path) -> None:
     async with ServeProcess(tmp_path, within=WITHIN) as broker:
         client = await broker.connect()
@@ -155,8 +156,9 @@ async def deaf_connection(broker: ServeProcess) -> tuple[asyncio.StreamReader, a
     return reader, writer
 
 
+@pytest.mark.slow
 async def test_clients_that_do_not_read_their_answers_keep_no_file_from_others(tmp_path: Path) -> None:
-    """Each answer holds a file, and is too large for the buffers of its connection: the broker could read no other partition."""
+    """Each answer holds a file and exceeds the connection's buffers: other partitions could become unreadable."""
     async with ServeProcess(tmp_path, within=WITHIN) as broker:
         honest = await broker.connect()
         await create(honest)

@@ -1,8 +1,9 @@
-"""A hundred connections send damaged frames while an honest client works: nothing fails, no client is blocked, memory is freed.
+"""A hundred connections send damaged frames while an honest client works: nothing fails, no client is blocked, memory
+is freed.
 
-The frames are those of real clients and of every API and version that is served, with damaged bytes; sometimes with a wrong length,
-in bursts, or cut by the end of the connection. `FRAMES=1000000` is the long run (`make storm`), `SEED=n` selects other damage; the
-honest client's measurements are printed at the end; a limit would depend on the machine.
+The frames are those of real clients and of every API and version that is served, with damaged bytes; sometimes with a
+wrong length, in bursts, or cut by the end of the connection. `FRAMES=1000000` is the long run (`make storm`), `SEED=n`
+selects other damage; the honest client's measurements are printed at the end; a limit would depend on the machine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FRAMES = int(os.environ.get("FRAMES", "10000"))
 SEED = os.environ.get("SEED", "7")
 CONNECTIONS = 100
 CLEANING_EACH = 5_000
-"""After this many frames, topics created by damaged frames are deleted, and the topics that they name are re-created."""
+"""After this many frames the topics that damaged frames created are deleted, and the named ones re-created."""
 
 CALM_S = 1.0
 """How long the honest client works alone before."""
@@ -136,7 +137,7 @@ class Storm:
         return bytes(stream), count, False
 
     async def _send(self, prober: Prober, stream: bytes, *, is_cut: bool) -> str:
-        """Returns the outcome: answered up to the probe behind it, closed, stuck (a fetch that waits, say), or cut by ourselves."""
+        """Returns the outcome: answered, closed, stuck (a fetch that waits, say), or cut by the test."""
         if is_cut:
             with contextlib.suppress(ConnectionError):
                 _, writer = await prober.open()
@@ -167,10 +168,10 @@ async def test_a_storm_of_damaged_frames_harms_no_client(tmp_path: Path) -> None
             stormy = await honest.seen()
         await remove_topics(broker)
         after = broker.resident_bytes()
-        print(f"\np99 {calm['p99']} ms, in the storm {stormy['p99']} ms")  # noqa: T201  the measurement
-        print(f"{dict(storm.counts)}\ncalm {calm}\nstorm {stormy}\nresident MiB {before >> 20} {after >> 20}")  # noqa: T201  the measurement
+        print(f"\np99 {calm['p99']} ms, in the storm {stormy['p99']} ms")
+        print(f"{dict(storm.counts)}\ncalm {calm}\nstorm {stormy}\nresident MiB {before >> 20} {after >> 20}")
         for line in [line for line in broker.lines if "event loop" in line["event"]]:
-            print(line)  # noqa: T201  the same, seen from inside
+            print(line)
         # Some of each: a busy machine takes longer than `STUCK_S` for half of them, which then count as stuck.
         assert min(storm.counts[outcome] for outcome in ("answered", "closed")) > FRAMES // 100
         assert after - before < MEMORY_LIMIT_BYTES
@@ -179,7 +180,7 @@ async def test_a_storm_of_damaged_frames_harms_no_client(tmp_path: Path) -> None
 
 
 def test_no_damaged_frame_sets_a_quota() -> None:
-    """One for all clients may be of a byte in a day: a client that is slowed down by that isn't harmed by the broker."""
+    """A quota for all clients may be a byte in a day: a client that it slows down is not harmed."""
     (frame,) = [each for each in golden_requests() if int.from_bytes(each[:2], "big") == ApiKey.ALTER_CLIENT_QUOTAS]
     assert not is_bearable(frame)
     assert is_bearable(frame[:-3]), "one that can't be read is sent"

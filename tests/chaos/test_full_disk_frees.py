@@ -1,4 +1,4 @@
-"""A disk that is full to the last block: deleting records, or their topic, makes room at once, also within the segment that is written."""
+"""A disk that is full to the last block: deleting records or their topic frees space at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""A disk that is full, on the leader and then on a follower, over a small file system in memory, where the machine allows a mount.
+"""A disk that is full, on the leader and then on a follower, over a small file system in memory, where the machine
+allows a mount.
 
-A full disk is no failure: a leader refuses appends and serves its records, a follower falls behind, and both continue when there is space.
+A full disk is no failure: a leader refuses appends and serves its records, a follower falls behind, and both continue
+when there is space.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ async def until_acknowledged(cluster: ClusterProcesses, leader: int) -> int:
     return offsets[-1]
 
 
+@pytest.mark.slow
 async def test_a_full_disk_on_the_leader(tmp_path: Path, disk: Path) -> None:
     """Appends are refused, records are served and deleted, and when there is space the same leader continues."""
     cluster = ClusterProcesses(tmp_path)
@@ -115,6 +118,7 @@ async def check_commands(cluster: ClusterProcesses, directory: Path) -> None:
     assert row["usable_bytes"] < 1 << 20 <= row["total_bytes"]
 
 
+@pytest.mark.slow
 async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:
     """It leaves the ISR, the others continue, and when there is space it catches up."""
     cluster = ClusterProcesses(tmp_path)
@@ -141,10 +145,12 @@ async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.slow
 async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(
     tmp_path: Path, disk: Path, *, restarts: bool
 ) -> None:
-    """Its log restarts at the leader's log start, which needs an epochs file and checkpoints: they are written when there is space.
+    """Its log restarts at the leader's log start, which needs an epochs file and checkpoints: they are written when
+    there is space.
 
     A start on the full disk, after SIGKILL, finds all of it too.
     """

@@ -127,7 +127,7 @@ async def test_acknowledged_offsets_and_groups_survive_sigkill(tmp_path: Path) -
             for committer in committers:
                 await committer.check(client)
             await check_member(client, *member)
-            running = [asyncio.ensure_future(committer.run(broker)) for committer in committers]  # noqa: TID251 - a test's own loop
+            running = [asyncio.ensure_future(committer.run(broker)) for committer in committers]
             await asyncio.sleep(rng.uniform(*LIFE_S))
             async with asyncio.timeout(
                 LIMIT_S

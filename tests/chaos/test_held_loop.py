@@ -76,13 +76,13 @@ class Scene:
     def __init__(self, broker: Broker, other: ServeProcess, etcd: EtcdProcess, lines: Lines) -> None:
         self.broker, self.other, self.etcd, self.lines = broker, other, etcd, lines
 
-    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+    async def until(self, condition: Callable[..., Awaitable[bool]]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not await condition():
                 await asyncio.sleep(0.02)
 
     async def leader(self) -> tuple[int, int, list[int]]:
-        """Leader, its epoch and the ISR, according to the other broker; -1 twice and none where it does not know the topic."""
+        """Returns leader, epoch and ISR as the other broker knows them; -1 twice and none for an unknown topic."""
         client = await self.other.connect()
         request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
         rows = (await client.request(request, METADATA_VERSION)).topics[0].partitions
@@ -160,7 +160,7 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
 
 
 async def keeps_its_session(folder: Path, trial: Callable[[Scene, WireClient], Awaitable[None]]) -> bool:
-    """Whether the broker leads in the same epoch and registration after `trial`, in one of some attempts with an etcd and brokers each."""
+    """Returns whether the broker keeps its leadership and registration over `trial`, in one of several attempts."""
     for attempt in range(ATTEMPTS):
         async with scene(folder / str(attempt)) as play:
             before = play.epoch, await play.leader()
@@ -173,6 +173,7 @@ async def keeps_its_session(folder: Path, trial: Callable[[Scene, WireClient], A
     return False
 
 
+@pytest.mark.slow
 async def test_a_block_shorter_than_the_session_loses_neither_lease_nor_leadership(tmp_path: Path) -> None:
     """Several in turn, started at several moments between two heartbeats."""
 
@@ -208,8 +209,9 @@ async def test_a_block_longer_than_the_session_is_fenced_before_it_acknowledges_
         client.close()
 
 
+@pytest.mark.slow
 async def test_a_keeper_returns_with_its_etcd(tmp_path: Path) -> None:
-    """An etcd that was down for longer than a session fences the broker; then the broker continues, and so does its keeper."""
+    """An outage of etcd longer than a session fences the broker; then the broker and its keeper continue."""
 
     async def outage(play: Scene, client: WireClient) -> None:
         await asyncio.to_thread(play.etcd.kill)

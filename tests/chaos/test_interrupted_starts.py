@@ -1,6 +1,8 @@
-"""SIGINT and SIGTERM while a command is starting end it at once: the status is that of the signal, and nothing is printed.
+"""SIGINT and SIGTERM while a command is starting end it at once: the status is that of the signal, and nothing is
+printed.
 
-A process sends itself the signal when it imports a certain module. A `sitecustomize` of its own, which Python imports first, sees to that.
+A process sends itself the signal when it imports a certain module. A `sitecustomize` of its own, which Python imports
+first, sees to that.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def script(directory: Path, name: str) -> Path:
     module, function = entries[name].split(":")
     path = directory / name
     path.write_text(
-        f"import re\nimport sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    sys.exit({function}())\n"
+        f"import re\nimport sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    "
+        f"sys.exit({function}())\n"
     )
     return path
 
@@ -113,7 +116,7 @@ def test_an_ignored_signal_stays_ignored(tmp_path):
 
 @pytest.mark.parametrize("name", ["lowtide", "lowtide-delete-records"])
 def test_ctrl_c_interrupts_a_command_that_waits(name, tmp_path):
-    """Python's handler is back by then: a command has an exit code for it, and says what was done where that matters."""
+    """A command then has Python's handler again: it exits with its code and reports what it did."""
     offsets = tmp_path / "offsets.json"
     offsets.write_text('{"partitions": [{"topic": "t", "partition": 0, "offset": 1}], "version": 1}')
     with socket.create_server((HOST, 0)) as silent:

@@ -121,7 +121,7 @@ class Log:
             row = only_row(await client.request(fetch_request(self.topic, 0, offset), FETCH_VERSION))
             found = records_from(row.records, offset)
             assert min(found) == offset
-            for offset, content in sorted(found.items()):  # noqa: B007 - the last one counts
+            for offset, content in sorted(found.items()):
                 value = content.rstrip(b".")
                 assert len(content) == RECORD_BYTES
                 assert value == self.acknowledged.setdefault(offset, value)

@@ -1,4 +1,5 @@
-"""No request blocks the loop, or uses memory, for long: for any API and version, built from the declarations of the messages.
+"""No request blocks the loop, or uses memory, for long: for any API and version, built from the declarations of the
+messages.
 
 Blocks are measured as CPU time of the loop's thread, so a busy machine does not lengthen them. The requests have nearly
 as many rows as are accepted (`lowtide.request.rows.max`), where their topics have a row each.
@@ -32,7 +33,7 @@ ROWS_OF_ALL_VERSIONS = 2_000
 HOLD_S_MAX = 0.060
 """Three times the documented limit: the collector of cycles visits more objects in a test's process."""
 ATTEMPTS = 4
-"""A thread on a shared core with shared caches sometimes takes more CPU time for the same work, and other brokers' memory may grow."""
+"""On a shared core the same work sometimes takes more CPU time, and other brokers' memory may grow."""
 
 MEMORY_FACTOR, MEMORY_BYTES = 8, 64 << 20
 AT_ONCE = 12
@@ -63,7 +64,7 @@ class Holds:
             self.longest_s, self.callback = held_s, repr(handle)
 
 
-class Watched:
+class WatchedBroker:
     """A broker whose blocks and memory are measured."""
 
     def __init__(self, cluster: LowtideCluster, holds: Holds) -> None:
@@ -101,7 +102,7 @@ class Watched:
         allowed = MEMORY_FACTOR * sum(map(len, frames)) + MEMORY_BYTES
         for attempt in range(ATTEMPTS):
             self.holds.clear()
-            with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:  # noqa: PTH123 - not a file of the project
+            with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:
                 peak.write("5")
             before = resident("VmRSS")
             with ThreadPoolExecutor(len(frames)) as senders:
@@ -117,13 +118,13 @@ class Watched:
 
 
 def resident(name: str) -> int:
-    with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123 - not a file of the project
+    with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Watched]:
-    """One broker, on asyncio's own loop, because only its callbacks can be measured; the collector skips the test's modules."""
+def broker() -> Iterator[WatchedBroker]:
+    """One broker on asyncio's own loop, whose callbacks can be measured; the collector skips test modules."""
     holds = Holds()
     patch = pytest.MonkeyPatch()
     patch.setattr("uvloop.new_event_loop", asyncio.new_event_loop)
@@ -136,7 +137,7 @@ def broker() -> Iterator[Watched]:
             "offsets.topic.num.partitions": "1",
         }
         with LowtideCluster(config=config, in_process=True) as cluster:
-            watched = Watched(cluster, holds)
+            watched = WatchedBroker(cluster, holds)
             topic = CreatableTopic(
                 name="wide", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[]
             )
@@ -167,7 +168,7 @@ def frames_of(key: ApiKey, version: int, rows: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_large_requests_of_every_version(broker: Watched, key: ApiKey) -> None:
+def test_large_requests_of_every_version(broker: WatchedBroker, key: ApiKey) -> None:
     """Each has an answer, or its connection is closed; the next request is served."""
     for version in range(API[key].min_version, API[key].max_version + 1):
         for frame in frames_of(key, version, ROWS_OF_ALL_VERSIONS):
@@ -176,7 +177,8 @@ def test_large_requests_of_every_version(broker: Watched, key: ApiKey) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_very_large_requests_and_malformed_ones(broker: Watched, key: ApiKey) -> None:
+@pytest.mark.slowest
+def test_very_large_requests_and_malformed_ones(broker: WatchedBroker, key: ApiKey) -> None:
     version = API[key].max_version
     for frame in frames_of(key, version, ROWS):
         broker.check([frame], f"{key.name} v{version}, {len(frame)} bytes")
@@ -190,14 +192,15 @@ def test_very_large_requests_and_malformed_ones(broker: Watched, key: ApiKey) ->
     [ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.DELETE_RECORDS],
     ids=lambda key: key.name,
 )
-def test_several_at_once_take_turns(broker: Watched, key: ApiKey) -> None:
+@pytest.mark.slowest
+def test_several_at_once_take_turns(broker: WatchedBroker, key: ApiKey) -> None:
     frame = list(frames_of(key, API[key].max_version, ROWS))[-1]
     answers = broker.check([frame] * AT_ONCE, f"{AT_ONCE} of {key.name}")
     assert None not in answers
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key < FIRST_OF_OURS], ids=lambda key: key.name)
-def test_more_rows_than_allowed_are_refused(broker: Watched, key: ApiKey) -> None:
+def test_more_rows_than_allowed_are_refused(broker: WatchedBroker, key: ApiKey) -> None:
     """At the count, before a row is read: the frame has arbitrary bytes for the rows."""
     version = API[key].max_version
     one = LargeFrames(1, deep=True, names=["x"]).frame(key, version)
@@ -205,7 +208,8 @@ def test_more_rows_than_allowed_are_refused(broker: Watched, key: ApiKey) -> Non
     broker.check([one[:-8] + bytes(1 << 22)], f"{key.name} v{version} with zeros")
 
 
-def test_tagged_fields_by_the_million_close_the_connection(broker: Watched) -> None:
+@pytest.mark.slow
+def test_tagged_fields_by_the_million_close_the_connection(broker: WatchedBroker) -> None:
     """In the header and in the body."""
     key, version, count = ApiKey.METADATA, 12, 1_000_000
     assert request_header_is_flexible(key, version)

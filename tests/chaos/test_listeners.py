@@ -1,4 +1,4 @@
-"""Brokers with two listeners: clients of each receive its own addresses, of all brokers, in every response with addresses."""
+"""Brokers with two listeners: every response gives clients the addresses of the listener that they use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASSIGNMENTS = [CreatableReplicaAssignment(partition_index=each - 1, broker_ids=[
 
 
 def configuration(directory: Path, broker_id: int) -> dict[str, Given]:
-    """Two listeners; outside is advertised under a name that only a proxy knows, and broker 3 does not advertise it at all."""
+    """Two listeners: only a proxy knows the outer name, and broker 3 does not advertise it."""
     advertised = f"INSIDE://{HOST}:0" if broker_id == 3 else f"INSIDE://{HOST}:0,OUTSIDE://tide-{broker_id}.example:443"
     settings = {
         "node.id": str(broker_id),

@@ -1,7 +1,9 @@
-"""Groups of three clients, and of KIP-848, whose members join, leave and are killed, while their coordinator is killed and frozen.
+"""Groups of three clients, and of KIP-848, whose members join, leave and are killed, while their coordinator is killed
+and frozen.
 
-The reports of members (`group_programs.py`) and the coordinator's responses form one history: in a generation a partition has
-one owner, a committed offset that was acknowledged or returned never goes back, and at the end everything is read and committed.
+The reports of members (`group_programs.py`) and the coordinator's responses form one history: in a generation a
+partition has one owner, a committed offset that was acknowledged or returned never goes back, and at the end everything
+is read and committed.
 
 `SECONDS_OF_GROUPS=600` for a long run, `SEED=n` for other faults.
 """
@@ -192,7 +194,7 @@ class Stage:
         else:
             await self.faults.kill_all()
 
-    async def until(self, what: str, condition: Callable[[], bool]) -> None:
+    async def until(self, what: str, condition: Callable[..., bool]) -> None:
         """Wait for the condition."""
         try:
             async with asyncio.timeout(SETTLE_S):
@@ -226,6 +228,7 @@ class Stage:
 
 
 @pytest.mark.parametrize("cast", CASTS if "SECONDS_OF_GROUPS" in os.environ else SHORT)
+@pytest.mark.slow
 async def test_a_partition_has_one_owner_and_its_offset_never_goes_back(tmp_path: Path, cast: str) -> None:
     members = CASTS[cast]
     first = ("kill", members[1], f"leave {members[2]}", members[0], "freeze", f"leave {members[-1]}")
@@ -251,4 +254,4 @@ async def test_a_partition_has_one_owner_and_its_offset_never_goes_back(tmp_path
         assert len(stage.history.generations) > 1
         cluster.check_no_faults()
     counts = f"{dict(stage.history.counts)}; {dict(stage.clients.returns)}; {dict(stage.faults.counts)}"
-    print(f"{sum(stage.committed.values())} records, {len(stage.history.generations)} generations; {counts}")  # noqa: T201
+    print(f"{sum(stage.committed.values())} records, {len(stage.history.generations)} generations; {counts}")

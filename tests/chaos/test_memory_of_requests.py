@@ -1,4 +1,5 @@
-"""A request of very many rows takes at most eight times its frame in memory, alone or with others at once: for each API that has rows.
+"""A request of very many rows takes at most eight times its frame in memory, alone or with others at once: for each API
+that has rows.
 
 Measured are the allocations of Python, which don't depend on the machine, at their peak.
 """
@@ -27,8 +28,9 @@ from .large_frames import LargeFrames, framed
 
 FACTOR = 8
 BUFFERS_BYTES = 5 << 19
-"""What doesn't grow with the request: a buffer of frames, rows of the parts that are worked on, what isn't packed of an answer; of one that
-isn't cut, and has ten thousand rows at most, what these are as objects. It counts once, however many requests there are."""
+"""What doesn't grow with the request: a buffer of frames, rows of the parts that are worked on, what isn't packed of an
+answer; of one that isn't cut, and has ten thousand rows at most, what these are as objects. It counts once, however
+many requests there are."""
 
 FRAME_BYTES = 300_000
 WHOLE_FRAME_BYTES = 45_000
@@ -43,7 +45,7 @@ MANY_AT_ONCE_KEYS = (
     ApiKey.DELETE_RECORDS,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
 )
-"""One API takes up to a minute: ALL_APIS=1 has the others. The answer of the last one is thirteen times as large as its request."""
+"""One API takes up to a minute; ALL_APIS=1 has the others. The last answer is 13 times as large as its request."""
 WRITTEN_FRAME_BYTES = 4_000
 """Of ALTER_CLIENT_QUOTAS, whose rows are all written to the metadata: a hundred thousand would take minutes."""
 TIMES = 3
@@ -79,7 +81,7 @@ def ask(address: tuple[str, int], frame: bytes, answer: bytearray) -> int:
         return size
 
 
-class Measured:
+class MeasuredBroker:
     """A broker in the process that this is used in, which has no other one."""
 
     cluster: ClassVar[LowtideCluster]
@@ -125,15 +127,15 @@ class Broker(NamedTuple):
 
     def peak_of(self, frames: list[bytes]) -> int:
         """The memory that requests take at once at their peak, in bytes."""
-        return self.process.submit(Measured.peak, frames).result()
+        return self.process.submit(MeasuredBroker.peak, frames).result()
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, get_context("spawn")) as process:
         patch.syspath_prepend(Path(__file__).parents[2])  # The new process imports this module.
-        yield Broker(process, process.submit(Measured.start).result())
-        process.submit(Measured.stop).result()
+        yield Broker(process, process.submit(MeasuredBroker.start).result())
+        process.submit(MeasuredBroker.stop).result()
 
 
 def check_one(broker: Broker, key: ApiKey, size: int, version: int, *, deep: bool) -> None:
@@ -158,14 +160,14 @@ def forms(key: ApiKey) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize(
-    "key", [pytest.param(key, marks=() if key == TASTE else pytest.mark.full, id=key.name) for key in KEYS]
+    "key", [pytest.param(key, marks=() if key == TASTE else pytest.mark.slowest, id=key.name) for key in KEYS]
 )
 def test_one_request(broker: Broker, key: ApiKey) -> None:
     version, deep = forms(key)[0]
     check_one(broker, key, WHOLE_FRAME_BYTES if key == TASTE else FRAME_BYTES, version, deep=deep)
 
 
-@pytest.mark.longest
+@pytest.mark.slowest
 @pytest.mark.parametrize("size", [WHOLE_FRAME_BYTES, FRAME_BYTES])
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_one_request_in_each_form(broker: Broker, key: ApiKey, size: int) -> None:
@@ -173,7 +175,7 @@ def test_one_request_in_each_form(broker: Broker, key: ApiKey, size: int) -> Non
         check_one(broker, key, size, version, deep=deep)
 
 
-@pytest.mark.longest
+@pytest.mark.slowest
 @pytest.mark.parametrize("key", KEYS if os.environ.get("ALL_APIS") else MANY_AT_ONCE_KEYS, ids=lambda key: key.name)
 def test_fifty_at_once(broker: Broker, key: ApiKey) -> None:
     """What is fixed counts once for all fifty."""
@@ -189,7 +191,7 @@ def test_fifty_at_once(broker: Broker, key: ApiKey) -> None:
         assert peak < allowed, f"{peak} bytes for {MANY_AT_ONCE} frames of {len(frame)}"
 
 
-@pytest.mark.longest
+@pytest.mark.slowest
 def test_several_at_once(broker: Broker) -> None:
     """Their answers are ten times as large as they are."""
     frame, _ = largest(ApiKey.DESCRIBE_GROUPS, 6, deep=True)

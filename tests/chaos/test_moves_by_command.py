@@ -1,4 +1,4 @@
-"""`lowtide cluster` moves replicas of real brokers over etcd: one is drained, returns, is replaced and forgotten, and no client notices."""
+"""`lowtide cluster` moves replicas of real brokers: one is drained, returns, is replaced and forgotten."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lowtide.testing.etcd import missing
 from .cluster_processes import LIMIT_S, ClusterProcesses
 from .working_clients import working_clients
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.slowest, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 TOPIC, PARTITIONS = "moved", 4
 
@@ -76,7 +76,7 @@ class Load:
 
 
 async def until_on(cluster: ClusterProcesses, *brokers: int, topics: Iterable[str] = (TOPIC,)) -> None:
-    """Returns when each partition has its replicas there, as the broker that is asked knows them: it may learn so a little later."""
+    """Returns when each partition has its replicas there, as the broker that is asked sees them."""
 
     async def are_there() -> bool:
         answer = await cluster.metadata(cluster.awake[0], *topics)

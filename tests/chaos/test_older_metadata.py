@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from lowtide.broker.lifecycle.metadata_copies import COPY_FILE
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.simulation.load import PartitionLoad
@@ -47,6 +49,7 @@ async def live_with_new_topic(directory: Path, name: str) -> None:
         assert await broker.terminate() == 0
 
 
+@pytest.mark.slow
 async def test_the_metadata_of_one_broker_are_recovered(tmp_path: Path) -> None:
     """From its own directory; also if the file is gone, only from the directory."""
     directory = tmp_path / "log"
@@ -65,7 +68,7 @@ async def test_the_metadata_of_one_broker_are_recovered(tmp_path: Path) -> None:
         assert (await run("status", *words)).returncode == 1
         rehearsal = await run("recover", *words, "--dry-run")
         assert rehearsal.returncode == 0
-        assert "topic late: the store lacks it, it comes back" in rehearsal.stdout
+        assert "topic late: missing in the store, will be restored" in rehearsal.stdout
         assert {path.name: path.read_bytes() for path in directory.iterdir() if path.name in before} == before, (
             "nothing was changed"
         )
@@ -82,8 +85,9 @@ async def test_the_metadata_of_one_broker_are_recovered(tmp_path: Path) -> None:
         assert (await run("status", *words)).returncode == 0
 
 
+@pytest.mark.slow
 async def test_a_broker_without_partitions_keeps_its_copy_over_lost_metadata(tmp_path: Path) -> None:
-    """Its start on an empty store once began another history and replaced the copy in the directory, before it was refused."""
+    """A start on an empty store must not begin another history and replace the copy in the directory."""
     directory = tmp_path / "log"
     async with ServeProcess(directory) as broker:
         assert await broker.terminate() == 0

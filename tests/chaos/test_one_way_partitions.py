@@ -17,14 +17,14 @@ from .cluster_processes import ClusterProcesses
 from .namespaces import Namespaces, missing_namespaces
 
 REASON = missing() or missing_namespaces()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 TOPIC = "cut"
 
 
 @pytest.mark.parametrize(("origin", "target"), [(3, 1), (1, 3)], ids=["requests are lost", "answers are lost"])
 async def test_a_follower_is_cut_off_in_one_direction(tmp_path: Path, origin: int, target: int) -> None:
-    """Its broker stays registered, as it reaches etcd; the leader removes it from the ISR, continues, and readmits it when possible."""
+    """The broker stays registered; the leader removes it from the ISR, continues, and readmits it later."""
     with Namespaces((1, 2, 3)) as namespaces, namespaces.entered():
         async with ClusterProcesses(tmp_path, namespaces=namespaces) as cluster:
             await cluster.create_topic(TOPIC, [[1, 2, 3]])

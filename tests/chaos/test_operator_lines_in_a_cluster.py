@@ -25,7 +25,7 @@ from .cluster_processes import ClusterProcesses
 
 TOPIC = "told"
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 
 async def until_told(cluster: ClusterProcesses, event: str, **values: Any) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""A delete that waits for a silent follower, and what ends it: leadership moved or flipped back, the replica or topic removed, a stop.
+"""A delete that waits for a silent follower, and what ends it: leadership moved or flipped back, the replica or topic
+removed, a stop.
 
-Each is answered at once, because it cannot be completed; an answer is a success only under the leadership that accepted it.
+Each is answered at once, because it cannot be completed; an answer is a success only under the leadership that accepted
+it.
 """
 
 from __future__ import annotations
@@ -36,13 +38,12 @@ VALUES = [b"value %d" % number for number in range(10)]
 X = 5
 TIMEOUT_MS = 120_000
 AT_ONCE_S = 20.0
-"""Far below the timeout, and the time for which the follower stays in the ISR. On a quiet machine it is some milliseconds; `bench` measures
-it."""
+"""Far below the timeout and the time in which a follower leaves the ISR; a quiet machine takes milliseconds."""
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
-    """Followers that do not fetch stay in the ISR for long, so that deletes stay parked; brokers on a busy machine keep their sessions."""
+    """Followers that do not fetch stay in the ISR for long, so deletes stay parked; sessions outlast load."""
     async with ClusterProcesses(
         tmp_path, "replica.lag.time.max.ms=60000", "broker.session.timeout.ms=6000", links=True
     ) as made:
@@ -50,14 +51,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
         made.check_no_faults()
 
 
-class Parked:
+class ParkedDelete:
     """A delete that was sent to `leader` and waits there."""
 
     def __init__(self, answer: asyncio.Future[Any]) -> None:
         self._answer = answer
 
     @classmethod
-    async def at(cls, cluster: ClusterProcesses, leader: int) -> Parked:
+    async def at(cls, cluster: ClusterProcesses, leader: int) -> ParkedDelete:
         client = await cluster.connect(leader)
         answer = client.send(delete_request(TOPIC, 0, X, timeout_ms=TIMEOUT_MS), DELETE_RECORDS_VERSION)
 
@@ -79,7 +80,7 @@ class Parked:
 
 
 async def led_by_1(cluster: ClusterProcesses, replicas: list[int]) -> None:
-    """A topic with leader 1, whichever replica is preferred, with records, and with a follower 3 whose fetches do not arrive."""
+    """A topic led by broker 1, with records, and a follower 3 whose fetches do not arrive."""
     assert cluster.links is not None
     await cluster.create_topic(TOPIC, [replicas])
     if replicas[0] != 1:
@@ -98,7 +99,7 @@ async def test_leadership_moved_under_a_parked_delete(cluster: ClusterProcesses)
     It repeats the delete there, which succeeds, as the follower fetches there.
     """
     await led_by_1(cluster, [2, 1, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     await elect_preferred(cluster, TOPIC)
     await cluster.until_partition(TOPIC, lambda row: row.leader_id == 2, of=1)
     row = await parked.row()
@@ -111,11 +112,12 @@ async def test_leadership_moved_under_a_parked_delete(cluster: ClusterProcesses)
     await cluster.until("the delete is repeated", repeated)
 
 
+@pytest.mark.slow
 async def test_leadership_flipped_back_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """A delete accepted in one leadership is not completed in another one of the same broker."""
     assert cluster.links is not None
     await led_by_1(cluster, [2, 1, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     await elect_preferred(cluster, TOPIC)
     await cluster.until_partition(TOPIC, lambda row: row.leader_id == 2)
     await reassign(cluster, TOPIC, [1, 2, 3])
@@ -128,20 +130,22 @@ async def test_leadership_flipped_back_under_a_parked_delete(cluster: ClusterPro
     assert (await cluster.delete(1, TOPIC, X)).error_code == ErrorCode.NONE
 
 
+@pytest.mark.slow
 async def test_the_leaders_replica_removed_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """By a reassignment: the broker is no longer leader, and has no log to answer from."""
     await led_by_1(cluster, [1, 2, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     await reassign(cluster, TOPIC, [2, 3])
     await cluster.until_partition(TOPIC, lambda row: row.leader_id == 2, of=1)
     row = await parked.row()
     assert row.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
+@pytest.mark.slow
 async def test_topic_deleted_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """A re-created topic of the same name does not complete it."""
     await led_by_1(cluster, [1, 2, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     answer = await cluster.ask(
         2, DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=5000), DELETE_TOPICS_VERSION, limit_s=10.0
     )
@@ -150,13 +154,14 @@ async def test_topic_deleted_under_a_parked_delete(cluster: ClusterProcesses) ->
     assert row.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
+@pytest.mark.slow
 async def test_leader_stopped_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """A clean stop: the leader hands over, answers the client, and does not wait for the follower.
 
     The next leader has the delete.
     """
     await led_by_1(cluster, [1, 2, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     begun = time.monotonic()
     stopping = asyncio.create_task(cluster.terminate(1))
     try:
@@ -174,7 +179,7 @@ async def test_a_parked_delete_is_answered_once_its_follower_fetches(cluster: Cl
     """At once, also on an idle partition: no other event is needed."""
     assert cluster.links is not None
     await led_by_1(cluster, [1, 2, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     assert not parked.is_answered()
     cluster.links[3, 1].mend()
     row = await parked.row()

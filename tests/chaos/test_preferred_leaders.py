@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lowtide import LowtideCluster
@@ -18,6 +19,7 @@ def leaders(address: str) -> list[int]:
     return [each.leader for _, each in sorted(known.topics["t"].partitions.items())]
 
 
+@pytest.mark.slow
 def test_a_broker_that_returns_becomes_preferred_leader_again() -> None:
     """The controller too may have been down: another one takes over."""
     with LowtideCluster(brokers=3, config=CONFIG) as cluster:

@@ -1,4 +1,4 @@
-"""`lowtide serve --processes`: clients see ordinary brokers, and what was acknowledged is there whichever process is killed."""
+"""`lowtide serve --processes`: clients see ordinary brokers, and a killed process loses no acknowledged data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def leaders(bootstrap: str, topic: str) -> set[int]:
     return {partition.leader for partition in found.topics[topic].partitions.values()}
 
 
-class Written:
+class RecordWriter:
     """A producer, and what of its records was acknowledged."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -64,7 +64,7 @@ class Written:
             self.producer.produce(self.topic, value, key=value, on_delivery=self._on_delivery)
             self.producer.poll(0)
 
-    def write_until(self, condition: Callable[[], object]) -> None:
+    def write_until(self, condition: Callable[..., object]) -> None:
         """Under load until it holds."""
         while not condition():
             self.write(20)
@@ -108,7 +108,7 @@ def read(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
         consumer.close()
 
 
-def assert_all_there(bootstrap: str, written: Written) -> None:
+def assert_all_there(bootstrap: str, written: RecordWriter) -> None:
     """Each record that was acknowledged, once, and those of a partition in the order in which they were sent."""
     by_partition = read(bootstrap, written.topic)
     values = [value for each in by_partition.values() for value in each]
@@ -118,13 +118,14 @@ def assert_all_there(bootstrap: str, written: Written) -> None:
         assert each == sorted(each, key=int), "records are there in another order"
 
 
+@pytest.mark.slow
 def test_clients_see_ordinary_brokers(tmp_path: Path) -> None:
     """Leaders on each process, a group, an orderly stop, and all of it there at the next start."""
     with SeveralProcesses(tmp_path, 2) as several:
         several.wait_until_all_serve()
         create(several.bootstrap, "t", 4)
         assert leaders(several.bootstrap, "t") == {1, 2}
-        written = Written(several.bootstrap, "t")
+        written = RecordWriter(several.bootstrap, "t")
         written.write(200)
         written.flush()
         consumer = kafka.KafkaConsumer(
@@ -148,12 +149,12 @@ def test_clients_see_ordinary_brokers(tmp_path: Path) -> None:
 
 
 def test_a_broker_is_killed(tmp_path: Path) -> None:
-    """The other one leads at once what has a replica there, its supervisor starts it again, and clients see no error."""
+    """The other process leads at once, the supervisor restarts the killed one, and clients see no error."""
     with SeveralProcesses(tmp_path, 2, "broker.session.timeout.ms=60000") as several:
         several.wait_until_all_serve()
         create(several.bootstrap, "alone", 4)
         create(several.bootstrap, "copied", 4, factor=2)
-        both = [Written(several.bootstrap, topic) for topic in ("alone", "copied")]
+        both = [RecordWriter(several.bootstrap, topic) for topic in ("alone", "copied")]
         for written in both:
             written.write(100)
             written.flush()
@@ -168,7 +169,8 @@ def test_a_broker_is_killed(tmp_path: Path) -> None:
             assert_all_there(several.bootstrap, written)
         assert several.bootstrap == bootstrap, "it is reached where it was"
         (shared,) = several.found(
-            "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine"
+            "all replicas of a partition are on this machine: they survive the death of a process, and not that of "
+            "the machine"
         )
         assert shared["partition"].startswith("copied-")
         (line,) = several.found("a broker ended and is started again")
@@ -176,11 +178,11 @@ def test_a_broker_is_killed(tmp_path: Path) -> None:
         assert several.stop() == 0
 
 
-def half_acknowledged(several: SeveralProcesses) -> Written:
+def half_acknowledged(several: SeveralProcesses) -> RecordWriter:
     """A new topic, some records that were acknowledged, and some on their way."""
     several.wait_until_all_serve()
     create(several.bootstrap, "t", 4)
-    written = Written(several.bootstrap, "t")
+    written = RecordWriter(several.bootstrap, "t")
     written.write(500)
     written.flush()
     written.write(500)
@@ -205,7 +207,7 @@ def test_the_supervisor_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> None:
-    """One that still stops has its log directory locked: the next start says what it waits for, and opens nothing before."""
+    """A process that still stops has its directory locked: the next start reports that and waits."""
     folder = tmp_path / "lowtide-processes" / "2"
     folder.mkdir(parents=True)
     lock = OsFileSystem().lock(f"{folder}/.lock")
@@ -220,6 +222,7 @@ def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> Non
         assert several.stop() == 0
 
 
+@pytest.mark.slow
 def test_all_processes_are_killed(tmp_path: Path) -> None:
     """As by the death of the machine's power, but for what the system still has to write."""
     with SeveralProcesses(tmp_path, 2) as several:
@@ -234,6 +237,7 @@ def test_all_processes_are_killed(tmp_path: Path) -> None:
         assert several.stop() == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_terminal_stops_in_order(tmp_path: Path) -> None:
     """The terminal sends the signal to the supervisor's group of processes, of which the brokers are no part."""
     with SeveralProcesses(tmp_path, 2) as several:
@@ -257,6 +261,7 @@ def taken_after_a_free_one() -> tuple[int, socket.socket]:
         return port, taken
 
 
+@pytest.mark.slowest
 def test_a_broker_that_cannot_start_stops_the_first_start(tmp_path: Path) -> None:
     """With its own sentence, and a code that says so; none of the others stays."""
     port, taken = taken_after_a_free_one()
@@ -267,6 +272,7 @@ def test_a_broker_that_cannot_start_stops_the_first_start(tmp_path: Path) -> Non
         assert several.found("a broker refuses to start, all are stopped")[0]["broker"] == 2
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_stay_up_is_no_harm_to_the_others(tmp_path: Path) -> None:
     """It is tried again, each time later; after some times the supervisor says so for the last time.
 
@@ -279,7 +285,10 @@ def test_a_broker_that_does_not_stay_up_is_no_harm_to_the_others(tmp_path: Path)
         text = properties.read_text()
         properties.write_text(text.replace("node.id=2", "node.id=7"))
         several.kill_broker(2)
-        last = "a broker does not stay up; the others continue, and it is started again and again without further lines like this"
+        last = (
+            "a broker does not stay up; the others continue, and it is started again and again without further "
+            "lines like this"
+        )
         several.wait_for(lambda: several.found(last))
         assert len(several.found("a broker ended and is started again")) == 5
         delays = [line["delay_ms"] for line in several.found("a broker ended and is started again")]
@@ -291,6 +300,7 @@ def test_a_broker_that_does_not_stay_up_is_no_harm_to_the_others(tmp_path: Path)
         assert several.stop() == 0
 
 
+@pytest.mark.slowest
 def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
     """One broker's directory is that of the first of three.
 
@@ -300,7 +310,7 @@ def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
         alone.wait_for(lambda: alone.found("ready"))
         address = alone.found("ready")[0]["address"]
         create(address, "t", 3)
-        of_one = Written(address, "t")
+        of_one = RecordWriter(address, "t")
         of_one.write(100)
         of_one.flush()
         assert alone.stop() == 0
@@ -309,7 +319,7 @@ def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
         assert_all_there(several.bootstrap, of_one)
         create(several.bootstrap, "u", 3)
         assert leaders(several.bootstrap, "u") == {1, 2, 3}
-        of_three = Written(several.bootstrap, "u")
+        of_three = RecordWriter(several.bootstrap, "u")
         of_three.write(100)
         of_three.flush()
         assert several.stop() == 0
@@ -350,12 +360,13 @@ def visit(url: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+@pytest.mark.slow
 def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
     """Each sample with the id of its broker; one that is away is missing, and then the machine is not ready."""
     with SeveralProcesses(tmp_path, 2, f"http.listeners=http://{HOST}:0", "http.trust.local=true") as several:
         several.wait_until_all_serve()
         create(several.bootstrap, "t", 4)
-        written = Written(several.bootstrap, "t")
+        written = RecordWriter(several.bootstrap, "t")
         written.write(100)
         written.flush()
         (url,) = next(line["http"] for line in several.found("ready") if line["node_id"] == 1)
@@ -377,7 +388,7 @@ def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
         several.wait_for(lambda: several.found("a broker ended and is started again"))
         status, said = visit(f"{url}/health/ready")
         assert (status, json.loads(said)["reasons"]) == (503, ["other brokers of this machine do not serve: 2"])
-        status, page = visit(f"{url}/metrics?again")
+        status, _page = visit(f"{url}/metrics?again")
         assert status == 200
         properties.write_text(text)
         several.wait_until_all_serve(2)
@@ -385,8 +396,9 @@ def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
         assert several.stop() == 0
 
 
+@pytest.mark.slowest
 def test_replicas_are_on_different_machines(tmp_path: Path) -> None:
-    """Two supervisors with one etcd are two machines: no partition has both replicas on one of them, and either may be killed."""
+    """Two supervisors with one etcd are two machines: replicas are spread over both, and either may die."""
     reason = missing()
     if reason is not None:
         pytest.skip(reason)
@@ -409,7 +421,7 @@ def test_replicas_are_on_different_machines(tmp_path: Path) -> None:
             )
             assert all({broker // 10 for broker in each.replicas} == {1, 2} for each in partitions.values())
             assert {broker for each in partitions.values() for broker in each.replicas} == {10, 11, 20, 21}
-            written = Written(other.bootstrap, "t")
+            written = RecordWriter(other.bootstrap, "t")
             written.write(200)
             written.flush()
             one.kill_supervisor()

@@ -1,7 +1,8 @@
-"""Partitions that move with their records: the same bytes, the same log start, nothing left on the old brokers; also under load.
+"""Partitions that move with their records: the same bytes, the same log start, nothing left on the old brokers; also
+under load.
 
-Three real brokers in this process. As in Apache Kafka, a new replica starts at its leader's log start, and has the whole batch that
-straddles it.
+Three real brokers in this process. As in Apache Kafka, a new replica starts at its leader's log start, and has the
+whole batch that straddles it.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ async def partition_of(cluster: LowtideCluster, name: str, *replicas: int) -> As
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_all_bytes_move_and_nothing_stays_behind(cluster: LowtideCluster, many: bool) -> None:  # noqa: FBT001
-    """A delete into the middle of a batch; alone, or with segments after it, the first of which are deleted as a whole."""
+def test_all_bytes_move_and_nothing_stays_behind(cluster: LowtideCluster, many: bool) -> None:
+    """A delete into the middle of a batch, alone or with later segments, the first of which go entirely."""
 
     async def scenario() -> None:
         async with partition_of(cluster, f"moves-{many}", 1, 2) as client:
@@ -177,7 +178,7 @@ def test_all_bytes_move_and_nothing_stays_behind(cluster: LowtideCluster, many: 
 
 
 def test_it_moves_under_load(cluster: LowtideCluster) -> None:
-    """Around all brokers, twice, while records are produced and deleted: no acknowledged record is lost, no deleted one returns."""
+    """Twice around all brokers under load: no acknowledged record is lost, no deleted one returns."""
 
     async def scenario() -> None:
         async with partition_of(cluster, "busy", 1, 2) as client:
@@ -207,7 +208,7 @@ def test_it_moves_under_load(cluster: LowtideCluster) -> None:
                     assert await client.offset(asking.EARLIEST) >= promised
                     await asyncio.sleep(0.002)
 
-            work = [asyncio.create_task(each()) for each in (produce, delete, watch)]  # noqa: TID251
+            work = [asyncio.create_task(each()) for each in (produce, delete, watch)]
             try:
                 for replicas in ((2, 3), (3, 1), (1, 2), (3,), (2, 1), (1, 3)):
                     await client.move(*replicas)

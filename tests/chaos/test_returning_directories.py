@@ -41,7 +41,7 @@ async def all_agree(cluster: ClusterProcesses, start: int, end: int) -> None:
 
     async def agrees(broker_id: int) -> bool:
         row, records = await cluster.fetch(broker_id, TOPIC, start)
-        below, nothing = await cluster.fetch(broker_id, TOPIC, start - 1) if start else (None, {})
+        _below, nothing = await cluster.fetch(broker_id, TOPIC, start - 1) if start else (None, {})
         assert not nothing, f"broker {broker_id} serves {nothing}"
         return (
             row.error_code == ErrorCode.NONE
@@ -53,6 +53,7 @@ async def all_agree(cluster: ClusterProcesses, start: int, end: int) -> None:
         await cluster.until(f"broker {broker_id} shows {start} to {end}", lambda broker_id=broker_id: agrees(broker_id))
 
 
+@pytest.mark.slow
 async def test_a_leader_back_at_once_with_an_empty_directory(cluster: ClusterProcesses) -> None:
     """Before any broker detected that it was gone. The leader then has everything."""
     await filled(cluster)
@@ -65,6 +66,7 @@ async def test_a_leader_back_at_once_with_an_empty_directory(cluster: ClusterPro
     cluster.check_no_faults()
 
 
+@pytest.mark.slow
 async def test_a_follower_back_with_an_empty_directory(cluster: ClusterProcesses) -> None:
     await filled(cluster)
     assert (await cluster.delete(1, TOPIC, X)).error_code == ErrorCode.NONE
@@ -104,6 +106,7 @@ async def test_a_broker_back_with_an_old_directory(cluster: ClusterProcesses, tm
     cluster.check_no_faults()
 
 
+@pytest.mark.slow
 async def test_a_broker_with_another_brokers_directory(cluster: ClusterProcesses, tmp_path: Path) -> None:
     """It is refused at its start, and the directory is not changed."""
     await filled(cluster)
@@ -120,6 +123,7 @@ async def test_a_broker_with_another_brokers_directory(cluster: ClusterProcesses
     await all_agree(cluster, 0, len(VALUES))
 
 
+@pytest.mark.slow
 async def test_directories_are_swapped_under_load(cluster: ClusterProcesses) -> None:
     """A follower loses its directory repeatedly while clients work."""
     await cluster.create_topic(

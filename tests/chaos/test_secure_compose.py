@@ -1,4 +1,5 @@
-"""`make up SECURE=1` as processes: its services are started with the commands, variables and health checks of the two files.
+"""`make up SECURE=1` as processes: its services are started with the commands, variables and health checks of the two
+files.
 
 A container's paths and names become a folder and ports of this machine; the rest is as it is in the files.
 """
@@ -53,7 +54,7 @@ class Services:
         """A word of the files, with what stands for it on this machine."""
         text = text.replace("/tmp/observer", f"{self.folder}/observer").replace(
             "/run/observer", f"{self.folder}/observer"
-        )  # noqa: S108
+        )
         text = text.replace("${CLIENT_PATH:-.}", str(self.client)).replace("/etc/lowtide", str(self.folder / "secure"))
         for number, name in enumerate(BROKERS, 1):
             text = text.replace(f"${{PORT_{number}:-{9091 + number}}}", str(self._outside[name]))
@@ -125,10 +126,10 @@ class Services:
     def metrics(self, broker: str, password: str) -> int:
         """The status of a scrape by the user of Prometheus."""
         context = ssl.create_default_context(cafile=str(self.folder / "secure/ca.pem"))
-        request = urllib.request.Request(f"https://localhost:{self._https[broker]}/metrics")  # noqa: S310  https
+        request = urllib.request.Request(f"https://localhost:{self._https[broker]}/metrics")
         request.add_header("Authorization", f"Basic {b64encode(f'prometheus:{password}'.encode()).decode()}")
         try:
-            with urllib.request.urlopen(request, timeout=LIMIT_S, context=context) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=LIMIT_S, context=context) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -150,7 +151,7 @@ def recipe() -> list[str]:
     return [*words.split(), *where.split()]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 async def test_the_services_of_a_secure_cluster(tmp_path: Path) -> None:
     services = Services(tmp_path)
     try:

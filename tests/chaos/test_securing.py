@@ -126,7 +126,7 @@ class Clients:
         consumer.close()
 
 
-class Rolled:
+class RollingCluster:
     """Three brokers with an etcd, which take over new settings one after the other."""
 
     def __init__(self, folder: Path, etcd: EtcdProcess) -> None:
@@ -230,13 +230,13 @@ def everything(settings: dict[str, str]) -> list[list[int]]:
     return found
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 async def test_a_cluster_becomes_secure_under_load(tmp_path: Path) -> None:
     folder = tmp_path / "secure"
     sent: list[int] = []
     with EtcdProcess(tmp_path / "etcd") as etcd:
-        cluster = Rolled(folder, etcd)
+        cluster = RollingCluster(folder, etcd)
         try:
             await cluster.start()
             admin = AdminClient({"bootstrap.servers": cluster.open, "log_level": 0})
@@ -247,7 +247,7 @@ async def test_a_cluster_becomes_secure_under_load(tmp_path: Path) -> None:
             await cluster.kill()
 
 
-async def steps(cluster: Rolled, sent: list[int]) -> None:
+async def steps(cluster: RollingCluster, sent: list[int]) -> None:
     """The page, from its first command to the last check."""
     folder, at_open = cluster.folder, ("-b", cluster.open)
     properties = ("--command-config", str(folder / "client/admin.properties"))

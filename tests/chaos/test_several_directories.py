@@ -122,7 +122,9 @@ def gone(path: Path) -> None:
     path.rename(path.with_name("away"))
 
 
-@pytest.mark.parametrize("damage", [unmounted, replaced_by_a_file, damaged, gone])
+@pytest.mark.parametrize(
+    "damage", [damaged, *(pytest.param(one, marks=pytest.mark.slow) for one in (unmounted, replaced_by_a_file, gone))]
+)
 def test_a_bad_directory_is_offline_and_the_others_serve(disks: Disks, damage: Callable[[Path], None]) -> None:
     """No partition that may be in it is re-created, and new partitions are placed elsewhere."""
     lost = partitions_in(disks.paths[1], TOPIC)
@@ -154,6 +156,7 @@ def test_a_bad_directory_is_offline_and_the_others_serve(disks: Disks, damage: C
 
 
 @pytest.mark.parametrize("damage", [unmounted, gone])
+@pytest.mark.slowest
 def test_a_directory_that_returns_serves_its_records(disks: Disks, damage: Callable[[Path], None]) -> None:
     damage(disks.paths[1])
 
@@ -175,6 +178,7 @@ def test_a_directory_that_returns_serves_its_records(disks: Disks, damage: Calla
 
 
 @pytest.mark.parametrize("damage", [replaced_by_a_file, damaged])
+@pytest.mark.slowest
 def test_without_the_directory_of_the_metadata_nothing_starts(disks: Disks, damage: Callable[[Path], None]) -> None:
     damage(disks.paths[0])
     assert str(disks.paths[0]) in disks.refusal()
@@ -182,6 +186,7 @@ def test_without_the_directory_of_the_metadata_nothing_starts(disks: Disks, dama
 
 
 @pytest.mark.parametrize("damage", [unmounted, gone])
+@pytest.mark.slow
 def test_a_missing_directory_of_the_metadata_is_no_new_broker(disks: Disks, damage: Callable[[Path], None]) -> None:
     """The other directories have a record of it."""
     damage(disks.paths[0])
@@ -200,7 +205,7 @@ def test_a_missing_directory_of_the_metadata_is_no_new_broker(disks: Disks, dama
 
 
 def test_directories_that_fail_one_by_one(disks: Disks) -> None:
-    """The others continue; without the last, and without the first, which has the metadata, the broker stops with a message."""
+    """The others continue; without the first directory, which has the metadata, the broker stops."""
     lost = partitions_in(disks.paths[1], TOPIC) + partitions_in(disks.paths[2], TOPIC)
 
     async def main() -> None:

@@ -15,7 +15,7 @@ from lowtide.broker.config.broker_config import ConfigError
 DEADLINE_S = 120.0
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[..., bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"

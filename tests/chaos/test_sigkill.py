@@ -1,7 +1,9 @@
-"""A broker that is killed at any moment loses no acknowledged record, restores no deleted one, and assigns no offset twice.
+"""A broker that is killed at any moment loses no acknowledged record, restores no deleted one, and assigns no offset
+twice.
 
-A real process with real files, several clients that produce, read and delete; SIGKILL at a random moment, sometimes also while it
-starts; then everything is read back and checked against the history of all processes. Nothing is flushed: the page cache survives.
+A real process with real files, several clients that produce, read and delete; SIGKILL at a random moment, sometimes
+also while it starts; then everything is read back and checked against the history of all processes. Nothing is flushed:
+the page cache survives.
 
 `ROUNDS=n` kills more often, `SEED=n` repeats the choice of moments (what they hit also depends on the machine).
 """
@@ -49,7 +51,7 @@ async def test_nothing_is_lost_or_comes_back_over_many_kills(tmp_path: Path) -> 
 
 
 async def test_the_checker_detects_a_lost_record(tmp_path: Path) -> None:
-    """The other test can fail: when the last bytes of a killed broker's log are cut off, the missing records are detected."""
+    """The check can fail: it detects missing records when the end of a killed broker's log is cut off."""
     broker = LoadedBroker(tmp_path / "log", SEED, rounds=ROUNDS)
     await broker.start()
     try:

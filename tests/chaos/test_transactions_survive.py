@@ -1,6 +1,8 @@
-"""A broker that is coordinator and leader is killed at any moment: a transaction is in all of its partitions or in none, and none hangs.
+"""A broker that is coordinator and leader is killed at any moment: a transaction is in all of its partitions or in
+none, and none hangs.
 
-Each transaction also commits its number as a group's offset: the committed offset is always that of the last committed transaction.
+Each transaction also commits its number as a group's offset: the committed offset is always that of the last committed
+transaction.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class Writer:
         self.aborted: set[str] = set()
 
     async def run(self, broker: ServeProcess) -> None:
-        """Write transactions until the connection breaks; a transaction that the previous process left open is ended first."""
+        """Writes transactions until the connection breaks; first ends the one that was left open."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, EOFError):
             client = await broker.connect()
             await self.begin(client)
@@ -239,7 +241,7 @@ async def test_transactions_are_whole_after_sigkill(tmp_path: Path) -> None:
                     name=TOPIC, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[]
                 )
                 await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
-            running = [asyncio.ensure_future(writer.run(broker)) for writer in writers]  # noqa: TID251 - a test's own loop
+            running = [asyncio.ensure_future(writer.run(broker)) for writer in writers]
             await asyncio.sleep(rng.uniform(*LIFE_S) + (1.0 if life == 0 else 0.0))
             async with asyncio.timeout(
                 LIMIT_S

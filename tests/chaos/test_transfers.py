@@ -1,8 +1,9 @@
-"""Money moved between accounts, exactly once, while brokers, coordinators and clients are killed: no order is lost or executed twice.
+"""Money moved between accounts, exactly once, while brokers, coordinators and clients are killed: no order is lost or
+executed twice.
 
-Orders are read, executed and marked as done in one transaction (`transfer_programs.py`). Committed records are read by an auditor all the
-time, and checked: no record is read twice, no aborted one is read; and at the end each order has its two entries, once, so that the sum of
-all accounts is unchanged.
+Orders are read, executed and marked as done in one transaction (`transfer_programs.py`). Committed records are read by
+an auditor all the time, and checked: no record is read twice, no aborted one is read; and at the end each order has its
+two entries, once, so that the sum of all accounts is unchanged.
 
 `SECONDS_OF_TRANSFER=600` for a long run, `SEED=n` for other faults.
 """
@@ -117,7 +118,7 @@ class Ledger:
 
 
 def cluster_state(bootstrap: str) -> str:
-    """Where the logs of all topics end, for readers of committed records too, and the group with its offsets, as they answer."""
+    """Returns where the logs end, for readers of committed records too, and the group's offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "broker.address.family": "v4"})
     places = [TopicPartition(topic, number) for topic in (ORDERS, ENTRIES) for number in range(PARTITIONS)]
     found = []
@@ -139,7 +140,7 @@ def cluster_state(bootstrap: str) -> str:
 def _outcome(future: Any) -> str:
     try:
         result = future.result(CALL_S)
-    except Exception as error:  # noqa: BLE001  it is printed
+    except Exception as error:
         return repr(error)
     if hasattr(result, "members"):
         members = [
@@ -193,7 +194,7 @@ class Bank:
         else:
             await self.faults.kill_any()
 
-    async def until(self, what: str, condition: Callable[[], bool]) -> None:
+    async def until(self, what: str, condition: Callable[..., bool]) -> None:
         """Wait for the condition."""
         try:
             async with asyncio.timeout(SETTLE_S):
@@ -251,5 +252,6 @@ async def test_no_order_is_lost_or_carried_out_twice(tmp_path: Path) -> None:
         cluster.check_no_faults()
         assert len(bank.ledger.orders) > 2 * ORDERS_AT_ONCE, "hardly anything happened"
     print(
-        f"{len(bank.ledger.orders)} orders; {dict(bank.ledger.counts)}; {dict(bank.clients.returns)}; {dict(bank.faults.counts)}"
-    )  # noqa: T201
+        f"{len(bank.ledger.orders)} orders; {dict(bank.ledger.counts)}; {dict(bank.clients.returns)}; "
+        f"{dict(bank.faults.counts)}"
+    )

@@ -1,4 +1,4 @@
-"""Keys in etcd that are not understood, with real brokers: what depends on them waits, everything else works, and they can be repaired."""
+"""Unknown keys in etcd, with real brokers: what depends on them waits, and they can be repaired."""
 
 from __future__ import annotations
 
@@ -119,6 +119,7 @@ async def _has_named(cluster: ClusterProcesses, broker_id: int, keys_seen: set[s
 
 
 @pytest.mark.parametrize("prefix", ["lowtide/inside", "lowtide/topics"])
+@pytest.mark.slow
 async def test_a_prefix_inside_another_clusters_is_refused(
     cluster: ClusterProcesses, tmp_path: Path, prefix: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Users of SCRAM of two broker processes whose metadata are in etcd: `lowtide users`, and brokers that log in to each other."""
+"""SCRAM users of two brokers with an etcd: `lowtide users`, and brokers that log in to each other."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ class World:
             "ssl.truststore.location": str(self.folder / "ca.pem"),
             "sasl.enabled.mechanisms": MECHANISM,
             "sasl.mechanism.inter.broker.protocol": MECHANISM,
-            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f'{LINE} username="broker" password="{PASSWORDS["broker"]}";',
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+                f'{LINE} username="broker" password="{PASSWORDS["broker"]}";'
+            ),
             "authorizer.class.name": STANDARD_AUTHORIZER,
             "super.users": "User:broker;User:admin",
             "connection.failed.authentication.delay.ms": "0",
@@ -109,35 +111,33 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path, etcd)
 
 
+@pytest.mark.slow
 async def test_users_in_etcd(world: World) -> None:
-    """The first users come before the first start; a change holds on all brokers when it is answered, and survives SIGKILL."""
+    """Users exist before the first start; a change holds on all brokers once answered, and survives SIGKILL."""
     for user in ("broker", "admin"):
         await world.users("add", user, password=PASSWORDS[user])
-    async with world.broker(1) as one:
-        async with world.broker(2) as two:
-            async with AdminClient({"bootstrap.servers": f"127.0.0.1:{one.port}"} | world.login("admin")) as admin:
-                await admin.create_topics(
-                    [NewTopic(name="t", partitions=2, replication_factor=2, configs={"min.insync.replicas": "2"})]
-                )
-                await replicates(world, one)
-                assert not await world.may_log_in(one, "alice")
-                await world.users("add", "alice", password=PASSWORDS["alice"], at=one)
-                assert await world.logins([one, two], "alice") == [True, True]
-                listed = json.loads(await world.users("list", "--output", "json", at=two))["users"]
-                assert {row["user"]: row["mechanism"] for row in listed} == dict.fromkeys(PASSWORDS, MECHANISM)
-                await world.users("add", "alice", password=SECOND, at=two)
-                assert await world.logins([one, two], "alice") == [False, False]
-                assert await world.logins([one, two], "alice", SECOND) == [True, True]
-                await two.kill()
-            async with world.broker(2) as again:
-                await replicates(world, one)
-                assert await world.may_log_in(again, "alice", SECOND)
-                await world.users("remove", "alice", at=again)
-                assert await world.logins([one, again], "alice", SECOND) == [False, False]
-                assert "alice" not in await world.users("list")
-                assert not [
-                    line for each in (one, two, again) for line in (*each.lines, *each.noise) if has_secret(line)
-                ]
+    async with world.broker(1) as one, world.broker(2) as two:
+        async with AdminClient({"bootstrap.servers": f"127.0.0.1:{one.port}"} | world.login("admin")) as admin:
+            await admin.create_topics(
+                [NewTopic(name="t", partitions=2, replication_factor=2, configs={"min.insync.replicas": "2"})]
+            )
+            await replicates(world, one)
+            assert not await world.may_log_in(one, "alice")
+            await world.users("add", "alice", password=PASSWORDS["alice"], at=one)
+            assert await world.logins([one, two], "alice") == [True, True]
+            listed = json.loads(await world.users("list", "--output", "json", at=two))["users"]
+            assert {row["user"]: row["mechanism"] for row in listed} == dict.fromkeys(PASSWORDS, MECHANISM)
+            await world.users("add", "alice", password=SECOND, at=two)
+            assert await world.logins([one, two], "alice") == [False, False]
+            assert await world.logins([one, two], "alice", SECOND) == [True, True]
+            await two.kill()
+        async with world.broker(2) as again:
+            await replicates(world, one)
+            assert await world.may_log_in(again, "alice", SECOND)
+            await world.users("remove", "alice", at=again)
+            assert await world.logins([one, again], "alice", SECOND) == [False, False]
+            assert "alice" not in await world.users("list")
+            assert not [line for each in (one, two, again) for line in (*each.lines, *each.noise) if has_secret(line)]
 
 
 async def replicates(world: World, broker: ServeProcess) -> None:

@@ -1,6 +1,7 @@
 """The clients of a bank, each a separate program (`client_processes.py`), all of them librdkafka's.
 
-`orders` writes orders to move money, a few a transaction, and aborts every fifth. `mover` is a member of the group that reads orders and
+`orders` writes orders to move money, a few a transaction, and aborts every fifth. `mover` is a member of the group that
+reads orders and
 writes their debits and credits; its read offsets are part of the same transaction. `auditor` reads all
 committed records. A program that cannot continue exits, and the test starts it again.
 """
@@ -29,8 +30,9 @@ POLL_S = 0.1
 SESSION_MS = 3_000
 TRANSACTION_MS = 20_000
 STUCK_S = 15
-"""For how long `send_offsets_to_transaction` may take, which has 5 seconds: librdkafka 2.16 can wait in it for ever, without a request,
-after the group's coordinator was gone from the brokers' metadata (issues 5456 and 5511). The program ends then, and is started again."""
+"""For how long `send_offsets_to_transaction` may take, which has 5 seconds: librdkafka 2.16 can wait in it for ever,
+without a request, after the group's coordinator was gone from the brokers' metadata (issues 5456 and 5511). The program
+ends then, and is started again."""
 
 
 class Ending:
@@ -138,7 +140,7 @@ def move(producer: Producer, consumer: Consumer, messages: list[Message]) -> Non
             producer.produce(ENTRIES, json.dumps(entry).encode(), partition=account % PARTITIONS)
     ends: dict[int, int] = {}
     for message in messages:
-        ends[message.partition()] = message.offset() + 1
+        ends[message.partition()] = (message.offset() or 0) + 1
     read = [TopicPartition(ORDERS, number, offset) for number, offset in ends.items()]
     signal.alarm(STUCK_S)
     persist(lambda: producer.send_offsets_to_transaction(read, consumer.consumer_group_metadata(), CALL_S))

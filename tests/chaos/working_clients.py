@@ -1,6 +1,8 @@
-"""Unmodified kcat and Python clients that stay open and work on while something happens to their brokers; what they report is raised.
+"""Unmodified kcat and Python clients that stay open and work on while something happens to their brokers; what they
+report is raised.
 
-Each client has its own topic. Producers are idempotent and acknowledged by all; readers read every acknowledged record once, in order.
+Each client has its own topic. Producers are idempotent and acknowledged by all; readers read every acknowledged record
+once, in order.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from tests.clients.driver import Sent
+from tests.clients.driver import OutgoingRecord
 from tests.clients.group_members import MEMBERS, member
 from tests.clients.open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
 
@@ -19,7 +21,7 @@ from .cluster_processes import ClusterProcesses
 AT_ONCE = 5
 LIMIT_S = 120.0
 PACE_S = 0.02
-"""Between the rounds of a producer: as fast as they can, six clients would keep the machine busy for as long as the brokers take."""
+"""Between the rounds of a producer: without it six clients would keep the machine busy."""
 
 
 class Worker:
@@ -36,7 +38,7 @@ class Worker:
     def _run(self) -> None:
         try:
             self._work(self)
-        except BaseException as error:  # noqa: BLE001 - reported to the test
+        except BaseException as error:
             self._failure = error
 
     async def until(self, rounds: int) -> None:
@@ -63,7 +65,7 @@ def producing(name: str, bootstrap: str, topic: str) -> Callable[[Worker], None]
             while not worker.stop.is_set():
                 first = worker.rounds * AT_ONCE
                 for number in range(first, first + AT_ONCE):
-                    producer.send(Sent(b"k", kcat_value(number)), 0)
+                    producer.send(OutgoingRecord(b"k", kcat_value(number)), 0)
                 offsets = producer.flush()
                 assert offsets == list(range(first, first + AT_ONCE)), f"{name} received {offsets}, not {first} and on"
                 worker.rounds += 1
@@ -131,7 +133,8 @@ class WorkingClients:
 
 @asynccontextmanager
 async def working_clients(cluster: ClusterProcesses, *, groups: bool = False) -> AsyncIterator[WorkingClients]:
-    """Topics with replicas on brokers 1, 2 and 3, and clients that work on them until the end; with `groups` also members of groups.
+    """Topics with replicas on brokers 1, 2 and 3, and clients that work on them until the end; with `groups` also
+    members of groups.
 
     Errors: what one of them met.
     """

@@ -17,7 +17,7 @@ SUBJECT = {"common_name": "broker", "organization_name": "Lowtide", "organizatio
 
 
 def issue(authority: trustme.CA, folder: Path, *names: str, file: str = "server.pem", **subject: str) -> None:
-    """Write a new certificate of a broker, whole: of `names`, or of this machine; of the subject of others, or another one."""
+    """Writes a new certificate for `names` or this machine, with the given subject or a new one."""
     made = folder / "made.pem"
     issued = authority.issue_cert(*(names or ("127.0.0.1", "localhost")), **(SUBJECT | subject))
     issued.private_key_and_cert_chain_pem.write_to_path(str(made))

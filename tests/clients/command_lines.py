@@ -64,7 +64,7 @@ def answer(*words: object, bootstrap: str, code: int = 0) -> Any:
 
 
 def sentence(*words: object, code: int, bootstrap: str | None = None) -> str:
-    """The message of a command that refuses: one on standard error, and nothing on standard output, or the same as JSON."""
+    """Returns the message of a command that refuses: on standard error alone, or the same as JSON."""
     ran = run(*words, bootstrap=bootstrap, code=code)
     assert ran.stdout == "" or set(json.loads(ran.stdout)) == {"error"}
     assert ran.stderr.count("\n") == 1, ran.stderr

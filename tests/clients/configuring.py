@@ -38,7 +38,7 @@ Kind = Literal["TOPIC", "BROKER"]
 Change = tuple[Literal["SET", "DELETE", "APPEND", "SUBTRACT"], str]
 
 
-class Described(NamedTuple):
+class ConfigDescription(NamedTuple):
     """One key. `source` has Kafka's name."""
 
     value: str | None
@@ -57,9 +57,9 @@ class Configurer(Protocol):
     is_incremental: bool
     """Whether it has `alter`."""
     replaces: bool
-    """Whether its `replace` deletes keys that are not named. kafka-python first requests the current keys, and sends them too."""
+    """Whether `replace` deletes keys that are not named. kafka-python sends the current keys as well."""
 
-    def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, Described]:
+    def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, ConfigDescription]:
         """The keys of a resource; a client that cannot request some requests all."""
 
     def alter(self, kind: Kind, name: str, changes: Mapping[str, Change]) -> None:
@@ -79,11 +79,11 @@ class ConfluentConfigurer:
     def __init__(self, bootstrap: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "broker.address.family": "v4"})
 
-    def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, Described]:
+    def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, ConfigDescription]:
         resource = ConfigResource(ResourceType[kind], name)
         found = self._admin.describe_configs([resource], request_timeout=DEADLINE_S)[resource].result(DEADLINE_S)
         return {
-            key: Described(entry.value, ConfigSource(entry.source).name, entry.is_read_only, entry.is_sensitive)
+            key: ConfigDescription(entry.value, ConfigSource(entry.source).name, entry.is_read_only, entry.is_sensitive)
             for key, entry in found.items()
             if keys is None or key in keys
         }
@@ -115,12 +115,12 @@ class KafkaPythonConfigurer:
     def _admin(self) -> Any:
         return closing(KafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=DEADLINE_MS))
 
-    def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, Described]:
+    def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, ConfigDescription]:
         resource = KafkaPythonResource(kind, name, None if keys is None else dict.fromkeys(keys))
         with self._admin() as admin:
             found = admin.describe_configs([resource], include_synonyms=True, config_filter="all")
         return {
-            key: Described(entry["value"], entry["config_source"], entry["read_only"], entry["is_sensitive"])
+            key: ConfigDescription(entry["value"], entry["config_source"], entry["read_only"], entry["is_sensitive"])
             for key, entry in found[kind.lower()][name].items()
         }
 
@@ -166,13 +166,13 @@ class AiokafkaConfigurer:
             await admin.close()
         return [row for answer in answers for row in answer.resources]
 
-    def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, Described]:
+    def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, ConfigDescription]:
         resource = AiokafkaResource(AiokafkaType[kind], name, None if keys is None else dict.fromkeys(keys))
         [(code, message, _type, _name, entries)] = asyncio.run(self._ask("describe_configs", resource))
         if code:
             raise aiokafka.errors.for_code(code)(message)
         return {
-            key: Described(value, ConfigSource(source).name, bool(read_only), bool(sensitive))
+            key: ConfigDescription(value, ConfigSource(source).name, bool(read_only), bool(sensitive))
             for key, value, read_only, source, sensitive, _synonyms in entries
         }
 

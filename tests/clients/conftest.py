@@ -20,7 +20,7 @@ CLIENTS: dict[str, Callable[[str], Driver]] = {kind.name: kind for kind in (Kcat
 LIBRARIES = [name for name in CLIENTS if name != Kcat.name]
 
 NOT_YET = (KafkaException,)
-"""A broker may need a moment to become leader of a partition that it has just created; until then the look-up returns an error."""
+"""A broker needs a moment to lead a new partition; until then the look-up returns an error."""
 
 
 @pytest.fixture(params=list(CLIENTS))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lowtide.admin.settings import ClientSettings
 from lowtide.cli.console_server import ConsoleServer
-from lowtide.console.settings import ConsoleSettings, Login, console_client
+from lowtide.console.settings import ConsoleSettings, LoginKind, console_client
 from tests.http_visitor import Answer, Visitor
 
 OWN = {"X_Lowtide_Console": "1", "Content_Type": "application/json", "Sec_Fetch_Site": "same-origin"}
@@ -42,7 +42,7 @@ class Page(NamedTuple):
 
 @asynccontextmanager
 async def console_of(
-    properties: Mapping[str, Any], login: Login = Login.NONE, *, write: bool = False, **more: Any
+    properties: Mapping[str, Any], login: LoginKind = LoginKind.NONE, *, write: bool = False, **more: Any
 ) -> AsyncIterator[Page]:
     """A console over a cluster, visited."""
     client = console_client(ClientSettings.of(properties))

@@ -15,19 +15,19 @@ from contextlib import AbstractContextManager, suppress
 from typing import Literal, NamedTuple, Protocol
 
 DEADLINE_S = 120.0
-"""How long one call of a client may take before the test fails; generous, because an answer normally takes milliseconds."""
+"""The limit of one call of a client, far above the usual milliseconds."""
 
 TO_HIGH_WATERMARK = -1
 """The offset in DeleteRecords that stands for the partition's high watermark (KIP-107)."""
 
 Reset = Literal["error", "earliest"]
-"""The reaction of a reader to a position that is out of range: raise `OutOfRangeError`, or go to the first readable record."""
+"""What a reader does when its position is out of range: raise `OutOfRangeError`, or go to the first record."""
 
 
 POLL_INTERVAL_S = 0.02
 
 
-def until(condition: Callable[[], bool], *, but: tuple[type[Exception], ...] = ()) -> None:
+def until(condition: Callable[..., bool], *, but: tuple[type[Exception], ...] = ()) -> None:
     """Return as soon as `condition` holds; one of the exceptions `but` counts as "not yet".
 
     Errors: TimeoutError after `DEADLINE_S`.
@@ -45,7 +45,7 @@ class OutOfRangeError(Exception):
     """The broker answered OFFSET_OUT_OF_RANGE, in any form that the client reports."""
 
 
-class Sent(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record to produce; `timestamp_ms` None leaves the time to the client."""
 
     key: bytes | None
@@ -54,7 +54,7 @@ class Sent(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-class Received(NamedTuple):
+class ReadRecord(NamedTuple):
     """A record as the client returned it."""
 
     offset: int
@@ -67,7 +67,7 @@ class Received(NamedTuple):
 class Reader(Protocol):
     """A consumer that is assigned one partition, without a group."""
 
-    def read(self, count: int) -> list[Received]:
+    def read(self, count: int) -> list[ReadRecord]:
         """Return exactly the next `count` records.
 
         Errors: `OutOfRangeError` when the position is out of range and the reader's reset is "error"; TimeoutError
@@ -79,14 +79,20 @@ class Reader(Protocol):
 
 
 class Driver(Protocol):
-    """One client. kcat lacks the last four calls except `partition_count`, `Sent.timestamp_ms`, and empty keys and values."""
+    """One client. kcat lacks the last four calls except `partition_count`, and empty keys and values."""
 
     name: str
 
     def produce(
-        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+        self,
+        topic: str,
+        records: Sequence[OutgoingRecord],
+        *,
+        partition: int = 0,
+        codec: str = "none",
+        idempotent: bool = False,
     ) -> None:
-        """Send `records`, as one batch if the client can be configured so, and return when all are acknowledged (acks=all)."""
+        """Sends `records`, as one batch if the client allows that; returns when all are acknowledged (acks=all)."""
 
     def reader(
         self, topic: str, partition: int, start: int, *, reset: Reset = "error"

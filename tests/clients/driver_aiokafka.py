@@ -10,21 +10,21 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import OffsetOutOfRangeError, for_code
 
-from .driver import DEADLINE_S, OutOfRangeError, Received, Reset, Sent
+from .driver import DEADLINE_S, OutgoingRecord, OutOfRangeError, ReadRecord, Reset
 
 MAX_BATCH_BYTES = 1_000_000
 
 
-async def read_records(consumer: AIOKafkaConsumer, count: int) -> list[Received]:
+async def read_records(consumer: AIOKafkaConsumer, count: int) -> list[ReadRecord]:
     """Return the next `count` records of the one assigned partition."""
-    records: list[Received] = []
+    records: list[ReadRecord] = []
     async with asyncio.timeout(DEADLINE_S):
         while len(records) < count:
             try:
                 record = await consumer.getone()
             except OffsetOutOfRangeError as error:
                 raise OutOfRangeError(str(error)) from error
-            records.append(Received(record.offset, record.timestamp, record.key, record.value, tuple(record.headers)))
+            records.append(ReadRecord(record.offset, record.timestamp, record.key, record.value, tuple(record.headers)))
     return records
 
 
@@ -36,7 +36,7 @@ class AiokafkaReader:
         self._consumer = consumer
         self._place = place
 
-    def read(self, count: int) -> list[Received]:
+    def read(self, count: int) -> list[ReadRecord]:
         return self._runner.run(read_records(self._consumer, count))
 
     def seek(self, offset: int) -> None:
@@ -55,7 +55,13 @@ class Aiokafka:
         self._bootstrap = bootstrap
 
     def produce(
-        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+        self,
+        topic: str,
+        records: Sequence[OutgoingRecord],
+        *,
+        partition: int = 0,
+        codec: str = "none",
+        idempotent: bool = False,
     ) -> None:
         async def produce() -> None:
             producer = AIOKafkaProducer(

@@ -12,18 +12,18 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from .driver import DEADLINE_S, OutOfRangeError, Received, Reset, Sent
+from .driver import DEADLINE_S, OutgoingRecord, OutOfRangeError, ReadRecord, Reset
 
 NO_GROUPS = frozenset({KafkaError._UNSUPPORTED_FEATURE})
-"""The binding requires a group.id, and librdkafka then looks for a coordinator; with a broker without groups it reports this error once."""
+"""The binding requires a group.id; without groups librdkafka reports once that it finds no coordinator."""
 
 
-def received(message: Message) -> Received:
+def received(message: Message) -> ReadRecord:
     """Return the record in a message that holds no error."""
     offset = message.offset()
     assert offset is not None
     headers = tuple(cast("list[tuple[str, bytes | None]]", message.headers() or []))
-    return Received(offset, message.timestamp()[1], message.key(), message.value(), headers)
+    return ReadRecord(offset, message.timestamp()[1], message.key(), message.value(), headers)
 
 
 class ConfluentReader:
@@ -34,8 +34,8 @@ class ConfluentReader:
         self._topic = topic
         self._partition = partition
 
-    def read(self, count: int) -> list[Received]:
-        records: list[Received] = []
+    def read(self, count: int) -> list[ReadRecord]:
+        records: list[ReadRecord] = []
         deadline = time.monotonic() + DEADLINE_S
         while len(records) < count:
             message = self._consumer.poll(max(0.0, deadline - time.monotonic()))
@@ -63,7 +63,13 @@ class Confluent:
         self._settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "broker.address.family": "v4"}
 
     def produce(
-        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+        self,
+        topic: str,
+        records: Sequence[OutgoingRecord],
+        *,
+        partition: int = 0,
+        codec: str = "none",
+        idempotent: bool = False,
     ) -> None:
         faults: list[KafkaError] = []
 

@@ -14,7 +14,7 @@ with warnings.catch_warnings():
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.errors import OffsetOutOfRangeError
 
-from .driver import DEADLINE_S, OutOfRangeError, Received, Reset, Sent
+from .driver import DEADLINE_S, OutgoingRecord, OutOfRangeError, ReadRecord, Reset
 
 DEADLINE_MS = int(DEADLINE_S * 1000)
 
@@ -26,8 +26,8 @@ class KafkaPythonReader:
         self._consumer = consumer
         self._place = place
 
-    def read(self, count: int) -> list[Received]:
-        records: list[Received] = []
+    def read(self, count: int) -> list[ReadRecord]:
+        records: list[ReadRecord] = []
         deadline = time.monotonic() + DEADLINE_S
         while len(records) < count:
             left_ms = int((deadline - time.monotonic()) * 1000)
@@ -38,7 +38,7 @@ class KafkaPythonReader:
             except OffsetOutOfRangeError as error:
                 raise OutOfRangeError(str(error)) from error
             records.extend(
-                Received(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in polled.get(self._place, ())
+                ReadRecord(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in polled.get(self._place, ())
             )
         return records
 
@@ -55,7 +55,13 @@ class KafkaPython:
         self._settings: dict[str, Any] = {"bootstrap_servers": bootstrap}
 
     def produce(
-        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+        self,
+        topic: str,
+        records: Sequence[OutgoingRecord],
+        *,
+        partition: int = 0,
+        codec: str = "none",
+        idempotent: bool = False,
     ) -> None:
         # linger_ms above the deadline: only flush sends, so that everything is in one batch.
         settings = {

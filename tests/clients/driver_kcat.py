@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from .driver import DEADLINE_S, OutOfRangeError, Received, Reset, Sent
+from .driver import DEADLINE_S, OutgoingRecord, OutOfRangeError, ReadRecord, Reset
 
 LATEST = -1
 EARLIEST = -2
@@ -45,7 +45,7 @@ class KcatReader:
         self._position = start
         self._reset = reset
 
-    def read(self, count: int) -> list[Received]:
+    def read(self, count: int) -> list[ReadRecord]:
         place = ["-t", self._topic, "-p", str(self._partition), "-o", str(self._position)]
         settings = ["-X", f"topic.auto.offset.reset={self._reset}", "-X", "fetch.wait.max.ms=100"]
         lines = run_kcat(self._bootstrap, "-C", "-J", "-q", "-c", str(count), *place, *settings).splitlines()
@@ -58,7 +58,7 @@ class KcatReader:
         self._position = offset
 
     @staticmethod
-    def _record(line: str) -> Received:
+    def _record(line: str) -> ReadRecord:
         envelope = json.loads(line)
         headers = envelope.get("headers", [])
         pairs = tuple(
@@ -66,7 +66,7 @@ class KcatReader:
             for name, value in zip(headers[::2], headers[1::2], strict=True)
         )
         key, value = (None if envelope[field] is None else envelope[field].encode() for field in ("key", "payload"))
-        return Received(envelope["offset"], envelope["ts"], key, value, pairs)
+        return ReadRecord(envelope["offset"], envelope["ts"], key, value, pairs)
 
 
 class Kcat:
@@ -78,7 +78,13 @@ class Kcat:
         self._bootstrap = bootstrap
 
     def produce(
-        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+        self,
+        topic: str,
+        records: Sequence[OutgoingRecord],
+        *,
+        partition: int = 0,
+        codec: str = "none",
+        idempotent: bool = False,
     ) -> None:
         headers = records[0].headers
         assert all(record.headers == headers and record.timestamp_ms is None for record in records), (

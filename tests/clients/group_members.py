@@ -26,7 +26,6 @@ from .driver_aiokafka import Aiokafka
 from .driver_confluent import Confluent
 from .driver_kafka_python import KafkaConsumer, KafkaPython
 from .driver_kafka_python import TopicPartition as KafkaPythonPlace
-from .driver_kcat import Kcat
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
@@ -82,7 +81,7 @@ class ConfluentMember:
         self._consumer.subscribe([topic])
 
     def poll(self) -> list[Place]:
-        found = []
+        found: list[Any] = []
         for message in self._consumer.consume(100, POLL_S):
             error = message.error()
             if error is not None:
@@ -149,7 +148,7 @@ class KafkaPythonMember:
         return {place.partition for place in self._consumer.assignment()}
 
     def commit(self) -> None:
-        """After a rebalance too: metadata that arrive late make this client join again, and its error asks for a poll before the commit."""
+        """Late metadata make this client join again, and its error asks for a poll before the commit."""
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
             try:
@@ -374,4 +373,3 @@ class AiokafkaKeeper:
 
 
 KEEPERS: dict[str, Callable[[str], Keeper]] = {Confluent.name: ConfluentKeeper, KafkaPython.name: KafkaPythonKeeper}
-WITHOUT_KEEPER: Final = (Kcat.name, Aiokafka.name)

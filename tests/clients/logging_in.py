@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import aiokafka
+import pytest
 from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -136,6 +137,11 @@ def our_own(settings: Settings, *, refused: bool = False) -> str:
 
 Client = Callable[..., str]
 CLIENTS: list[Client] = [kcat, confluent, kafka_python, aiokafka_client, our_own]
+
+
+def clients_of_which_slow(*slow: Client) -> list[Any]:
+    """Returns all clients as parameters; those named here are left to `make test-ci`."""
+    return [pytest.param(client, marks=pytest.mark.slow if client in slow else ()) for client in CLIENTS]
 
 
 def says_why(client: Client, reason: str) -> bool:

@@ -1,6 +1,8 @@
-"""Clients that stay open over several calls, for what a `Driver` call cannot express: a broker that restarts, many partitions.
+"""Clients that stay open over several calls, for what a `Driver` call cannot express: a broker that restarts, many
+partitions.
 
-A producer sends without waiting and gets the results at `flush`. A consumer has several partitions, and requests offsets and seeks.
+A producer sends without waiting and gets the results at `flush`. A consumer has several partitions, and requests
+offsets and seeks.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, Protocol
 import aiokafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from .driver import DEADLINE_S, Received, Sent, until
+from .driver import DEADLINE_S, OutgoingRecord, ReadRecord, until
 from .driver_aiokafka import Aiokafka
 from .driver_confluent import NO_GROUPS, Confluent, received
 from .driver_kafka_python import DEADLINE_MS, KafkaConsumer, KafkaProducer, KafkaPython
@@ -40,11 +42,12 @@ LARGEST_BYTES = 16_000_000
 class OpenProducer(Protocol):
     """A producer for one topic, acks=all unless opened otherwise."""
 
-    def send(self, record: Sent, partition: int) -> None:
+    def send(self, record: OutgoingRecord, partition: int) -> None:
         """Submit `record` without waiting."""
 
     def flush(self) -> list[int]:
-        """Return the offset of each record since the last flush, in the order of `send`, as soon as all are acknowledged.
+        """Return the offset of each record since the last flush, in the order of `send`, as soon as all are
+        acknowledged.
 
         With acks=0 nothing is acknowledged: it returns when all are sent, and the offsets have no meaning.
 
@@ -55,7 +58,7 @@ class OpenProducer(Protocol):
 class OpenConsumer(Protocol):
     """A consumer of some partitions of one topic, without a group."""
 
-    def read(self, count: int) -> dict[int, list[Received]]:
+    def read(self, count: int) -> dict[int, list[ReadRecord]]:
         """Return exactly the next `count` records, by partition. Errors: TimeoutError after `DEADLINE_S`."""
 
     def seek(self, partition: int, offset: int) -> None:
@@ -73,7 +76,7 @@ class ConfluentProducer:
         self._topic = topic
         self._outcomes: list[KafkaError | int | None] = []
 
-    def send(self, record: Sent, partition: int) -> None:
+    def send(self, record: OutgoingRecord, partition: int) -> None:
         outcomes, slot = self._outcomes, len(self._outcomes)
         outcomes.append(None)
 
@@ -107,8 +110,8 @@ class ConfluentConsumer:
         self._consumer = consumer
         self._topic = topic
 
-    def read(self, count: int) -> dict[int, list[Received]]:
-        records: dict[int, list[Received]] = {}
+    def read(self, count: int) -> dict[int, list[ReadRecord]]:
+        records: dict[int, list[ReadRecord]] = {}
         deadline = time.monotonic() + DEADLINE_S
         while count > 0:
             message = self._consumer.poll(max(0.0, deadline - time.monotonic()))
@@ -142,7 +145,7 @@ class KafkaPythonProducer:
         self._topic = topic
         self._futures: list[Any] = []
 
-    def send(self, record: Sent, partition: int) -> None:
+    def send(self, record: OutgoingRecord, partition: int) -> None:
         headers = list(record.headers)
         self._futures.append(
             self._producer.send(self._topic, record.value, record.key, headers, partition, record.timestamp_ms)
@@ -161,14 +164,14 @@ class KafkaPythonConsumer:
         self._consumer = consumer
         self._topic = topic
 
-    def read(self, count: int) -> dict[int, list[Received]]:
-        records: dict[int, list[Received]] = {}
+    def read(self, count: int) -> dict[int, list[ReadRecord]]:
+        records: dict[int, list[ReadRecord]] = {}
         deadline = time.monotonic() + DEADLINE_S
         while count > 0:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{count} records did not arrive within {DEADLINE_S} s")
             for place, found in self._consumer.poll(timeout_ms=200, max_records=count).items():
-                rows = [Received(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in found]
+                rows = [ReadRecord(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in found]
                 records.setdefault(place.partition, []).extend(rows)
                 count -= len(rows)
         return records
@@ -191,7 +194,7 @@ class AiokafkaProducer:
         self._topic = topic
         self._futures: list[asyncio.Future[Any]] = []
 
-    def send(self, record: Sent, partition: int) -> None:
+    def send(self, record: OutgoingRecord, partition: int) -> None:
         sending = self._producer.send(
             self._topic,
             record.value,
@@ -220,14 +223,14 @@ class AiokafkaConsumer:
         self._consumer = consumer
         self._topic = topic
 
-    def read(self, count: int) -> dict[int, list[Received]]:
-        async def read() -> dict[int, list[Received]]:
-            records: dict[int, list[Received]] = {}
+    def read(self, count: int) -> dict[int, list[ReadRecord]]:
+        async def read() -> dict[int, list[ReadRecord]]:
+            records: dict[int, list[ReadRecord]] = {}
             async with asyncio.timeout(DEADLINE_S):
                 for _ in range(count):
                     r = await self._consumer.getone()
                     records.setdefault(r.partition, []).append(
-                        Received(r.offset, r.timestamp, r.key, r.value, tuple(r.headers))
+                        ReadRecord(r.offset, r.timestamp, r.key, r.value, tuple(r.headers))
                     )
             return records
 
@@ -260,7 +263,7 @@ class KcatProducer:
         self._ends: dict[int, int] = {}
         self._sent: list[int] = []
 
-    def send(self, record: Sent, partition: int) -> None:
+    def send(self, record: OutgoingRecord, partition: int) -> None:
         assert partition == 0
         assert self._process.stdin is not None
         assert record.key is not None

@@ -1,4 +1,4 @@
-"""What a producer may send while its transaction is open, request by request: the same questions for Lowtide and Apache Kafka."""
+"""What a producer may send while its transaction is open: the same questions for Lowtide and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXPECTED: Final[dict[str, Answer]] = {
     "no transaction: a batch without the bit, in a request without an id": [NONE],
     "no transaction: a batch with the bit, in a request without an id": [DENIED],
 }
-"""Measured with Apache Kafka 4.3.1, in each version. The second of two batches is for a partition without a transaction."""
+"""Measured with Apache Kafka 4.3.1. The second batch is for a partition without a transaction."""
 
 
 class Asker:

@@ -1,4 +1,4 @@
-"""Producers that wait for every replica, for the leader, or for nothing; with and without idempotence, checked in the log."""
+"""Producers with acks=all, 1 and 0, with and without idempotence, checked in the log."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from lowtide.protocol.records import BatchHeader, iterate_batches
 
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 from .open_clients import OPEN_PRODUCERS, kcat_value
 
-RECORDS = [Sent(b"k", kcat_value(n)) for n in range(20)]
+RECORDS = [OutgoingRecord(b"k", kcat_value(n)) for n in range(20)]
 
 
 def batches(lowtide: SimpleNamespace, topic: str) -> list[BatchHeader]:

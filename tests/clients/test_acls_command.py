@@ -91,7 +91,7 @@ def test_without_an_authorizer_the_client_learns_it(lowtide: object) -> None:
 
 @pytest.mark.parametrize("words", ["flights", "topic:", "cluster:mine", "stream:x", ":x", ""])
 def test_what_is_no_resource_is_refused(words: str) -> None:
-    with pytest.raises(CommandError, match="is no resource"):
+    with pytest.raises(CommandError, match="is not a resource"):
         resource_of(words)
 
 
@@ -126,7 +126,7 @@ def test_users_and_operations() -> None:
         AclOperation.ALL,
     ]
     for wrong in ("any", "", "fly"):
-        with pytest.raises(CommandError, match="is no operation"):
+        with pytest.raises(CommandError, match="is not an operation"):
             operations_of(wrong)
-    with pytest.raises(CommandError, match="is no user"):
+    with pytest.raises(CommandError, match="is not a user"):
         principal_of("User:")

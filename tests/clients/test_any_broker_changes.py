@@ -1,4 +1,4 @@
-"""Rules, configurations and quotas are changed by whichever broker is asked, also when what is asked for is there already."""
+"""Any broker changes rules, configurations and quotas, also when they are there already."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_a_deleted_topic_is_a_line_and_no_password_is_in_the_file(broker: Broker
 
 
 def test_each_broker_of_a_cluster_has_a_file_of_its_own(tmp_path: Path) -> None:
-    """In its log directory, and writes to the same one after a restart; a file that another broker writes is refused."""
+    """In its log directory, and the same file after a restart; another broker's file is refused."""
     config = {"lowtide.audit.log": "file", "lowtide.audit.file": "audit.log"}
     with LowtideCluster(brokers=2, data_directory=tmp_path, config=config) as cluster:
         client = AdminClient({"bootstrap.servers": cluster.bootstrap})

@@ -1,4 +1,4 @@
-"""The brokers of `LowtideCluster` in a process of their own: what a test does to its process, or how that ends, does not concern them."""
+"""`LowtideCluster` runs its brokers in a process of their own, which the test's process cannot disturb."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_free(port: int) -> bool:
 
 
 def test_a_frozen_clock_stops_no_broker(lowtide: LowtideCluster, lowtide_topic: str) -> None:
-    """A broker in the test's process would refuse the record of a client with INVALID_TIMESTAMP, and its timers would stand still."""
+    """A broker in the test's process would refuse records with INVALID_TIMESTAMP, and its timers would stop."""
     with freeze_time("2001-01-01"):
         produce(lowtide, lowtide_topic)
 
@@ -69,7 +69,7 @@ with LowtideCluster(brokers=2) as cluster:
 
 
 def test_a_broker_starts_again_after_the_test_has_forked() -> None:
-    """The child holds what the test's process had open then: a broker's lock and listening sockets, if they were there."""
+    """The child of a fork holds what was open: a broker's lock and sockets, if they were there."""
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 

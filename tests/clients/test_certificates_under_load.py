@@ -1,4 +1,4 @@
-"""Certificates are replaced while clients produce and consume over mutual TLS: no error, and new connections see the new ones."""
+"""Certificates are replaced under load over mutual TLS: no error, and new connections see the new ones."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Traffic:
             thread.join()
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.full)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_certificates_are_replaced_under_load(tmp_path: Path, rounds: int) -> None:
     """By a new one, by a broken one, and by one of another authority, of which the trust stores know both."""
     authorities = (trustme.CA(), trustme.CA())

@@ -13,10 +13,10 @@ import pytest
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.records import compression_of, iterate_batches
 
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-RECORDS = [Sent(b"key", b"value-%d " % n * 50) for n in range(10)]
+RECORDS = [OutgoingRecord(b"key", b"value-%d " % n * 50) for n in range(10)]
 
 
 def codecs_in_the_log(lowtide: SimpleNamespace, topic: str) -> list[str]:

@@ -16,7 +16,7 @@ from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatR
 from lowtide.simulation.client import WireClient
 
 from .command_lines import answer, run, sentence
-from .driver import Driver, Sent
+from .driver import Driver, OutgoingRecord
 
 HOUR_MS = 3_600_000
 LEAVES = -1
@@ -84,7 +84,7 @@ def test_configurations(lowtide: SimpleNamespace, topic: str) -> None:
 def test_groups(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     """Deleted records are not part of the lag; offsets are set within the log; a group is deleted with its offsets."""
     bootstrap, group = lowtide.bootstrap, f"group-of-{topic}"
-    other.produce(topic, [Sent(b"k", b"v")] * 10)
+    other.produce(topic, [OutgoingRecord(b"k", b"v")] * 10)
     with BlockingAdminClient(bootstrap) as client:
         client.alter_group_offsets(group, {TopicPartition(topic, 0): 2})
     other.delete_records(topic, {0: 4})
@@ -106,7 +106,7 @@ def test_groups(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     assert answer("groups", "offsets", group, bootstrap=bootstrap)["offsets"][0]["offset"] == 2
     run("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:0-1", "--yes", bootstrap=bootstrap)
     assert [each["offset"] for each in answer("groups", "offsets", group, bootstrap=bootstrap)["offsets"]] == [10, 0]
-    assert "no terminal to ask on" in sentence("groups", "delete", group, bootstrap=bootstrap, code=4)
+    assert "there is no terminal" in sentence("groups", "delete", group, bootstrap=bootstrap, code=4)
     run("groups", "delete", group, "--yes", bootstrap=bootstrap)
     assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", group, bootstrap=bootstrap, code=1).stderr
 
@@ -132,7 +132,7 @@ def share_heartbeat(bootstrap: str, group: str, epoch: int, *topics: str) -> Non
 def test_a_share_group(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     """KIP-932: listed, described with a member and without, where it starts, set back, deleted."""
     bootstrap, group = lowtide.bootstrap, f"share-of-{topic}"
-    other.produce(topic, [Sent(b"k", b"v")] * 10)
+    other.produce(topic, [OutgoingRecord(b"k", b"v")] * 10)
     share_heartbeat(bootstrap, group, 0, topic)
     described = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
     assert (described["kind"], described["state"], len(described["members"])) == ("share", "Stable", 1)
@@ -163,7 +163,7 @@ def test_a_share_group(lowtide: SimpleNamespace, other: Driver, topic: str) -> N
 def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     """By offsets and by times; as text, and as JSON lines."""
     now_ms = int(time.time() * 1000)
-    other.produce(topic, [Sent(b"k%d" % n, b'{"n": %d}' % n, now_ms - (10 - n) * HOUR_MS) for n in range(10)])
+    other.produce(topic, [OutgoingRecord(b"k%d" % n, b'{"n": %d}' % n, now_ms - (10 - n) * HOUR_MS) for n in range(10)])
     words = ("records", "show", f"{topic}:0")
     ended = run(*words, "--from", 2, "--to", 4, "--output", "json", "--format", "json", bootstrap=lowtide.bootstrap)
     rows = [json.loads(line) for line in ended.stdout.splitlines()]
@@ -176,7 +176,7 @@ def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) 
     assert [line.split()[0] for line in lines] == ["7", "8"]
     assert lines[0].endswith("key 'k7'  value '{\"n\": 7}'")
     beyond = run(*words, "--from", "end", bootstrap=lowtide.bootstrap)
-    assert (beyond.stdout, beyond.stderr) == ("", f"{topic}-0: nothing is between 10 and 10, where it ends.\n")
+    assert (beyond.stdout, beyond.stderr) == ("", f"{topic}-0: there are no records between 10 and its end, 10.\n")
     other.delete_records(topic, {0: 4})
     assert sentence(*words, "--from", 2, bootstrap=lowtide.bootstrap, code=1).endswith(
         f"{topic}-0 has no offset 2: its log starts at 4."
@@ -184,9 +184,9 @@ def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) 
 
 
 def test_all_partitions_of_a_topic_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
-    """Each line says which partition it is of; the number of records is of each; one without the offset doesn't end the others."""
+    """Each line names its partition; a partition without the offset doesn't end the others."""
     for partition in range(3):
-        other.produce(topic, [Sent(b"k", b"in %d" % partition)] * 3, partition=partition)
+        other.produce(topic, [OutgoingRecord(b"k", b"in %d" % partition)] * 3, partition=partition)
     lines = run("records", "show", topic, "--count", 2, bootstrap=lowtide.bootstrap).stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["0:0", "0:1", "1:0", "1:1", "2:0", "2:1"]
     rows = [
@@ -232,7 +232,7 @@ def test_options_of_kafkas_tools_are_taken_beside_our_own(words: tuple[str, ...]
 
 
 def test_log_dirs_and_the_cluster(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
-    other.produce(topic, [Sent(b"k", b"v")] * 10)
+    other.produce(topic, [OutgoingRecord(b"k", b"v")] * 10)
     (directory,) = answer("log-dirs", "--topic", topic, bootstrap=lowtide.bootstrap)["log_dirs"]
     sizes = {row["partition"]: row["bytes"] for row in directory["partitions"]}
     assert sizes.keys() == {0, 1, 2}
@@ -264,17 +264,17 @@ def test_no_cluster_is_exit_code_3(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("configs", "describe"), "nothing is named: give --topic, --broker, --broker-logger or --group."),
-        (("configs", "describe", "--broker-logger", "all"), "'all' is no broker: allowed is an id."),
-        (("configs", "describe", "--broker", "x"), "'x' is no broker: allowed are an id and `all`."),
-        (("configs", "alter", "--broker", "1"), "nothing is to be changed: give --set KEY=VALUE or --unset KEY."),
-        (("configs", "alter", "--broker", "1", "--set", "x"), "'x' has no value: allowed is KEY=VALUE."),
-        (("configs", "alter", "--broker", "1", "--set", "x=1", "--unset", "x"), "x is set and unset."),
+        (("configs", "describe"), "give --topic, --broker, --broker-logger or --group."),
+        (("configs", "describe", "--broker-logger", "all"), "'all' is not a broker: write an id."),
+        (("configs", "describe", "--broker", "x"), "'x' is not a broker: write an id or `all`."),
+        (("configs", "alter", "--broker", "1"), "give --set KEY=VALUE or --unset KEY."),
+        (("configs", "alter", "--broker", "1", "--set", "x"), "'x' has no value: write KEY=VALUE."),
+        (("configs", "alter", "--broker", "1", "--set", "x=1", "--unset", "x"), "x is both set and unset."),
         (("groups", "reset", "g"), "give one of --to, --to-time and --shift-by."),
         (("groups", "reset", "g", "--to", "1", "--shift-by", "1"), "give one of"),
-        (("groups", "reset", "g", "--to", "yesterday"), "'yesterday' is no offset"),
-        (("records", "show", "t:x"), "'x' in 't:x' is no partition"),
-        (("records", "produce", "t:0-1", "x"), "one partition at a time"),
+        (("groups", "reset", "g", "--to", "yesterday"), "'yesterday' is not an offset"),
+        (("records", "show", "t:x"), "'x' in 't:x' is not a partition"),
+        (("records", "produce", "t:0-1", "x"), "give one partition only"),
         (("records", "show", "t", "--from", "2026-11-01"), "has no time zone"),
         (("topics", "partitions", "t", "0"), "Invalid value"),
     ],

@@ -95,8 +95,8 @@ def test_what_all_groups_have_consumed(lowtide: SimpleNamespace, other: Driver, 
     told = answer(*words, bootstrap=lowtide.bootstrap, code=1)
     assert [row["error"] and row["error"]["message"] for row in told["partitions"]] == [
         None,
-        f"group {slow} hasn't committed an offset for it",
-        f"group {slow} hasn't committed an offset for it",
+        f"group {slow} has committed no offset for it",
+        f"group {slow} has committed no offset for it",
     ]
     assert other.offsets(topic, range(3)) == {0: (4, 10), 1: (0, 10), 2: (0, 0)}
 
@@ -109,7 +109,7 @@ def test_nothing_is_deleted_without_a_yes(lowtide: SimpleNamespace, other: Drive
     for words in (("delete", topic), ("sweep", f"{topic}*")):
         said = sentence("records", *words, "--offset", 3, bootstrap=lowtide.bootstrap, code=4)
         assert said.startswith(
-            f"lowtide records {words[0]}: this command asks before it acts, and there is no terminal"
+            f"lowtide records {words[0]}: this command asks for confirmation, and there is no terminal"
         )
     assert other.offsets(topic, [0]) == {0: (0, 10)}
 
@@ -157,20 +157,20 @@ def test_a_user_is_asked(lowtide: SimpleNamespace, other: Driver, filled: tuple[
     ("words", "part"),
     [
         (("delete", "{topic}", "--offset", 11, "--yes"), None),
-        (("delete", "{topic}"), "it isn't said up to where: give one of --offset, --before and --committed-by."),
+        (("delete", "{topic}"), "give one of --offset, --before and --committed-by."),
         (
             ("delete", "{topic}", "--offset", 1, "--before", "1793491200000"),
-            "--offset and --before are not possible together",
+            "--offset and --before exclude each other",
         ),
-        (("delete", "{topic}", "--offset", "-1"), "--offset: '-1' is no offset"),
+        (("delete", "{topic}", "--offset", "-1"), "--offset: '-1' is not an offset"),
         (("delete", "{topic}", "--before", "2026-11-01"), "--before: '2026-11-01' has no time zone"),
         (("delete", "{topic}:9", "--offset", 1), "has no partition 9: it has 3."),
         (("delete", "{topic}-gone", "--offset", 1), "there is no topic"),
-        (("delete", "a b", "--offset", 1), "'a b' is no name of a topic"),
+        (("delete", "a b", "--offset", 1), "'a b' is not a topic name"),
         (("delete",), "Missing argument"),
-        (("sweep", "--offset", 1), "nothing is named: give patterns of topics, or --file."),
-        (("sweep", "no-such-*", "--offset", 1), "no topic fits 'no-such-*'."),
-        (("sweep", "x", "--file", "f", "--offset", 1), "--file says partitions and offsets"),
+        (("sweep", "--offset", 1), "give patterns of topics, or --file."),
+        (("sweep", "no-such-*", "--offset", 1), "no topic matches 'no-such-*'."),
+        (("sweep", "x", "--file", "f", "--offset", 1), "--file contains the partitions and offsets"),
         (("sweep", "--file", "missing.json"), "missing.json can't be read: No such file or directory."),
         (("sweep", "x", "--offset", 1, "--rate", 0), "Invalid value for"),
     ],
@@ -183,7 +183,7 @@ def test_invalid_arguments_are_refused(
     named = [str(word).replace("{topic}", topic) for word in words]
     if part is None:
         rows = answer("records", *named, bootstrap=lowtide.bootstrap, code=1)["partitions"]
-        assert rows[0]["error"]["message"] == "offset 11 is beyond the high watermark, 10"
+        assert rows[0]["error"]["message"] == "offset 11 is above the high watermark, 10"
     else:
         assert part in sentence("records", *named, bootstrap=lowtide.bootstrap, code=2)
     assert other.offsets(topic, [0]) == {0: (0, 10)}
@@ -236,12 +236,12 @@ def test_a_sweep_that_is_killed_continues(
         _, said = process.communicate()
     assert process.returncode == 130
     assert said.startswith("interrupted: ")
-    assert "the same command continues with the rest, by " in said
+    assert "the same command resumes from " in said
     assert state.stat().st_mode & 0o777 == 0o600
     begun = json.loads(state.read_text())
     assert any(row[4] == "pending" for row in begun["partitions"])
     other.produce(lowtide_topic, [Sent(b"k", b"late")], partition=23)
-    assert "is of another sweep" in sentence(*words[:4], 1, *words[5:], bootstrap=lowtide.bootstrap, code=2)
+    assert "belongs to another sweep" in sentence(*words[:4], 1, *words[5:], bootstrap=lowtide.bootstrap, code=2)
     report = tmp_path / "report.json"
     told = json.loads(run(*words, "--report", report, bootstrap=lowtide.bootstrap).stdout)
     assert (told["partitions"], told["done"], told["failed"], told["records"]) == (24, 24, 0, 72)
@@ -339,14 +339,14 @@ def test_a_line_that_is_no_record_is_named_with_what_is_written(lowtide: SimpleN
     said = sentence("records", "produce", topic, "--format", "hex", "00", "xy", code=1, bootstrap=lowtide.bootstrap)
     assert (
         said
-        == "lowtide records produce: line 2, 'xy', is no record: it is not in hex digits, two for each byte; nothing is written."
+        == "lowtide records produce: line 2, 'xy', is not a record: it must be hex digits, two for each byte; nothing is written."
     )
     said = sentence("records", "produce", f"{topic}:3", "x", code=1, bootstrap=lowtide.bootstrap)
     assert (
         said == f"lowtide records produce: topic {topic} has no partition 3: it has 3 partitions; nothing is written."
     )
     said = sentence("records", "produce", topic, "x", "--compression", "rar", code=2, bootstrap=lowtide.bootstrap)
-    assert said.startswith("lowtide records produce: --compression rar is not possible: allowed are none, gzip, ")
+    assert said.startswith("lowtide records produce: --compression rar is invalid: it must be one of none, gzip, ")
 
 
 def test_what_comes_is_followed_until_ctrl_c(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:

@@ -25,14 +25,14 @@ from lowtide.testing.cluster import LowtideCluster
 
 from .configuring import (
     AiokafkaConfigurer,
+    ConfigDescription,
     Configurer,
     ConfluentConfigurer,
-    Described,
     KafkaAdminClient,
     KafkaPythonConfigurer,
     KafkaPythonResource,
 )
-from .driver import DEADLINE_S, Driver, Sent, until
+from .driver import DEADLINE_S, Driver, OutgoingRecord, until
 from .driver_confluent import Confluent
 
 KINDS: dict[str, Callable[[str], Configurer]] = {
@@ -94,9 +94,13 @@ def test_a_new_topics_configuration_is_described(configurer: Configurer, other: 
     """All keys, with their values and sources; a client that requests some receives those."""
     other.create_topic(lowtide_topic, 1, {"retention.ms": "3600000", "cleanup.policy": "compact,delete"})
     told = configurer.describe("TOPIC", lowtide_topic)
-    assert told["retention.ms"] == Described("3600000", "DYNAMIC_TOPIC_CONFIG", is_read_only=False, is_sensitive=False)
+    assert told["retention.ms"] == ConfigDescription(
+        "3600000", "DYNAMIC_TOPIC_CONFIG", is_read_only=False, is_sensitive=False
+    )
     assert told["cleanup.policy"].value == "compact,delete"
-    assert told["max.message.bytes"] == Described("1048588", "DEFAULT_CONFIG", is_read_only=False, is_sensitive=False)
+    assert told["max.message.bytes"] == ConfigDescription(
+        "1048588", "DEFAULT_CONFIG", is_read_only=False, is_sensitive=False
+    )
     assert told.keys() >= KEYS_OF_PROPOSALS | OWN_KEYS
     assert len(told.keys() - KEYS_OF_PROPOSALS - OWN_KEYS) == KAFKAS_TOPIC_KEYS
     assert set(configurer.describe("TOPIC", lowtide_topic, ["retention.ms", "no.such.key"])) == {"retention.ms"}
@@ -104,10 +108,12 @@ def test_a_new_topics_configuration_is_described(configurer: Configurer, other: 
 
 def test_a_brokers_configuration_is_described(configurer: Configurer) -> None:
     told = configurer.describe("BROKER", "0")
-    assert told["num.partitions"] == Described("1", "DEFAULT_CONFIG", is_read_only=True, is_sensitive=False)
+    assert told["num.partitions"] == ConfigDescription("1", "DEFAULT_CONFIG", is_read_only=True, is_sensitive=False)
     assert told["log.dirs"].source == "STATIC_BROKER_CONFIG"
     assert not told["log.retention.ms"].is_read_only
-    assert told["ssl.keystore.password"] == Described(None, "DEFAULT_CONFIG", is_read_only=True, is_sensitive=True)
+    assert told["ssl.keystore.password"] == ConfigDescription(
+        None, "DEFAULT_CONFIG", is_read_only=True, is_sensitive=True
+    )
 
 
 def test_single_keys_are_set_appended_to_and_deleted(incremental: Configurer, topic: str) -> None:
@@ -125,7 +131,9 @@ def test_single_keys_are_set_appended_to_and_deleted(incremental: Configurer, to
     ]
     incremental.alter("TOPIC", topic, {"retention.ms": ("DELETE", ""), "cleanup.policy": ("SUBTRACT", "delete")})
     told = incremental.describe("TOPIC", topic)
-    assert told["retention.ms"] == Described("604800000", "DEFAULT_CONFIG", is_read_only=False, is_sensitive=False)
+    assert told["retention.ms"] == ConfigDescription(
+        "604800000", "DEFAULT_CONFIG", is_read_only=False, is_sensitive=False
+    )
     assert [told[key].value for key in ("segment.ms", "cleanup.policy")] == ["6000", "compact"]
 
 
@@ -227,12 +235,12 @@ def test_an_invalid_change_is_refused_and_changes_nothing(
 
 def test_a_lowered_limit_refuses_the_next_batch(incremental: Configurer, topic: str, lowtide: SimpleNamespace) -> None:
     producer = Confluent(lowtide.bootstrap)
-    large = [Sent(b"k", b"x" * 5000)]
+    large = [OutgoingRecord(b"k", b"x" * 5000)]
     producer.produce(topic, large)
     incremental.alter("TOPIC", topic, {"max.message.bytes": ("SET", "1000")})
     with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
         producer.produce(topic, large)
-    producer.produce(topic, [Sent(b"k", b"small")])
+    producer.produce(topic, [OutgoingRecord(b"k", b"small")])
     incremental.alter("TOPIC", topic, {"max.message.bytes": ("DELETE", "")})
     producer.produce(topic, large)
     assert producer.offsets(topic, [0]) == {0: (0, 3)}
@@ -240,7 +248,7 @@ def test_a_lowered_limit_refuses_the_next_batch(incremental: Configurer, topic: 
 
 def test_the_next_record_has_the_brokers_time(incremental: Configurer, topic: str, other: Driver) -> None:
     """LogAppendTime from one record to the next, and CreateTime again."""
-    old = Sent(b"k", b"v", LONG_AGO_MS)
+    old = OutgoingRecord(b"k", b"v", LONG_AGO_MS)
     other.produce(topic, [old])
     incremental.alter("TOPIC", topic, {"message.timestamp.type": ("SET", "LogAppendTime")})
     before_ms = time.time() * 1000
@@ -259,22 +267,22 @@ def test_the_next_batch_begins_a_smaller_segment(
     """A log that is open, and written to, follows a new segment.bytes."""
     folder = Path(lowtide.data_directory) / f"{topic}-0"
     for _ in range(3):
-        other.produce(topic, [Sent(b"k", b"x" * 600_000)])
+        other.produce(topic, [OutgoingRecord(b"k", b"x" * 600_000)])
     assert len(list(folder.glob("*.log"))) == 1
     incremental.alter("TOPIC", topic, {"segment.bytes": ("SET", "1048576")})
     for _ in range(2):
-        other.produce(topic, [Sent(b"k", b"x" * 600_000)])
+        other.produce(topic, [OutgoingRecord(b"k", b"x" * 600_000)])
     assert len(list(folder.glob("*.log"))) == 3
 
 
 def test_a_topic_that_is_only_compacted_keeps_its_records(incremental: Configurer, topic: str, other: Driver) -> None:
     """DeleteRecords follows cleanup.policy at once, both ways; and a record without a key is refused meanwhile."""
-    other.produce(topic, [Sent(b"k", b"v")] * 3)
+    other.produce(topic, [OutgoingRecord(b"k", b"v")] * 3)
     incremental.alter("TOPIC", topic, {"cleanup.policy": ("SET", "compact")})
     with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
         other.delete_records(topic, {0: 2})
     with pytest.raises(AssertionError, match="INVALID_RECORD"):
-        other.produce(topic, [Sent(None, b"v")])
+        other.produce(topic, [OutgoingRecord(None, b"v")])
     incremental.alter("TOPIC", topic, {"cleanup.policy": ("APPEND", "delete")})
     assert other.delete_records(topic, {0: 2}) == {0: 2}
 
@@ -285,7 +293,7 @@ def test_a_brokers_default_applies_to_topics_that_set_nothing(
     """At once, and until it is reset. Topics with their own limit keep it."""
     own = f"{lowtide_topic}-own"
     other.create_topic(own, 1, {"max.message.bytes": "9000"})
-    large = [Sent(b"k", b"x" * 5000)]
+    large = [OutgoingRecord(b"k", b"x" * 5000)]
     free_broker.replace("BROKER", "0", {"message.max.bytes": "1000"})
     assert free_broker.describe("TOPIC", topic)["max.message.bytes"][:2] == ("1000", "DYNAMIC_BROKER_CONFIG")
     assert free_broker.describe("BROKER", "0")["message.max.bytes"][:2] == ("1000", "DYNAMIC_BROKER_CONFIG")
@@ -314,7 +322,7 @@ def test_what_is_set_survives_a_restart() -> None:
         assert told["retention.ms"].source == "DEFAULT_CONFIG"
         assert told["max.message.bytes"][:2] == ("1000", "DYNAMIC_BROKER_CONFIG")
         with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
-            Confluent(cluster.bootstrap).produce("t", [Sent(b"k", b"x" * 5000)])
+            Confluent(cluster.bootstrap).produce("t", [OutgoingRecord(b"k", b"x" * 5000)])
 
 
 def test_a_lowered_number_of_connections_refuses_the_next_one() -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from lowtide.admin.client import AdminClient
 from lowtide.admin.topics import NewTopic
-from lowtide.console.settings import Login
+from lowtide.console.settings import LoginKind
 from lowtide.protocol.types import TopicPartition
 from lowtide.testing.cluster import LowtideCluster
 
 from .console_visitor import OWN, Page, console_of
-from .driver import Sent
+from .driver import OutgoingRecord
 from .driver_confluent import Confluent
 
 HOSTILE = "<img src=x onerror=alert(1)>'\"\u202e"
@@ -52,7 +52,9 @@ async def topic(cluster: LowtideCluster, request: pytest.FixtureRequest) -> Asyn
         driver = Confluent(cluster.bootstrap)
         for partition in (0, 1):
             for _ in range(RECORDS // BATCH):
-                await asyncio.to_thread(driver.produce, name, [Sent(b"key", b"x" * 200)] * BATCH, partition=partition)
+                await asyncio.to_thread(
+                    driver.produce, name, [OutgoingRecord(b"key", b"x" * 200)] * BATCH, partition=partition
+                )
         await admin.alter_group_offsets(f"group-{name}", {TopicPartition(name, 0): 10, TopicPartition(name, 1): 20})
         yield name
         await admin.delete_topics([name])
@@ -70,7 +72,7 @@ async def test_every_view(page: Page, topic: str):
     assert found["partitions"][0]["kept"]
     picture = await page.view(f"segments?topic={topic}&partition=0")
     assert picture["known"]
-    assert [each["base"] for each in picture["segments"]][0] == 0
+    assert next(each["base"] for each in picture["segments"]) == 0
     assert len(picture["segments"]) > 2
     (row,) = [each for each in (await page.view("groups"))["groups"] if each["group"] == f"group-{topic}"]
     assert row["lag"] == 2 * RECORDS - 30
@@ -274,14 +276,14 @@ async def test_events_send_a_view_and_what_has_changed(cluster: LowtideCluster, 
         assert b"text/event-stream" in head
         first = await page.visitor.reader.readuntil(b"\n\n\r\n")
         assert f'"name":"{topic}"'.encode() in first
-        await asyncio.to_thread(Confluent(cluster.bootstrap).produce, topic, [Sent(None, b"more")])
+        await asyncio.to_thread(Confluent(cluster.bootstrap).produce, topic, [OutgoingRecord(None, b"more")])
         second = await page.visitor.reader.readuntil(b"\n\n\r\n")
         assert f'"high_watermark":{RECORDS + 1}'.encode() in second
 
 
 async def test_the_token_of_the_address_is_needed(cluster: LowtideCluster):
     """Where the console has a login of its own."""
-    async with console_of({"bootstrap.servers": cluster.bootstrap}, Login.TOKEN, token="secret") as page:
+    async with console_of({"bootstrap.servers": cluster.bootstrap}, LoginKind.TOKEN, token="secret") as page:
         assert (await page.get("api/view/cluster", **OWN)).status == 401
         assert (await page.get("")).status == 200
         assert (await page.post("login", {"token": "other"}))[0] == 401

@@ -1,4 +1,5 @@
-"""The console in a browser, where one is installed: names and records that look like markup do nothing, and a delete is carried out.
+"""The console in a browser, where one is installed: names and records that look like markup do nothing, and a delete is
+carried out.
 
 `tests/interop/test_console_pages.py` has every page.
 """

@@ -1,4 +1,4 @@
-"""The console as users of the cluster: logins, what their access rules allow, and the console that a broker serves itself."""
+"""The console as users of the cluster: logins, and what their access rules allow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.lifecycle.ports import real_ports
 from lowtide.cli.broker_console import broker_console
-from lowtide.console.settings import Login
+from lowtide.console.settings import LoginKind
 from lowtide.testing.cluster import LowtideCluster
 from tests.http_visitor import Visitor
 
@@ -42,7 +42,7 @@ def without_login(cluster: LowtideCluster) -> dict[str, str]:
 
 @asynccontextmanager
 async def logged_in(cluster: LowtideCluster, user: str, password: str) -> AsyncIterator[tuple[int, Page]]:
-    async with console_of(without_login(cluster), Login.PASSWORD, write=True) as page:
+    async with console_of(without_login(cluster), LoginKind.PASSWORD, write=True) as page:
         body = json.dumps({"user": user, "password": password, "mechanism": "SCRAM-SHA-512"}).encode()
         answer = await page.visitor.ask("/console/api/login", "POST", body, **OWN)
         cookie = answer.headers.get("set-cookie", "").partition("=")[2].partition(";")[0]
@@ -134,7 +134,7 @@ async def test_a_name_and_a_password_with_each_request_are_a_login(secure: Lowti
     """As browsers send them to a listener beyond this machine, once they have asked for them."""
     settings = secure.for_confluent_kafka
     pair = base64.b64encode(f"{settings['sasl.username']}:{settings['sasl.password']}".encode()).decode()
-    async with console_of(without_login(secure), Login.PASSWORD) as page:
+    async with console_of(without_login(secure), LoginKind.PASSWORD) as page:
         assert json.loads((await page.get("api/view/cluster", **OWN, Authorization=f"Basic {pair}")).body)["brokers"]
         wrong = base64.b64encode(b"admin:wrong").decode()
         assert (await page.get("api/view/cluster", **OWN, Authorization=f"Basic {wrong}")).status == 401

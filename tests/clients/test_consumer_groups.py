@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType
@@ -11,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from lowtide.testing.cluster import LowtideCluster
 
-from .driver import Sent, until
+from .driver import OutgoingRecord, until
 from .driver_confluent import Confluent
 
 PARTITIONS = {0, 1, 2, 3}
@@ -83,7 +84,7 @@ def numbers(consumer: Consumer) -> set[int]:
 
 
 def poll(consumers: Sequence[Consumer]) -> list[tuple[int, int]]:
-    found = []
+    found: list[Any] = []
     for each in consumers:
         for message in each.consume(100, 0.05):
             assert message.error() is None, message.error()
@@ -118,7 +119,7 @@ def test_members_share_leave_and_continue_at_the_committed_offset(
     broker: LowtideCluster, other: Confluent, name: str, consumer: Callable[..., Consumer]
 ) -> None:
     for partition in PARTITIONS:
-        other.produce(name, [Sent(None, b"%d" % number) for number in range(3)], partition=partition)
+        other.produce(name, [OutgoingRecord(None, b"%d" % number) for number in range(3)], partition=partition)
     first = consumer()
     found: list[tuple[int, int]] = []
 
@@ -137,7 +138,7 @@ def test_members_share_leave_and_continue_at_the_committed_offset(
     first.close()
     assert state(broker, name)[1] is ConsumerGroupState.EMPTY
     third = consumer()
-    other.produce(name, [Sent(None, b"new")], partition=2)
+    other.produce(name, [OutgoingRecord(None, b"new")], partition=2)
     again: list[tuple[int, int]] = []
 
     def has_new() -> bool:
@@ -148,6 +149,7 @@ def test_members_share_leave_and_continue_at_the_committed_offset(
     assert again == [(2, 3)]
 
 
+@pytest.mark.slow
 def test_a_pattern_follows_topics_that_are_created_later(
     other: Confluent, name: str, consumer: Callable[..., Consumer]
 ) -> None:
@@ -174,7 +176,7 @@ def test_a_classic_group_is_upgraded_while_it_consumes_and_downgraded_again(
     new = consumer()
     poll_until_shared([old, new])
     assert state(broker, name)[0] is ConsumerGroupType.CONSUMER
-    other.produce(name, [Sent(None, b"a")], partition=0)
+    other.produce(name, [OutgoingRecord(None, b"a")], partition=0)
     found: list[tuple[int, int]] = []
 
     def has_it() -> bool:

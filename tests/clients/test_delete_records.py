@@ -1,4 +1,4 @@
-"""Records deleted by any client are deleted for every client: by ListOffsets, by Fetch, and never delivered (KIP-107)."""
+"""Records deleted by any client are deleted for every client: ListOffsets and Fetch agree (KIP-107)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import confluent_kafka
 import kafka.errors
 import pytest
 
-from .driver import TO_HIGH_WATERMARK, Driver, OutOfRangeError, Sent
+from .driver import TO_HIGH_WATERMARK, Driver, OutgoingRecord, OutOfRangeError
 
 BASE_TIME_MS = 1_700_000_000_000
 REFUSED = (confluent_kafka.KafkaException, kafka.errors.OffsetOutOfRangeError, aiokafka.errors.OffsetOutOfRangeError)
 
 
-def ten(*, first: int = 0) -> list[Sent]:
-    return [Sent(b"k", b"%d" % n, BASE_TIME_MS + n * 1000) for n in range(first, first + 10)]
+def ten(*, first: int = 0) -> list[OutgoingRecord]:
+    return [OutgoingRecord(b"k", b"%d" % n, BASE_TIME_MS + n * 1000) for n in range(first, first + 10)]
 
 
 def test_delete_by_offset_answers_the_low_watermark_and_moves_the_beginning(library: Driver, topic: str) -> None:
@@ -30,7 +30,7 @@ def test_delete_to_the_high_watermark_leaves_an_empty_partition_that_continues(
     library.produce(topic, ten())
     assert library.delete_records(topic, {0: TO_HIGH_WATERMARK}) == {0: 10}
     assert client.offsets(topic, [0]) == {0: (10, 10)}
-    client.produce(topic, [Sent(b"k", b"next")])
+    client.produce(topic, [OutgoingRecord(b"k", b"next")])
     with client.reader(topic, 0, 10) as reader:
         assert [(record.offset, record.value) for record in reader.read(1)] == [(10, b"next")]
 

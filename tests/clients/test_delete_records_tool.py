@@ -1,4 +1,4 @@
-"""`lowtide-delete-records` against a real broker: Kafka's output, line by line, and files with an error that delete nothing."""
+"""`lowtide-delete-records` against a real broker: Kafka's output, and bad files that delete nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from lowtide.cli.delete_records_tool import main
 
 from .command_lines import run_process
-from .driver import Driver, Sent
+from .driver import Driver, OutgoingRecord
 
 TOOL = "lowtide.cli.delete_records_tool"
 
@@ -31,7 +31,7 @@ def write(file: Path, *rows: tuple[str, int, int], **more: object) -> None:
 
 def test_the_output_is_that_of_kafkas_tool(lowtide: SimpleNamespace, other: Driver, topic: str, file: Path) -> None:
     """As for a script; a failed partition is named, and the exit code is 1."""
-    other.produce(topic, [Sent(b"k", b"v")] * 10)
+    other.produce(topic, [OutgoingRecord(b"k", b"v")] * 10)
     write(file, (topic, 0, 4), (topic, 1, 7), (topic, 2, -1))
     ran = run_process("--bootstrap-server", lowtide.bootstrap, "--offset-json-file", file, tool=TOOL, code=1)
     assert ran.stdout.splitlines() == [
@@ -49,7 +49,7 @@ def test_leader_only_prints_the_leaders_log_start(
     lowtide: SimpleNamespace, other: Driver, topic: str, file: Path, capsys
 ) -> None:
     """KIP-1343, with the option name of KIP-107."""
-    other.produce(topic, [Sent(b"k", b"v")] * 10)
+    other.produce(topic, [OutgoingRecord(b"k", b"v")] * 10)
     write(file, (topic, 0, 4))
     assert main(["--bootstrap-server", lowtide.bootstrap, "--delete-offset-json-file", str(file), "--leader-only"]) == 0
     assert (
@@ -67,7 +67,7 @@ def test_an_error_anywhere_in_the_file_deletes_nothing(
     lowtide: SimpleNamespace, other: Driver, topic: str, file: Path, capsys
 ) -> None:
     """An error in the last line counts like one in the first."""
-    other.produce(topic, [Sent(b"k", b"v")] * 10)
+    other.produce(topic, [OutgoingRecord(b"k", b"v")] * 10)
     for row in ((topic, 0, 4), (topic, 1, -2), (topic, -1, 0)):
         write(file, (topic, 0, 4), row)
         assert main(["--bootstrap-server", lowtide.bootstrap, "--offset-json-file", str(file)]) == 2

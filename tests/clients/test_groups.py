@@ -1,4 +1,4 @@
-"""Consumer groups with each client: partitions are shared, reassigned when members join and leave, and read from the committed offset."""
+"""Consumer groups with each client: partitions are shared, reassigned, and read from committed offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from .driver import DEADLINE_S, Driver, Sent, until
+from .driver import DEADLINE_S, Driver, OutgoingRecord, until
 from .driver_aiokafka import Aiokafka
 from .driver_confluent import Confluent
 from .driver_kafka_python import KafkaPython
@@ -25,7 +25,7 @@ def group() -> str:
 
 def fill(other: Driver, topic: str, count: int) -> None:
     for partition in PARTITIONS:
-        other.produce(topic, [Sent(None, b"%d" % number) for number in range(count)], partition=partition)
+        other.produce(topic, [OutgoingRecord(None, b"%d" % number) for number in range(count)], partition=partition)
 
 
 def poll_until_all(members: Sequence[Member], count: int) -> dict[int, list[int]]:
@@ -60,11 +60,11 @@ def test_a_group_continues_at_its_committed_offset(
 ) -> None:
     fill(other, topic, 5)
     with member(name, lowtide.bootstrap, topic, group) as first:
-        assert poll_until_all([first], 5) == dict.fromkeys(PARTITIONS, [0, 1, 2, 3, 4])
+        assert poll_until_all([first], 5) == {key: [0, 1, 2, 3, 4] for key in PARTITIONS}
         first.commit()
     fill(other, topic, 2)
     with member(name, lowtide.bootstrap, topic, group) as second:
-        assert poll_until_all([second], 2) == dict.fromkeys(PARTITIONS, [5, 6])
+        assert poll_until_all([second], 2) == {key: [5, 6] for key in PARTITIONS}
 
 
 @pytest.mark.parametrize("name", MEMBERS)

@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lowtide.testing.cluster import LowtideCluster
 
-from .driver import DEADLINE_S, Sent, until
+from .driver import DEADLINE_S, OutgoingRecord, until
 from .driver_aiokafka import Aiokafka
 from .driver_confluent import Confluent
 from .group_members import ConfluentKeeper, member
@@ -38,7 +38,7 @@ def test_a_group_survives_its_coordinator(cluster: LowtideCluster, name: str) ->
     admin = AdminClient({"bootstrap.servers": addresses, "broker.address.family": "v4"})
     admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(DEADLINE_S)
     until(lambda: other.partition_count(topic) == 1)
-    other.produce(topic, [Sent(None, b"before")] * COUNT)
+    other.produce(topic, [OutgoingRecord(None, b"before")] * COUNT)
     with member(name, addresses, topic, group) as one:
         found: list[tuple[int, int]] = []
         until(lambda: found.extend(one.poll()) or len(found) == COUNT)
@@ -49,7 +49,7 @@ def test_a_group_survives_its_coordinator(cluster: LowtideCluster, name: str) ->
         try:
             until(lambda: keeper.coordinator(group) != coordinator, but=(Exception,))
             assert keeper.committed(group, topic) == {0: COUNT}
-            other.produce(topic, [Sent(None, b"after")] * COUNT)
+            other.produce(topic, [OutgoingRecord(None, b"after")] * COUNT)
             until(lambda: found.extend(one.poll()) or len(found) == 2 * COUNT)
             assert [offset for _, offset in found] == list(range(2 * COUNT))
             one.commit()

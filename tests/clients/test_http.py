@@ -1,4 +1,4 @@
-"""The listener of HTTP of real brokers: where it listens, when it doesn't, and that it costs nothing until it is visited."""
+"""The HTTP listener of real brokers: where it listens, and that it costs nothing until it is used."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -23,7 +24,7 @@ from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.ports import real_ports
 from lowtide.protocol.scram import ScramMechanism
 from lowtide.runtime import failed_logins, http_app, http_connection, http_origin, http_visits
-from lowtide.runtime.http_visits import PLACES, Kind
+from lowtide.runtime.http_visits import PLACES, VisitorKind
 from tests.clients.certificate_files import issue
 from tests.clients.test_http import Lines
 from tests.http_visitor import Visitor, visit
@@ -243,7 +244,7 @@ async def test_strangers_starve_neither_a_probe_nor_a_user(tmp_path, monkeypatch
             for _ in range(2):
                 strangers.append(await stack.enter_async_context(Visitor(url, source=f"127.0.1.{number + 1}")))
         for _ in range(http_visits.ALL_BURST // 20):
-            for stranger in strangers[: PLACES[Kind.STRANGER]]:
+            for stranger in strangers[: PLACES[VisitorKind.STRANGER]]:
                 with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                     await stranger.ask(FIGURES, X_Forwarded_For="203.0.113.9")
         for _ in range(30):
@@ -310,7 +311,10 @@ async def test_a_head_that_is_too_large_is_refused(tmp_path, head):
         b"GET /<script>alert(1)</script> HTTP/9.9\r\n\r\n",
         b"<script>alert(1)</script>\r\n\r\n",
         b"POST /health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"POST /health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        (
+            b"POST /health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: "
+            b"chunked\r\n\r\n0\r\n\r\n"
+        ),
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n",
         b"\x00" * 100 + b"\r\n\r\n",
@@ -367,7 +371,7 @@ async def test_connections_are_bounded_and_silent_ones_give_way(tmp_path, monkey
             for _ in range(20):
                 await stack.enter_async_context(Visitor(url, source=f"127.0.0.{number + 2}"))
         assert (await visit(url, PATH)).status == 200
-        assert visits.count <= PLACES[Kind.STRANGER] + PLACES[Kind.HERE]
+        assert visits.count <= PLACES[VisitorKind.STRANGER] + PLACES[VisitorKind.HERE]
 
 
 async def test_too_many_requests_are_refused(tmp_path):
@@ -427,7 +431,8 @@ async def test_a_reader_that_reads_nothing_is_cut_off(tmp_path, monkeypatch):
         visited(tmp_path, sites=[Site], http_trust_local="true") as broker,
         Visitor(broker.http_addresses[0]) as visitor,
     ):
-        visitor.writer.transport.pause_reading()
+        transport: Any = visitor.writer.transport
+        transport.pause_reading()
         await visitor.send(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with asyncio.timeout(30):
             await ended.wait()

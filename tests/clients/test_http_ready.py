@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lowtide.broker.http.readiness import Stage
+from lowtide.broker.http.readiness import BrokerStage
 from lowtide.testing.cluster import LowtideCluster
 from tests.http_visitor import visit
 from tests.inside import broker_of
@@ -30,7 +30,7 @@ async def test_a_broker_that_starts_or_stops_is_not_ready(tmp_path):
         (url,) = broker.http_addresses
         found = await visit(url, "/health/ready")
         assert (found.status, json.loads(found.body)) == (200, {"ready": True, "broker": 0, "reasons": []})
-        for stage in (Stage.STARTS, Stage.STOPS):
+        for stage in (BrokerStage.STARTS, BrokerStage.STOPS):
             broker.serving._readiness.enter(stage)
             found = await visit(url, "/health/ready")
             assert (found.status, json.loads(found.body)["reasons"]) == (503, [stage.value])

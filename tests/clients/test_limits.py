@@ -1,4 +1,4 @@
-"""Large records: records of the topic's limit pass every client, one byte more is refused with MESSAGE_TOO_LARGE (code 10)."""
+"""Records of the topic's limit pass every client; one byte more is refused with MESSAGE_TOO_LARGE (10)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from lowtide.protocol.batch_building import build_batch
 
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 from .driver_kcat import Kcat, KcatError, run_kcat
 from .open_clients import OPEN_PRODUCERS
 
@@ -46,12 +46,12 @@ def test_a_batch_of_the_limit_is_accepted_and_a_larger_one_refused(
 ) -> None:
     value = largest_value(DEFAULT_LIMIT, b"k")
     with OPEN_PRODUCERS[name](lowtide.bootstrap, topic, idempotent=False) as producer:
-        producer.send(Sent(b"k", value), 0)
+        producer.send(OutgoingRecord(b"k", value), 0)
         assert producer.flush() == [0]
-        producer.send(Sent(b"k", value + b"x"), 0)
+        producer.send(OutgoingRecord(b"k", value + b"x"), 0)
         with pytest.raises(TOO_LARGE, match=r"(?i)too.?large"):
             producer.flush()
-        producer.send(Sent(b"k", b"small"), 0)
+        producer.send(OutgoingRecord(b"k", b"small"), 0)
         assert producer.flush() == [1]
     with other.reader(topic, 0, 0) as reader:
         assert [record.value for record in reader.read(2)] == [value, b"small"]
@@ -75,7 +75,7 @@ def test_a_topic_may_allow_more_and_every_client_reads_it(
     name = client.name if client.name in WRITERS else other.name
     with OPEN_PRODUCERS[name](lowtide.bootstrap, lowtide_topic, idempotent=True) as producer:
         for each in (b"before", value, b"after"):
-            producer.send(Sent(b"k", each), 0)
+            producer.send(OutgoingRecord(b"k", each), 0)
             producer.flush()
     for reading in (client, other):
         with reading.reader(lowtide_topic, 0, 0) as reader:
@@ -85,7 +85,7 @@ def test_a_topic_may_allow_more_and_every_client_reads_it(
 def test_a_topic_may_allow_less(library: Driver, other: Driver, lowtide_topic: str) -> None:
     other.create_topic(lowtide_topic, 1, {"max.message.bytes": "1000"})
     until(lambda: other.partition_count(lowtide_topic) == 1)
-    library.produce(lowtide_topic, [Sent(b"k", b"v" * 900)])
+    library.produce(lowtide_topic, [OutgoingRecord(b"k", b"v" * 900)])
     with pytest.raises((*TOO_LARGE, AssertionError), match=r"(?i)too.?large"):
-        library.produce(lowtide_topic, [Sent(b"k", b"v" * 1000)])
+        library.produce(lowtide_topic, [OutgoingRecord(b"k", b"v" * 1000)])
     assert other.offsets(lowtide_topic, [0]) == {0: (0, 1)}

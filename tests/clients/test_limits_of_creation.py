@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -108,6 +110,7 @@ def test_transactional_ids_above_the_limit_are_refused_and_existing_ones_continu
     against({"lowtide.transactional.ids.max": "2"}, scenario)
 
 
+@pytest.mark.slow
 def test_a_thousand_topics_in_one_request_are_created() -> None:
     async def scenario(client: WireClient) -> None:
         made = await client.request(creation(*[(f"t{number}", 1) for number in range(1_000)]), 7)

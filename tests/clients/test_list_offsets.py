@@ -1,4 +1,4 @@
-"""ListOffsets as administrators use it: earliest, latest, the record with the largest time, a time, by isolation level."""
+"""ListOffsets for administrators: earliest, latest, largest time, a time, by isolation level."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from .driver import DEADLINE_S, Driver, Sent
+from .driver import DEADLINE_S, Driver, OutgoingRecord
 from .driver_kafka_python import DEADLINE_MS, KafkaAdminClient
 from .driver_kafka_python import TopicPartition as KafkaPythonPlace
 
@@ -58,7 +58,7 @@ def ask(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Ask:
 @pytest.mark.parametrize("committed", [False, True], ids=["uncommitted", "committed"])
 def test_every_offset_is_returned_with_its_time(ask: Ask, other: Driver, topic: str, committed: bool) -> None:
     """Two batches, one of them compressed; the largest time is inside of the first."""
-    records = [Sent(b"k", b"v", BASE_TIME_MS + second * 1000) for second in SECONDS]
+    records = [OutgoingRecord(b"k", b"v", BASE_TIME_MS + second * 1000) for second in SECONDS]
     other.produce(topic, records[:4], codec="zstd")
     other.produce(topic, records[4:])
     assert ask(topic, "earliest", committed=committed)[0] == 0
@@ -74,7 +74,7 @@ def test_an_empty_partition_has_no_largest_time(ask: Ask, topic: str) -> None:
 
 
 def test_what_was_deleted_is_not_the_earliest(ask: Ask, other: Driver, topic: str) -> None:
-    other.produce(topic, [Sent(b"k", b"v", BASE_TIME_MS + n * 1000) for n in range(6)])
+    other.produce(topic, [OutgoingRecord(b"k", b"v", BASE_TIME_MS + n * 1000) for n in range(6)])
     other.delete_records(topic, {0: 4})
     assert ask(topic, "earliest")[0] == 4
     assert ask(topic, BASE_TIME_MS) == (4, BASE_TIME_MS + 4000)

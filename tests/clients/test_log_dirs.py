@@ -1,4 +1,4 @@
-"""Log directories and producers in responses: kafka-python is the only Python client with these requests, the test sends the others."""
+"""Log directories and producers in responses: kafka-python is the only Python client with most of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lowtide.simulation.client import WireClient
 from lowtide.testing.cluster import LowtideCluster
 
 from .conftest import NOT_YET
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 from .driver_confluent import Confluent
 from .driver_kafka_python import KafkaPython
 
@@ -75,7 +75,7 @@ def test_directories_are_described_with_their_partitions_and_the_bytes_of_the_vo
     cluster: LowtideCluster, disks: list[Path], spread: str
 ) -> None:
     client = KafkaPython(cluster.bootstrap)
-    client.produce(spread, [Sent(b"k", b"x" * 1000)], partition=2)
+    client.produce(spread, [OutgoingRecord(b"k", b"x" * 1000)], partition=2)
     rows = client.log_directories(None)
     assert [row["log_dir"] for row in rows] == [str(disk) for disk in disks]
     for row, disk in zip(rows, disks, strict=True):
@@ -107,7 +107,7 @@ def test_a_size_falls_with_the_log_start(cluster: LowtideCluster, lowtide_topic:
     driver.create_topic(lowtide_topic, 1, {"segment.bytes": "1048576"})
     until(lambda: driver.offsets(lowtide_topic, [0]) == {0: (0, 0)}, but=NOT_YET)
     for _ in range(5):
-        driver.produce(lowtide_topic, [Sent(b"k", b"x" * 400_000)])
+        driver.produce(lowtide_topic, [OutgoingRecord(b"k", b"x" * 400_000)])
 
     def size() -> int:
         (found,) = sizes(client.log_directories({lowtide_topic: [0]}), lowtide_topic).values()
@@ -138,8 +138,8 @@ def test_every_version_has_its_fields(cluster: LowtideCluster, spread: str) -> N
 def test_producers_are_described_with_their_last_batch(cluster: LowtideCluster, spread: str) -> None:
     client = KafkaPython(cluster.bootstrap)
     assert client.producers(spread, 1) == []
-    client.produce(spread, [Sent(b"k", b"v", 1_700_000_000_000)] * 3, partition=1, idempotent=True)
-    client.produce(spread, [Sent(b"k", b"v")], partition=1)
+    client.produce(spread, [OutgoingRecord(b"k", b"v", 1_700_000_000_000)] * 3, partition=1, idempotent=True)
+    client.produce(spread, [OutgoingRecord(b"k", b"v")], partition=1)
     [producer] = client.producers(spread, 1)
     assert producer.producer_id >= 0
     assert (producer.producer_epoch, producer.last_sequence, producer.last_timestamp) == (0, 2, 1_700_000_000_000)

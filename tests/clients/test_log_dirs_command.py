@@ -100,10 +100,10 @@ def test_the_old_spelling_describes(world: World) -> None:
         (
             ("flights:0", "--to", "/no/such"),
             2,
-            "--to /no/such is not possible for flights-0: allowed is a log directory of its broker",
+            "--to /no/such is invalid for flights-0: it must be a log directory of its broker",
         ),
-        (("flights:7", "--to", "/x"), 2, "there is no partition flights-7."),
-        (("none", "--to", "/x"), 2, "there is no topic none."),
+        (("flights:7", "--to", "/x"), 2, "topic flights has no partition 7: it has"),
+        (("none", "--to", "/x"), 2, "there is no topic none, or you may not describe it."),
         (("flights:x", "--to", "/x"), 2, "flights:x"),
         (("flights",), 2, "Missing option '--to'"),
         (("--to", "/x"), 2, "Missing argument"),
@@ -122,7 +122,7 @@ def test_errors_are_one_sentence(world: World, words: tuple[str, ...], code: int
 
 
 def test_each_broker_with_a_replica_and_the_directory_moves_it(tmp_path: Path) -> None:
-    """Brokers in one process have directories of their own; a machine of its own each would give them the same names."""
+    """Brokers in one process have separate directories; on separate machines they would share names."""
     with LowtideCluster(brokers=2, data_directory=tmp_path) as cluster, BlockingAdminClient(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(name="t", partitions=1, replication_factor=2)])
         paths = {broker: next(iter(found)) for broker, found in admin.describe_log_dirs().items()}

@@ -11,7 +11,7 @@ from lowtide.admin import BlockingAdminClient
 from lowtide.admin.users import ScramUpsertion
 from lowtide.protocol.scram import SCRAM_MECHANISMS, ScramMechanism
 
-from .logging_in import CLIENTS, Client, says_why
+from .logging_in import Client, clients_of_which_slow, confluent, kafka_python, says_why
 
 USER, PASSWORD = "alice", "pen=cil, zoë"
 USERS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}" user_bob="other";'
@@ -41,7 +41,7 @@ def settings(cluster: LowtideCluster, mechanism: str, password: str) -> dict[str
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", clients_of_which_slow(confluent, kafka_python))
 def test_a_client_logs_in_with_its_password_alone(brokers: LowtideCluster, client: Client, mechanism: str) -> None:
     assert client(settings(brokers, mechanism, PASSWORD)) == ""
     assert says_why(client, client(settings(brokers, mechanism, "other"), refused=True))

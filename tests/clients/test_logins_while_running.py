@@ -301,7 +301,7 @@ def test_brokers_go_on_logging_in_to_each_other() -> None:
 
 
 def wait_for_isr(ours: BlockingAdminClient) -> None:
-    """All three replicate: also the one that started with its first user in the file, and the second in the metadata."""
+    """All three replicate, also the one with a user in its file and the one with a user in the metadata."""
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
         topic = ours.describe_topics(["t"])["t"]

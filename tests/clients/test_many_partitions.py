@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 from .driver_confluent import Confluent
 from .driver_kcat import Kcat, run_kcat
 from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS
@@ -29,7 +29,7 @@ def fill(bootstrap: str, topic: str, name: str) -> None:
     with OPEN_PRODUCERS[name](bootstrap, topic, idempotent=True) as producer:
         for round_number in range(ROUNDS):
             for partition in PARTITIONS:
-                producer.send(Sent(b"k", expected(partition)[round_number]), partition)
+                producer.send(OutgoingRecord(b"k", expected(partition)[round_number]), partition)
         assert producer.flush() == [round_number for round_number in range(ROUNDS) for _ in PARTITIONS]
 
 
@@ -64,7 +64,7 @@ def test_kcat_reads_all_of_them_at_once(lowtide: SimpleNamespace, filled: str) -
 
 
 def test_every_client_receives_the_offsets_of_all(client: Driver, filled: str) -> None:
-    """kcat requests one partition at a time, so the test does not use it for all of them."""
+    """kcat requests give one partition only, so the test does not use it for all of them."""
     partitions = [0, 49, 99] if client.name == Kcat.name else PARTITIONS
     assert client.offsets(filled, partitions) == dict.fromkeys(partitions, (0, ROUNDS))
     assert client.partition_count(filled) == len(PARTITIONS)

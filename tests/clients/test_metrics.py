@@ -1,4 +1,4 @@
-"""What Prometheus gets: a real broker's `/metrics`, by a real client of HTTP, while real clients produce, consume and delete."""
+"""A real broker's `/metrics`, read by a real HTTP client while clients produce, consume and delete."""
 
 from __future__ import annotations
 

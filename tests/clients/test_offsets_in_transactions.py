@@ -1,4 +1,4 @@
-"""Consume, transform, produce, offsets in the transaction, by each client: every record is transformed once, despite aborts."""
+"""Each client consumes, transforms and produces in transactions: every record once, despite aborts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pipe:
         return kind(self.bootstrap, self.name, self.name, self.source, self.target)
 
     def committed(self, *, total: int) -> int:
-        """The number of records that the group has consumed, once no transaction can change it and it is `total`; else its final value."""
+        """Returns how many records the group has consumed: `total`, or the value that no transaction changes."""
         reader = self._reader()
         deadline = time.monotonic() + WAIT_S
         while True:

@@ -1,4 +1,4 @@
-"""The examples of docs/command-line.md, one after the other as a reader types them: what they print is what the page says."""
+"""The examples of docs/command-line.md in order: they print what the page says."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def cluster() -> Iterator[LowtideCluster]:
         yield three
 
 
+@pytest.mark.slow
 def test_the_page_can_be_followed(cluster: LowtideCluster) -> None:
     tried = 0
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -12,7 +12,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.testing.cluster import LowtideCluster
 
 from .conftest import CLIENTS
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 from .growing import GROWERS, Cluster, Grower, KafkaPythonGrower, kcat_cluster
 
 
@@ -30,10 +30,10 @@ def own_id(lowtide: SimpleNamespace) -> int:
 
 def test_new_partitions_can_be_used_at_once(grower: Grower, client: Driver, topic: str) -> None:
     """Records can be written and read; the topic's older partitions keep theirs."""
-    client.produce(topic, [Sent(b"k", b"before")], partition=2)
+    client.produce(topic, [OutgoingRecord(b"k", b"before")], partition=2)
     assert grower.grow(topic, 5) == ErrorCode.NONE
     until(lambda: client.partition_count(topic) == 5)
-    client.produce(topic, [Sent(b"k", b"after")] * 2, partition=4)
+    client.produce(topic, [OutgoingRecord(b"k", b"after")] * 2, partition=4)
     assert client.offsets(topic, range(5)) == {0: (0, 0), 1: (0, 0), 2: (0, 1), 3: (0, 0), 4: (0, 2)}
     with client.reader(topic, 4, 0) as reader:
         assert [record.value for record in reader.read(2)] == [b"after"] * 2
@@ -70,7 +70,7 @@ def test_partitions_survive_a_restart() -> None:
         confluent = CLIENTS["confluent-kafka"](cluster.bootstrap)
         confluent.create_topic("t", 1, {})
         assert GROWERS["kafka-python"](cluster.bootstrap).grow("t", 6) == ErrorCode.NONE
-        confluent.produce("t", [Sent(b"k", b"v")] * 3, partition=5)
+        confluent.produce("t", [OutgoingRecord(b"k", b"v")] * 3, partition=5)
         cluster.restart()
         assert confluent.partition_count("t") == 6
         assert confluent.offsets("t", [0, 5]) == {0: (0, 0), 5: (0, 3)}

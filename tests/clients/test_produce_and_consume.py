@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from .driver import Driver, Received, Sent
+from .driver import Driver, OutgoingRecord, ReadRecord
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 BASE_TIME_MS = 1_700_000_000_000
 
 
-def letters(count: int, *, size: int = 100) -> list[Sent]:
+def letters(count: int, *, size: int = 100) -> list[OutgoingRecord]:
     """Return records whose values differ, compress well and have no line break (kcat's separator)."""
-    return [Sent(b"key-%d" % n, (b"value-%d " % n) * (size // 8)) for n in range(count)]
+    return [OutgoingRecord(b"key-%d" % n, (b"value-%d " % n) * (size // 8)) for n in range(count)]
 
 
-def contents(records: list[Received]) -> list[tuple[bytes | None, bytes | None]]:
+def contents(records: list[ReadRecord]) -> list[tuple[bytes | None, bytes | None]]:
     return [(record.key, record.value) for record in records]
 
 
@@ -35,14 +35,14 @@ def test_a_batch_of_every_codec_is_read_by_its_writer_and_by_another_client(
 def test_the_batches_of_all_codecs_are_in_one_partition(client: Driver, other: Driver, topic: str) -> None:
     """A reader that fetches five batches of five codecs in one answer decodes each by its own attributes."""
     for number, codec in enumerate(CODECS):
-        other.produce(topic, [Sent(b"%d" % number, codec.encode()) for _ in range(3)], codec=codec)
+        other.produce(topic, [OutgoingRecord(b"%d" % number, codec.encode()) for _ in range(3)], codec=codec)
     with client.reader(topic, 0, 0) as reader:
         assert [record.value for record in reader.read(15)] == [codec.encode() for codec in CODECS for _ in range(3)]
 
 
 def test_an_idempotent_producer_writes_each_record_once_and_in_order(client: Driver, topic: str) -> None:
     for round_number in range(3):
-        client.produce(topic, [Sent(b"k", b"%d-%d" % (round_number, n)) for n in range(50)], idempotent=True)
+        client.produce(topic, [OutgoingRecord(b"k", b"%d-%d" % (round_number, n)) for n in range(50)], idempotent=True)
     assert client.offsets(topic, [0]) == {0: (0, 150)}
     with client.reader(topic, 0, 0) as reader:
         assert [record.value for record in reader.read(150)] == [b"%d-%d" % (r, n) for r in range(3) for n in range(50)]
@@ -50,14 +50,14 @@ def test_an_idempotent_producer_writes_each_record_once_and_in_order(client: Dri
 
 def test_headers_pass_unchanged(client: Driver, topic: str) -> None:
     headers = (("first", b"1"), ("second", b"two"), ("first", b"again"))
-    client.produce(topic, [Sent(b"k", b"v", None, headers)])
+    client.produce(topic, [OutgoingRecord(b"k", b"v", None, headers)])
     with client.reader(topic, 0, 0) as reader:
         [record] = reader.read(1)
     assert record.headers == headers
 
 
 def test_the_producer_s_timestamps_are_kept(library: Driver, client: Driver, topic: str) -> None:
-    library.produce(topic, [Sent(b"k", b"v", BASE_TIME_MS + n) for n in range(5)])
+    library.produce(topic, [OutgoingRecord(b"k", b"v", BASE_TIME_MS + n) for n in range(5)])
     with client.reader(topic, 0, 0) as reader:
         assert [record.timestamp_ms for record in reader.read(5)] == [BASE_TIME_MS + n for n in range(5)]
 
@@ -65,7 +65,7 @@ def test_the_producer_s_timestamps_are_kept(library: Driver, client: Driver, top
 def test_a_record_near_a_megabyte_passes(client: Driver, topic: str) -> None:
     """The first batch of a response is sent whole, for any size."""
     value = b"x" * 900_000
-    client.produce(topic, [Sent(b"large", value)])
+    client.produce(topic, [OutgoingRecord(b"large", value)])
     with client.reader(topic, 0, 0) as reader:
         [record] = reader.read(1)
     assert record.value == value
@@ -74,7 +74,7 @@ def test_a_record_near_a_megabyte_passes(client: Driver, topic: str) -> None:
 def test_partitions_are_written_and_read_apart(client: Driver, topic: str) -> None:
     for partition in range(3):
         client.produce(
-            topic, [Sent(b"k", b"p%d-%d" % (partition, n)) for n in range(partition + 1)], partition=partition
+            topic, [OutgoingRecord(b"k", b"p%d-%d" % (partition, n)) for n in range(partition + 1)], partition=partition
         )
     for partition in range(3):
         with client.reader(topic, partition, 0) as reader:
@@ -101,5 +101,5 @@ def test_a_waiting_reader_gets_what_is_written_later(client: Driver, other: Driv
     client.produce(topic, letters(2))
     with client.reader(topic, 0, 0) as reader:
         assert len(reader.read(2)) == 2
-        other.produce(topic, [Sent(b"k", b"later")])
+        other.produce(topic, [OutgoingRecord(b"k", b"later")])
         assert [(record.offset, record.value) for record in reader.read(1)] == [(2, b"later")]

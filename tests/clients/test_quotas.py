@@ -1,4 +1,4 @@
-"""Quotas as clients meet them: set by our admin client and command line, kept by producers, consumers and creations of topics."""
+"""Quotas for clients: set by the admin client and the command, kept by producers, consumers and creations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def admin(lowtide: SimpleNamespace) -> Iterator[BlockingAdminClient]:
 
 
 def throttle_times(bootstrap: str, topic: str, client_id: str, count: int) -> list[float]:
-    """Produce so many records of a kilobyte; returns how long, in seconds, the broker has asked the client to wait each time."""
+    """Produces so many records of a kilobyte; returns the throttle time of each answer in seconds."""
     waits: list[float] = []
     producer = Producer(
         {
@@ -84,6 +84,7 @@ def test_a_producer_above_its_rate_is_slowed_down_and_others_are_not(
     assert throttle_times(lowtide.bootstrap, topic, "slow", 230) == []
 
 
+@pytest.mark.slow
 def test_a_quota_of_clients_holds_where_one_of_an_address_was_set_before(
     lowtide: SimpleNamespace, admin: BlockingAdminClient, topic: str
 ) -> None:

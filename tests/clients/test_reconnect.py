@@ -1,4 +1,4 @@
-"""Clients that stay open during a restart of the broker continue at their positions: no record is lost, duplicated or reordered."""
+"""Clients that stay open during a restart continue: no record is lost, duplicated or reordered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from lowtide import LowtideCluster
 
-from .driver import TO_HIGH_WATERMARK, Sent, until
+from .driver import TO_HIGH_WATERMARK, OutgoingRecord, until
 from .driver_confluent import Confluent
 from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
 
@@ -26,8 +26,8 @@ def cluster() -> Iterator[LowtideCluster]:
         yield cluster
 
 
-def numbered(first: int, count: int) -> list[Sent]:
-    return [Sent(b"k", kcat_value(n)) for n in range(first, first + count)]
+def numbered(first: int, count: int) -> list[OutgoingRecord]:
+    return [OutgoingRecord(b"k", kcat_value(n)) for n in range(first, first + count)]
 
 
 def values(cluster: LowtideCluster, count: int) -> list[bytes | None]:

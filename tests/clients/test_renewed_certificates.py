@@ -1,4 +1,4 @@
-"""Key stores and trust stores of a listener are set while the broker runs, and renewed in their files, as with Kafka (KIP-226)."""
+"""Stores of a listener are set while the broker runs, and renewed in their files (KIP-226)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_another_subject_where_it_is_allowed(tmp_path: Path) -> None:
 
 
 def test_brokers_stay_able_to_connect_to_each_other(tmp_path: Path) -> None:
-    """At their listener another authority comes into the trust store first, then the certificate, then the old authority goes."""
+    """Another authority enters the trust store first, then the certificate changes, then the old one leaves."""
     location, trusted = LOCATION, f"{PREFIX}ssl.truststore.location"
     with started(tmp_path, **{"inter.broker.listener.name": "TLS", f"{PREFIX}ssl.client.auth": "requested"}) as world:
         another = trustme.CA()

@@ -80,7 +80,7 @@ def test_nothing_without_a_login_or_a_rule(lowtide_secure: LowtideCluster, lowti
     assert refused == ["TOPIC_AUTHORIZATION_FAILED"]
 
 
-@pytest.mark.parametrize("brokers", [1, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.parametrize("brokers", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_login_is_kept_over_restarts_of_a_directory(tmp_path: Path, brokers: int) -> None:
     settings = []
     for _ in range(2):

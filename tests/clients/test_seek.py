@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from .driver import Driver, Sent
+from .driver import Driver, OutgoingRecord
 from .driver_kcat import run_kcat
 from .open_clients import OPEN_CONSUMERS
 
@@ -21,7 +21,7 @@ def written(other: Driver, topic: str) -> str:
     """Ten records in each of two partitions, one a second, a batch of every codec; partition 1 begins an hour later."""
     for partition, start in ((0, BASE_TIME_MS), (1, BASE_TIME_MS + 3_600_000)):
         for batch, codec in enumerate(CODECS):
-            rows = [Sent(b"k", b"%d" % n, start + n * STEP_MS) for n in (2 * batch, 2 * batch + 1)]
+            rows = [OutgoingRecord(b"k", b"%d" % n, start + n * STEP_MS) for n in (2 * batch, 2 * batch + 1)]
             other.produce(topic, rows, partition=partition, codec=codec)
     return topic
 

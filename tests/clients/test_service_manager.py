@@ -1,4 +1,4 @@
-"""A broker as a service of systemd, with the test as its manager: when it is ready, that its loop lives, when it stops."""
+"""A broker as a service of systemd, which the test replaces: ready, alive, stopping."""
 
 from __future__ import annotations
 

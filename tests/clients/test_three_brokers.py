@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from lowtide import LowtideCluster
 
 from .conftest import CLIENTS, LIBRARIES
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 from .driver_confluent import Confluent
 from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
 
@@ -76,7 +76,7 @@ def test_a_client_creates_topics_with_replicas_and_deletes_records_while_a_broke
     topic = f"replicated-{name}"
     client.create_topic(topic, len(PARTITIONS), {}, replicas=3)
     until(lambda: client.partition_count(topic) == len(PARTITIONS) and all_in_sync(three))
-    records = [Sent(b"k", b"%d" % number) for number in range(6)]
+    records = [OutgoingRecord(b"k", b"%d" % number) for number in range(6)]
     client.produce(topic, records)
     away = leader(three, topic)
     three.stop_broker(away)
@@ -112,13 +112,13 @@ def test_an_idempotent_producer_writes_each_record_once_while_its_leader_stops_a
     sent = 20
     with OPEN_PRODUCERS[name](three.bootstrap, topic, idempotent=True) as producer:
         for number in range(sent):
-            producer.send(Sent(b"k", kcat_value(number)), 0)
+            producer.send(OutgoingRecord(b"k", kcat_value(number)), 0)
         producer.flush()
         change = threading.Thread(target=go_and_return)
         change.start()
         while change.is_alive():
             for number in range(sent, sent + 10):
-                producer.send(Sent(b"k", kcat_value(number)), 0)
+                producer.send(OutgoingRecord(b"k", kcat_value(number)), 0)
             sent += 10
             producer.flush()
         change.join()
@@ -132,7 +132,7 @@ def test_a_consumer_continues_when_its_leader_changes(three: LowtideCluster, nam
     other = new_topic(three, topic)
     with OPEN_CONSUMERS[name](three.bootstrap, topic, {0: 0}) as consumer:
         for first in (0, 3, 6):
-            other.produce(topic, [Sent(b"k", b"%d" % number) for number in range(first, first + 3)])
+            other.produce(topic, [OutgoingRecord(b"k", b"%d" % number) for number in range(first, first + 3)])
             assert [record.value for record in consumer.read(3)[0]] == [
                 b"%d" % number for number in range(first, first + 3)
             ]

@@ -50,13 +50,13 @@ def test_replicas_are_moved_and_leaders_elected(three: LowtideCluster) -> None:
     [
         (("move",), "give partitions and --replicas, or --file."),
         (("move", "t", "--file", "x"), "give partitions and --replicas, or --file."),
-        (("move", "nothing", "--replicas", "1"), "there is no topic nothing."),
-        (("move", "moved:7", "--replicas", "1"), "there is no partition moved-7."),
+        (("move", "nothing", "--replicas", "1"), "there is no topic nothing, or you may not describe it."),
+        (("move", "moved:7", "--replicas", "1"), "topic moved has no partition 7: it has 1."),
         (
             ("move", "moved", "--replicas", "1,1"),
-            "--replicas 1,1 is not possible: allowed are ids of brokers, each once, as in 1,2,3.",
+            "--replicas 1,1 is invalid: it must be broker ids, each once, as in 1,2,3.",
         ),
-        (("replace", "1", "9"), "broker 9 isn't there, or is fenced: start it first."),
+        (("replace", "1", "9"), "broker 9 does not exist or is fenced: start it first."),
     ],
 )
 def test_moves_that_mean_nothing_are_refused(three: LowtideCluster, words: tuple[str, ...], reason: str) -> None:

@@ -23,7 +23,15 @@ from lowtide.admin.users import ScramUpsertion
 from lowtide.protocol.scram import SCRAM_MECHANISMS
 
 from .certificate_files import issue, shown_serial, wait_for_another
-from .logging_in import CLIENTS, Client, confluent, our_own, says_why
+from .logging_in import (
+    Client,
+    clients_of_which_slow,
+    confluent,
+    kafka_python,
+    kcat,
+    our_own,
+    says_why,
+)
 
 USER, PASSWORD = "alice", "pencil"
 PLAIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
@@ -92,7 +100,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> It
         yield world
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", clients_of_which_slow(kafka_python))
 def test_mutual_tls(world: World, client: Client) -> None:
     assert client(world.with_certificate) == ""
     bare = {
@@ -104,9 +112,11 @@ def test_mutual_tls(world: World, client: Client) -> None:
 
 
 def test_a_certificate_of_another_authority_is_not_shown(world: World, tmp_path: Path) -> None:
-    """The broker names the authorities that it trusts, and librdkafka shows a certificate of theirs alone, as Java's clients do.
+    """The broker names the authorities that it trusts, and librdkafka shows a certificate of theirs alone, as Java's
+    clients do.
 
-    Where a certificate is requested such a client is served without one, and where it is required it is refused (librdkafka's test 0097).
+    Where a certificate is requested such a client is served without one, and where it is required it is refused
+    (librdkafka's test 0097).
     """
     foreign = str(tmp_path / "foreign.pem")
     trustme.CA().issue_cert("mallory@example.org", common_name="mallory").private_key_and_cert_chain_pem.write_to_path(
@@ -120,13 +130,13 @@ def test_a_certificate_of_another_authority_is_not_shown(world: World, tmp_path:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", clients_of_which_slow(kcat, kafka_python))
 def test_logins_over_tls(world: World, client: Client, mechanism: str) -> None:
     assert client(world.with_login(mechanism)) == ""
     assert says_why(client, client(world.with_login(mechanism, "wrong"), refused=True))
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", clients_of_which_slow(kafka_python))
 def test_a_broker_of_another_authority_is_refused_by_the_client(world: World, tmp_path: Path, client: Client) -> None:
     """Nothing of the login is sent to it."""
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))

@@ -68,7 +68,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with https_server(tmp_path_factory.mktemp("tokens"), lambda _request: answer(key_set(issuer))) as server:
         store = f'ssl.truststore.type="PEM" ssl.truststore.location="{server.authorities}"'
         jaas = {
-            f"{PREFIX}sasl.jaas.config": f"org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required {store};"
+            f"{PREFIX}sasl.jaas.config": (
+                f"org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required {store};"
+            )
         }
         with LowtideCluster(config=config(server.url, **jaas)) as cluster:
             yield World(cluster.bootstrap, issuer)
@@ -105,12 +107,13 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 bootstrap, text, patience_ms = sys.argv[1:]
-class Provider(AbstractTokenProvider):
+class Provider(AbstractTokenProvider):  # type: ignore[misc]  # its package has no types
     def token(self):
         return text
     def extensions(self):
         return {"traceId": "7"}
-settings = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": Provider()}
+settings = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
+settings["sasl_oauth_token_provider"] = Provider()
 try:
     producer = KafkaProducer(bootstrap_servers=bootstrap, bootstrap_timeout_ms=int(patience_ms), **settings)
 except KafkaError:
@@ -128,7 +131,7 @@ def kafka_python(world: World, token: str) -> bool:
     return done.returncode == 0
 
 
-class Provider(AbstractTokenProvider):
+class Provider(AbstractTokenProvider):  # type: ignore[misc]  # its package has no types
     def __init__(self, text: str) -> None:
         self._text = text
 

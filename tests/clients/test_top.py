@@ -14,13 +14,13 @@ from types import SimpleNamespace
 from lowtide.admin import BlockingAdminClient, TopicPartition
 
 from .command_lines import answer, run
-from .driver import Driver, Sent
+from .driver import Driver, OutgoingRecord
 
 ENDS_S = 120
 
 
 def test_one_view(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
-    other.produce(topic, [Sent(b"k", b"v")] * 10)
+    other.produce(topic, [OutgoingRecord(b"k", b"v")] * 10)
     with BlockingAdminClient(lowtide.bootstrap) as client:
         client.alter_group_offsets(f"g-{topic}", {TopicPartition(topic, 0): 0})
     told = answer("top", "--once", "--interval", 0.2, bootstrap=lowtide.bootstrap)

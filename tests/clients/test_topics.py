@@ -7,7 +7,7 @@ import confluent_kafka
 import kafka.errors
 import pytest
 
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 
 ALREADY_EXISTS = (
     confluent_kafka.KafkaException,
@@ -30,12 +30,12 @@ def test_a_name_is_unique(library: Driver, lowtide_topic: str) -> None:
 
 def test_a_deleted_topic_is_gone_and_its_name_starts_empty(library: Driver, client: Driver, topic: str) -> None:
     """A topic that is re-created under an old name starts at offset 0 without records."""
-    client.produce(topic, [Sent(b"k", b"old")] * 3)
+    client.produce(topic, [OutgoingRecord(b"k", b"old")] * 3)
     library.delete_topic(topic)
     until(lambda: client.partition_count(topic) is None)
     library.create_topic(topic, 1, {})
     until(lambda: client.partition_count(topic) == 1)
     assert client.offsets(topic, [0]) == {0: (0, 0)}
-    client.produce(topic, [Sent(b"k", b"new")])
+    client.produce(topic, [OutgoingRecord(b"k", b"new")])
     with client.reader(topic, 0, 0) as reader:
         assert [(record.offset, record.value) for record in reader.read(1)] == [(0, b"new")]

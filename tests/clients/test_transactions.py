@@ -1,4 +1,4 @@
-"""Transactions through librdkafka: committed records are read once, aborted ones never, and a fenced producer ends nothing."""
+"""Transactions through librdkafka: committed records once, aborted ones never, no end by fenced producers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_committed_records_are_read_once_and_aborted_ones_never(cluster: Lowtide
             writer.abort_transaction(WAIT_S)
     finish(writer, "ends")
     committed = [f"{number}".encode() for number in range(30) if number % 3]
-    assert sorted(read(cluster, "ends", b"last")) == sorted((committed + [b"last"]) * PARTITIONS)
+    assert sorted(read(cluster, "ends", b"last")) == sorted(([*committed, b"last"]) * PARTITIONS)
     everything = read(cluster, "ends", b"last", isolation="read_uncommitted")
     assert set(everything) - {b"last"} >= {f"{number}".encode() for number in range(30)}
 

@@ -1,4 +1,4 @@
-"""Offsets in transactions where a group and a transactional id have different coordinators, and writes add their partitions."""
+"""Offsets in transactions where a group and a transactional id have different coordinators."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def apart(client: WireClient) -> Producer:
 
 def test_offsets_add_themselves_to_a_transaction_that_another_broker_coordinates() -> None:
     async def run(bootstrap: str) -> None:
-        host, _, port = bootstrap.split(",")[0].partition(":")
+        host, _, port = bootstrap.split(",", maxsplit=1)[0].partition(":")
         client = await WireClient.connect(host, int(port))
         producer = await apart(client)
         await producer.begin()

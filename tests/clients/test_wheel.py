@@ -1,4 +1,5 @@
-"""The source distribution and the wheel: built from the tree, they contain the package, and the wheel's broker runs without a compiler.
+"""The source distribution and the wheel: built from the tree, they contain the package, and the wheel's broker runs
+without a compiler.
 
 Building leaves the tree as it was: another environment may have it installed as editable.
 """
@@ -55,6 +56,7 @@ def files_of(tree: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("target", ["wheel", "wheel:editable"])
+@pytest.mark.slow
 def test_a_build_changes_nothing_in_the_tree(source: Path, tmp_path: Path, target: str):
     """The module of 3.12 once replaced the one that a broker on 3.11 used, and ended it.
 
@@ -115,6 +117,7 @@ def test_a_broker_of_the_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Pa
 
 
 @pytest.mark.skipif(native.compiled is None, reason="protocol/native is not compiled here")
+@pytest.mark.slow
 def test_a_compiled_wheel_serves_the_python_that_built_it_and_later_ones(wheel: Path):
     """Its tag names the stable interface of that version."""
     major, minor = sys.version_info[:2]

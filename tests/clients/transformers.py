@@ -1,5 +1,5 @@
-"""A consume-transform-produce loop for each client library: records of one topic are written to another, with the offsets, in one
-transaction."""
+"""A consume-transform-produce loop for each client library: records of one topic are written to another, with the
+offsets, in one transaction."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ConfluentTransformer:
                 continue
             assert message.error() is None, message.error()
             values.append(message.value())
-            self._ends[(message.topic(), message.partition())] = message.offset() + 1
+            self._ends[(message.topic(), message.partition())] = (message.offset() or 0) + 1
         self._producer.begin_transaction()
         for value in values:
             self._producer.produce(self._target, value)

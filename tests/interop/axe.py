@@ -1,4 +1,4 @@
-"""axe-core, which finds what keeps people from using a page: fetched once into the cache, by npm as it is configured."""
+"""axe-core, which checks the accessibility of pages: npm fetches it once into the cache."""
 
 from __future__ import annotations
 

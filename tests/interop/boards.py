@@ -1,9 +1,10 @@
-"""What boards and alerts for Kafka ask Prometheus, as facts: the series, the labels that they filter by, and what is done with them.
+"""What boards and alerts for Kafka ask Prometheus, as facts: the series, the labels that they filter by, and what is
+done with them.
 
-Sources, read on 2026-11-23: strimzi/strimzi-kafka-operator@8541da1e (examples/metrics: the boards strimzi-kafka and strimzi-kafka-exporter,
-their variables, the rules of Kafka and of kafka_exporter), danielqsj/kafka_exporter@953e2f1 (its board),
-confluentinc/jmx-monitoring-stacks@9707c1a (the boards of a Kafka cluster and of topics). Left out is what asks for a JVM, for containers
-and volumes of Kubernetes, for Raft, for ZooKeeper and for tiered storage.
+Sources, read on 2026-11-23: strimzi/strimzi-kafka-operator@8541da1e (examples/metrics: the boards strimzi-kafka and
+strimzi-kafka-exporter, their variables, the rules of Kafka and of kafka_exporter), danielqsj/kafka_exporter@953e2f1
+(its board), confluentinc/jmx-monitoring-stacks@9707c1a (the boards of a Kafka cluster and of topics). Left out is what
+asks for a JVM, for containers and volumes of Kubernetes, for Raft, for ZooKeeper and for tiered storage.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ BROKER: Final = (*CLUSTER, "kubernetes_pod_name")
 TOPIC: Final = (*BROKER, "topic")
 
 
-class Asked(NamedTuple):
+class BoardQuery(NamedTuple):
     """A series, and the labels that a board filters or groups by. `form` has `{}` where the selector stands."""
 
     series: str
@@ -32,46 +33,50 @@ RATE: Final = "sum(irate({}[5m]))"
 BY_POD: Final = "sum({}) by (kubernetes_pod_name)"
 
 STRIMZI_KAFKA: Final = (
-    Asked("kafka_server_replicamanager_leadercount", BROKER, "count({})"),
-    Asked("kafka_controller_kafkacontroller_activecontrollercount", CLUSTER),
-    Asked("kafka_controller_controllerstats_uncleanleaderelections_total", CLUSTER, RATE),
-    Asked("kafka_server_replicamanager_partitioncount", CLUSTER),
-    Asked("kafka_server_replicamanager_underreplicatedpartitions", CLUSTER),
-    Asked("kafka_cluster_partition_atminisr", CLUSTER),
-    Asked("kafka_cluster_partition_underminisr", CLUSTER),
-    Asked("kafka_cluster_partition_replicascount", TOPIC, "{}"),
-    Asked("kafka_controller_kafkacontroller_offlinepartitionscount", CLUSTER),
-    Asked("process_open_fds", ("namespace", "kubernetes_pod_name", "container"), BY_POD),
-    Asked("kafka_server_brokertopicmetrics_bytesin_total", TOPIC, RATE),
-    Asked("kafka_server_brokertopicmetrics_bytesout_total", TOPIC, RATE),
-    Asked("kafka_server_brokertopicmetrics_messagesin_total", TOPIC, RATE),
-    Asked("kafka_server_brokertopicmetrics_totalproducerequests_total", TOPIC, RATE),
-    Asked("kafka_server_brokertopicmetrics_failedproducerequests_total", TOPIC, RATE),
-    Asked("kafka_server_brokertopicmetrics_totalfetchrequests_total", TOPIC, RATE),
-    Asked("kafka_server_brokertopicmetrics_failedfetchrequests_total", TOPIC, RATE),
-    Asked("kafka_network_socketserver_networkprocessoravgidle_percent", BROKER, BY_POD),
-    Asked("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", BROKER, BY_POD),
-    Asked("kafka_server_kafkaserver_linux_disk_write_bytes", BROKER, RATE),
-    Asked("kafka_server_kafkaserver_linux_disk_read_bytes", BROKER, RATE),
-    Asked("kafka_server_socket_server_metrics_connection_count", (*BROKER, "listener")),
-    Asked("kafka_log_log_size", (*TOPIC, "partition"), "{}"),
+    BoardQuery("kafka_server_replicamanager_leadercount", BROKER, "count({})"),
+    BoardQuery("kafka_controller_kafkacontroller_activecontrollercount", CLUSTER),
+    BoardQuery("kafka_controller_controllerstats_uncleanleaderelections_total", CLUSTER, RATE),
+    BoardQuery("kafka_server_replicamanager_partitioncount", CLUSTER),
+    BoardQuery("kafka_server_replicamanager_underreplicatedpartitions", CLUSTER),
+    BoardQuery("kafka_cluster_partition_atminisr", CLUSTER),
+    BoardQuery("kafka_cluster_partition_underminisr", CLUSTER),
+    BoardQuery("kafka_cluster_partition_replicascount", TOPIC, "{}"),
+    BoardQuery("kafka_controller_kafkacontroller_offlinepartitionscount", CLUSTER),
+    BoardQuery("process_open_fds", ("namespace", "kubernetes_pod_name", "container"), BY_POD),
+    BoardQuery("kafka_server_brokertopicmetrics_bytesin_total", TOPIC, RATE),
+    BoardQuery("kafka_server_brokertopicmetrics_bytesout_total", TOPIC, RATE),
+    BoardQuery("kafka_server_brokertopicmetrics_messagesin_total", TOPIC, RATE),
+    BoardQuery("kafka_server_brokertopicmetrics_totalproducerequests_total", TOPIC, RATE),
+    BoardQuery("kafka_server_brokertopicmetrics_failedproducerequests_total", TOPIC, RATE),
+    BoardQuery("kafka_server_brokertopicmetrics_totalfetchrequests_total", TOPIC, RATE),
+    BoardQuery("kafka_server_brokertopicmetrics_failedfetchrequests_total", TOPIC, RATE),
+    BoardQuery("kafka_network_socketserver_networkprocessoravgidle_percent", BROKER, BY_POD),
+    BoardQuery("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", BROKER, BY_POD),
+    BoardQuery("kafka_server_kafkaserver_linux_disk_write_bytes", BROKER, RATE),
+    BoardQuery("kafka_server_kafkaserver_linux_disk_read_bytes", BROKER, RATE),
+    BoardQuery("kafka_server_socket_server_metrics_connection_count", (*BROKER, "listener")),
+    BoardQuery("kafka_log_log_size", (*TOPIC, "partition"), "{}"),
 )
 
 STRIMZI_EXPORTER: Final = (
-    Asked("kafka_broker_info", (*CLUSTER, "id", "address"), "{}"),
-    Asked("kafka_topic_partitions", ("namespace", "topic")),
-    Asked("kafka_topic_partition_replicas", ("namespace", "topic", "partition")),
-    Asked("kafka_topic_partition_in_sync_replica", ("namespace", "topic", "partition")),
-    Asked("kafka_topic_partition_under_replicated_partition", ("namespace", "topic", "partition")),
-    Asked("kafka_topic_partition_leader_is_preferred", ("namespace", "topic", "partition"), "sum({} < bool 1)"),
-    Asked("kafka_topic_partition_current_offset", (*CLUSTER, "topic", "partition"), "sum(rate({}[5m])) by (topic)"),
-    Asked("kafka_topic_partition_oldest_offset", ("namespace", "topic", "partition"), "sum({}) by (partition,topic)"),
-    Asked(
+    BoardQuery("kafka_broker_info", (*CLUSTER, "id", "address"), "{}"),
+    BoardQuery("kafka_topic_partitions", ("namespace", "topic")),
+    BoardQuery("kafka_topic_partition_replicas", ("namespace", "topic", "partition")),
+    BoardQuery("kafka_topic_partition_in_sync_replica", ("namespace", "topic", "partition")),
+    BoardQuery("kafka_topic_partition_under_replicated_partition", ("namespace", "topic", "partition")),
+    BoardQuery("kafka_topic_partition_leader_is_preferred", ("namespace", "topic", "partition"), "sum({} < bool 1)"),
+    BoardQuery(
+        "kafka_topic_partition_current_offset", (*CLUSTER, "topic", "partition"), "sum(rate({}[5m])) by (topic)"
+    ),
+    BoardQuery(
+        "kafka_topic_partition_oldest_offset", ("namespace", "topic", "partition"), "sum({}) by (partition,topic)"
+    ),
+    BoardQuery(
         "kafka_consumergroup_current_offset",
         (*CLUSTER, "consumergroup", "topic", "partition"),
         "sum(delta({}[5m])/300) by (topic)",
     ),
-    Asked(
+    BoardQuery(
         "kafka_consumergroup_lag",
         ("namespace", "consumergroup", "topic", "partition"),
         "sum({}) by (consumergroup,partition,topic)",
@@ -79,53 +84,55 @@ STRIMZI_EXPORTER: Final = (
 )
 
 STRIMZI_RULES: Final = (
-    Asked("kafka_server_replicamanager_underreplicatedpartitions", ("kubernetes_pod_name",), "{} >= 0"),
-    Asked(
+    BoardQuery("kafka_server_replicamanager_underreplicatedpartitions", ("kubernetes_pod_name",), "{} >= 0"),
+    BoardQuery(
         "kafka_controller_kafkacontroller_activecontrollercount",
         ("strimzi_io_name", "namespace"),
         "sum({}) by (strimzi_io_name) == 1",
     ),
-    Asked(
+    BoardQuery(
         "kafka_controller_kafkacontroller_offlinepartitionscount",
         ("namespace", "pod"),
         "sum({}) by (namespace, pod) >= 0",
     ),
-    Asked("kafka_server_replicamanager_underminisrpartitioncount", ("kubernetes_pod_name",), "{} >= 0"),
-    Asked("kafka_log_logmanager_offlinelogdirectorycount", ("kubernetes_pod_name",), "{} >= 0"),
-    Asked("up", ("kubernetes_namespace", "kubernetes_pod_name"), "{} == 1"),
-    Asked("kafka_topic_partition_under_replicated_partition", ("topic", "partition"), "{} >= 0"),
-    Asked("kafka_consumergroup_lag", ("consumergroup", "topic", "partition"), "{} >= 0"),
-    Asked("kafka_topic_partition_current_offset", ("topic", "partition"), "changes({}[10m]) >= 0"),
+    BoardQuery("kafka_server_replicamanager_underminisrpartitioncount", ("kubernetes_pod_name",), "{} >= 0"),
+    BoardQuery("kafka_log_logmanager_offlinelogdirectorycount", ("kubernetes_pod_name",), "{} >= 0"),
+    BoardQuery("up", ("kubernetes_namespace", "kubernetes_pod_name"), "{} == 1"),
+    BoardQuery("kafka_topic_partition_under_replicated_partition", ("topic", "partition"), "{} >= 0"),
+    BoardQuery("kafka_consumergroup_lag", ("consumergroup", "topic", "partition"), "{} >= 0"),
+    BoardQuery("kafka_topic_partition_current_offset", ("topic", "partition"), "changes({}[10m]) >= 0"),
 )
 
 KAFKA_EXPORTER: Final = (
-    Asked("kafka_topic_partition_current_offset", ("instance", "topic"), "sum(delta({}[5m])/5) by (topic)"),
-    Asked("kafka_consumergroup_lag", ("instance", "topic"), "sum({}) by (consumergroup, topic)"),
-    Asked(
+    BoardQuery("kafka_topic_partition_current_offset", ("instance", "topic"), "sum(delta({}[5m])/5) by (topic)"),
+    BoardQuery("kafka_consumergroup_lag", ("instance", "topic"), "sum({}) by (consumergroup, topic)"),
+    BoardQuery(
         "kafka_consumergroup_current_offset", ("instance", "topic"), "sum(delta({}[5m])/5) by (consumergroup, topic)"
     ),
-    Asked("kafka_topic_partitions", ("instance", "topic"), "sum by(topic) ({})"),
+    BoardQuery("kafka_topic_partitions", ("instance", "topic"), "sum by(topic) ({})"),
 )
 
 _BROKERS: Final = ("job", "env", "instance")
 
 CONFLUENT: Final = (
     *(
-        Asked(f"kafka_server_brokertopicmetrics_{name}persec", (*_BROKERS, "topic"), "sum(rate({}[5m])) by (topic)")
+        BoardQuery(
+            f"kafka_server_brokertopicmetrics_{name}persec", (*_BROKERS, "topic"), "sum(rate({}[5m])) by (topic)"
+        )
         for name in ("messagesin", "bytesin", "bytesout", "totalproducerequests", "totalfetchrequests")
     ),
-    Asked("kafka_server_replicamanager_isrexpandspersec", _BROKERS, RATE),
-    Asked("kafka_server_replicamanager_isrshrinkspersec", _BROKERS, RATE),
-    Asked("kafka_server_replicamanager_leadercount", _BROKERS),
-    Asked("kafka_server_replicamanager_partitioncount", _BROKERS),
-    Asked("kafka_server_replicamanager_underreplicatedpartitions", _BROKERS),
-    Asked("kafka_cluster_partition_underminisr", _BROKERS),
-    Asked("kafka_log_log_size", (*_BROKERS, "topic")),
-    Asked("kafka_log_log_logstartoffset", (*_BROKERS, "topic")),
-    Asked("kafka_log_log_logendoffset", (*_BROKERS, "topic")),
-    Asked("process_cpu_seconds_total", _BROKERS, RATE),
+    BoardQuery("kafka_server_replicamanager_isrexpandspersec", _BROKERS, RATE),
+    BoardQuery("kafka_server_replicamanager_isrshrinkspersec", _BROKERS, RATE),
+    BoardQuery("kafka_server_replicamanager_leadercount", _BROKERS),
+    BoardQuery("kafka_server_replicamanager_partitioncount", _BROKERS),
+    BoardQuery("kafka_server_replicamanager_underreplicatedpartitions", _BROKERS),
+    BoardQuery("kafka_cluster_partition_underminisr", _BROKERS),
+    BoardQuery("kafka_log_log_size", (*_BROKERS, "topic")),
+    BoardQuery("kafka_log_log_logstartoffset", (*_BROKERS, "topic")),
+    BoardQuery("kafka_log_log_logendoffset", (*_BROKERS, "topic")),
+    BoardQuery("process_cpu_seconds_total", _BROKERS, RATE),
     *(
-        Asked(f"kafka_controller_kafkacontroller_{name}", ("env",), "{}")
+        BoardQuery(f"kafka_controller_kafkacontroller_{name}", ("env",), "{}")
         for name in (
             "activecontrollercount",
             "offlinepartitionscount",

@@ -1,4 +1,4 @@
-"""Runs only on request by its marker (`make interop`), and only with Java and Maven, or Go; with CI_INTEROP=1 they are required."""
+"""Runs only with `make interop`, with Java and Maven, or Go; with CI_INTEROP=1 they are required."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apache Kafka from Maven: its jars in a cache, the command that runs them, one KRaft node as a process, and DumpLogSegments."""
+"""Apache Kafka from Maven: its jars in a cache, one KRaft node as a process, and DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Dump(NamedTuple):
 
 
 def dump(jars: Path, files: list[Path], *, records: bool = True) -> Dump:
-    """Run DumpLogSegments over whole segments, record by record or only batches, with the checks of the indexes among `files`."""
+    """Runs DumpLogSegments over segments, record by record or only batches, and checks indexes among `files`."""
     names = ",".join(str(file) for file in files)
     depth = ["--deep-iteration", "--print-data-log"] if records else []
     command = java(jars, "org.apache.kafka.tools.DumpLogSegments", *depth, "--files", names)
@@ -147,7 +147,7 @@ class Kafka:
         options: Sequence[str] = ("-Xmx512m",),
         settings: Sequence[str] = (),
     ) -> None:
-        """`options` are those of the JVM; `settings` are lines of the configuration, which replace those of the same key."""
+        """`options` are those of the JVM; `settings` replace lines of the configuration with the same key."""
         self._jars = jars
         self._options = options
         self._properties = folder / "server.properties"

@@ -97,7 +97,7 @@ def delete_below(bootstrap: str, topic: str, offset: int, partition: int = 0) ->
 
 
 def offsets(bootstrap: str, topic: str, partition: int = 0) -> tuple[int, int]:
-    """Return beginning and end, as soon as the partition has a leader: Kafka needs a moment after it created or loaded one."""
+    """Returns beginning and end once the partition has a leader: Kafka needs a moment after a load."""
     deadline = time.monotonic() + DEADLINE_S
     with closing(Consumer(settings(bootstrap, **{"group.id": "interop"}))) as consumer:
         while True:

@@ -18,7 +18,7 @@ class LowtideProcess:
     """One broker process on `directory`. Used as `with`: at the end it is stopped, and must have reported no fault."""
 
     def __init__(self, directory: Path, *, after_kill: bool = False, **settings: str) -> None:
-        """`after_kill`: it may report that it has cut off a batch that its predecessor, which was killed, has not written whole."""
+        """With `after_kill` it may report a batch that was cut off because it was not written whole."""
         given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)} | {
             key.replace("_", "."): settings[key] for key in settings
         }

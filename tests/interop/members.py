@@ -33,7 +33,7 @@ class Client(Protocol):
         ...
 
 
-def until(holds: Callable[[], bool], outputs: Callable[[], object]) -> None:
+def until(holds: Callable[..., bool], outputs: Callable[[], object]) -> None:
     """Return when the condition holds. Errors: AssertionError with the members' output."""
     deadline = time.monotonic() + DEADLINE_S
     while not holds():

@@ -1,4 +1,4 @@
-"""A real Prometheus on a free loopback port, configured by observability/prometheus/prometheus.yml for brokers that a test started."""
+"""A real Prometheus on a loopback port, configured by observability/prometheus/prometheus.yml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of one partition that write down what they asked for, when, and what was answered: lines for `linearizable/`."""
+"""Clients of one partition that write down requests, times and answers: lines for `linearizable/`."""
 
 from __future__ import annotations
 

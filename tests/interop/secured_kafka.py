@@ -62,7 +62,9 @@ class SecuredKafka:
             "bootstrap.servers": f"127.0.0.1:{self.sasl if protocol == 'SASL_PLAINTEXT' else self.tls}",
             "security.protocol": protocol,
             "sasl.mechanism": mechanism,
-            "sasl.jaas.config": f'org.apache.kafka.common.security.{module} required username="alice" password="{password}";',
+            "sasl.jaas.config": (
+                f'org.apache.kafka.common.security.{module} required username="alice" password="{password}";'
+            ),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(CERTIFICATES / "certificate.pem"),
         }

@@ -1,4 +1,4 @@
-"""Our admin client against Apache Kafka: every method, every login; features that Kafka lacks are refused, not imitated."""
+"""Our admin client against Apache Kafka: every method and login; features that Kafka lacks are refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""`make up`: an etcd and three brokers in containers, one of which is killed under a client, and all of which keep their data.
+"""`make up`: an etcd and three brokers in containers, one of which is killed under a client, and all of which keep
+their data.
 
-Needs a Docker daemon and images: those of docker-compose.yml if a registry can be reached, else BUILD_IMAGE, BASE_IMAGE and ETCD_IMAGE
-built by hand (docs/compose.md explains how). It is skipped without them, unless CI_COMPOSE requires them.
+Needs a Docker daemon and images: those of docker-compose.yml if a registry can be reached, else BUILD_IMAGE, BASE_IMAGE
+and ETCD_IMAGE built by hand (docs/compose.md explains how). It is skipped without them, unless CI_COMPOSE requires
+them.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def missing_docker() -> str | None:
         return "no Docker daemon answers"
     if (
         shutil.which("docker-compose") is None
-        and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0
+        and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0  # noqa: PLW1510
     ):
         return "docker compose is not installed"
     for image in (os.environ.get("BUILD_IMAGE"), os.environ.get("BASE_IMAGE"), os.environ.get("ETCD_IMAGE")):

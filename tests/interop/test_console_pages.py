@@ -1,4 +1,5 @@
-"""Every page of the console in a real browser, against three real brokers: drawn, live, by keyboard, without serious findings of axe-core.
+"""Every page of the console in a real browser, against three real brokers: drawn, live, by keyboard, without serious
+findings of axe-core.
 
 With SCREENSHOTS=docs/images pictures for docs/console.md are taken.
 """
@@ -133,7 +134,7 @@ def test_every_page_is_drawn_and_has_no_serious_finding(tab: Tab, name: str, axe
     assert serious == []
     picture(
         page,
-        f"console-{name}-{page.evaluate('matchMedia(`(prefers-color-scheme: dark)`).matches') and 'dark' or 'light'}",
+        f"console-{name}-{(page.evaluate('matchMedia(`(prefers-color-scheme: dark)`).matches') and 'dark') or 'light'}",
     )
 
 
@@ -167,7 +168,8 @@ def test_the_first_page_is_small_and_soon_there(browser: Any, address: str) -> N
         page = tab.open()
         page.wait_for_selector("table tbody tr")
         entries = page.evaluate(
-            "performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation')).map(each => each.transferSize)"
+            "performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation')).map(each "
+            "=> each.transferSize)"
         )
         sizes.append(sum(entries))
         times.append(
@@ -211,7 +213,7 @@ def test_the_keyboard_reaches_everything(tab: Tab) -> None:
     page.wait_for_function(
         "() => document.activeElement.tagName === 'H1' && document.activeElement.textContent === 'flights'"
     )
-    assert page.title() == "flights – Lowtide"
+    assert page.title() == "flights – Lowtide"  # noqa: RUF001
 
 
 def test_the_theme_can_be_chosen_and_stays(tab: Tab) -> None:

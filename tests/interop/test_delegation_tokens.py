@@ -1,4 +1,4 @@
-"""Delegation tokens: kafka-delegation-tokens and the Java client, unmodified, and the same questions to Lowtide and to Apache Kafka."""
+"""Delegation tokens: Kafka's tool and Java client, and the same questions to Lowtide and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ def decisions(sasl: str, plain: str) -> list[str]:
         short = alice.create_delegation_token(lifetime_ms=600_000, owner="User:bob", renewers=["User:carol"])
         eventually(lambda: known(bob, short))
         found.append(
-            f"{short.owner} {short.requester} {short.renewers} {short.ends_ms - short.issued_ms} {short.expires_ms == short.ends_ms}"
+            f"{short.owner} {short.requester} {short.renewers} {short.ends_ms - short.issued_ms} "
+            f"{short.expires_ms == short.ends_ms}"
         )
         found.append(outcome(lambda: alice.renew_delegation_token(short.hmac)))
         found.append(str(bob.renew_delegation_token(short.hmac, period_ms=10**12) == short.ends_ms))

@@ -1,4 +1,5 @@
-"""`lowtide-delete-records` beside Apache Kafka's `kafka-delete-records`: the same file against the same broker, compared line by line.
+"""`lowtide-delete-records` beside Apache Kafka's `kafka-delete-records`: the same file against the same broker,
+compared line by line.
 
 And the other deletes of the command line, against a Kafka broker.
 """
@@ -120,8 +121,10 @@ def test_leader_only_is_refused_and_deletes_nothing(node: Kafka, topics: tuple[s
     mine = ours(node, "--offset-json-file", file_of(tmp_path, topics[1], 4, 4, 4), "--leader-only")
     assert mine.exit_code == 1
     assert [line.split("\t")[1] for line in mine.lines[2:]] == [
-        "error: can't delete up to 4: sending: UNSUPPORTED_VERSION: "
-        "deletes of the leader alone need DeleteRecords version 3, the broker has 2"
+        (
+            "error: can't delete up to 4: sending: UNSUPPORTED_VERSION: "
+            "deletes of the leader alone need DeleteRecords version 3, the broker has 2"
+        )
     ] * 3
 
 

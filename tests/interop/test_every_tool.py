@@ -1,4 +1,4 @@
-"""Tools of Kafka that no other file here tries: each does its work against three brokers of Lowtide, or says what is not served."""
+"""Kafka's other tools work against three brokers of Lowtide, or report what is not served."""
 
 from __future__ import annotations
 

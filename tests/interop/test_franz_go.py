@@ -222,7 +222,7 @@ def test_a_record_beyond_the_limit_is_refused_and_the_topic_may_raise_it(go: Fra
 
 
 def test_a_producer_and_a_consumer_continue_after_the_broker_was_killed(franz_go_program: Path, tmp_path: Path) -> None:
-    """Both keep their connection open while the broker is killed and restarts on its port; each record is there once and in order."""
+    """Both keep their connection while the broker is killed and restarts: each record is there once, in order."""
     sent = numbered(12)
     with ExitStack() as stack:
         broker = stack.enter_context(LowtideProcess(tmp_path))
@@ -248,7 +248,7 @@ def test_a_producer_and_a_consumer_continue_after_the_broker_was_killed(franz_go
 def test_each_record_of_a_stream_is_written_once_though_the_broker_is_killed_during_it(
     franz_go_program: Path, tmp_path: Path
 ) -> None:
-    """Five requests are under way when the broker is killed; the client sends them again, and the broker recognizes duplicates."""
+    """Five requests are in flight when the broker is killed; it recognizes their duplicates later."""
     count = 40_000
     with ExitStack() as stack:
         broker = stack.enter_context(LowtideProcess(tmp_path))

@@ -207,7 +207,7 @@ def test_a_configuration_that_is_invalid_is_refused_with_a_reason(
 
 
 def test_a_broker_s_configuration_is_described_and_altered(go: FranzGo, broker: LowtideProcess) -> None:
-    """Values from the start are static; altered ones are dynamic until they are deleted; some keys cannot be altered."""
+    """Values from the start are static; altered ones are dynamic; some keys cannot be altered."""
     told = configs(go, resource=NODE_ID)
     assert told["log.dirs"]["source"] == "STATIC_BROKER_CONFIG"
     assert told["message.max.bytes"]["source"] == "DEFAULT_CONFIG"
@@ -230,7 +230,7 @@ def test_resources_with_a_configuration_are_listed(go: FranzGo, topic: str) -> N
 
 
 def test_log_directories_are_described_with_their_partitions(go: FranzGo, broker: LowtideProcess, topic: str) -> None:
-    """Two directories: each partition is in one of them, with the bytes of its file; without a topic all are described."""
+    """Two directories: each partition is in one, with its bytes; without a topic all are described."""
     go.produce(topic, numbered(10))
     told = go.run("log-dirs", topic=topic, partitions="0-2")
     directories = [broker.directory, broker.directory.with_name("two")]

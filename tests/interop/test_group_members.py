@@ -1,5 +1,5 @@
-"""Members of one group in separate processes, of Kafka's Java client and of franz-go: they join, leave and are killed, and continue at
-the committed offsets.
+"""Members of one group in separate processes, of Kafka's Java client and of franz-go: they join, leave and are killed,
+and continue at the committed offsets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kafka's Java client against a running Lowtide: the program in `java/` prints its results, and the tests check them."""
+"""Kafka's Java client against Lowtide: the program in `java/` prints results, and the tests check them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.interop
 SCENARIOS = ("records", "append-time", "offsets", "delete", "cluster", "topics", "configs", "directories", "producers")
 PER_PRODUCER = 150
 COUNT = 100
-"""Records in the topics of the scenarios about offsets, one a second, except the one at `LATEST_IN_TIME`: it is of second `10 * COUNT`."""
+"""Records for the tests of offsets, one a second, except `LATEST_IN_TIME` at second `10 * COUNT`."""
 
 LATEST_IN_TIME = 40
 
 
-class Seen:
+class ScenarioOutput:
     """The lines of one complete scenario."""
 
     def __init__(self, lines: list[dict[str, Any]]) -> None:
@@ -47,10 +47,10 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(java_client: JavaClient) -> Callable[[str], Seen]:
+def seen(java_client: JavaClient) -> Callable[[str], ScenarioOutput]:
     """The results of a scenario; all of them run in one JVM."""
     lines = java_client.see(*SCENARIOS)
-    return lambda scenario: Seen(lines[scenario])
+    return lambda scenario: ScenarioOutput(lines[scenario])
 
 
 def at(number: int) -> int:
@@ -71,8 +71,8 @@ def written_record(partition: int, number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("partition", range(len(load.CODECS)), ids=load.CODECS)
-def test_records_are_read_back_whole_and_in_order(seen: Callable[[str], Seen], partition: int) -> None:
-    """With headers, nulls and times; the first half of each codec by an idempotent producer, the second by one that is not."""
+def test_records_are_read_back_whole_and_in_order(seen: Callable[[str], ScenarioOutput], partition: int) -> None:
+    """With headers, nulls and times; half of each codec by an idempotent producer."""
     records = seen("records")
     written = [
         offset for line in records.all("written") if line["partition"] == partition for offset in line["offsets"]
@@ -82,13 +82,13 @@ def test_records_are_read_back_whole_and_in_order(seen: Callable[[str], Seen], p
     assert read == [written_record(partition, number) for number in range(2 * PER_PRODUCER)]
 
 
-def test_the_brokers_time_replaces_the_producers(seen: Callable[[str], Seen]) -> None:
+def test_the_brokers_time_replaces_the_producers(seen: Callable[[str], ScenarioOutput]) -> None:
     written, read = seen("append-time").one("written"), seen("append-time").one("read")
     assert written["before"] <= written["timestamp"] <= written["after"]
     assert (read["timestamp"], read["type"]) == (written["timestamp"], "LogAppendTime")
 
 
-def test_offsets_of_every_kind(seen: Callable[[str], Seen]) -> None:
+def test_offsets_of_every_kind(seen: Callable[[str], ScenarioOutput]) -> None:
     """Kafka's consumer and its administrator agree."""
     offsets = seen("offsets")
     assert {
@@ -105,8 +105,8 @@ def test_offsets_of_every_kind(seen: Callable[[str], Seen]) -> None:
     assert (offsets.one("beginning"), offsets.one("end")) == ({"offset": 0}, {"offset": COUNT})
 
 
-def test_a_consumer_begins_at_a_time(seen: Callable[[str], Seen]) -> None:
-    """The first record that is not older: for the last second that is the one in the middle with a much later timestamp."""
+def test_a_consumer_begins_at_a_time(seen: Callable[[str], ScenarioOutput]) -> None:
+    """The first record that is not older: for the last second the one with a much later timestamp."""
     assert seen("offsets").all("seek") == [
         {"number": 0, "offset": 0, "timestamp": at(0), "value": "value-0"},
         {"number": 20, "offset": 20, "timestamp": at(20), "value": "value-20"},
@@ -119,7 +119,7 @@ def test_a_consumer_begins_at_a_time(seen: Callable[[str], Seen]) -> None:
     ]
 
 
-def test_records_are_deleted(seen: Callable[[str], Seen]) -> None:
+def test_records_are_deleted(seen: Callable[[str], ScenarioOutput]) -> None:
     delete = seen("delete")
     assert delete.all("deleted") == [
         {"before": 30, "error": "none", "low": 30},
@@ -130,13 +130,13 @@ def test_records_are_deleted(seen: Callable[[str], Seen]) -> None:
     assert delete.one("emptied") == {"offset": COUNT}
 
 
-def test_a_consumer_below_the_start_resets_by_its_policy(seen: Callable[[str], Seen]) -> None:
+def test_a_consumer_below_the_start_resets_by_its_policy(seen: Callable[[str], ScenarioOutput]) -> None:
     """`auto.offset.reset`: it reads one record from the start, or none from the end, or gets an error."""
     assert seen("delete").all("reset") == [{"to": "earliest", "position": 31}, {"to": "latest", "position": COUNT}]
     assert seen("delete").one("out of range") == {"to": "none", "offsets": {"java-delete-0": 0}}
 
 
-def test_log_directories_have_their_partitions(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
+def test_log_directories_have_their_partitions(seen: Callable[[str], ScenarioOutput], broker: LowtideProcess) -> None:
     """The size of a partition is that of its segments on disk, and the disk's size is returned."""
     directory = seen("directories").one("directory")
     assert (directory["path"], directory["error"]) == (str(broker.directory), None)
@@ -150,13 +150,13 @@ def test_log_directories_have_their_partitions(seen: Callable[[str], Seen], brok
     assert seen("directories").one("replica") == {"path": str(broker.directory), "lag": 0}
 
 
-def test_producers_are_known_by_what_they_wrote(seen: Callable[[str], Seen]) -> None:
+def test_producers_are_known_by_what_they_wrote(seen: Callable[[str], ScenarioOutput]) -> None:
     producer = seen("producers").one("producer")
     assert producer.pop("id") >= 0
     assert producer == {"epoch": 0, "sequence": 2, "timestamp": load.BASE_TIME_MS + 2, "transaction": False}
 
 
-def test_the_cluster_describes_itself(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
+def test_the_cluster_describes_itself(seen: Callable[[str], ScenarioOutput], broker: LowtideProcess) -> None:
     """Without an authorizer every client may do every operation on a cluster."""
     cluster = seen("cluster").one("cluster")
     assert f"cluster.id={cluster.pop('id')}\n" in (broker.directory / "meta.properties").read_text()
@@ -172,7 +172,7 @@ def test_the_cluster_describes_itself(seen: Callable[[str], Seen], broker: Lowti
     assert cluster == {"controller": 0, "nodes": [f"0@{broker.bootstrap}"], "operations": operations}
 
 
-def test_a_topic_is_created_grown_and_deleted(seen: Callable[[str], Seen]) -> None:
+def test_a_topic_is_created_grown_and_deleted(seen: Callable[[str], ScenarioOutput]) -> None:
     """Described by its name, in answers of two partitions each, and by its id."""
     topics = seen("topics")
     topic_id = topics.one("created").pop("id")
@@ -191,7 +191,7 @@ def test_a_topic_is_created_grown_and_deleted(seen: Callable[[str], Seen]) -> No
     assert topics.errors("deleted again") == ["UnknownTopicOrPartitionException"]
 
 
-def test_a_topics_configuration_changes_as_requested(seen: Callable[[str], Seen]) -> None:
+def test_a_topics_configuration_changes_as_requested(seen: Callable[[str], ScenarioOutput]) -> None:
     """Set, appended, deleted, subtracted; no change when it was only validated, or refused."""
     configs = seen("configs")
     assert [
@@ -213,7 +213,7 @@ def test_a_topics_configuration_changes_as_requested(seen: Callable[[str], Seen]
     assert configs.one("resources") == {"there": True}
 
 
-def test_a_configuration_has_types_and_sources(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
+def test_a_configuration_has_types_and_sources(seen: Callable[[str], ScenarioOutput], broker: LowtideProcess) -> None:
     found = {line["name"]: line for line in seen("configs").all("config")}
     assert all(line["documented"] for line in found.values())
     assert (found["retention.ms"]["type"], found["retention.ms"]["read only"]) == ("LONG", False)

@@ -1,4 +1,4 @@
-"""Metrics that Java clients push (KIP-714): subscribed to by kafka-client-metrics, pushed by a producer, shown at /metrics."""
+"""Metrics pushed by Java clients (KIP-714): subscribed with kafka-client-metrics, shown at /metrics."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_topics_configuration_is_set_and_reset(tools: Tools) -> None:
 
 
 def test_every_key_about_deletion_is_set_and_reset(tools: Tools) -> None:
-    """Also those of KIP-47 and KIP-68, which the tool does not know; a refusal names the keys that contradict each other."""
+    """Also those of KIP-47 and KIP-68, which the tool lacks; a refusal names contradicting keys."""
     tools.run("kafka-topics", "--create", "--topic", "deleted")
     topic = ("--entity-type", "topics", "--entity-name", "deleted")
     wanted = {
@@ -132,9 +132,9 @@ def test_a_groups_times_are_set_and_reset(tools: Tools) -> None:
         == "Dynamic configs for group pickers are:"
     )
     too_short = refused(tools, *group, "--add-config", f"{session}=1000")
-    assert (
-        too_short
-        == f"InvalidConfigurationException: {session} must be greater than or equal to group.consumer.min.session.timeout.ms"
+    assert too_short == (
+        f"InvalidConfigurationException: {session} must be greater than or equal to "
+        "group.consumer.min.session.timeout.ms"
     )
     alter(tools, *group, "--add-config", "share.auto.offset.reset=earliest")
     assert configs(tools, *group)["share.auto.offset.reset"].startswith(

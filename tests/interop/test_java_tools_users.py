@@ -70,7 +70,7 @@ def ordered(line: str) -> str:
 
 
 def printed(tools: Tools) -> list[str]:
-    """What the tool prints in the course of the story; of errors their classes, for the sentences are each broker's own."""
+    """What the tool prints in the story; only the classes of errors, because brokers word them differently."""
     found = []
     for words in STORY:
         ran = tools.call("kafka-configs", *words)

@@ -24,7 +24,7 @@ ROOM = 1 << 20
 
 
 def write_compacted(path: Path) -> list[bytes]:
-    """Batches of four records, in every codec; some records are removed, one batch is left empty, the last ones have tombstones."""
+    """Batches of four records in every codec: some records removed, one batch empty, tombstones last."""
     batches = []
     for number, codec in enumerate((*Compression, *Compression)):
         rows = [

@@ -1,4 +1,4 @@
-"""The manifest for Kubernetes against the schemas of its API: of the oldest version that it is for, and of the newest that is known."""
+"""The Kubernetes manifest against the schemas of the oldest supported and the newest known version."""
 
 from __future__ import annotations
 

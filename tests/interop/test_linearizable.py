@@ -1,7 +1,8 @@
-"""The log of a partition is linearizable, deletes with it: Porcupine finds an order of all operations in which one log gives all answers.
+"""The log of a partition is linearizable, deletes with it: Porcupine finds an order of all operations in which one log
+gives all answers.
 
-Several clients produce, delete, ask for both ends and read, all of one partition, while the broker is killed. A program that is not ours
-says whether the answers fit together.
+Several clients produce, delete, ask for both ends and read, all of one partition, while the broker is killed. A program
+that is not ours says whether the answers fit together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A replica is moved into another log directory of its broker by Kafka's tools (KIP-113), while it has records and a log start."""
+"""Kafka's tools move a replica with records and a log start to another log directory (KIP-113)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from lowtide import LowtideCluster
 from lowtide.admin import BlockingAdminClient, DeletedRecords, OffsetSpec, TopicPartition
-from tests.clients.driver import Sent, until
+from tests.clients.driver import OutgoingRecord, until
 from tests.clients.driver_confluent import Confluent
 
 from .tools import Tools
@@ -30,7 +30,7 @@ def test_a_reassignment_names_a_log_directory(jars: Path, tmp_path: Path) -> Non
         tools, driver = Tools(jars, cluster.bootstrap, tmp_path), Confluent(cluster.bootstrap)
         tools.run("kafka-topics", "--create", "--topic", KEY.topic, "--partitions", "1", "--replication-factor", "1")
         for number in range(COUNT):
-            driver.produce(KEY.topic, [Sent(b"k", b"%d" % number)])
+            driver.produce(KEY.topic, [OutgoingRecord(b"k", b"%d" % number)])
         assert isinstance(admin.delete_records({KEY: DELETED})[KEY], DeletedRecords)
         [(broker, found)] = admin.describe_log_dirs().items()
 

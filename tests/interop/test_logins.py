@@ -1,4 +1,4 @@
-"""Kafka's Java client, franz-go and kafkajs log in over TLS, by passwords and by certificates, and say why they are refused."""
+"""Kafka's Java client, franz-go and kafkajs log in over TLS and report why they are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lowtide top` and the console at an Apache Kafka: all that any cluster tells is there, and what only Lowtide tells is left out."""
+"""`lowtide top` and the console at an Apache Kafka: what only Lowtide tells is left out."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The pipeline on Apache Kafka: keys get the same partitions as with other clients, and workers log in over their blocking connections."""
+"""The pipeline on Apache Kafka: keys get the same partitions as with other clients, and workers log in."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lowtide.admin.errors import AuthenticationFailedError
 from lowtide.admin.settings import ClientSettings
-from lowtide.pipeline.cluster import Cluster
+from lowtide.pipeline.cluster import BlockingCluster
 from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.partitioner import partitions_of_keys
 from lowtide.pipeline.producer import Producer
@@ -37,7 +38,7 @@ RECORDS = 30_000
 
 def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
     """The first `count` records, by partition, in order, and no more."""
-    found = defaultdict(list)
+    found: Any = defaultdict(list)
     settings = {
         "bootstrap.servers": address,
         "group.id": "test",
@@ -60,7 +61,8 @@ def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | N
 
 
 def test_everything_is_there_once_and_in_order_though_kafka_stops_meanwhile(kafka: Kafka):
-    """A stopping leader answers NOT_LEADER_OR_FOLLOWER also for batches that it has appended, and keeps only the last batch.
+    """A stopping leader answers NOT_LEADER_OR_FOLLOWER also for batches that it has appended, and keeps only the last
+    batch.
 
     Records are new: at its start Kafka drops a producer whose last record is old.
     """
@@ -134,7 +136,7 @@ def test_workers_log_in_and_write_and_read(secured: SecuredKafka, lowtide_topic:
         writing.add(place, bytearray(build_batch(values)), rows)
     writing.flush()
     writing.close()
-    cluster = Cluster(ClientSettings.of(settings))
+    cluster = BlockingCluster(ClientSettings.of(settings))
     planned = PlannedRange(OffsetRange(place, 0, batches * rows))
     found = sum(
         columns.row_count for columns in RangeReader(cluster, FetchSettings(fetch_bytes=1_000_000), planned).columns()

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes three brokers: what boards and alerts ask has data, and alerts fire when a broker is gone."""
+"""A real Prometheus scrapes three brokers: boards and alerts have data, and alerts fire when a broker is gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lowtide.admin.users import ScramUpsertion
 from lowtide.protocol.scram import ScramMechanism
 from lowtide.testing.cluster import LowtideCluster
 
-from .boards import ALL, Asked
+from .boards import ALL, BoardQuery
 from .prometheus import FOLDER, LIMIT_S, Prometheus
 
 pytestmark = pytest.mark.interop
@@ -72,7 +72,7 @@ def prometheus(cluster: LowtideCluster, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize(
     "asked", [pytest.param(asked, id=f"{board}-{asked.series}") for board, rows in ALL.items() for asked in rows]
 )
-def test_what_boards_ask_has_data(prometheus: Prometheus, asked: Asked):
+def test_what_boards_ask_has_data(prometheus: Prometheus, asked: BoardQuery):
     prometheus.until(asked.query())
 
 

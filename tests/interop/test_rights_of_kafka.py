@@ -1,7 +1,8 @@
-"""The table of rights (`tests/unit/broker/guards/rights.json`) tried on Apache Kafka with its StandardAuthorizer: it proves itself.
+"""The table of rights (`tests/unit/broker/guards/rights.json`) tried on Apache Kafka with its StandardAuthorizer: it
+proves itself.
 
-Each row is asked in every version that Kafka serves, with the rules of each case of `rights.cases`. Kafka's own parts log in, so that who
-does not log in has no rights of its own.
+Each row is asked in every version that Kafka serves, with the rules of each case of `rights.cases`. Kafka's own parts
+log in, so that who does not log in has no rights of its own.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class World:
     async def topics(self) -> None:
         """See that the topic `t` is there, and `new` is not: a row may have deleted or created them."""
         await self.admin.delete_topics(["new"])
-        while (found := (await self.admin.list_topics()).get("t")) is None:  # noqa: ASYNC110
+        while (found := (await self.admin.list_topics()).get("t")) is None:
             await self.admin.create_topics([NewTopic(name="t", partitions=1)])
             await asyncio.sleep(PAUSE_S)
         self.ids["t"] = found.topic_id

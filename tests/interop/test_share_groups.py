@@ -1,5 +1,5 @@
-"""Members of one share group (KIP-932) in separate processes, of Kafka's Java client and of franz-go: each record is acknowledged once,
-while members come, stall and are killed, and brokers die.
+"""Members of one share group (KIP-932) in separate processes, of Kafka's Java client and of franz-go: each record is
+acknowledged once, while members come, stall and are killed, and brokers die.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def all_once(written: set[tuple[str, int]], *members: Member) -> bool:
 def test_members_share_each_partition_and_no_record_is_acknowledged_twice(
     share: Share, quick_broker: LowtideProcess
 ) -> None:
-    """More members than partitions; one is killed while it holds records, which others get at once, and its delivery counts."""
+    """More members than partitions: records of a killed member go to others at once, with their count."""
     name, bootstrap = make_topic(quick_broker.bootstrap, f"share-{next(_numbers)}", 2), quick_broker.bootstrap
     begin_early(bootstrap, name, share_record_lock_duration_ms="60000")
     member = partial(share, bootstrap, group=name, topic=name)
@@ -212,7 +212,7 @@ def test_a_broker_is_killed_and_started_again(share: Share, tmp_path: Path) -> N
 
 
 def all_once_or_unknown(written: set[tuple[str, int]], *members: Member) -> bool:
-    """As `all_once`, but for records whose acknowledgement was stored and not answered: a broker died between the two."""
+    """As `all_once`, but for records whose acknowledgement was stored and not answered."""
     refused = {(line["at"], line["offset"]) for member in members for line in member.said("refused")}
     all_once(written, *members)
     return written <= set(stored(*members)) | refused

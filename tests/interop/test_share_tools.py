@@ -29,7 +29,7 @@ def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtidePr
 
 @pytest.fixture(scope="module")
 def tools(jars: Path, quick_broker: LowtideProcess, tmp_path_factory: pytest.TempPathFactory) -> Tools:
-    """They find a topic `jobs` of one partition with some records, and are members of groups that begin with the first one."""
+    """The topic `jobs` has one partition with records; the clients join groups that begin with the first."""
     made = Tools(jars, quick_broker.bootstrap, tmp_path_factory.mktemp("jvm"))
     made.run("kafka-topics", "--create", "--topic", "jobs")
     made.run("kafka-console-producer", "--topic", "jobs", stdin="".join(f"job {number}\n" for number in range(COUNT)))

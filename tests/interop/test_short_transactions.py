@@ -1,6 +1,8 @@
-"""Clients with KIP-890 against three brokers: each starts its next transaction while the markers of the last one are being written.
+"""Clients with KIP-890 against three brokers: each starts its next transaction while the markers of the last one are
+being written.
 
-Both are external programs: Kafka's `kafka-producer-perf-test`, and franz-go's own consume-transform-produce test (`TestTxnEtl`).
+Both are external programs: Kafka's `kafka-producer-perf-test`, and franz-go's own consume-transform-produce test
+(`TestTxnEtl`).
 """
 
 from __future__ import annotations

@@ -67,7 +67,12 @@ def begins(bootstrap: str) -> list[int]:
 
 
 def consume(
-    spark, bootstrap: str, checkpoint: Path, format: str = "lowtide", name: str = "q", **options: str
+    spark,
+    bootstrap: str,
+    checkpoint: Path,
+    format: str = "lowtide",  # noqa: A002
+    name: str = "q",
+    **options: str,
 ) -> list[int]:
     """The number of rows of each batch."""
     rows: list[int] = []
@@ -103,7 +108,7 @@ def test_a_stream_trims_a_topic(spark, bootstrap, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["lowtide", "kafka"])
-def test_a_listener_trims_a_topic(spark, bootstrap, tmp_path, format):
+def test_a_listener_trims_a_topic(spark, bootstrap, tmp_path, format):  # noqa: A002
     """The last batch too; and the rest of a run without a listener."""
     from lowtide.pipeline import TrimListener
 

@@ -1,6 +1,8 @@
-"""The Java client and franz-go work while brokers of a cluster of three fail and return, and read at a follower while records are deleted.
+"""The Java client and franz-go work while brokers of a cluster of three fail and return, and read at a follower while
+records are deleted.
 
-The programs are `java/Work.java`, `java/Closest.java` and `go/work.go`; both print the same lines, which are checked here.
+The programs are `java/Work.java`, `java/Closest.java` and `go/work.go`; both print the same lines, which are checked
+here.
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ def partitions_of(cluster: LowtideCluster) -> list[Any]:
     return [row for topic in topics.values() for row in topic.partitions.values()]
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[..., bool]) -> None:
     """Return when the condition holds."""
     deadline = time.monotonic() + load.DEADLINE_S
     while not condition():
@@ -174,7 +176,7 @@ def said(lines: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
 
 
 def judge(lines: list[dict[str, Any]]) -> None:
-    """No acknowledged record is lost or duplicated, consumers read everything in order, and records that all have read could be deleted."""
+    """No acknowledged record is lost or duplicated, reads are in order, and consumed records can be deleted."""
     written = {line["partition"]: line["offsets"] for line in said(lines, "written")}
     assert sorted(written) == list(range(PARTITIONS))
     for partition, offsets in written.items():

@@ -1,4 +1,4 @@
-"""Kafka's own tools, unmodified, for what operators do with three brokers, of which the second or the third is sometimes down."""
+"""Kafka's own tools for operators, with three brokers of which one is sometimes down."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tools(jars: Path, three: LowtideCluster, tmp_path_factory: pytest.TempPathFa
     return Tools(jars, three.address(1), tmp_path_factory.mktemp("jvm"))
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[..., bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"
@@ -100,7 +100,7 @@ def dynamic(tools: Tools, kind: str, name: str) -> str:
 
 
 def test_topics_while_a_broker_is_down(three: LowtideCluster, tools: Tools) -> None:
-    """They are described as under-replicated, grown, and created with a replica on the stopped broker; in sync again when it returns."""
+    """Topics are described, grown and created with a stopped broker, and in sync when it returns."""
     tools.run(
         "kafka-topics",
         "--create",

@@ -1,4 +1,4 @@
-"""Tokens of an issuer: Kafka's Java client logs in to Lowtide with them, and Apache Kafka decides about each token as Lowtide does."""
+"""Tokens of an issuer: Kafka's Java client logs in with them, and Apache Kafka decides as Lowtide does."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def apache(jars: Path, keys: str, tmp_path_factory: pytest.TempPathFactory) -> I
     listeners = {
         "listeners": f"{advertised},CONTROLLER://127.0.0.1:{controller}",
         "advertised.listeners": advertised,
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,STRICT:SASL_PLAINTEXT,LAX:SASL_PLAINTEXT",
+        "listener.security.protocol.map": (
+            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,STRICT:SASL_PLAINTEXT,LAX:SASL_PLAINTEXT"
+        ),
     }
     with (folder / "server.properties").open("a") as file:
         file.writelines(f"{name}={value}\n" for name, value in (rules(keys) | listeners).items())

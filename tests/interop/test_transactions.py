@@ -1,5 +1,5 @@
-"""Consume, transform and produce in transactions, by Kafka's Java client, Kafka Streams and franz-go: they are killed during their work,
-and each record still counts once.
+"""Consume, transform and produce in transactions, by Kafka's Java client, Kafka Streams and franz-go: they are killed
+during their work, and each record still counts once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lowtide serves a log directory that Kafka wrote: its topics and their configuration, its records, its log start offsets."""
+"""Lowtide serves a log directory that Kafka wrote: topics, configurations, records, log start offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def written(kafka: Kafka) -> list[load.Entry]:
 
 
 def test_the_tool_accepts_kafkas_own_files_too(jars: Path, kafka: Kafka, written: list[load.Entry]) -> None:
-    """The control case for `test_kafka_reads_our_files.py`: lines that its checks leave out are printed for Kafka's own segments too."""
+    """The control case for `test_kafka_reads_our_files.py`: Kafka's own segments have the ignored lines too."""
     folder = kafka.directory / f"{TOPIC}-1"
     logs = sorted(folder.glob("*.log"))
     found = dump(jars, logs)

@@ -1,7 +1,8 @@
-"""`python -m tests.interop.write_earlier 4.0.0 killed FOLDER`: have Kafka write a directory for `test_earlier_directories.py`.
+"""`python -m tests.interop.write_earlier 4.0.0 killed FOLDER`: have Kafka write a directory for
+`test_earlier_directories.py`.
 
-The archive is `kafka-<version>-<how it ended>.tar.gz`; its content is what that module of tests/chaos describes, in one directory. The
-compacted topic was compacted once. Needs a JDK 17 and Maven. `stopped` or `killed` says how Kafka ended.
+The archive is `kafka-<version>-<how it ended>.tar.gz`; its content is what that module of tests/chaos describes, in one
+directory. The compacted topic was compacted once. Needs a JDK 17 and Maven. `stopped` or `killed` says how Kafka ended.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ LOG_START, READERS = 35, {0: 42, 1: 60}
 LIMIT_S = 60.0
 
 
-def until(what: str, condition: Callable[[], bool]) -> None:
+def until(what: str, condition: Callable[..., bool]) -> None:
     end = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < end, f"{what}: not within {LIMIT_S} s"
@@ -101,7 +102,7 @@ def write(kafka: Kafka) -> None:
     until(
         "the topic is compacted",
         lambda: checkpoint(kafka.directory, "cleaner-offset-checkpoint").get("compacted-0", 0) >= 60,
-    )  # noqa: PLR2004
+    )
     until(
         "the log start is written",
         lambda: checkpoint(kafka.directory, "log-start-offset-checkpoint").get("plain-0", 0) == LOG_START,

@@ -143,7 +143,8 @@ def expired(world: World, leader: int, follower: int, rules: Rules) -> World:
 
 
 def isr_steps(world: World, rules: Rules) -> Steps:
-    """The leader proposes to remove slow followers and to add caught-up ones; one proposal at a time, and only on the newest record.
+    """The leader proposes to remove slow followers and to add caught-up ones; one proposal at a time, and only on the
+    newest record.
 
     A proposal on an older one is refused at once, so it is left out.
     """

@@ -41,7 +41,7 @@ def visible(start: int, rules: Rules) -> bool:
 
 
 def new_tenure(broker: int, replica: Replica, record: Record, rules: Rules) -> Tenure:
-    """A leadership begins: nothing has been reported, and every replica that is not fenced counts as having just fetched."""
+    """A leadership begins: nothing was reported, and every unfenced replica counts as just fetched."""
     floor = int(visible(replica.start, rules) and rules.floor != "acknowledged")
     recent = tuple(
         int(rules.new_leader_counts_all and other != broker and not record.fenced[other]) for other in REPLICAS
@@ -50,7 +50,8 @@ def new_tenure(broker: int, replica: Replica, record: Record, rules: Rules) -> T
 
 
 def settled(history: tuple[Record, ...], replicas: tuple[Replica, ...], acknowledged: bool) -> World:
-    """Leave out irrelevant state: changes that do not affect a follower, or that all have seen, and fetches that no leader accepts.
+    """Leave out irrelevant state: changes that do not affect a follower, or that all have seen, and fetches that no
+    leader accepts.
 
     A follower acts only on leader and leader epoch, so skipping the others loses nothing.
     """
@@ -122,7 +123,7 @@ def image_steps(world: World, rules: Rules) -> Steps:
 
 
 def tenure_after(tenure: Tenure, before: Record, after: Record, broker: int, rules: Rules) -> Tenure:
-    """A leader's image advances within its leader epoch: a decided proposal is dropped, and so are reports of replaced registrations."""
+    """An image advances within a leader epoch: a decided proposal and reports of old registrations are dropped."""
     starts, epochs = tenure.starts, tenure.epochs
     if rules.reports_of_this_registration:
         for other in REPLICAS:
@@ -134,7 +135,7 @@ def tenure_after(tenure: Tenure, before: Record, after: Record, broker: int, rul
 
 
 def registered(world: World, broker: int, rules: Rules, *, restart: bool, old_directory: bool = False) -> World:
-    """The broker gets a new broker epoch: with its memory, or after a crash that keeps what is durable, or with an old disk."""
+    """The broker gets a new epoch: with its memory, after a crash with durable data, or with an old disk."""
     record = world.history[-1]
     epoch = record.broker_epochs[broker] + 1
     isr = record.isr

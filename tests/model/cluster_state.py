@@ -1,8 +1,9 @@
-"""The state of the model of a cluster: one partition with three replicas, one delete, and a store whose changes brokers see later.
+"""The state of the model of a cluster: one partition with three replicas, one delete, and a store whose changes brokers
+see later.
 
-A log start is OLD (below the delete), ACCEPTED (the journal has the delete, the disk perhaps not) or DURABLE; FALLEN is a state that no
-rule allows: it was visible, and a crash undid it. Log ends are left out here (`log_ends.py` has them): a replica that has fetched has
-every record. Time is only order.
+A log start is OLD (below the delete), ACCEPTED (the journal has the delete, the disk perhaps not) or DURABLE; FALLEN is
+a state that no rule allows: it was visible, and a crash undid it. Log ends are left out here (`log_ends.py` has them):
+a replica that has fetched has every record. Time is only order.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Replica(NamedTuple):
 
 
 class World(NamedTuple):
-    """A state: the store's last changes, the newest last, then the brokers, then whether the delete was acknowledged."""
+    """A state: the store's last changes, newest last, the brokers, and whether the delete is acknowledged."""
 
     history: tuple[Record, ...]
     replicas: tuple[Replica, Replica, Replica]
@@ -87,7 +88,7 @@ class World(NamedTuple):
 
 def put(values: tuple, index: int, value: object) -> tuple:
     """The same tuple with one entry changed."""
-    return values[:index] + (value,) + values[index + 1 :]
+    return (*values[:index], value, *values[index + 1 :])
 
 
 def with_replica(world: World, broker: int, replica: Replica) -> World:
@@ -135,7 +136,7 @@ class Rules:
     trust_counts_from_sending: bool = True
     reads_wait_for_own_start: bool = True
     reads_need_trust: bool = True
-    # DR8: incarnations
+    # Incarnations, for DR8
     isr_of_this_registration: bool = True
     leads_of_this_registration: bool = True
     stale_is_marked: bool = True

@@ -37,9 +37,11 @@ Frames = tuple[tuple[int, bool], ...]
 
 
 class State(NamedTuple):
-    """`frames`: the journal's file; `before`: the file that a power cut may bring back; `staged`: the new file of a fold.
+    """`frames`: the journal's file; `before`: the file that a power cut may bring back; `staged`: the new file of a
+    fold.
 
-    `told` is the log start that was reported to others; files below `unlinked` are removed; `coming` is accepted and not durable.
+    `told` is the log start that was reported to others; files below `unlinked` are removed; `coming` is accepted and
+    not durable.
     """
 
     running: bool
@@ -108,7 +110,7 @@ class Journal:
             )
 
     def folding(self, state: State) -> Iterator[tuple[bool, tuple, State]]:
-        """A new file with the last offset: written, synced, renamed, and the rename synced, before anything else is written."""
+        """A new file with the last offset is written, synced and renamed before anything else is written."""
         rules = self.rules
         if state.staged is None and state.before is None and not state.coming and state.folds:
             yield (

@@ -1,11 +1,13 @@
-"""The model of logs under deletes: ends, high watermarks, truncation, power cuts that take unflushed records, and unclean elections.
+"""The model of logs under deletes: ends, high watermarks, truncation, power cuts that take unflushed records, and
+unclean elections.
 
-Two replicas, offsets 0 and 1, so three positions for the start and end of a log. A record is identified by its leader epoch. Metadata
-are simple here, all see a change at once (`cluster.py` has the rest). A fetch is accepted, answered and applied in one step, or its
-answer is lost. A power cut removes any tail of a log; with flushes from time to time it is the same, with fewer losses.
+Two replicas, offsets 0 and 1, so three positions for the start and end of a log. A record is identified by its leader
+epoch. Metadata are simple here, all see a change at once (`cluster.py` has the rest). A fetch is accepted, answered and
+applied in one step, or its answer is lost. A power cut removes any tail of a log; with flushes from time to time it is
+the same, with fewer losses.
 
-A start below which records are permanently deleted falls in two cases only: a truncation below it, or an unclean election. The latter
-undoes acknowledged requests; the model then forgets that they were acknowledged.
+A start below which records are permanently deleted falls in two cases only: a truncation below it, or an unclean
+election. The latter undoes acknowledged requests; the model then forgets that they were acknowledged.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class Replica(NamedTuple):
     heard: bool
 
 
-class Known(NamedTuple):
+class FollowerState(NamedTuple):
     """The leader's state of the other. `matches`: all its records are those of the leader at the same offsets."""
 
     end: int
@@ -69,13 +71,13 @@ class Known(NamedTuple):
 
 
 class World(NamedTuple):
-    """What clients know: `committed` records by offset, records `asked` to be deleted, the largest `acknowledged` delete."""
+    """What clients know: `committed` records by offset, `asked` deletes, the largest `acknowledged` delete."""
 
     leader: int
     epoch: int
     isr: tuple[bool, bool]
     replicas: tuple[Replica, Replica]
-    known: Known | None
+    known: FollowerState | None
     floor: int
     committed: Log
     asked: frozenset[tuple[int, int]]
@@ -87,7 +89,7 @@ Steps = Iterator[tuple[bool, tuple, World]]
 
 def put(values: tuple, index: int, value: object) -> tuple:
     """The same tuple with one entry changed."""
-    return values[:index] + (value,) + values[index + 1 :]
+    return (*values[:index], value, *values[index + 1 :])
 
 
 def with_replica(world: World, number: int, replica: Replica) -> World:
@@ -186,7 +188,7 @@ class LogEnds:
     def starts(self) -> Iterator[tuple[tuple, World]]:
         empty = Replica((), 0, 0, None, 0, True, True)
         for isr in self.first_isrs:
-            known = Known(0, 0, True)
+            known = FollowerState(0, 0, True)
             text = "replica 0 leads in leader epoch 1, ISR {}"
             yield (
                 (text, [number for number in REPLICAS if isr[number]]),
@@ -314,7 +316,7 @@ class LogEnds:
     def follower_steps(self, world: World, number: int) -> Steps:
         replica, leader = world.replicas[number], world.replicas[world.leader]
         diverges = divergence(replica.log, leader) < len(replica.log)
-        known = world.known if diverges else Known(len(replica.log), replica.start, matches(replica, leader))
+        known = world.known if diverges else FollowerState(len(replica.log), replica.start, matches(replica, leader))
         taken = advanced(world._replace(known=known), self.rules)
         after = fetched(replica, taken.replicas[world.leader], self.rules)
         label = ("replica {} fetches (end {}, start {})", number, len(replica.log), replica.start)
@@ -330,12 +332,18 @@ class LogEnds:
             if replica.start != replica.disk:
                 return f"D5: replica {number} starts at {replica.start}, and after a crash it would at {replica.disk}"
             if world.isr[number] and replica.start < world.acknowledged:
-                return f"D8: replica {number} is in the ISR and starts at {replica.start}, below the acknowledged {world.acknowledged}"
+                return (
+                    f"D8: replica {number} is in the ISR and starts at {replica.start}, below the acknowledged "
+                    f"{world.acknowledged}"
+                )
             missing = {
                 (offset, epoch) for offset, epoch in enumerate(world.committed[: replica.start]) if epoch != GONE
             } - world.asked
             if world.isr[number] and missing:
-                return f"D7: replica {number} is in the ISR and starts at {replica.start}, though no client deleted {sorted(missing)}"
+                return (
+                    f"D7: replica {number} is in the ISR and starts at {replica.start}, though no client "
+                    f"deleted {sorted(missing)}"
+                )
         if world.leader != NO_LEADER:
             leader = world.replicas[world.leader]
             if leader.start < world.acknowledged:

@@ -1,18 +1,24 @@
-"""Fewer states of the model of a cluster, none of them lost: each stands for all those that differ only in what no rule looks at.
+"""Fewer states of the model of a cluster, none of them lost: each stands for all those that differ only in what no rule
+looks at.
 
 A state is replaced by its *canonical* form before the search compares it with those it has seen:
 
-- **Numbers of epochs.** Rules compare leader epochs with each other, and the epochs of one broker with each other, and draw new ones above
+- **Numbers of epochs.** Rules compare leader epochs with each other, and the epochs of one broker with each other, and
+  draw new ones above
   all that exist. So only their order matters: those that a state still has are renumbered 1, 2, 3 ...
-- **Entries that are never read.** What a leader's tables say of the leader itself, and which directories were old in any record but the
+- **Entries that are never read.** What a leader's tables say of the leader itself, and which directories were old in
+  any record but the
   newest.
-- **Names of brokers.** No rule has a preference for a broker, and a reader is a broker of its own kind. So a state in which brokers have
-  exchanged all that they are and have is the same state. Brokers are sorted by what they are; where some are alike in that, each order is
+- **Names of brokers.** No rule has a preference for a broker, and a reader is a broker of its own kind. So a state in
+  which brokers have
+  exchanged all that they are and have is the same state. Brokers are sorted by what they are; where some are alike in
+  that, each order is
   tried, and the least taken.
 
-Each of these maps is a bisimulation: states with the same canonical form have the same violations, and each step of one is a step of the
-other, as many faults each, to states with the same canonical form again. So a violation is reachable from one exactly if it is from the
-other, with as many faults and steps. `test_reduction` compares both searches wherever the full one ends soon.
+Each of these maps is a bisimulation: states with the same canonical form have the same violations, and each step of one
+is a step of the other, as many faults each, to states with the same canonical form again. So a violation is reachable
+from one exactly if it is from the other, with as many faults and steps. `test_reduction` compares both searches
+wherever the full one ends soon.
 
 Names of brokers in a trace hold for one step: the next may call them otherwise.
 """
@@ -41,7 +47,7 @@ _UNREAD = 0
 _ALL_KNOWN = (0, 0, 0)
 
 
-class Reduced:
+class ReducedModel:
     """The model of a cluster with canonical states only."""
 
     def __init__(self, cluster: Cluster) -> None:

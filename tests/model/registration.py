@@ -32,13 +32,15 @@ class Rules:
     marked_before_number: bool = True
     mark_stays: bool = True
     number_is_drawn: bool = True
-    """From a counter in the store that only rises, before anything is written; otherwise it is one more than the last registered one."""
+    """The epoch comes from a rising counter in the store, or is one more than the last registered one."""
 
 
 class State(NamedTuple):
-    """`number`, `drawn` and `marked` are in the store, `own` in the directory; `lost`: it lacks deletes that were reported from it.
+    """`number`, `drawn` and `marked` are in the store, `own` in the directory; `lost`: it lacks deletes that were
+    reported from it.
 
-    `stale` and `chosen` are the results of a start. `copy` is the number in a copy that was made while the broker was down, and
+    `stale` and `chosen` are the results of a start. `copy` is the number in a copy that was made while the broker was
+    down, and
     `outdated` says that the broker was registered since.
     """
 

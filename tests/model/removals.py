@@ -1,10 +1,13 @@
-"""The model of a replica that is removed, and perhaps added again, while its broker sees the metadata late (rules DR3, DR7, DR8).
+"""The model of a replica that is removed, and perhaps added again, while its broker sees the metadata late (rules DR3,
+DR7, DR8).
 
-Two brokers, 0 and 1, always have replicas and lead in turn. The third one's replica comes and goes. A log that is dropped is empty when the
-replica is added again; one whose broker never sees the removal stays. There is one delete. Only who leads by the newest record acts as a
-leader: what former leaders may do is in `cluster.py`. No broker dies or stops.
+Two brokers, 0 and 1, always have replicas and lead in turn. The third one's replica comes and goes. A log that is
+dropped is empty when the replica is added again; one whose broker never sees the removal stays. There is one delete.
+Only who leads by the newest record acts as a leader: what former leaders may do is in `cluster.py`. No broker dies or
+stops.
 
-`THE LAG TIME PASSES` for a leader: by then the third broker has no word of any leader that is younger than that leader's knowledge.
+`THE LAG TIME PASSES` for a leader: by then the third broker has no word of any leader that is younger than that
+leader's knowledge.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ class Rules:
 
 
 class Record(NamedTuple):
-    """A state of the partition in the store: `member` says whether the third broker's replica is in the ISR, None that it has none."""
+    """The partition in the store: `member` says whether the third replica is in the ISR, None if it has none."""
 
     leader: int
     epoch: int
@@ -44,7 +47,8 @@ class Record(NamedTuple):
 class Side(NamedTuple):
     """What one of the leaders knows, by its image. `reported`: the third broker's log start, None while unknown.
 
-    `awaited`: the record that removed it, until it is known to have seen that; `waited`: for so long that it counts no more in this epoch.
+    `awaited`: the record that removed it, until it is known to have seen that; `waited`: for so long that it counts no
+    more in this epoch.
     """
 
     image: int
@@ -58,7 +62,8 @@ class Side(NamedTuple):
 class State(NamedTuple):
     """`deleted` and `acknowledged` are of the one delete. The rest is of the third broker.
 
-    `has_delete`: its log starts behind the deleted records. `whole`: it has all other records. `word`: the leader epoch in which it was
+    `has_delete`: its log starts behind the deleted records. `whole`: it has all other records. `word`: the leader epoch
+    in which it was
     answered, and whether the leader had the delete then; None if that is too long ago.
     """
 

@@ -1,8 +1,9 @@
-"""The model of how a log start travels to an idle follower: rule DR5, two round trips and no wait for a timer of half a second.
+"""The model of how a log start travels to an idle follower: rule DR5, two round trips and no wait for a timer of half a
+second.
 
 The leader answers a fetch when it has data, or at the end of the fetch's maximum wait. Here that end never comes for a
-fetch with the usual long wait: if only that end could continue, the rule has failed. A short wait does end, after milliseconds. So does the
-hold of a fetch for a commit; that counts as a fault, because only a slow disk causes it.
+fetch with the usual long wait: if only that end could continue, the rule has failed. A short wait does end, after
+milliseconds. So does the hold of a fetch for a commit; that counts as a fault, because only a slow disk causes it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Rules:
     """DR5 as switches."""
 
     level: bool = True
-    """A fetch is answered at once while the leader's log start is above the last sent one; otherwise only parked fetches at the rise."""
+    """A fetch is answered at once while the log start is above the last sent one, or only at its rise."""
     short_wait: bool = True
     """A follower that has received a log start and not reported it asks for a short wait."""
     hold: bool = True
@@ -30,11 +31,11 @@ class Rules:
     new_leader_wakes: bool = True
     """A new leader answers the parked fetches of its replicas, so that they add the partition."""
     missing_is_short: bool = True
-    """While a replica's fetch lacks a partition that we lead, it waits only shortly: the replica may not know its leader yet."""
+    """While a replica's fetch lacks a partition that this broker leads, it waits only shortly."""
 
 
 class State(NamedTuple):
-    """`fetch` and `parked` are (reported log start, wait, with the partition); `answer` is a log start; `knows` belongs to the follower."""
+    """`fetch` and `parked` are (reported log start, wait, with the partition); `knows` belongs to the follower."""
 
     leads: bool
     knows: bool

@@ -32,7 +32,7 @@ class Model(Protocol):
 
 
 @dataclass(slots=True)
-class Found:
+class SearchResult:
     """The result of a search. `broken` is empty if every state was visited and none was wrong."""
 
     states: int
@@ -52,7 +52,7 @@ class Found:
         return "\n".join(lines)
 
 
-class Reached:
+class ReachedStates:
     """The states seen so far, each with the step that led to it first."""
 
     def __init__(self) -> None:
@@ -82,15 +82,15 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def search(model: Model, *, faults: int) -> Found:
+def search(model: Model, *, faults: int) -> SearchResult:
     """Visit every state that is reachable with at most that many faults, and stop at the first wrong one."""
     with without_collection():
         return first_violation(model, faults)
 
 
-def first_violation(model: Model, faults: int) -> Found:
+def first_violation(model: Model, faults: int) -> SearchResult:
     """Breadth first, one layer for each number of faults."""
-    reached = Reached()
+    reached = ReachedStates()
     parents = reached.parents
     layer: dict[int, list[tuple[Any, Any, Label]]] = {0: [(state, None, label) for label, state in model.starts()]}
     for used in range(faults + 1):
@@ -103,7 +103,7 @@ def first_violation(model: Model, faults: int) -> Found:
                 if state not in parents:
                     parents[state] = (parent, label)
                     if broken := model.violation(state):
-                        return Found(len(parents), broken, reached.trace(state))
+                        return SearchResult(len(parents), broken, reached.trace(state))
                     frontier.append(state)
             depth += 1
             coming: list[Any] = []
@@ -117,15 +117,15 @@ def first_violation(model: Model, faults: int) -> Found:
                     if parents.setdefault(after, entry) is not entry:
                         continue
                     if broken := model.violation(after):
-                        return Found(len(parents), broken, reached.trace(after))
+                        return SearchResult(len(parents), broken, reached.trace(after))
                     coming.append(after)
             frontier = coming
             assert len(parents) < STATES_MAX, "a bound is missing"
         layer = following
-    return Found(len(parents))
+    return SearchResult(len(parents))
 
 
-def stuck(model: Model, *, faults: int, goal: Callable[[Any], bool]) -> Found:
+def stuck(model: Model, *, faults: int, goal: Callable[[Any], bool]) -> SearchResult:
     """Search a state from which the goal cannot be reached any more, even if nothing fails from then on."""
     with without_collection():
         reached, before, goals = graph(model, faults, goal)
@@ -138,13 +138,15 @@ def stuck(model: Model, *, faults: int, goal: Callable[[Any], bool]) -> Found:
                     waiting.append(state)
         for state in reached.parents:
             if state not in able:
-                return Found(len(reached), "the goal can't be reached any more", reached.trace(state))
-        return Found(len(reached))
+                return SearchResult(len(reached), "the goal can't be reached any more", reached.trace(state))
+        return SearchResult(len(reached))
 
 
-def graph(model: Model, faults: int, goal: Callable[[Any], bool]) -> tuple[Reached, dict[Any, list[Any]], list[Any]]:
+def graph(
+    model: Model, faults: int, goal: Callable[[Any], bool]
+) -> tuple[ReachedStates, dict[Any, list[Any]], list[Any]]:
     """All reachable states, the predecessors of each without a fault, and the states at the goal."""
-    reached = Reached()
+    reached = ReachedStates()
     before: dict[Any, list[Any]] = defaultdict(list)
     goals = []
     layer: list[tuple[Any, Any, Label]] = [(state, None, label) for label, state in model.starts()]

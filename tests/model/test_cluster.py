@@ -1,6 +1,8 @@
-"""The rules of deletion hold in the model of a cluster, and each of them is needed: without it a deleted record returns.
+"""The rules of deletion hold in the model of a cluster, and each of them is needed: without it a deleted record
+returns.
 
-`make model` searches further, in canonical states (`reduction.py`): with any number of faults of each kind, with as many as FAULTS of all
+`make model` searches further, in canonical states (`reduction.py`): with any number of faults of each kind, with as
+many as FAULTS of all
 kinds together, and with one of any kind where followers are read and images lag further.
 """
 
@@ -15,9 +17,9 @@ import pytest
 
 from .cluster import Cluster
 from .cluster_state import ALL_FAULTS, HELD, LEASE, LOST, MOVE, OLD_DIRECTORY, RESTART, Rules, Scope, World
-from .reduction import Reduced
+from .reduction import ReducedModel
 from .search import search, stuck
-from .wide import Visited, visit
+from .wide import VisitedStates, visit
 
 NOBODY_READS = None
 FAULTS = int(os.environ.get("FAULTS", "0"))
@@ -57,7 +59,7 @@ def test_a_delete_can_be_acknowledged_from_everywhere(fault: str):
 
 
 def test_the_search_gets_far():
-    """It reaches an acknowledged delete after a move of the leadership, with other members in the ISR; otherwise it would prove nothing."""
+    """It acknowledges a delete after a move of leadership with another ISR; otherwise it proves nothing."""
 
     class Far(Cluster):
         def violation(self, world: World) -> str | None:
@@ -69,9 +71,9 @@ def test_the_search_gets_far():
     assert found.broken == "far"
 
 
-def long_search(name: str, model: Cluster, faults: int) -> Visited:
+def long_search(name: str, model: Cluster, faults: int) -> VisitedStates:
     """In canonical states; a violation is searched again in the model itself, for its trace."""
-    found = visit(Reduced(model), faults=faults, tell=lambda line: print(f"{name}: {line}", file=sys.stderr))
+    found = visit(ReducedModel(model), faults=faults, tell=lambda line: print(f"{name}: {line}", file=sys.stderr))
     print(f"{name}: {found}")
     assert not found.broken, str(search(model, faults=found.faults))
     return found
@@ -80,7 +82,7 @@ def long_search(name: str, model: Cluster, faults: int) -> Visited:
 @pytest.mark.skipif(not FAULTS, reason="takes minutes: make model")
 @pytest.mark.parametrize("fault", sorted(ALL_FAULTS))
 def test_any_number_of_faults(fault: str):
-    """Every kind of fault together with restarts, without reads from followers: the states end, however many faults there are."""
+    """Every kind of fault with restarts, without reads from followers: there are finitely many states."""
     assert long_search(fault, Cluster(Rules(), scope(fault, RESTART, reader=NOBODY_READS)), ANY_NUMBER).is_closed
 
 

@@ -1,4 +1,4 @@
-"""Log starts and log ends: after any truncation, power cut or election, no deleted record returns and no other record is lost."""
+"""Log starts and ends: no truncation, power cut or election returns a deleted record or loses another."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 from .cluster import Cluster
 from .cluster_state import HELD, LEASE, LOST, MOVE, OLD_DIRECTORY, REPLICAS, RESTART, Rules, Scope, World
-from .reduction import Reduced, canonical, renamed
+from .reduction import ReducedModel, canonical, renamed
 from .search import search
 from .test_cluster import FAULTS, NEEDED, Without
 from .wide import Packing, visit
@@ -34,7 +34,7 @@ def scope(faults: set[str], reader: int | None = NOBODY_READS) -> Scope:
 
 
 def reached(model: Any, faults: int) -> dict[World, int]:
-    """All states, each with the fewest faults that lead to it: by a search that has nothing to do with the two others."""
+    """All states with the fewest faults that lead to them, by a search independent of the others."""
     seen: dict[World, int] = {}
     waiting = [(world, 0) for _, world in model.starts()]
     while waiting:
@@ -60,7 +60,7 @@ def test_the_reduced_search_reaches_each_state_in_its_canonical_form(reader: int
     for world, used in full.items():
         form = canonical(world, reader)
         expected[form] = min(used, expected.get(form, used))
-    assert reached(Reduced(cluster), 1 if kinds else 0) == expected
+    assert reached(ReducedModel(cluster), 1 if kinds else 0) == expected
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_reduced_search_reaches_each_state_in_its_canonical_form(reader: int
 )
 def test_without_one_rule_the_reduced_search_finds_the_same_harm(without: Without):
     """As many steps away. (Its names of brokers may differ.)"""
-    found = visit(Reduced(Cluster(Rules(**without.change), without.allowed)), faults=without.faults)
+    found = visit(ReducedModel(Cluster(Rules(**without.change), without.allowed)), faults=without.faults)
     assert (found.broken[:2], found.steps, found.faults) == (without.harm, without.steps, without.faults)
 
 
@@ -98,7 +98,7 @@ def test_packed_states_are_the_same_afterwards():
 
 
 def test_a_wide_search_visits_what_a_search_does():
-    cluster = Reduced(Cluster(Rules(), scope({LOST})))
+    cluster = ReducedModel(Cluster(Rules(), scope({LOST})))
     lines: list[str] = []
     found = visit(cluster, faults=1, tell=lines.append)
     assert found.states == search(cluster, faults=1).states
@@ -108,7 +108,7 @@ def test_a_wide_search_visits_what_a_search_does():
 
 
 def test_a_wide_search_that_no_fault_can_extend_is_closed():
-    cluster = Reduced(Cluster(Rules(), scope(set())))
+    cluster = ReducedModel(Cluster(Rules(), scope(set())))
     found = visit(cluster, faults=5)
     assert found.is_closed
     assert found.faults == 0

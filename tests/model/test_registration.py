@@ -1,4 +1,4 @@
-"""A directory that lost deletes is detected, and none that has them is refused, wherever a registration is interrupted."""
+"""A directory that lost deletes is detected, and no other is refused, whenever a registration stops."""
 
 from __future__ import annotations
 

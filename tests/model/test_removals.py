@@ -1,4 +1,4 @@
-"""Replicas that are removed and added again while their brokers see it late: none shows what is deleted, or is in sync without its log."""
+"""Replicas are removed and re-added while brokers see it late: none shows deleted records."""
 
 from __future__ import annotations
 

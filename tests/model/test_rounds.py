@@ -1,4 +1,4 @@
-"""A delete reaches an idle follower, and its report reaches the leader, in two round trips: the client's, and one of the follower."""
+"""A delete reaches an idle follower, and its report the leader, in two round trips."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .search import search
 
 
 def test_two_round_trips():
-    """One answer of the leader, then the follower's report; the delete's own request and answer are the other round trip."""
+    """The leader's answer and the follower's report; the delete's own request is the other round trip."""
     found = search(Rounds(Rules(), rounds=1), faults=0)
     assert not found.broken, str(found)
 

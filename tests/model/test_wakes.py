@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import pytest
 
 from .search import search, stuck
@@ -25,9 +27,7 @@ def test_every_request_can_be_answered():
     assert not found.broken, str(found)
 
 
-@pytest.mark.parametrize(
-    "event", sorted(set(Event) - NEEDLESS, key=lambda event: event.name), ids=lambda event: event.name
-)
+@pytest.mark.parametrize("event", sorted(set(Event) - NEEDLESS, key=attrgetter("name")), ids=attrgetter("name"))
 def test_each_event_must_wake(event: Event):
     """Without it a request waits for nothing, or at a former leader, until its deadline."""
     found = search(Wakes(Rules(wake=frozenset(Event) - {event})), faults=0)
@@ -37,7 +37,7 @@ def test_each_event_must_wake(event: Event):
     assert found.length == 2, str(found)
 
 
-@pytest.mark.parametrize("event", sorted(NEEDLESS, key=lambda event: event.name), ids=lambda event: event.name)
+@pytest.mark.parametrize("event", sorted(NEEDLESS, key=attrgetter("name")), ids=attrgetter("name"))
 def test_two_events_need_not_wake(event: Event):
     """They are in the rule for safety; the model finds no violation without them."""
     found = search(Wakes(Rules(wake=frozenset(Event) - {event})), faults=0)

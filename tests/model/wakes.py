@@ -1,7 +1,9 @@
-"""The model of one delete that waits at its leader: which events must wake it (rule DR4), and which leadership may answer it (rule DR6).
+"""The model of one delete that waits at its leader: which events must wake it (rule DR4), and which leadership may
+answer it (rule DR6).
 
 One follower is enough. The wait is right if no request with an answer is ever parked, if success is answered only by
-the leadership that accepted the request and only while the condition holds, and if no request is answered after the deadline.
+the leadership that accepted the request and only while the condition holds, and if no request is answered after the
+deadline.
 """
 
 from __future__ import annotations

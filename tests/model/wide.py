@@ -47,10 +47,11 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visited:
+class VisitedStates:
     """How far a search went. `broken` is empty if every state was visited and none was wrong.
 
-    `faults` and `steps` are those of the last new state, or of the wrong one. `is_closed`: no state is missing, with however many faults.
+    `faults` and `steps` are those of the last new state, or of the wrong one. `is_closed`: no state is missing, with
+    however many faults.
     """
 
     states: int
@@ -64,8 +65,9 @@ class Visited:
         return f"{self.states} states, {reach}: {self.broken or 'nothing found'}"
 
 
-def visit(model: Model, *, faults: int, tell: Callable[[str], None] = lambda _line: None) -> Visited:
-    """Visit every state that is reachable with at most that many faults, and stop at the first wrong one: `search`, without its trace.
+def visit(model: Model, *, faults: int, tell: Callable[[str], None] = lambda _line: None) -> VisitedStates:
+    """Visit every state that is reachable with at most that many faults, and stop at the first wrong one: `search`,
+    without its trace.
 
     `tell` gets a line for each depth: how far the search is.
     """
@@ -73,7 +75,7 @@ def visit(model: Model, *, faults: int, tell: Callable[[str], None] = lambda _li
         return _visit(model, faults, tell)
 
 
-def _visit(model: Model, faults: int, tell: Callable[[str], None]) -> Visited:
+def _visit(model: Model, faults: int, tell: Callable[[str], None]) -> VisitedStates:
     """Fewest faults first, then breadth first, as `search.first_violation`."""
     packing = Packing()
     seen: set[int] = set()
@@ -90,7 +92,7 @@ def _visit(model: Model, faults: int, tell: Callable[[str], None]) -> Visited:
                 last_faults, last_depth = used, depth
             frontier, failed, broken = _after(model, packing, coming)
             if broken:
-                return Visited(states=len(seen), faults=used, steps=depth, is_closed=False, broken=broken)
+                return VisitedStates(states=len(seen), faults=used, steps=depth, is_closed=False, broken=broken)
             depth += 1
             frontier.difference_update(seen)
             if fresh := failed.difference(seen):
@@ -102,11 +104,11 @@ def _visit(model: Model, faults: int, tell: Callable[[str], None]) -> Visited:
             if (fresh := [state for state in states if state not in seen])
         }
         used += 1
-    return Visited(states=len(seen), faults=last_faults, steps=last_depth, is_closed=not layer)
+    return VisitedStates(states=len(seen), faults=last_faults, steps=last_depth, is_closed=not layer)
 
 
 def _after(model: Model, packing: Packing, states: Iterable[int]) -> tuple[set[int], set[int], str]:
-    """What follows from these without a fault, what with one more; and what is wrong with one of them, "" if nothing is."""
+    """What follows without a fault, what with one more, and what is wrong with one of them ("" for nothing)."""
     following: set[int] = set()
     failed: set[int] = set()
     for packed in states:

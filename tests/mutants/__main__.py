@@ -25,7 +25,7 @@ from .results import (
     EXPLAINED,
     FOUND,
     SUMS,
-    Explained,
+    Explanation,
     Result,
     Sum,
     digest_of,
@@ -66,7 +66,7 @@ def known_mutants(group: Group, folder: Path) -> Iterator[tuple[str, str, list[s
 
 def survivors(groups: list[Group], folder: Path) -> list[str]:
     """Those without an explanation."""
-    explained = {(each.module, each.key) for each in load_lines(EXPLAINED, Explained)}
+    explained = {(each.module, each.key) for each in load_lines(EXPLAINED, Explanation)}
     found: dict[str, None] = {}
     for group in groups:
         for path, _, keys, known in known_mutants(group, folder):
@@ -79,7 +79,7 @@ def survivors(groups: list[Group], folder: Path) -> list[str]:
 
 def publish(folder: Path) -> None:
     """Write the counts of the modules that were run to the end, and the page of evidence."""
-    explained = load_lines(EXPLAINED, Explained)
+    explained = load_lines(EXPLAINED, Explanation)
     commit = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -8,7 +8,8 @@
 | `+`, `-`, `*`, `//`, `%`, `<<`, `>>`, `&`, also in `+=` | another operator |
 | `min`, `max` | the other |
 | a number, a truth value | the next number, the other value |
-| a call whose result is not used, an assignment to an attribute or an element, `+=`, `del`, `raise`, `return` without a value | left out |
+| a call whose result is not used, an assignment to an attribute or an element | left out |
+| `+=`, `del`, `raise`, `return` without a value | left out |
 | `continue`, `break` | `break`, `continue` |
 
 Not mutated: what runs when a module is imported (tables, limits, defaults), assertions, texts, lines of a log. A mutant

@@ -1,11 +1,13 @@
-"""What is known about mutants: a line for each that was run, explanations of survivors, and the sums that `docs/lab/evidence.md` has.
+"""What is known about mutants: a line for each that was run, explanations of survivors, and the sums that
+`docs/lab/evidence.md` has.
 
-- `results.jsonl` in the working folder: every mutant that was run, the last line of one counts. It is all that the next run needs.
+- `results.jsonl` in the working folder: every mutant that was run, the last line of one counts. It is all that the next
+  run needs.
 - `explained.jsonl` beside this file: survivors that are no gap, each with the reason. They are not reported.
 - `sums.jsonl` beside this file: counts by module, written by `make mutants ARGS=--publish`.
 
-A mutant that was killed stays so while its module is the same; one that survived is run again when tests have changed. Pure but for the
-loading and writing of these files.
+A mutant that was killed stays so while its module is the same; one that survived is run again when tests have changed.
+Pure but for the loading and writing of these files.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Result(msgspec.Struct, frozen=True):
     """The test that found it."""
 
 
-class Explained(msgspec.Struct, frozen=True):
+class Explanation(msgspec.Struct, frozen=True):
     """A survivor that is no gap of the tests."""
 
     module: str
@@ -95,14 +97,14 @@ def latest(results: Iterable[Result], digests: Mapping[str, str]) -> dict[tuple[
 
 
 def is_due(result: Result | None, tests: str, *, wider: bool) -> bool:
-    """Whether a mutant is to be run: by its own tests if it never was or has survived others than these, by wider ones after that."""
+    """Whether a mutant must run: by its own tests first, and by the wider ones if it survived those."""
     if result is None or result.outcome in FOUND:
         return result is None and not wider
     return result.tests == tests and not result.wider if wider else result.tests != tests
 
 
 def sum_of(
-    module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explained]
+    module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explanation]
 ) -> Counter[str]:
     """Counts of a module's mutants: by outcome, `explained` and `open`; a mutant that wasn't run counts as neither."""
     reasons = {each.key for each in explained if each.module == module}
@@ -117,7 +119,7 @@ def sum_of(
 
 
 def is_at_its_end(
-    module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explained]
+    module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explanation]
 ) -> bool:
     """Whether each of a module's mutants is found, explained, or has survived the wider tests too."""
     reasons = {each.key for each in explained if each.module == module}

@@ -1,12 +1,14 @@
-"""`python -m tests.mutants.session GROUP near|wider FOLDER`: run the mutants of a group that are due, in forks of one pytest process.
+"""`python -m tests.mutants.session GROUP near|wider FOLDER`: run the mutants of a group that are due, in forks of one
+pytest process.
 
-The process collects the tests once. A first fork runs them all and notes which lines of the group's modules each of them runs. Then, for
-each mutant, a fork gives the mutated function its changed code, and runs the tests that run the changed line until one fails: first those
-that have found the mutants before it, then the cheapest. Nothing is written into the tree, so a kill at any moment leaves it as it was.
+The process collects the tests once. A first fork runs them all and notes which lines of the group's modules each of
+them runs. Then, for each mutant, a fork gives the mutated function its changed code, and runs the tests that run the
+changed line until one fails: first those that have found the mutants before it, then the cheapest. Nothing is written
+into the tree, so a kill at any moment leaves it as it was.
 
-A fork ends by itself when a test takes a multiple of the CPU time that it took without a mutant; one that sleeps without end is killed.
-Neither depends on how fast the machine is. Hypothesis draws the same examples each time, a quarter of them as `make test` does, and keeps
-no database; it doesn't shrink what fails.
+A fork ends by itself when a test takes a multiple of the CPU time that it took without a mutant; one that sleeps
+without end is killed. Neither depends on how fast the machine is. Hypothesis draws the same examples each time, a
+quarter of them as `make test` does, and keeps no database; it doesn't shrink what fails.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ import pytest
 from tests.campaign.machine import step_back
 
 from .operators import FunctionKey, Mutant, mutants
-from .results import EXPLAINED, Explained, Result, digest_of, is_due, latest, load_lines
+from .results import EXPLAINED, Explanation, Result, digest_of, is_due, latest, load_lines
 from .scope import GROUPS, ROOT, Group
 
 CPU_LEAST_S = 3
 CPU_FACTOR = 6
-"""Of each test, of what it took when its lines were noted. A limit for all tests together would let a mutant that loops take minutes."""
+"""A multiple of each test's CPU time: one limit for all tests would let a looping mutant take minutes."""
 ASLEEP_S = 10.0
 """Without a moment of CPU: a test waits for what a mutant has taken away."""
 POLL_S = 0.02
@@ -171,7 +173,7 @@ class Mutants:
         self._digests = {path: digest_of(source) for path, source in self._sources.items()}
         self._tests = tests_digest(group)
         self._results = folder / "results.jsonl"
-        self._explained = {(each.module, each.key) for each in load_lines(EXPLAINED, Explained)}
+        self._explained = {(each.module, each.key) for each in load_lines(EXPLAINED, Explanation)}
         self._known = latest(load_lines(self._results, Result), self._digests)
         self._listed = {path: mutants(source.decode()) for path, source in self._sources.items()}
 
@@ -330,7 +332,7 @@ def main(arguments: list[str]) -> int:
         "faulthandler_timeout=0",
         "--capture=no",
         "-m",
-        "not full",
+        "not slow",
     ]
     return int(pytest.main([*options, f"--basetemp={folder / 'tmp'}", *paths], plugins=[plugin])) if plugin.due() else 0
 

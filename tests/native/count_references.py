@@ -1,4 +1,5 @@
-"""`python count_references.py MODULE CASES`: calls every function of a compiled module, and counts references of shared objects.
+"""`python count_references.py MODULE CASES`: calls every function of a compiled module, and counts references of shared
+objects.
 
 It runs under any Python, which needs no other package. CASES is a pickle: for each function a list of argument tuples
 that it answers. Those of a method of `Codec` begin with the arguments of the codec. From them come the bad ones: each
@@ -25,7 +26,7 @@ CALLS = 16
 """Of each kind, to find a difference."""
 
 MORE_CALLS = 500
-"""To be sure of it. The interpreter itself gives up a few dozen references to None at some moment of its first second."""
+"""Enough to be sure: the interpreter gives up a few dozen references to None in its first second."""
 
 DAMAGED_EVERY = 7
 """Of the bytes of a request each seventh one is damaged, and it is cut there."""
@@ -160,14 +161,14 @@ def check_function(
         packed = pickle.dumps(arguments)
         answer = function(*pickle.loads(packed))
         assert (answer is None) == (name in RETURNS_NONE), f"{name} answers {answer} for {arguments}"
-        watch(f"{name}{arguments}", lambda packed=packed: attempt(function, pickle.loads(packed)))
+        watch(f"{name}{arguments}", lambda packed=packed: attempt(function, pickle.loads(packed)))  # type: ignore[misc]
         for bad in bad_arguments(arguments[unchanged:]):
             copy = pickle.dumps((*arguments[:unchanged], *bad))
-            watch(f"{name}{bad}", lambda copy=copy: attempt(function, pickle.loads(copy)))
+            watch(f"{name}{bad}", lambda copy=copy: attempt(function, pickle.loads(copy)))  # type: ignore[misc]
 
 
 def check_syncs(module: Any) -> None:
-    """The functions of the thread that syncs files, where the system has one: first with each other, then with bad arguments."""
+    """The functions of the thread that syncs files, if there is one: with each other, and with bad arguments."""
     descriptor = os.open(os.devnull, os.O_RDONLY)
 
     def synced() -> None:
@@ -185,7 +186,8 @@ def check_syncs(module: Any) -> None:
     for name in SYNCS:
         for arguments in ((), *((wrong,) for wrong in WRONG), *((wrong, descriptor) for wrong in WRONG)):
             watch(
-                f"{name}{arguments}", lambda name=name, arguments=arguments: attempt(getattr(module, name), arguments)
+                f"{name}{arguments}",
+                lambda name=name, arguments=arguments: attempt(getattr(module, name), arguments),  # type: ignore[misc]
             )
     os.close(descriptor)
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]
 
 
 @pytest.fixture(scope="session")
-def producer(lowtide: SimpleNamespace) -> Iterator[SimpleNamespace]:
+def producer(lowtide: SimpleNamespace) -> Iterator[Any]:
     from confluent_kafka import Producer
 
     made = Producer({"bootstrap.servers": lowtide.bootstrap, "linger.ms": 1})

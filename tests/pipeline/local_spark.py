@@ -25,11 +25,12 @@ SPARK = {
     "spark.executor.heartbeatInterval": "60s",
     "spark.network.timeout": "600s",
 }
-"""Small, and quick to start: a test's Spark has little work. Its timeouts are longer than by default, for a busy machine."""
+"""Small and quick to start. Its timeouts exceed the defaults, for a busy machine."""
 
 
 def python_for_spark(folder: Path) -> str:
-    """A program in this folder that is the Python of this process, for workers: `early_python.py` says what is different.
+    """A program in this folder that is the Python of this process, for workers: `early_python.py` says what is
+    different.
 
     Spark also asks it for its version, with `-c`.
     """

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 Answer = Callable[[int, int, int, bytes], "bytes | None"]
-"""From API key, version, correlation id and the request's bytes to the answer's frame without its size; None closes the connection."""
+"""Maps API key, version, correlation id and request to the answer's frame, or None to close the connection."""
 
 
 class ScriptedBroker:

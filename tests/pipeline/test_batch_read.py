@@ -125,7 +125,7 @@ def test_requested_deleted_records_end_the_task_or_are_skipped(read, topic, fill
     delete_to(lowtide.bootstrap, topic, {0: 6})
     asked = {"subscribe": topic, "startingOffsets": json.dumps({topic: {"0": 2, "1": 0}})}
     with pytest.raises(
-        PySparkException, match=f"records of {topic}-0 from offset 2 to 5 are gone before they were read"
+        PySparkException, match=f"records of {topic}-0 from offset 2 to 5 were deleted before they were read"
     ):
         read(**asked).count()
     assert offsets(read(**asked, failOnDataLoss="false")) == {0: [6, 7, 8, 9], 1: [0]}
@@ -156,7 +156,7 @@ def test_records_of_aborted_transactions_are_left_out_unless_they_are_requested(
 
 
 def test_a_topic_that_does_not_exist_is_named(read):
-    with pytest.raises(PySparkException, match="topic no-such-topic doesn't exist"):
+    with pytest.raises(PySparkException, match="topic no-such-topic does not exist"):
         read(subscribe="no-such-topic").count()
 
 
@@ -169,10 +169,13 @@ def test_a_topic_that_does_not_exist_is_named(read):
         ),
         (
             {"subscribe": "t", "startingOffsets": "latest"},
-            "option startingOffsets is 'latest': a batch can't begin at the latest offset",
+            "option startingOffsets is 'latest': a batch query must not begin at the latest offset",
         ),
-        ({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "option maxOffsetsPerTrigger is '5': it is for streams"),
-        ({"subscribe": "t", "includeHeaders": "maybe"}, "option includeHeaders is 'maybe': allowed are true, false"),
+        (
+            {"subscribe": "t", "maxOffsetsPerTrigger": "5"},
+            "option maxOffsetsPerTrigger is '5': it works in streams only",
+        ),
+        ({"subscribe": "t", "includeHeaders": "maybe"}, "option includeHeaders is 'maybe': it must be true or false"),
         ({}, "one of subscribe, subscribePattern and assign must be given"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A worker's connection: versions are negotiated, answers may be large or pipelined, every failure is reported in time."""
+"""A worker's connection negotiates versions, takes large and pipelined answers, and reports failures in time."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_an_api_that_the_broker_does_not_serve_is_refused_before_anything_is_sen
 
 def test_a_broker_with_only_newer_versions_is_reported_with_both_ranges():
     table = {ApiKey.METADATA: (100, 101)}
-    with ScriptedBroker(answering(metadata, table)) as broker, opened(broker.port) as connection:
+    with ScriptedBroker(answering(metadata, table)) as broker, opened(broker.port) as connection:  # noqa: SIM117
         with pytest.raises(UnsupportedVersionError, match="the broker speaks Metadata in versions 100 to 101"):
             connection.request(NO_TOPICS, soon())
 

@@ -80,4 +80,4 @@ def test_it_is_the_python_of_the_tests(tmp_path: Path):
 def test_spark_gets_its_version_from_it(tmp_path: Path):
     command = [python_for_spark(tmp_path), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == "%d.%d" % sys.version_info[:2]
+    assert ended.stdout.strip() == "%d.%d" % sys.version_info[:2]  # noqa: UP031

@@ -11,19 +11,21 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lowtide.admin.settings import ClientSettings
-from lowtide.pipeline.cluster import Cluster
+from lowtide.pipeline.cluster import BlockingCluster
 from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.ranges import OffsetRange
 from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.types import TopicPartition
+
+pytestmark = pytest.mark.slow
 
 LIMIT_S = 120.0
 ROWS = 2000
 
 
 @pytest.fixture
-def cluster(lowtide_cluster: SimpleNamespace) -> Iterator[Cluster]:
-    made = Cluster(ClientSettings.of({"bootstrap.servers": lowtide_cluster.bootstrap}))
+def cluster(lowtide_cluster: SimpleNamespace) -> Iterator[BlockingCluster]:
+    made = BlockingCluster(ClientSettings.of({"bootstrap.servers": lowtide_cluster.bootstrap}))
     yield made
     made.close()
 

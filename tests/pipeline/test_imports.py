@@ -1,4 +1,4 @@
-"""Each query starts a process of the driver, which plans and doesn't read: it imports neither what reads nor what trims."""
+"""Each query starts a process of the driver that only plans: it imports no code that reads or trims."""
 
 from __future__ import annotations
 

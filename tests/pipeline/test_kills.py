@@ -1,9 +1,12 @@
-"""Exactly once into Parquet, with the topic emptied behind the job, with SIGKILL of driver and broker at random moments.
+"""Exactly once into Parquet, with the topic emptied behind the job, with SIGKILL of driver and broker at random
+moments.
 
-After each kill of the driver the log's start is compared with the checkpoint: records for an uncommitted micro-batch are there, and of
-committed micro-batches at most the last two. At the end every record is in the table once, and the topic is empty.
+After each kill of the driver the log's start is compared with the checkpoint: records for an uncommitted micro-batch
+are there, and of committed micro-batches at most the last two. At the end every record is in the table once, and the
+topic is empty.
 
-`KILLS=n` is the number of driver kills for each kind of trim (the broker is killed once, in between), `SEED=n` repeats the moments.
+`KILLS=n` is the number of driver kills for each kind of trim (the broker is killed once, in between), `SEED=n` repeats
+the moments.
 """
 
 from __future__ import annotations
@@ -145,7 +148,7 @@ class Run:
             time.sleep(0.01)
 
     def check_log_start(self, *, is_near: bool) -> None:
-        """No uncommitted record is deleted; `is_near`: records of micro-batches before the last two committed ones are deleted."""
+        """No uncommitted record is deleted; with `is_near` all but the last two micro-batches are deleted."""
         starts = [start for start, _ in self.bounds()]
         commits = self.commits()
         committed = self.end_of(commits[-1]) if commits else [0] * PARTITIONS
@@ -192,7 +195,8 @@ def test_killed_at_any_moment_nothing_is_lost_duplicated_or_kept(spark: SimpleNa
         for number in range(KILLS):
             one_life(run, kills_broker=number == KILLS // 2)
             print(
-                f"{trim}: kill {number + 1} of {KILLS}, {run.written} written, batches {run.commits()[-1:]}, {run.bounds()}",
+                f"{trim}: kill {number + 1} of {KILLS}, {run.written} written, batches {run.commits()[-1:]}, "
+                f"{run.bounds()}",
                 flush=True,
             )
         run.write(ROWS_PER_BATCH)

@@ -1,4 +1,4 @@
-"""`format("lowtide")` over TLS as a user with few rights: reads and writes by rules, and trims the one topic that it may delete from."""
+"""`format("lowtide")` over TLS as a user with few rights, who may delete from one topic only."""
 
 from __future__ import annotations
 
@@ -92,6 +92,7 @@ def test_a_stream_trims_what_it_may_delete_and_goes_on_where_it_may_not(spark, s
     assert (begins(secured, "logins-trimmed"), begins(secured, "logins-kept")) == (COUNT, 0)
 
 
+@pytest.mark.slow
 def test_rows_are_written_where_a_rule_allows_it(spark, secured) -> None:
     rows = spark.createDataFrame([("a",), ("b",)], ["value"])
     rows.write.format("lowtide").mode("append").options(**secured.options, topic="logins-written").save()

@@ -103,7 +103,7 @@ def test_connections_that_end_with_answers_outstanding_duplicate_nothing(tmp_pat
         assert read(broker.address, "numbers") == expected(20_000)
 
 
-@pytest.mark.parametrize("ending", ["kill", "terminate"])
+@pytest.mark.parametrize("ending", ["kill", pytest.param("terminate", marks=pytest.mark.slow)])
 def test_a_broker_that_ends_while_it_is_written_to_has_everything_once(tmp_path: Path, ending: str):
     """It returns with the producer's state from its log, or after a clean stop with only the last batch."""
     with BrokerProcess(tmp_path / "broker", "log.retention.ms=-1") as broker:
@@ -160,7 +160,7 @@ def test_a_missing_topic_is_named(tmp_path: Path):
         writing = producer(broker.address, max_block_ms="3000")
         with pytest.raises(
             ProduceError,
-            match=r"topic nowhere isn't there after kafka\.max\.block\.ms=3000: UNKNOWN_TOPIC_OR_PARTITION",
+            match=r"topic nowhere does not exist after kafka\.max\.block\.ms=3000: UNKNOWN_TOPIC_OR_PARTITION",
         ):
             writing.learn_topic("nowhere")
         writing.close()

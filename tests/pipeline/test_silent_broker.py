@@ -1,4 +1,4 @@
-"""A broker that accepts connections and does not answer (a process under SIGSTOP) delays only requests that need that broker."""
+"""A broker that accepts connections and stays silent (SIGSTOP) delays only requests that need it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from lowtide.admin.settings import Address, ClientSettings
-from lowtide.pipeline.cluster import Cluster
+from lowtide.pipeline.cluster import BlockingCluster
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
@@ -50,7 +50,7 @@ def test_metadata_comes_from_a_broker_that_answers(seed: int, silent_from: ApiKe
             )
         )
         addresses = (Address("127.0.0.1", port), Address("127.0.0.1", alive.port))
-        cluster = Cluster(ClientSettings(bootstrap_servers=addresses), random=Random(seed))
+        cluster = BlockingCluster(ClientSettings(bootstrap_servers=addresses), random=Random(seed))
         stack.callback(cluster.close)
         begun_ms = cluster.clock.monotonic_ms()
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""`lowtide-spark-python` runs PySpark's modules from the environment, where it has the same version as Spark's archives."""
+"""`lowtide-spark-python` runs PySpark's modules from an environment of the same version as Spark."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from .conftest import make_topic, run_to_its_end
 
 @pytest.fixture
 def run(spark, lowtide, tmp_path):
-    """`run(topic, ...)`: read all available records, with a lasting checkpoint; returns the batches, each a list of rows."""
+    """`run(topic, ...)` reads all available records with a lasting checkpoint; returns the rows of each batch."""
 
     def run(topic: str, fails: int | None = None, checkpoint: str = "checkpoint", **options: object):
         batches = []
@@ -113,6 +113,7 @@ def test_a_stream_from_the_latest_offsets_loses_nothing_when_its_first_batch_is_
     assert sorted(seen) == list(range(10, 20))
 
 
+@pytest.mark.slow
 def test_partitions_that_are_added_are_read_from_their_start(run, lowtide, lowtide_topic, fill):
     from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -133,7 +134,7 @@ def test_deleted_records_end_the_query_before_it_reads_or_are_skipped(run, topic
     fill(topic, {0: 4})
     delete_to(lowtide.bootstrap, topic, {0: 6})
     with pytest.raises(
-        PySparkException, match=f"records of {topic}-0 from offset 4 to 5 are gone before they were read"
+        PySparkException, match=f"records of {topic}-0 from offset 4 to 5 were deleted before they were read"
     ):
         run(topic, startingOffsets="earliest")
     assert run(topic, startingOffsets="earliest", failOnDataLoss="false") == [[(0, 6), (0, 7)]]

@@ -1,10 +1,10 @@
-"""`TrimListener` trims consumed records: up to the slowest declared query, including the last batch, and the rest of a killed run."""
+"""`TrimListener` trims up to the slowest declared query, with the last batch and the rest of a killed run."""
 
 from __future__ import annotations
 
 import pytest
 
-from lowtide.pipeline.ranges import Consumed
+from lowtide.pipeline.ranges import QueryProgress
 from lowtide.protocol.types import TopicPartition
 
 from .conftest import run_to_its_end
@@ -59,6 +59,7 @@ def test_a_topic_is_trimmed_to_what_all_its_queries_have_consumed(listening, sta
     until(lambda: begins(topic) == [5, 3], "the last batch is trimmed too")
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_run_is_trimmed_when_its_query_starts_again(listening, started, topic, fill, begins, tmp_path):  # noqa: F811
     """The run was stopped between its last commit and the trim; and no new record would cause another batch."""
     fill(topic, {0: 3, 1: 3})
@@ -73,7 +74,7 @@ def test_the_least_positions_are_those_of_all_readers():
     from lowtide.pipeline.trim_listener import least_positions
 
     queries = {"a": frozenset({"t", "u"}), "b": frozenset({"t"})}
-    a, b = Consumed({T0: 5, T1: 7, U0: 9}, {}), Consumed({T0: 6}, {})
+    a, b = QueryProgress({T0: 5, T1: 7, U0: 9}, {}), QueryProgress({T0: 6}, {})
     assert least_positions(queries, {"a": a}) == ({U0: 9}, {})
     assert least_positions(queries, {"a": a, "b": b}) == ({T0: 5, U0: 9}, {})
     assert least_positions(queries, {}) == ({}, {})
@@ -83,7 +84,7 @@ def test_readers_of_two_topics_of_one_name_do_not_trim_either():
     from lowtide.pipeline.trim_listener import least_positions
 
     queries = {"a": frozenset({"t"}), "b": frozenset({"t"})}
-    old, new = Consumed({T0: 5}, {"t": b"1" * 16}), Consumed({T0: 6}, {"t": b"2" * 16})
+    old, new = QueryProgress({T0: 5}, {"t": b"1" * 16}), QueryProgress({T0: 6}, {"t": b"2" * 16})
     assert least_positions(queries, {"a": old, "b": new}) == ({}, {})
     assert least_positions(queries, {"a": new, "b": new}) == ({T0: 6}, {"t": b"2" * 16})
 
@@ -99,4 +100,4 @@ def test_ends_of_other_sources_are_ignored():
         "",
         '{"t": {"0": 4, "1": 2}, "@topicIds": {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}}',
     ]
-    assert parse_ends(texts) == Consumed({T0: 4, T1: 2}, {"t": bytes(15) + b"\1"})
+    assert parse_ends(texts) == QueryProgress({T0: 4, T1: 2}, {"t": bytes(15) + b"\1"})

@@ -14,7 +14,7 @@ from lowtide.protocol.records import BatchHeader, iterate_batches
 LIMIT_S = 120.0
 
 
-class Found(NamedTuple):
+class StoredRecord(NamedTuple):
     """One record."""
 
     partition: int
@@ -23,7 +23,7 @@ class Found(NamedTuple):
     headers: list[tuple[str, bytes | None]] | None
 
 
-def records(bootstrap: str, topic: str) -> list[Found]:
+def records(bootstrap: str, topic: str) -> list[StoredRecord]:
     """All records, by partition, in order."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False, "auto.offset.reset": "error"}
@@ -38,13 +38,13 @@ def records(bootstrap: str, topic: str) -> list[Found]:
             [TopicPartition(topic, partition, start) for partition, (start, end) in bounds.items() if start < end]
         )
         left = sum(end - start for start, end in bounds.values())
-        found: list[Found] = []
+        found: list[StoredRecord] = []
         deadline = time.monotonic() + LIMIT_S
         while len(found) < left:
             assert time.monotonic() < deadline, f"{len(found)} of {left} records"
             for message in consumer.consume(1000, timeout=1.0):
                 assert message.error() is None, message.error()
-                found.append(Found(message.partition() or 0, message.key(), message.value(), message.headers()))
+                found.append(StoredRecord(message.partition() or 0, message.key(), message.value(), message.headers()))
         return sorted(found, key=lambda record: record.partition)
     finally:
         consumer.close()

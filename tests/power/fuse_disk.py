@@ -1,8 +1,9 @@
-"""`python -m tests.power.fuse_disk IMAGE FOLDER SEED UNIT`: serve a `VolatileDisk` as FOLDER/disk, until it is unmounted.
+"""`python -m tests.power.fuse_disk IMAGE FOLDER SEED UNIT`: serve a `VolatileDisk` as FOLDER/disk, until it is
+unmounted.
 
-A loop device over that file passes writes on as they come, and a flush as `fsync`. Reads commands from standard input: `cut` cuts the
-power, `flushes` asks how many there were; each is answered by a line. A disk without power answers EIO. From `lie` on a flush
-does nothing: cheap disks do that, and a test shows that it is noticed.
+A loop device over that file passes writes on as they come, and a flush as `fsync`. Reads commands from standard input:
+`cut` cuts the power, `flushes` asks how many there were; each is answered by a line. A disk without power answers EIO.
+From `lie` on a flush does nothing: cheap disks do that, and a test shows that it is noticed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .volatile_disk import VolatileDisk
 NAME = "/disk"
 
 
-class OneFile(mfusepy.Operations):
+class OneFile(mfusepy.Operations):  # type: ignore[misc]  # without its package it is Any
     """A file system with the disk in it."""
 
     use_ns = True

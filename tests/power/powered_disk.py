@@ -1,4 +1,5 @@
-"""A real file system on a disk that loses what it hasn't flushed when its power is cut: ext4, XFS or btrfs over loop over FUSE.
+"""A real file system on a disk that loses what it hasn't flushed when its power is cut: ext4, XFS or btrfs over loop
+over FUSE.
 
 Only root can make one, where the machine has loop devices, FUSE with libfuse3, and the tools of the file system.
 """
@@ -13,11 +14,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 UNIT_BYTES: Final = {"ext4": 512, "xfs": 4096, "btrfs": 4096}
-"""What such a file system takes to be written whole or not at all. XFS leaves a block as it is whose first sector is newer than the log."""
+"""The unit that a file system writes atomically. XFS skips a block whose first sector is newer than the log."""
 
 IMAGE_BYTES: Final = {"ext4": 256 << 20, "xfs": 512 << 20, "btrfs": 512 << 20}
 _MAKE: Final = {
@@ -55,7 +56,7 @@ class PoweredDisk:
         self.lost = self.kept = 0
         """Units that weren't flushed when the power went, and those of them that survived."""
 
-    def __enter__(self) -> PoweredDisk:
+    def __enter__(self) -> Self:
         self.path.mkdir()
         self._fuse.mkdir()
         with self._image.open("wb") as image:

@@ -1,11 +1,14 @@
-"""The states that a crash can leave on a broker's disk, moment by moment: on each a broker must start, and keep every promise.
+"""The states that a crash can leave on a broker's disk, moment by moment: on each a broker must start, and keep every
+promise.
 
-A run of one broker is recorded: before each operation that changes its disk, the disk with all that isn't durable yet, and what clients
-had been answered by then. Of each moment some crash states are taken: the one that the death of the process leaves, and several that a
-power cut may leave. A broker is started on each, everything is read back, and compared with what clients knew at that moment.
+A run of one broker is recorded: before each operation that changes its disk, the disk with all that isn't durable yet,
+and what clients had been answered by then. Of each moment some crash states are taken: the one that the death of the
+process leaves, and several that a power cut may leave. A broker is started on each, everything is read back, and
+compared with what clients knew at that moment.
 
-Other than in `broker_simulation`, where chance chooses a moment or two of a run, no operation is left out. Recorded are the creation of
-the logs, a life under load with deletes, and a restart after a power cut or a kill, so crashes during a recovery are among the states.
+Other than in `broker_simulation`, where chance chooses a moment or two of a run, no operation is left out. Recorded are
+the creation of the logs, a life under load with deletes, and a restart after a power cut or a kill, so crashes during a
+recovery are among the states.
 
 Not recorded: a truncation below the log start (`broker_simulation` has it), and failing disks.
 """
@@ -51,7 +54,7 @@ class RecordingDisk(MemoryFileSystem):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """What was true before an operation: pickled, for most of it lives on and changes, and compressed, for files have room for more."""
+    """The state before an operation: pickled, because most of it changes later, and compressed."""
 
     content: bytes
     may_have_lost: bool
@@ -85,7 +88,7 @@ class RecordedRun(Simulation):
         await self.loads[0].create_topic(client, configs, partitions=len(self.loads))
         client.close()
         await self._work(folds=self._has_upkeep)
-        power = self.random.random() < 0.5  # noqa: PLR2004
+        power = self.random.random() < 0.5
         self.end_life(power=power)
         self._lost = power and not self.flush_each_append
         await self._start_again()
@@ -111,11 +114,11 @@ class RestartedRun(Simulation):
     """A broker that is started on one crash state."""
 
     def restore(self, moment: Moment, power_cut: Random | None) -> None:
-        """Before it starts: the state of a power cut that `power_cut` decides about, or of the death of the process alone."""
-        root, self.disk, self.watch, histories = pickle.loads(zlib.decompress(moment.content))  # noqa: S301  made above
+        """Decides before its start whether `power_cut` applies or the process alone dies."""
+        root, self.disk, self.watch, histories = pickle.loads(zlib.decompress(moment.content))
         for load, history in zip(self.loads, histories, strict=True):
             load.history = history
-        self.filesystem.replace_disk(root)
+        self.filesystem.root = root
         if power_cut is not None:
             self.filesystem.power_cut(power_cut)
 

@@ -3,10 +3,11 @@
 A plant that breaks the program in another way, or breaks another promise, would otherwise count as found, though the
 checker that it is meant for sees nothing.
 
-`make plants` sets `PLANT_FIRST_SEEDS`: the same tests then count the seeds until the bug is found, from each of these first seeds, and add
-a line to `planted.jsonl` for each, from which `docs/lab/evidence.md` is made. A search that has a line is not repeated; one
-that found nothing continues where it ended, if `PLANT_SEEDS` asks for more seeds. Of several lines of a search the last
-counts.
+`make plants` sets `PLANT_FIRST_SEEDS`: the same tests then count the seeds until the bug is found, from each of these
+first seeds, and add
+a line to `planted.jsonl` for each, from which `docs/lab/evidence.md` is made. A search that has a line is not repeated;
+one that found nothing continues where it ended, if `PLANT_SEEDS` asks for more seeds. Of several lines of a search the
+last counts.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Try(msgspec.Struct, frozen=True):
 def find(expected: str, simulate: Callable[[int], object], seeds: Iterable[int]) -> int:
     """The first seed whose run breaks the expected promise. Without the plant the same seeds break none.
 
-    `expected` is a regular expression of the violation: `D8:`, or what L1 waits for. Other violations are passed over, and named in the
+    `expected` is a regular expression of the violation: `D8:`, or what L1 waits for. Other violations are passed over,
+    and named in the
     end. Whatever isn't a violation is raised, and fails the test.
     """
     if FIRST_SEEDS:

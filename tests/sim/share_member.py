@@ -1,4 +1,4 @@
-"""A member of a share group as a client library has it: sessions with the leaders of its partitions, records, acknowledgements."""
+"""A member of a share group as a client library has it: sessions with leaders, records, acknowledgements."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class ShareMember:
         return answer
 
     async def row(self, *acknowledged: tuple[int, int, int], **options: Any) -> Any:
-        """The row of the partition, when there is one that has records or acknowledgements; another leader is asked where that moves."""
+        """Returns the partition's row with records or acknowledgements; a moved partition is asked elsewhere."""
         while True:
             try:
                 answer = await self.fetch(*acknowledged, **options)

@@ -29,6 +29,7 @@ def test_no_promise_is_broken(part: int) -> None:
         assert operations > 0
 
 
+@pytest.mark.slowest
 def test_what_an_unclean_election_loses_is_reported_and_the_replicas_are_equal_again() -> None:
     lost = []
     for seed in range(40):

@@ -1,4 +1,5 @@
-"""Bugs planted on purpose in access control: the simulator of clusters must find each, and finds none where there is none.
+"""Bugs planted on purpose in access control: the simulator of clusters must find each, and finds none where there is
+none.
 
 Each was found within 100 seeds; PLANT_SEEDS=2000 searches that many.
 """
@@ -22,7 +23,7 @@ KINDS = ("partitions", "authorization")
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 def answered_before_all_know(patch: Patch) -> None:

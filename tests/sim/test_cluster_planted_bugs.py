@@ -30,7 +30,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "100"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slow
 
 
 def visible_before_durable(patch: Patch) -> None:

@@ -18,7 +18,7 @@ from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.modern.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.modern.consumer_heartbeats import ConsumerHeartbeats
 from lowtide.broker.coordinator.modern.group_decision import GroupDecision
-from lowtide.broker.coordinator.modern.member_timers import MemberTimers
+from lowtide.broker.coordinator.modern.group_times import MemberTimers
 from lowtide.broker.coordinator.modern.partition_owners import PartitionOwners
 from lowtide.broker.coordinator.modern.pattern_topics import PatternMatching
 from lowtide.broker.coordinator.modern.topic_view import TopicView
@@ -33,7 +33,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 def given_before_it_is_free(patch: Patch) -> None:

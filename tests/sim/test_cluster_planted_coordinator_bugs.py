@@ -1,4 +1,5 @@
-"""Bugs planted on purpose in coordinators of groups and transactions, and in the transactions of logs: each must be found.
+"""Bugs planted on purpose in coordinators of groups and transactions, and in the transactions of logs: each must be
+found.
 
 Each was found within 60 seeds from 0 on; PLANT_SEEDS=n searches that many.
 """
@@ -41,7 +42,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 # Both coordinators
@@ -311,7 +312,7 @@ AIMED: Final[dict[object, tuple[str, ...]]] = {
     answered_before_the_flush: ("power cut", "power cut of all", "slow disk"),
     what_is_loaded_counts_before_it_is_committed: ("leaders die uncommitted", "kill", "pause", "leader move"),
 }
-"""The faults that can show a bug that is rare among all others: unflushed records, and records that only the leader has."""
+"""Faults that can show a rare bug: unflushed records, and records that only the leader has."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Bugs planted on purpose in the handling of a full disk and of a replica that is removed: the simulator of clusters must find each.
+"""Bugs planted on purpose in the handling of a full disk and of a replica that is removed: the simulator of clusters
+must find each.
 
 Each was found within 60 seeds from the first one on; PLANT_SEEDS=n searches that many.
 """
@@ -20,7 +21,7 @@ from lowtide.storage.directory.log_flusher import LogFlusher
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segments.pending_hole import PendingHole
+from lowtide.storage.log.segments.hole import PendingHole
 
 from .planting import find
 
@@ -28,7 +29,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "120"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 ROOM = ("no room at times", "full disk", "leader move", "fast restart", "replica leaves while it waits", "cut off")
 SHORT_OF_ROOM = ("no room at times", "pause", "leader move", "fast restart")
@@ -61,7 +62,7 @@ def a_compaction_takes_no_room_for_a_broken_disk(patch: Patch) -> None:
 
 
 def a_log_that_was_cut_without_room_takes_records_at_once(patch: Patch) -> None:
-    """Truncated records return with the next power cut, between records that were written since; or two histories mix."""
+    """Truncated records return with the next power cut, between later records, or histories mix."""
     original = LogTruncations.truncate
 
     def truncate(self: Any, log: Log, offset: Any, on_settled: Any) -> None:

@@ -25,7 +25,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "120"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def a_power_cut_is_not_noticed(patch: Patch) -> None:
 
 
 def too_few_members_commit(patch: Patch) -> None:
-    """The high watermark rises with fewer members than `min.insync.replicas`: eligible leaders lack what is committed."""
+    """The high watermark rises below `min.insync.replicas`: eligible leaders lack committed records."""
     original = in_sync_replicas.high_watermark
 
     def high_watermark(leadership: Any, *arguments: Any) -> int:
@@ -71,7 +71,7 @@ def too_few_members_commit(patch: Patch) -> None:
     patch.setattr(in_sync_replicas, "high_watermark", high_watermark)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "promise"),
     [

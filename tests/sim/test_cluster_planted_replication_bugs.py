@@ -1,12 +1,16 @@
-"""Bugs planted on purpose in leader epochs, the ISR, elections, fences, high watermarks, producers' sequences: each must be found.
+"""Bugs planted on purpose in leader epochs, the ISR, elections, fences, high watermarks, producers' sequences: each
+must be found.
 
 How many seeds each takes is counted by `make plants`; PLANT_SEEDS=n searches that many.
 
 Not here is what another guard makes harmless:
 
-- a leader keeps what a follower reported under an earlier registration: its next fetch replaces it, and `reported_log_start` compares;
-- a change of an ISR doesn't compare the members' registrations in the store: the controller drops a member that isn't registered so;
-- a follower serves by the word of a leader of an earlier epoch: no delete is acknowledged without its report in the present one.
+- a leader keeps what a follower reported under an earlier registration: its next fetch replaces it, and
+  `reported_log_start` compares;
+- a change of an ISR doesn't compare the members' registrations in the store: the controller drops a member that isn't
+  registered so;
+- a follower serves by the word of a leader of an earlier epoch: no delete is acknowledged without its report in the
+  present one.
 """
 
 from __future__ import annotations
@@ -29,12 +33,12 @@ from lowtide.replication import alter_partition, elections, follower, in_sync_re
 from lowtide.replication.follower_reads import FollowerReads
 from lowtide.replication.former_replicas import FormerReplicas
 from lowtide.replication.leadership import Leadership
-from lowtide.replication.partition import EpochEndOffset, Partition
+from lowtide.replication.partition import EpochEnd, Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.producers.open_transactions import OpenTransactions
-from lowtide.storage.log.producers.producer_state import ACCEPTED, Duplicate, ProducerStateManager
+from lowtide.storage.log.producers.producer_state import ACCEPTED, DuplicateBatch, ProducerStateManager
 from lowtide.storage.log.truncation import LogTruncation
 
 from .planting import find
@@ -43,14 +47,14 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 # Leader epochs and truncation
 
 
 def truncates_to_the_high_watermark(patch: Patch) -> None:
-    """A follower of a new leader epoch cuts what is above its own high watermark, though it may be committed: as before KIP-101."""
+    """A follower of a new epoch truncates to its own high watermark, as before KIP-101."""
 
     def first_truncation(log: Any) -> follower.Truncate | None:
         return follower.Truncate(log.high_watermark) if log.high_watermark < log.log_end_offset else None
@@ -75,12 +79,12 @@ def epochs_are_not_compared(patch: Patch) -> None:
 
 
 def an_epoch_without_records_is_not_reported(patch: Patch) -> None:
-    """A follower whose last leader epoch wrote nothing here receives the end of the log, as if that epoch were the present one."""
+    """A follower whose last epoch wrote nothing here receives the end of the log as its epoch's end."""
     original = Partition.end_offset_for_epoch
 
-    def end_offset_for_epoch(self: Any, leader_epoch: int) -> EpochEndOffset:
+    def end_offset_for_epoch(self: Any, leader_epoch: int) -> EpochEnd:
         if 0 <= leader_epoch < self.leader_epoch and leader_epoch > self.log.leader_epochs.latest:
-            return EpochEndOffset(leader_epoch, self.log.log_end_offset)
+            return EpochEnd(leader_epoch, self.log.log_end_offset)
         return original(self, leader_epoch)
 
     patch.setattr(Partition, "end_offset_for_epoch", end_offset_for_epoch)
@@ -169,7 +173,7 @@ def joins_below_the_epoch_start(patch: Patch) -> None:
 
 
 def a_fetch_counts_for_the_registration_that_is_known(patch: Patch) -> None:
-    """A follower's fetch counts for the registration that the leader's image shows, not for the one that it names: before KIP-903."""
+    """A follower's fetch counts for the registration in the leader's image, as before KIP-903."""
     check, note = Leadership.check_fetch, Leadership.note_fetch
 
     def known(fetch: Any, image: Any) -> Any:
@@ -294,7 +298,7 @@ def removed_replicas_are_forgotten(patch: Patch) -> None:
 
 
 def a_removal_keeps_the_leader_epoch(patch: Patch) -> None:
-    """A broker that is removed and added again, before it sees either, joins with the log that it drops when it sees the first."""
+    """A broker that is removed and re-added before it sees either joins with the log that it drops."""
     patch.setattr(elections, "_removes", lambda *_: False)
 
 
@@ -307,7 +311,7 @@ def duplicates_are_appended(patch: Patch) -> None:
 
     def check(self: Any, *arguments: Any, **options: Any) -> Any:
         found = original(self, *arguments, **options)
-        return ACCEPTED if isinstance(found, Duplicate) else found
+        return ACCEPTED if isinstance(found, DuplicateBatch) else found
 
     patch.setattr(ProducerStateManager, "check", check)
 

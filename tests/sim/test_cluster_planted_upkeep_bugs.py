@@ -35,7 +35,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 # Retention
@@ -141,7 +141,7 @@ def tombstones_go_at_once(patch: Patch) -> None:
     """`delete.retention.ms` is not waited for."""
     original = compaction._retained
 
-    def retained(*arguments: Any, drops_tombstones: bool, **more: Any) -> Any:  # noqa: ARG001 - that is the bug
+    def retained(*arguments: Any, drops_tombstones: bool, **more: Any) -> Any:
         return original(*arguments, drops_tombstones=True, **more)
 
     patch.setattr(compaction, "_retained", retained)
@@ -153,7 +153,7 @@ def aborted_ones_supersede(patch: Patch) -> None:
     """Records are removed because of aborted ones."""
     original = cleaning.note_batch
 
-    def note_batch(*arguments: Any, aborted: bool, **more: Any) -> bool:  # noqa: ARG001 - that is the bug
+    def note_batch(*arguments: Any, aborted: bool, **more: Any) -> bool:
         return original(*arguments, aborted=False, **more)
 
     patch.setattr(cleaning, "note_batch", note_batch)

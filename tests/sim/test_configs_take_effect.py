@@ -1,4 +1,4 @@
-"""Every log uses a changed configuration when the change is answered, and after a power cut: a whole broker on virtual time."""
+"""A changed configuration applies to every log once answered, and after a power cut: on virtual time."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_each_field_of_a_log_follows_at_once(field: str) -> None:
 
 
 def test_the_wanted_number_of_replicas_in_sync_is_set_on_all_brokers_together() -> None:
-    """On a single one it is refused while there are eligible leaders, and what was set there before has no effect (KIP-966)."""
+    """A single broker refuses it while there are eligible leaders, and ignores earlier values (KIP-966)."""
 
     async def scenario(simulation: Simulation, client: WireClient) -> None:
         change = AlterableConfig(name=CLUSTER_WIDE, config_operation=0, value="2")
@@ -171,7 +171,7 @@ def test_connections_wait_above_the_rate_that_is_set_now() -> None:
     async def scenario(simulation: Simulation, client: WireClient) -> None:
         assert simulation.broker is not None
         assert simulation.broker.serving is not None
-        wait_ms = simulation.broker.serving.host._connection_wait_ms  # noqa: SLF001
+        wait_ms = simulation.broker.serving.host._connection_wait_ms
         await alter(client, BROKER, "", ("max.connection.creation.rate", "1"))
         assert max(wait_ms("10.0.0.9", "PLAINTEXT") for _ in range(30)) > 0
         await alter(client, BROKER, "", ("max.connection.creation.rate", None))

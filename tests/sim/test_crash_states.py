@@ -41,6 +41,7 @@ def test_the_same_seed_gives_the_same_moments() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
+@pytest.mark.slow
 def test_a_planted_bug_is_found(plant: Plant, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one run: chance doesn't have to find its moment."""
     plant(monkeypatch)

@@ -1,4 +1,4 @@
-"""Replicas that are asked to erase what was deleted while everything fails (D15), and bugs planted in that: each must be found."""
+"""Replicas erase what was deleted while everything fails (D15), and planted bugs in that are found."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ PLANTS: Final = [
 
 
 @pytest.mark.parametrize(("plant", "faults", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.slowest
 def test_is_found(plant: Callable[[Patch], None], faults: tuple[str, ...], first_seed: int, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     directories = ("/a", "/b") if faults is MOVES else None

@@ -1,4 +1,4 @@
-"""What the checker of groups makes of a heartbeat that was answered with success: nothing, where the coordinator didn't know the group."""
+"""The checker of groups ignores a successful heartbeat if the coordinator didn't know the group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATE, OTHER_STATE = object(), object()
 
 
 class Member(ClassicConsumer):
-    """One that has partition 1 in generation 11, it thinks, and whose coordinator answers every heartbeat with success."""
+    """A member of generation 11 whose coordinator answers every heartbeat with success."""
 
     def __init__(self, coordinator: BrokerId | None, known: list[object]) -> None:
         """`known`: what the coordinator knows the group by when it is asked, and when it has answered."""

@@ -34,6 +34,7 @@ def test_a_lease_survives_every_block_that_is_shorter_than_the_session() -> None
     assert seen[LONG] > 0
 
 
+@pytest.mark.slowest
 def test_without_a_keeper_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeaseWatch, "due", lambda *_: NO_LEASE)
     assert effects()[SHORT] > 0

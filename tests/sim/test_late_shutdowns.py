@@ -18,6 +18,7 @@ SEEDS = int(os.environ.get("LATE_SEEDS", "12"))
 pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass runs them")
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_counted_out_shows_nothing_that_is_deleted() -> None:
     """D1, of what followers answer too: with rule DR7 as it was before, seeds 20, 21, 33 and 38 broke it."""
     effects: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Leadership moves from a process that is full to one of the same machine with room, once and for all, and no record is lost by it."""
+"""A full process gives leadership to one of the same machine with room, once, without losing a record."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class World:
         await self.until(lambda: "t" in self.image.topics)
 
     async def until(self, condition: object) -> None:
-        while not condition():  # type: ignore[operator]  # noqa: ASYNC110 - virtual time: looking again costs nothing
+        while not condition():  # type: ignore[operator]
             await asyncio.sleep(0.05)
 
     @property
@@ -133,7 +133,7 @@ def appended(machine: Machine) -> int:
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_a_full_process_gives_leaderships_away(moves: bool) -> None:  # noqa: FBT001
+def test_a_full_process_gives_leaderships_away(moves: bool) -> None:
     """As many as it takes, and they stay, also when preferred leaders are elected. Without reports nothing moves."""
 
     async def scenario(loop: SimulatedLoop) -> None:

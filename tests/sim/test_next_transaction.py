@@ -1,4 +1,4 @@
-"""A producer begins its next transaction while the markers of the previous one are under way to other brokers (KIP-890)."""
+"""A producer begins its next transaction while markers of the previous one are sent (KIP-890)."""
 
 from __future__ import annotations
 
@@ -177,8 +177,8 @@ def simulate(patch: pytest.MonkeyPatch, run: Callable[[Cluster], Coroutine[Any, 
 
 @pytest.mark.parametrize("what", ["write", "commit_offset"])
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_its_first_request_waits_for_the_markers(what: str, is_commit: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
-    """The coordinator's first answer is CONCURRENT_TRANSACTIONS, the marker arrives, and the write is verified again."""
+def test_its_first_request_waits_for_the_markers(what: str, is_commit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator first answers CONCURRENT_TRANSACTIONS; after the marker the write is verified again."""
 
     async def run(cluster: Cluster) -> None:
         async def act() -> list[ErrorCode]:
@@ -187,7 +187,7 @@ def test_its_first_request_waits_for_the_markers(what: str, is_commit: bool, mon
         assert await act() == [NONE]
         cluster.markers.clear()
         assert await cluster.end(is_commit=is_commit) == NONE
-        waiting = asyncio.ensure_future(act())  # noqa: TID251 - a test's own task
+        waiting = asyncio.ensure_future(act())
         await asyncio.sleep(AN_ANSWER_S)
         assert not waiting.done()
         cluster.markers.set()

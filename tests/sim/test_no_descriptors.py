@@ -1,4 +1,5 @@
-"""A process without free descriptors for a while: it refuses, waits and continues, and never treats that as a disk failure.
+"""A process without free descriptors for a while: it refuses, waits and continues, and never treats that as a disk
+failure.
 
 DESCRIPTOR_SEEDS=n runs that many.
 """
@@ -30,7 +31,7 @@ FAULTS = (
     "topic created again",
 )
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 def test_a_lack_of_descriptors_is_survived() -> None:

@@ -40,6 +40,7 @@ def test_same_seed_same_run() -> None:
     assert [load.counts for load in first.loads] == [load.counts for load in second.loads]
 
 
+@pytest.mark.slow
 def test_every_kind_of_fault_takes_effect() -> None:
     """A simulation whose faults never strike has tested nothing."""
     faults: dict[str, int] = {}

@@ -47,7 +47,7 @@ def test_visible_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_largest_of_the_journal_instead_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A truncation below the log start writes a lower one; using the largest deletes records that were appended since."""
+    """A truncation below the log start writes a lower one; using the largest deletes later records."""
 
     def apply(state: dict[Any, int], entries: Any) -> None:
         for topic_id, partition, offset in entries:

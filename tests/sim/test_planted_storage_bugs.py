@@ -1,4 +1,5 @@
-"""Bugs planted on purpose in what a broker syncs, and in what it takes for granted at a start: the simulator of one broker must find each.
+"""Bugs planted on purpose in what a broker syncs, and in what it takes for granted at a start: the simulator of one
+broker must find each.
 
 How many seeds each takes is counted by `make plants`; PLANT_SEEDS=n searches that many.
 """
@@ -23,6 +24,8 @@ from lowtide.storage.log_start.journal import LogStartJournal
 from lowtide.storage.log_start.journal_fold import JournalFold
 
 from .planting import find
+
+pytestmark = pytest.mark.slowest
 
 MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 

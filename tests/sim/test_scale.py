@@ -1,4 +1,4 @@
-"""A cluster of some hundred partitions goes through all that `python -m lowtide.simulation.scale` does to large ones."""
+"""A cluster of some hundred partitions runs `python -m lowtide.simulation.scale` on a small scale."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_rolling_restart_leaves_no_partition_without_a_leader(rolled: ScaleClu
 
 
 def test_a_restart_writes_each_of_its_partitions_twice(rolled: ScaleCluster) -> None:
-    """Once for the leader and the ISR without the broker, and once for the ISR with it; few of the transactions are about anything else."""
+    """Once for the leader and the ISR without the broker, and once for the ISR with it; few others."""
     for stage in restarts_of(rolled):
         of_broker = sum(
             stage.host == f"broker-{broker_id}" for _, _, state in rolled.partitions() for broker_id in state.replicas

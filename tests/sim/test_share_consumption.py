@@ -1,4 +1,4 @@
-"""Members of share groups consume: records are delivered until they are acknowledged, also when leaders and members go."""
+"""Members of share groups get records until they acknowledge them, also when leaders and members go."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Members of a share group of which some records kill their consumers: whatever happens, each other record is processed, and no record is
-delivered more often than it may.
+"""Members of a share group of which some records kill their consumers: whatever happens, each other record is
+processed, and no record is delivered more often than it may.
 
 Bugs planted on purpose in share partitions: the checker must find each.
 """
@@ -48,7 +48,7 @@ LIMITS = (2, 3, 5, 6)
 LOCK_MS = 2_000
 MEMBERS, RECORDS, PARTITIONS = 3, 15, 4
 TIME_S = 240
-"""Of virtual time. A delivery that no acknowledgement ends takes a lock's time, and a broker that is killed is back after some seconds."""
+"""In virtual time: an unacknowledged delivery lasts a lock's time, and a killed broker returns after seconds."""
 
 
 class Load:
@@ -248,6 +248,7 @@ def unpacked(seed: int, *, kills: bool | None = None) -> Load:
 
 
 @pytest.mark.seeds
+@pytest.mark.slow
 def test_no_promise_is_broken_whatever_becomes_of_members() -> None:
     ways: Counter[str] = Counter()
     spent: Counter[int] = Counter()
@@ -301,7 +302,7 @@ def a_record_goes_to_two_members(patch: Patch) -> None:
     """Locks time out too early."""
     original = SharePartition._take
 
-    def take(self: SharePartition, member_id: str, first: int, last: int, most: int, now_ms: int) -> Any:  # noqa: PLR0913
+    def take(self: SharePartition, member_id: str, first: int, last: int, most: int, now_ms: int) -> Any:
         return original(self, member_id, first, last, most, now_ms - LOCK_MS // 2)
 
     patch.setattr(SharePartition, "_take", take)
@@ -318,6 +319,7 @@ def a_record_goes_to_two_members(patch: Patch) -> None:
         (partitions_are_not_isolated, "G8:"),
     ],
 )
+@pytest.mark.slow
 def test_is_found(monkeypatch: Patch, plant: Callable[[Patch], None], expected: str) -> None:
     plant(monkeypatch)
     find(expected, lambda seed: unpacked(seed, kills=False), range(PLANT_SEEDS))

@@ -1,4 +1,4 @@
-"""Share groups in a cluster: states begin at their coordinators, members have their partitions though a broker dies, a group is deleted."""
+"""Share groups in a cluster: states begin, a broker dies, members keep partitions, a group is deleted."""
 
 from __future__ import annotations
 

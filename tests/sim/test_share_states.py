@@ -1,4 +1,4 @@
-"""The states of share partitions in a cluster: a coordinator dies, another has all that was answered, and the log is cut."""
+"""States of share partitions in a cluster: a new coordinator has all that was answered, and cuts the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulation that can't begin leaves nothing behind, as one that ends: a loop that stays open is a warning in another test."""
+"""A simulation that can't begin closes its loop: an open loop is a warning in another test."""
 
 from __future__ import annotations
 

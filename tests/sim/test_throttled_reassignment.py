@@ -1,4 +1,4 @@
-"""A partition with data is moved under a throttle, on virtual time: it takes about bytes / rate, and deletes take no longer."""
+"""A throttled move of a partition on virtual time takes about bytes / rate, and delays no delete."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_growth_is_whole_or_has_not_happened_when_the_broker_fails() -> None:
         client = await simulation.connect()
         await create(client, "t")
         written = simulation.disk.writes
-        answer = asyncio.ensure_future(grow(client, "t", 251))  # noqa: TID251  a test's own loop
+        answer = asyncio.ensure_future(grow(client, "t", 251))
         while simulation.disk.writes < written + seed % 4:
             await asyncio.sleep(0.0001)
         simulation.end_life(power=seed % 2 == 0)

@@ -158,7 +158,7 @@ class Soak:
             assert answer.responses[0].error_code == ErrorCode.NONE, answer
 
     async def _probe(self) -> None:
-        """One record at a time, acknowledged by all replicas in sync; only while no broker restarts do its times count."""
+        """One record at a time with acks=all; times count only while no broker restarts."""
         while await self.pause(PROBE_EACH_S):
             begun_s, calm = time.monotonic(), not self._restarting
             await self.cluster.append(PROBE, [b"x" * 100])
@@ -169,7 +169,7 @@ class Soak:
         while await self.pause(self._options.sample_seconds):
             sample = measure(self.cluster)
             probed, self._probed_ms = self._probed_ms, []
-            if len(probed) > 2:  # noqa: PLR2004 - quantiles need some
+            if len(probed) > 2:
                 sample |= {
                     "produce p50 ms": statistics.median(probed),
                     "produce p99 ms": statistics.quantiles(probed, n=100)[98],
@@ -253,7 +253,8 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="soak-", dir=options.folder) as scratch:
         run, failed = asyncio.run(soak(options, Path(scratch)))
     print(
-        f"{run.minutes:.0f} minutes, {run.restarts} restarts, {run.checked} checked partitions; clients: {dict(run.reported)}"
+        f"{run.minutes:.0f} minutes, {run.restarts} restarts, {run.checked} checked partitions; clients: "
+        f"{dict(run.reported)}"
     )
     print("\n".join(report.table(report.trends(run.samples))))
     print("\n".join(f"FAILED {line}" for line in failed) or "nothing failed")

@@ -1,4 +1,5 @@
-"""The clients of a soak, each a process of its own with librdkafka: writers at a steady rate, members of a group, transactions.
+"""The clients of a soak, each a process of its own with librdkafka: writers at a steady rate, members of a group,
+transactions.
 
 Each reports what failed for good (`client_processes.tell`); retries of the library are its own affair. SIGTERM ends it.
 """

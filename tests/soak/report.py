@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from .trend import Trend, trend, warm
 
 GAIN_ALLOWED, UNITS_ALLOWED = 0.05, 2.0
-"""A figure fails if it certainly gained more than this share in the run, and more than so many MiB, descriptors or threads."""
+"""A figure fails if it certainly gained more than this share and this many MiB, descriptors or threads."""
 
 JUDGED = ("resident MiB", "descriptors", "threads", "disk MiB", "etcd in use MiB")
 """The ends of the names that must not rise. Latencies and etcd's file (which is never given back) are shown only."""
@@ -27,7 +27,7 @@ def trends(samples: Samples) -> dict[str, Trend]:
 
 
 def rising(found: Mapping[str, Trend], lived: Sequence[str]) -> list[str]:
-    """The names that rise and must not: of brokers only those that lived through the run, whose names begin with one of `lived`."""
+    """Names that must not rise: of brokers only those in `lived`, which lived through the run."""
     return [
         name
         for name, of_name in found.items()

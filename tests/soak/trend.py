@@ -50,7 +50,7 @@ def warm(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def trend(samples: Sequence[tuple[float, float]]) -> Trend | None:
     """Of `(seconds, value)` in the order of time; None where there are too few for an interval."""
     points = blocks(samples, BLOCKS)
-    if len(points) < 4:  # noqa: PLR2004 - fewer have no interval worth the name
+    if len(points) < 4:
         return None
     hours, values = [seconds / 3600 for seconds, _ in points], [value for _, value in points]
     slope, intercept = statistics.linear_regression(hours, values)

@@ -42,7 +42,7 @@ def test_the_services_are_an_etcd_and_three_brokers():
 
 
 def test_the_others_observe_and_are_started_by_their_profile_alone():
-    """They log in as a user whose password is in a volume that brokers don't have, and are reached from this machine alone."""
+    """They log in as a user whose password no broker has, and listen on this machine alone."""
     assert {name for name, service in SERVICES.items() if service.get("profiles") == ["observe"]} == set(OBSERVING)
     for name in OBSERVING:
         assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", ()))
@@ -116,7 +116,7 @@ def test_the_health_check_asks_whether_the_broker_is_ready():
 
 
 def test_the_images_below_are_build_arguments():
-    """They are the first lines, with defaults for users of a registry: the same Python, with a compiler in the first stage."""
+    """The first lines have defaults for users of a registry: the same Python, and a compiler in the first stage."""
     names = ("BUILD_IMAGE", "BASE_IMAGE")
     defaults = dict(line.removeprefix("ARG ").split("=") for line in INSTRUCTIONS[:2])
     assert tuple(defaults) == names
@@ -204,7 +204,7 @@ def test_the_etcd_takes_certificates_alone_and_is_otherwise_the_same():
 
 
 def test_who_serves_sees_no_secret_of_others():
-    """The authority's key and the administrator's password are in the volume `secure`: of what runs on, nothing has it."""
+    """No running service has the authority's key and the administrator's password of the volume `secure`."""
     holders = {
         name
         for name, service in SECURE["services"].items()
@@ -245,7 +245,7 @@ def test_no_secret_is_in_the_files():
 
 
 def test_the_image_says_what_it_is_and_works_as_it_is():
-    """Its labels are those of the OCI; a broker without an advertised address gives clients the one by which they came."""
+    """OCI labels; a broker without an advertised address returns the one that the client used."""
     (labels,) = [line for line in INSTRUCTIONS if line.startswith("LABEL ")]
     names = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", labels))
     assert names == {"title", "description", "licenses", "version"}

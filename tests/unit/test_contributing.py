@@ -1,4 +1,4 @@
-"""Pages and files for contributors: recipes name tests that exist, the workflow and the hooks call targets that exist."""
+"""Pages and files for contributors: named tests, targets of the workflow and of the hooks exist."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MODULES = {module_name(path): path for folder in FOLDERS for path in (ROOT / fol
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """Every module of ours that an import statement names, at any place; `from package import module` counts as an import of the module."""
+    """Returns all our modules in import statements; `from package import module` names the module."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

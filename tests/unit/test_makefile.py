@@ -69,7 +69,7 @@ def test_what_observes_is_stopped_with_the_rest(tree: Path) -> None:
 def test_volumes_of_a_secure_cluster_are_not_opened_by_mistake(
     tree: Path, volumes: str, given: dict[str, str], refused: bool
 ) -> None:
-    """`make up` over them would serve everything without a login; `docker` and `compose` are stubs that print their arguments."""
+    """`make up` over them would serve everything without a login; `docker` and `compose` are stubs."""
     stub = tree / "stub"
     stub.mkdir()
     (stub / "docker").write_text(f"""#!/bin/sh
@@ -120,7 +120,7 @@ def test_an_installation_without_a_compiler_says_so(tree: Path, reason: str | No
     [("kcat", "kcat"), ("etcd", "etcd-server"), ("java", "openjdk-17-jre-headless"), ("chromium", "chromium")],
 )
 def test_only_ci_installs_system_packages(tree: Path, program: str, package: str) -> None:
-    """Elsewhere `make` says what is missing, with the name of Debian's package, and ends well: its tests are skipped."""
+    """Elsewhere `make` names what is missing and Debian's package, and succeeds: its tests are skipped."""
     bin_folder = tree / "bin"
     bin_folder.mkdir()
     calls = tree / "calls"

@@ -1,7 +1,8 @@
-"""The pure core is pure: code that decides uses neither clocks, files, sockets, threads nor an event loop, by any form of import.
+"""The pure core is pure: code that decides uses neither clocks, files, sockets, threads nor an event loop, by any form
+of import.
 
-Time and randomness are arguments there, so a test, a model and a simulation get the same decision. Files are touched in plain functions,
-through the ports of `lowtide.runtime`; only code that waits is `async`.
+Time and randomness are arguments there, so a test, a model and a simulation get the same decision. Files are touched in
+plain functions, through the ports of `lowtide.runtime`; only code that waits is `async`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 OUTSIDE = frozenset(
     {
-        "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "selectors", "signal",
-        "socket", "sqlite3", "ssl", "structlog", "subprocess", "tempfile", "threading", "time", "uvloop",
+        "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select",
+        "selectors", "signal", "socket", "sqlite3", "ssl", "structlog", "subprocess", "tempfile", "threading", "time",
+        "uvloop",
     }
 )  # fmt: skip
 """Modules for access to the outside, and for waiting."""
@@ -73,7 +75,7 @@ PURE_MODULES = (
     "storage/log/leader_epochs.py",
     "storage/log/offsets.py",
     "storage/log/producers/open_transactions.py",
-    "storage/log/producers/producer_entry.py",
+    "storage/log/producers/producer_snapshot.py",
     "storage/log/producers/producer_snapshot.py",
     "storage/log/producers/producer_state.py",
     "storage/log/validation/record_walk.py",
@@ -92,7 +94,7 @@ EXCEPTIONS = {
     ("protocol/native/__init__.py", "os"),  # LOWTIDE_PURE selects the form of the walk.
     ("storage/log/segments/segment_files.py", "threading"),  # A lock: reads in the worker share its files.
     (
-        "storage/log/segments/pending_hole.py",
+        "storage/log/segments/hole.py",
         "threading",
     ),  # A lock: the loop gives a hole up while the worker makes it.
 }

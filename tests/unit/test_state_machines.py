@@ -1,4 +1,4 @@
-"""State machines are tables: each pair of state and event has a next state or raises; diagram and members agree with the table."""
+"""State machines are tables: each pair of state and event has a next state or raises."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Machine(NamedTuple):
         """The module's text: only it has the docstrings of members."""
         file = sys.modules[self.module].__file__
         assert file is not None
-        with open(file, encoding="utf-8") as text:  # noqa: PTH123
+        with open(file, encoding="utf-8") as text:
             return text.read()
 
 

@@ -1,4 +1,4 @@
-"""Random messages, built from the construct tree of a message, so that a new field of a declaration is tested at once."""
+"""Random messages, built from the construct tree, so that new fields are tested at once."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ CASES = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test with the argument `case` runs for every message and version; with the mark `newest`, `make test` leaves the older ones out."""
+    """Runs tests with the argument `case` for every version; `make test` has only the newest of those marked so."""
     if "case" in metafunc.fixturenames:
         is_long = metafunc.definition.get_closest_marker("newest") is not None
         metafunc.parametrize(
             "case",
             [
-                pytest.param(case, marks=pytest.mark.full)
+                pytest.param(case, marks=pytest.mark.slow)
                 if is_long and case.version < case.message.VERSIONS.high
                 else case
                 for case in CASES
@@ -113,10 +113,10 @@ class RandomMessages:
 @pytest.fixture
 def random_messages(request: pytest.FixtureRequest) -> RandomMessages:
     """Random messages, equal in each run of the same test."""
-    return RandomMessages(request.node.nodeid)
+    return RandomMessages(request.node.name)
 
 
 @pytest.fixture
 def tame_messages(request: pytest.FixtureRequest) -> RandomMessages:
     """As `random_messages`, with values that have a meaning."""
-    return RandomMessages(request.node.nodeid, is_tame=True)
+    return RandomMessages(request.node.name, is_tame=True)

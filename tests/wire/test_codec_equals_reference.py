@@ -148,7 +148,7 @@ def make_noisy(content: Any, rng: random.Random) -> None:
 def test_unknown_tags_are_passed_over(case, random_messages, request) -> None:
     """Tagged fields of a later Kafka change nothing for us, wherever in the message they stand (KIP-482)."""
     noisy = wire_form(case.message, case.version)
-    make_noisy(noisy, random.Random(request.node.nodeid))
+    make_noisy(noisy, random.Random(request.node.name))
     for _ in range(ROUNDS):
         message = random_messages.message(case)
         frame = noisy.build(message)
@@ -184,7 +184,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 @pytest.mark.seeds
 def test_mutations_are_read_or_refused_alike(case, random_messages, request) -> None:
     """For any input of a broken or hostile peer, all codecs read the same or all refuse with a ProtocolError."""
-    rng = random.Random(request.node.nodeid)
+    rng = random.Random(request.node.name)
     reference = reference_codec(case.message, case.version)
     for _ in range(4):
         frame = reference.encode(random_messages.message(case))

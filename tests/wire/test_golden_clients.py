@@ -1,7 +1,9 @@
-"""Frames of real clients and of Apache Kafka's answers to them, as `golden/capture.py` recorded them (its docstring explains the files).
+"""Frames of real clients and of Apache Kafka's answers to them, as `golden/capture.py` recorded them (its docstring
+explains the files).
 
-They check the codec against independent programs: each frame is read whole and written again byte for byte, and no shorter or longer
-one is accepted. Unlike `test_golden_frames.py` the files have no values: equality of the bytes replaces them.
+They check the codec against independent programs: each frame is read whole and written again byte for byte, and no
+shorter or longer one is accepted. Unlike `test_golden_frames.py` the files have no values: equality of the bytes
+replaces them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from lowtide.protocol.headers import read_request_header, read_response_header, 
 BYTES_MAX = 160_000
 
 
-class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CapturedFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of a file."""
 
     client: str
@@ -52,8 +54,9 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return response_header(correlation_id, flexible), position
 
 
-def is_longer_than_its_fields(captured: Captured) -> bool:
-    """Whether this is librdkafka 2.16's Metadata request for all topics, which writes the null array of a flexible version in four bytes.
+def is_longer_than_its_fields(captured: CapturedFrame) -> bool:
+    """Whether this is librdkafka 2.16's Metadata request for all topics, which writes the null array of a flexible
+    version in four bytes.
 
     Kafka reads one of them as the null array, the other three as fields, and ignores the rest; so must a broker.
     """
@@ -65,12 +68,12 @@ def is_longer_than_its_fields(captured: Captured) -> bool:
 
 
 FILES = sorted((Path(__file__).parent / "golden" / "captured").glob("*.jsonl"))
-CAPTURED = [msgspec.json.decode(line, type=Captured) for file in FILES for line in file.read_bytes().splitlines()]
+CAPTURED = [msgspec.json.decode(line, type=CapturedFrame) for file in FILES for line in file.read_bytes().splitlines()]
 EXACT = [captured for captured in CAPTURED if not is_longer_than_its_fields(captured)]
 LONGER = [captured for captured in CAPTURED if is_longer_than_its_fields(captured)]
 
 
-def name(captured: Captured) -> str:
+def name(captured: CapturedFrame) -> str:
     """The test's name."""
     return (
         f"{captured.client.split(' ')[0]}-{captured.api}-v{captured.version}-{captured.direction}-{len(captured.frame)}"
@@ -78,7 +81,7 @@ def name(captured: Captured) -> str:
 
 
 @pytest.mark.parametrize("captured", EXACT, ids=name)
-def test_it_is_read_whole_and_written_again_to_the_same_bytes(captured: Captured) -> None:
+def test_it_is_read_whole_and_written_again_to_the_same_bytes(captured: CapturedFrame) -> None:
     """By the compiled codec and by the reference codec."""
     whole = captured.frame
     header, position = captured.split(whole)
@@ -88,7 +91,7 @@ def test_it_is_read_whole_and_written_again_to_the_same_bytes(captured: Captured
 
 
 @pytest.mark.parametrize("captured", EXACT, ids=name)
-def test_a_shorter_or_longer_frame_is_refused(captured: Captured) -> None:
+def test_a_shorter_or_longer_frame_is_refused(captured: CapturedFrame) -> None:
     whole = captured.frame
     codec = captured.codec()
     for end in range(len(whole)):
@@ -100,7 +103,7 @@ def test_a_shorter_or_longer_frame_is_refused(captured: Captured) -> None:
 
 
 @pytest.mark.parametrize("captured", LONGER, ids=name)
-def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: Captured) -> None:
+def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: CapturedFrame) -> None:
     """Apart from the three surplus bytes, librdkafka 2.16 requests all topics without creation."""
     whole = captured.frame
     _header, position = captured.split(whole)
@@ -156,7 +159,8 @@ BY_HAND_ONLY = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS,
 }
-"""What needs a cluster of several brokers, or an authorizer, or is asked by no Python client, is in `by_hand.json`, what is of KIP-848 in
+"""What needs a cluster of several brokers, or an authorizer, or is asked by no Python client, is in `by_hand.json`,
+what is of KIP-848 in
 `consumer_groups.json`, what is of KIP-932 in `share_groups.json`."""
 
 

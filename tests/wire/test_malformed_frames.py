@@ -70,7 +70,7 @@ def test_a_message_that_runs_over_its_end_is_no_surplus() -> None:
 
 @pytest.mark.newest
 def test_over_long_counts_cost_nothing(case, random_messages) -> None:
-    """A huge count in any place of a frame is refused, or read as part of a number, without memory for the claimed size."""
+    """A huge count anywhere in a frame is refused, or read as part of a number, without its memory."""
     codec = codec_for(case.message, case.version)
     frame = codec.encode(random_messages.message(case))[:200]
     budget = ALLOWANCE_BYTES + 60 * len(frame)
@@ -133,7 +133,7 @@ def refused(message: type, version: int, text: str) -> str:
     ],
 )
 def test_the_refusal_says_what_is_wrong(message, version, text, reason) -> None:
-    """Nulls where they are not allowed, negative and over-long counts, text that is not UTF-8: each with the name of its field."""
+    """Forbidden nulls, negative and over-long counts, invalid UTF-8: refused with the field's name."""
     assert reason in refused(message, version, text)
 
 
@@ -194,7 +194,7 @@ def test_tags_in_the_middle_of_a_fixed_array() -> None:
 
 
 def test_records_are_a_view_of_the_frame_and_parts_pass_them_on() -> None:
-    """Produce copies no record: the decoded field is a view of the buffer itself, and `encode_parts` passes on the same object."""
+    """Produce copies no record: the field is a view of the buffer, and `encode_parts` passes it on."""
     codec = codec_for(ProduceRequest, 9)
     records = bytes(range(256)) * 4
     partition = PartitionProduceData(index=5, records=records)
@@ -233,7 +233,7 @@ def test_parts_take_records_that_are_not_bytes() -> None:
         parts = codec.encode_parts(response)
         assert [part for part in parts if isinstance(part, SliceOfAFile)] == [slices[0], slices[3]]
         assert len(parts) == (4 if version == 4 else 5)
-        frame = b"".join(bytes(1_000) if isinstance(part, SliceOfAFile) else bytes(part) for part in parts)
+        frame = b"".join(bytes(1_000) if isinstance(part, SliceOfAFile) else bytes(part) for part in parts)  # type: ignore[call-overload]
         got = codec.decode(frame, 0, len(frame)).responses[0].partitions
         assert [None if p.records is None else len(p.records) for p in got] == [1_000, 0, None, 1_000]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,8 +14,8 @@ from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import group_settings
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
 from lowtide.broker.coordinator.member_memory import MemberMemory
-from lowtide.broker.coordinator.modern.share_group_states import Starts
 from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.broker.coordinator.runtime.coordinator import Coordinator
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
@@ -24,7 +24,7 @@ from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.network.features import serves_consumer_groups
 from lowtide.broker.pacing import Pacing
-from lowtide.broker.pending import Pending, answer_of, promised
+from lowtide.broker.pending import Pending, promised
 from lowtide.broker.request_context import Client as Connection
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
@@ -61,7 +61,7 @@ class GroupCoordinator(Coordinator[Groups]):
         persister: SharePersister | None = None,
     ) -> None:
         """`is_alone`: the cluster never has other brokers. `persister` is None if share groups are not served."""
-        self._share_starter = None if persister is None else ShareStarter(self, persister)
+        self._share_offsets = None if persister is None else ShareOffsets(self, persister)
         self.settings = group_settings(broker.config.values)
         self.survey_turn = asyncio.Lock()
         """Held by the survey that walks through all groups."""
@@ -80,12 +80,12 @@ class GroupCoordinator(Coordinator[Groups]):
 
     def _make_groups(self) -> Groups:
         return Groups(
-            self.settings, self.broker.random, self._memory, self._topics, self._admission, self._share_starter
+            self.settings, self.broker.random, self._memory, self._topics, self._admission, self._share_offsets
         )
 
     async def share_starts(self, places: Iterable[SharePlace]) -> dict[SharePlace, Offset]:
-        """Returns the start offsets of share partitions (see `ShareStarter.starts`); nothing without share groups."""
-        return {} if self._share_starter is None else await self._share_starter.starts(places)
+        """Returns the start offsets of share partitions (see `ShareOffsets.starts`); nothing without share groups."""
+        return {} if self._share_offsets is None else await self._share_offsets.starts(places)
 
     @property
     def serves_consumer_groups(self) -> bool:
@@ -164,8 +164,8 @@ class GroupCoordinator(Coordinator[Groups]):
         places = (
             share.places(self._partition_count) if share is not None and share.check_delete() == ErrorCode.NONE else []
         )
-        if places and self._share_starter is not None:
-            work = partial(self._share_starter.delete_group, shard, group_id, places)
+        if places and self._share_offsets is not None:
+            work = partial(self._share_offsets.delete_group, shard, group_id, places)
             return promised(work, self.broker.tasks.spawn, name=f"delete share group {group_id}")
         return self.decide(shard, partial(_delete, shard, group_id))
 
@@ -225,69 +225,6 @@ class GroupCoordinator(Coordinator[Groups]):
             topics = [topic_id for _, topic_id in deleted]
             self.carry_out(shard, partial(shard.state.shares.states.forget_topics, topics))
             yield
-
-
-class ShareStarter:
-    """Initializes the states of share groups' partitions, and tells the groups."""
-
-    def __init__(self, groups: GroupCoordinator, persister: SharePersister) -> None:
-        self._groups = groups
-        self._persister = persister
-
-    def initialize(self, group_id: str, state_epoch: int, wanted: Starts) -> None:
-        """Requests states. A failed request is repeated with a later heartbeat."""
-        places = {
-            SharePlace(group_id, topic_id, number): start
-            for topic_id, starts in wanted.items()
-            for number, start in starts.items()
-        }
-        work = self._initialize(group_id, state_epoch, places)
-        self._groups.broker.tasks.spawn(work, name=f"begin the states of share group {group_id}")
-
-    async def starts(self, places: Iterable[SharePlace]) -> dict[SharePlace, Offset]:
-        """Returns the start offsets of share partitions; unknown ones are missing or negative."""
-        by_group: dict[str, list[SharePlace]] = {}
-        for place in places:
-            by_group.setdefault(place.group_id, []).append(place)
-        found: dict[SharePlace, Offset] = {}
-        for group_id, some in by_group.items():
-            rows = await self._persister.summarize(group_id, some)
-            found |= {place: row.start_offset for place, row in rows.items() if row.error_code == ErrorCode.NONE}
-        return found
-
-    async def delete_group(self, shard: Shard[Groups], group_id: str, places: Sequence[SharePlace]) -> ErrorCode:
-        """Deletes the states, and then the group.
-
-        Errors: those of `Groups.delete_group`, COORDINATOR_NOT_AVAILABLE.
-        """
-        groups, shares = self._groups, shard.state.shares
-        begun: Pending[ErrorCode] = groups.decide(
-            shard, lambda reply, effects: shares.states.begin_deletion(group_id, reply, effects)
-        )
-        error = await answer_of(begun)
-        if error != ErrorCode.NONE:
-            return ErrorCode.UNKNOWN_SERVER_ERROR if error is None else error
-        errors = await self._persister.delete(group_id, places)
-        shares.states.unlock(group_id)
-        if any(each != ErrorCode.NONE for each in errors.values()):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if shard.unloaded:
-            return ErrorCode.NOT_COORDINATOR
-        return await answer_of(groups.decide(shard, partial(_delete, shard, group_id))) or ErrorCode.NONE
-
-    async def _initialize(self, group_id: str, state_epoch: int, places: Mapping[SharePlace, Offset]) -> None:
-        errors = await self._persister.initialize(group_id, state_epoch, places)
-        begun: dict[TopicId, list[int]] = {}
-        for place, error in errors.items():
-            if error in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH):  # Fenced: there is a state of a later epoch.
-                begun.setdefault(place.topic_id, []).append(place.partition)
-            else:
-                self._groups.broker.log.warning(
-                    "the state of a share partition could not be initialized", partition=str(place), error=error.name
-                )
-        shard = self._groups.find(group_id)
-        if begun and not isinstance(shard, ErrorCode):
-            self._groups.carry_out(shard, partial(shard.state.shares.states.on_initialized, group_id, begun))
 
 
 def _host_of(connection: Connection) -> str:

@@ -1,4 +1,4 @@
-"""Describes, sets and deletes the start offsets of share groups that are coordinated here.
+"""Initializes, describes, sets and deletes the start offsets of share groups that are coordinated here.
 
 Guards: offsets are set or deleted only for a group without members, which takes none meanwhile. Its states are
 initialized again in a later epoch, so that leaders of the earlier one write nothing more.
@@ -9,10 +9,13 @@ Source: Kafka's `GroupCoordinatorService.describeShareGroupOffsets`, `alterShare
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
 
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.share_group_states import ShareGroupStates, Starts
+from lowtide.broker.coordinator.runtime.coordinator import Coordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.share_state.share_persister import Errors, SharePersister
@@ -29,11 +32,7 @@ from lowtide.protocol.messages.read_share_group_state_summary import SummaryStat
 from lowtide.protocol.share_state_records import UNKNOWN_COUNT, UNKNOWN_START, SharePlace
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
 
-if TYPE_CHECKING:
-    from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-
 UNKNOWN_LAG = -1
-
 
 _WHY: Final = {
     ErrorCode.GROUP_ID_NOT_FOUND: "Group {} is not a share group.",
@@ -51,11 +50,42 @@ def why_not(error: ErrorCode, group_id: str) -> str | None:
 class ShareOffsets:
     """The start offsets of one broker's share groups."""
 
-    def __init__(self, groups: GroupCoordinator, persister: SharePersister) -> None:
+    def __init__(self, groups: Coordinator[Groups], persister: SharePersister) -> None:
         self._groups = groups
         self._persister = persister
 
+    # ------------------------------------------------------------------ initialize
+    def initialize(self, group_id: str, state_epoch: int, wanted: Starts) -> None:
+        """Requests states for a group. A failed request is repeated with a later heartbeat."""
+        work = self._initialize(group_id, state_epoch, wanted)
+        self._groups.broker.tasks.spawn(work, name=f"begin the states of share group {group_id}")
+
+    async def _initialize(self, group_id: str, state_epoch: int, wanted: Starts) -> None:
+        errors = await self._persister.initialize(group_id, state_epoch, _places(group_id, wanted))
+        begun: dict[TopicId, list[int]] = {}
+        for place, error in errors.items():
+            if error in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH):  # Fenced: there is a state of a later epoch.
+                begun.setdefault(place.topic_id, []).append(place.partition)
+            else:
+                self._groups.broker.log.warning(
+                    "the state of a share partition could not be initialized", partition=str(place), error=error.name
+                )
+        shard = self._groups.find(group_id)
+        if begun and not isinstance(shard, ErrorCode):
+            self._groups.carry_out(shard, partial(shard.state.shares.states.on_initialized, group_id, begun))
+
     # ------------------------------------------------------------------ describe
+    async def starts(self, places: Iterable[SharePlace]) -> dict[SharePlace, Offset]:
+        """Returns the start offsets of share partitions; unknown ones are missing or negative."""
+        by_group: dict[str, list[SharePlace]] = {}
+        for place in places:
+            by_group.setdefault(place.group_id, []).append(place)
+        found: dict[SharePlace, Offset] = {}
+        for group_id, some in by_group.items():
+            rows = await self._persister.summarize(group_id, some)
+            found |= {place: row.start_offset for place, row in rows.items() if row.error_code == ErrorCode.NONE}
+        return found
+
     async def describe(self, wanted: DescribeShareOffsetsGroup) -> DescribedShareOffsetsGroup:
         """Returns a group's start offsets in the named partitions, or in all that have a state.
 
@@ -135,42 +165,38 @@ class ShareOffsets:
         Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, GROUP_MAX_SIZE_REACHED, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS; of partitions those of InitializeShareGroupState.
         """
-        begun = await self._begin(
-            group_id,
-            lambda states, reply, effects: states.shares.states.initialize_again(
-                group_id, _numbers(wanted), reply, effects
-            ),
+        shard = self._groups.find(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        epoch = await self._begin(
+            shard,
+            lambda states, reply, effects: states.initialize_again(group_id, _numbers(wanted), reply, effects),
         )
-        if isinstance(begun, ErrorCode):
-            return begun
-        epoch, shard = begun
-        places = {
-            SharePlace(group_id, topic_id, number): start
-            for topic_id, (_, starts) in wanted.items()
-            for number, start in starts.items()
-        }
-        errors = await self._persister.initialize(group_id, epoch, places)
+        if isinstance(epoch, ErrorCode):
+            return epoch
+        starts = {topic_id: starts for topic_id, (_, starts) in wanted.items()}
+        errors = await self._persister.initialize(group_id, epoch, _places(group_id, starts))
         done: dict[TopicId, list[int]] = {}
         for place, error in errors.items():
             if error == ErrorCode.NONE:
                 done.setdefault(place.topic_id, []).append(place.partition)
         kept = await self._finish(
-            shard, group_id, lambda states, effects: states.shares.states.on_initialized(group_id, done, effects)
+            shard, group_id, lambda effects: shard.state.shares.states.on_initialized(group_id, done, effects)
         )
         return errors if kept == ErrorCode.NONE else kept
 
     async def delete(self, group_id: str, wanted: Mapping[TopicId, TopicImage]) -> ErrorCode | dict[TopicId, ErrorCode]:
         """Removes topics from an empty group. Returns the outcome of each, or one error: those of `begin_deletion`."""
         shard = self._groups.find(group_id)
-        group = None if isinstance(shard, ErrorCode) else shard.state.by_id.find_share(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        group = shard.state.by_id.find_share(group_id)
         known = [topic_id for topic_id in wanted if group is not None and group.states.includes(topic_id)]
-        begun = await self._begin(
-            group_id,
-            lambda states, reply, effects: states.shares.states.begin_deletion(group_id, reply, effects, topics=known),
+        epoch = await self._begin(
+            shard, lambda states, reply, effects: states.begin_deletion(group_id, reply, effects, topics=known)
         )
-        if isinstance(begun, ErrorCode):
-            return begun
-        _, shard = begun
+        if isinstance(epoch, ErrorCode):
+            return epoch
         places = [
             SharePlace(group_id, topic_id, number)
             for topic_id in known
@@ -184,7 +210,7 @@ class ShareOffsets:
         }
         done = [topic_id for topic_id in known if topic_id not in failed]
         kept = await self._finish(
-            shard, group_id, lambda states, effects: states.shares.states.note_deleted(group_id, done, effects)
+            shard, group_id, lambda effects: shard.state.shares.states.note_deleted(group_id, done, effects)
         )
         if kept != ErrorCode.NONE:
             return kept
@@ -195,34 +221,49 @@ class ShareOffsets:
             for topic_id in wanted
         }
 
+    async def delete_group(self, shard: Shard[Groups], group_id: str, places: Sequence[SharePlace]) -> ErrorCode:
+        """Deletes the states, and then the group.
+
+        Errors: those of `Groups.delete_group`, COORDINATOR_NOT_AVAILABLE.
+        """
+        epoch = await self._begin(shard, lambda states, reply, effects: states.begin_deletion(group_id, reply, effects))
+        if isinstance(epoch, ErrorCode):
+            return epoch
+        errors = await self._persister.delete(group_id, places)
+        if any(each != ErrorCode.NONE for each in errors.values()):
+            shard.state.shares.states.unlock(group_id)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return await self._finish(shard, group_id, lambda effects: shard.state.delete_group(group_id, effects))
+
     async def _begin(
-        self, group_id: str, decide: Callable[[Groups, Pending[int], Effects], None]
-    ) -> tuple[int, Shard[Groups]] | ErrorCode:
-        """Records what is about to happen to a group. Returns its epoch and its shard, or an error."""
-        shard = self._groups.find(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard
-        states = shard.state
+        self, shard: Shard[Groups], decide: Callable[[ShareGroupStates, Pending[int], Effects], None]
+    ) -> int | ErrorCode:
+        """Records what is about to happen to a group. Returns its epoch, or an error."""
+        states = shard.state.shares.states
         pending: Pending[int] = self._groups.decide(shard, lambda reply, effects: decide(states, reply, effects))
         outcome = await answer_of(pending)
-        if outcome is None:
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        return outcome if isinstance(outcome, ErrorCode) else (outcome, shard)
+        return ErrorCode.UNKNOWN_SERVER_ERROR if outcome is None else outcome
 
     async def _finish(
-        self, shard: Shard[Groups], group_id: str, decide: Callable[[Groups, Effects], None]
+        self, shard: Shard[Groups], group_id: str, decide: Callable[[Effects], ErrorCode | None]
     ) -> ErrorCode:
         """Records what has happened, and lets the group take members again."""
         shard.state.shares.states.unlock(group_id)
         if shard.unloaded:
             return ErrorCode.NOT_COORDINATOR
-        states = shard.state
 
         def carry_out(reply: Pending[ErrorCode], effects: Effects) -> None:
-            decide(states, effects)
-            effects.answer_when_committed(reply, ErrorCode.NONE, lambda error: error)
+            effects.answer_when_committed(reply, decide(effects) or ErrorCode.NONE, lambda error: error)
 
         return await answer_of(self._groups.decide(shard, carry_out)) or ErrorCode.NONE
+
+
+def _places(group_id: str, starts: Starts) -> dict[SharePlace, Offset]:
+    return {
+        SharePlace(group_id, topic_id, number): start
+        for topic_id, offsets in starts.items()
+        for number, start in offsets.items()
+    }
 
 
 def _numbers(wanted: Mapping[TopicId, tuple[str, Mapping[int, Offset]]]) -> dict[TopicId, tuple[str, Iterable[int]]]:

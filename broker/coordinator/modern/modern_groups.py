@@ -19,10 +19,9 @@ from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.group_decision import G, GroupDecision, GroupRefusal
-from lowtide.broker.coordinator.modern.group_times import GroupTimes
+from lowtide.broker.coordinator.modern.group_times import GroupTimes, MemberTimers
 from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
 from lowtide.broker.coordinator.modern.member_state import MemberState
-from lowtide.broker.coordinator.modern.member_timers import MemberTimers
 from lowtide.broker.coordinator.modern.modern_group import ModernChange, ModernGroup
 from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember
 from lowtide.broker.coordinator.modern.target_assignment import TargetAssignment, new_target

@@ -160,7 +160,7 @@ class ShareGroupStates:
     ) -> None:
         """Records that states of a group are being deleted: those of some topics, or all.
 
-        Answers NONE, or, if topics are named, the group's epoch. The group takes no member until `unlock`.
+        Answers the group's epoch. The group takes no member until `unlock`.
         Errors: those of `ShareGroup.check_delete` and of `append_error`.
         """
         group = self._lock(group_id, reply, effects)
@@ -170,8 +170,7 @@ class ShareGroupStates:
         gone = frozenset(names if topics is None else topics)
         deleting = {**group.states.deleting, **{topic_id: name for topic_id, name in names.items() if topic_id in gone}}
         _keep_states(group, group.states.without(gone, deleting), effects)
-        answer = ErrorCode.NONE if topics is None else group.group_epoch
-        effects.answer_when_committed(reply, answer, partial(self._failed, group_id))
+        effects.answer_when_committed(reply, group.group_epoch, partial(self._failed, group_id))
 
     def note_deleted(self, group_id: str, topics: Iterable[TopicId], effects: Effects) -> None:
         """Records that the states of these topics are deleted."""

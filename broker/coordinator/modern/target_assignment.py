@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 from lowtide.broker.coordinator.modern.assignors import ASSIGNORS, AssignedMember
 from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.modern.group_decision import GroupDecision
+from lowtide.broker.coordinator.modern.group_times import MemberTimers
 from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
-from lowtide.broker.coordinator.modern.member_timers import MemberTimers
 from lowtide.broker.coordinator.modern.modern_group import ModernGroup
 from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember, target_record
 from lowtide.broker.coordinator.modern.topic_view import TopicView

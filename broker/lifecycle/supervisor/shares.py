@@ -19,7 +19,8 @@ from lowtide.broker.config.http_listeners import HTTP_LISTENERS
 from lowtide.broker.config.listeners import Listener
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import RefusedDirectoryError
-from lowtide.storage.log_directory import PROCESSES_FOLDER, parse_folder_name
+from lowtide.storage.folder_names import parse_folder_name
+from lowtide.storage.log_directory import PROCESSES_FOLDER
 
 PROCESSES_MAX: Final = 64
 """More brokers than that are for more machines."""

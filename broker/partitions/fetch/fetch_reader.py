@@ -33,9 +33,10 @@ from lowtide.protocol.messages.fetch import (
 )
 from lowtide.protocol.schema import NO_ROWS
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicPartition
-from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, FollowerFetch, assumed_epoch, not_a_replica
+from lowtide.replication.follower_reads import NO_REPLICA, preferred_read_replica
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
+from lowtide.replication.leadership import assumed_epoch, not_a_replica
 from lowtide.replication.partition import Partition
-from lowtide.replication.read_replica import NO_REPLICA, preferred_read_replica
 from lowtide.storage.errors import FailureKind, StorageError
 
 READ_COMMITTED = 1

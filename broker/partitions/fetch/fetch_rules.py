@@ -8,7 +8,7 @@ import msgspec
 
 from lowtide.broker.partitions.fetch.fetch_session import CONSUMER
 from lowtide.protocol.types import BrokerEpoch, BrokerId
-from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.fetch.fetch_session import FetchTarget

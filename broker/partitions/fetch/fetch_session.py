@@ -23,13 +23,13 @@ from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
-from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, FetchTimes
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FetchTimes
 from lowtide.replication.partition import PartitionChange
 
 if TYPE_CHECKING:
     from collections import OrderedDict
 
-    from lowtide.replication.leadership import FollowerState
+    from lowtide.replication.follower_state import FollowerState
     from lowtide.replication.partition import Partition
     from lowtide.replication.topic_traffic import Traffic
 

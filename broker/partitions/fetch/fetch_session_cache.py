@@ -23,7 +23,7 @@ from lowtide.broker.partitions.fetch.fetch_session import (
 from lowtide.broker.partitions.fetch.fetch_session_slots import MAXIMUM_CACHED_PARTITIONS, NO_SESSION, SessionSlots
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

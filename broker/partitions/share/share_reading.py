@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.broker.partitions.share.share_values import AcquiredRange, AcquireLimits, FetchedBatch
-from lowtide.storage.log.segments.segment_file import FileSlice
-from lowtide.storage.log.segments.slice_batches import batches_of
+from lowtide.storage.log.segments.segment_file import FileSlice, batches_of
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.share.share_partition import SharePartition

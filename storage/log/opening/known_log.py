@@ -25,16 +25,16 @@ class LoadReport(msgspec.Struct):
     removed_files: list[str] = msgspec.field(default_factory=list)
 
 
-class Checked(NamedTuple):
+class LoadTotals(NamedTuple):
     """What loading several logs took."""
 
     logs: int
     segments_checked: int
     bytes_cut: int
 
-    def plus(self, report: LoadReport) -> Checked:
+    def plus(self, report: LoadReport) -> LoadTotals:
         """Returns the sum with one log more."""
-        return Checked(
+        return LoadTotals(
             self.logs + 1, self.segments_checked + report.segments_checked, self.bytes_cut + report.bytes_cut
         )
 

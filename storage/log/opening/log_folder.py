@@ -23,7 +23,8 @@ from lowtide.storage.log.opening.log_recovery import begins_behind, check_segmen
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
 from lowtide.storage.log.segments.open_files import OpenFiles
-from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment import Segment, next_offset, rebuild_indexes
+from lowtide.storage.log.segments.segment_file import fill_hole, read_hole
 from lowtide.storage.log.segments.segment_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -147,7 +148,7 @@ class LogFolder:
         segment = self.segments[0] if self.segments else None
         if segment is None or not segment.size:
             return
-        hole, noted = segment.read_hole(), known.hole
+        hole, noted = read_hole(segment), known.hole
         is_news = noted is not None and (hole is None or hole.next_offset < noted.next_offset)
         if (
             noted is not None
@@ -175,7 +176,7 @@ class LogFolder:
         log_end_offset = -1
         if self.segments:
             self.segments[-1].open_for_writing()
-            log_end_offset = self.segments[-1].next_offset()
+            log_end_offset = next_offset(self.segments[-1])
         if log_end_offset < log_start_offset:
             self._begin_anew(log_start_offset)
             log_end_offset = log_start_offset
@@ -201,7 +202,6 @@ class LogFolder:
         self.epochs_known = len(self.epochs) > 0
 
     def _rebuild_epochs(self) -> None:
-        """Rebuilds the leader epochs from all headers."""
         self.epochs = LeaderEpochs()
         for segment in self.segments:
             for _, header in segment.batches(0):
@@ -216,7 +216,7 @@ class LogFolder:
     def _rebuild_missing_indexes(self) -> None:
         for segment in self.segments:
             if segment.size and not self._has_indexes(segment):
-                segment.rebuild_indexes(self.config.index_interval_bytes)
+                rebuild_indexes(segment, self.config.index_interval_bytes)
                 if offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX not in self.names and self._has_markers(
                     segment
                 ):
@@ -259,7 +259,6 @@ class LogFolder:
             number += 1
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Writes the indexes of a closed segment, for its next use."""
         if segment is not self.segments[-1]:
             try:
                 segment.write_indexes()
@@ -315,7 +314,7 @@ class LogFolder:
             file.close()
             segment.forget_file()
             if valid_bytes < segment.floor:
-                segment.fill_hole()
+                fill_hole(segment)
             segment.size = valid_bytes
 
     def _begin_anew(self, log_start_offset: Offset) -> None:

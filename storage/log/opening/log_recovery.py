@@ -31,12 +31,13 @@ from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.segments.hole import Hole
 from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET
 from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_file import place_at
 
 _CHUNK_BYTES: Final = 1 << 20
 """The size of a read. A larger batch is read and checksummed in pieces."""
 
 
-class CheckedSegment(msgspec.Struct, gc=False):
+class SegmentCheck(msgspec.Struct, gc=False):
     """The sound part of a segment: this many bytes of whole batches, which end before `next_offset`.
 
     `reason` says what stopped the check.
@@ -49,7 +50,7 @@ class CheckedSegment(msgspec.Struct, gc=False):
     """Whether transactions end in it."""
 
 
-def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> CheckedSegment:
+def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> SegmentCheck:
     """Checks a closed segment from its first byte behind a hole, rebuilds its indexes, and notes its leader epochs.
 
     If batches contradict noted epochs, the batches win. An epoch whose batches compaction has removed stays: without it
@@ -66,7 +67,7 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
             check.reason = "the file ends early"
         position += check.chunk(buffer[:got], position)
     segment.indexes[1].maybe_append(segment.max_timestamp, segment.max_timestamp_offset)
-    return CheckedSegment(
+    return SegmentCheck(
         position,
         check.next_offset,
         check.reason and f"{segment.path}, byte {position}: {check.reason}",
@@ -79,7 +80,7 @@ def begins_behind(segment: Segment, hole: Hole) -> bool:
 
     Errors: StorageError if reading fails.
     """
-    place = segment.place_at(hole.size)
+    place = place_at(segment, hole.size)
     if place is None or place.base_offset != hole.next_offset + hole.gap or hole.base_offset != segment.base_offset:
         return False
     head = segment.read_batch(place.position, RECORD_BATCH_OVERHEAD)

@@ -1,4 +1,4 @@
-"""Snapshots of a partition's producers: bytes to entries and back. Touches no file.
+"""What is remembered of one idempotent producer, and snapshots of all: entries to bytes and back. Touches no file.
 
 A snapshot is byte for byte Kafka's (`ProducerSnapshot.json`), all big-endian:
 
@@ -30,12 +30,12 @@ Source: Kafka's `ProducerStateManager`.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 from crc32c import crc32c
 
-from lowtide.protocol.types import NO_SEQUENCE, UNKNOWN_OFFSET
-from lowtide.storage.log.producers.producer_entry import LARGEST_SEQUENCE, ProducedBatch, ProducerEntry
+from lowtide.protocol.types import NO_SEQUENCE, UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +47,67 @@ _VERSION = 1
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
+
+
+REMEMBERED_BATCHES = 5
+"""Batches per producer (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
+
+LARGEST_SEQUENCE = 0x7FFF_FFFF
+"""The sequence after it is 0."""
+
+NO_COORDINATOR_EPOCH = -1
+
+
+class SequencedBatch(Protocol):
+    """A batch of a producer: the header of a stored one, or a validated one."""
+
+    @property
+    def producer_id(self) -> ProducerId: ...
+    @property
+    def producer_epoch(self) -> ProducerEpoch: ...
+    @property
+    def base_sequence(self) -> int: ...
+    @property
+    def last_offset_delta(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def attributes(self) -> int: ...
+
+
+class ProducedBatch(msgspec.Struct, gc=False):
+    """One remembered batch. Sequences and `last_offset` are inclusive."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def base_offset(self) -> Offset:
+        """The offset of the first record."""
+        return self.last_offset - self.offset_delta
+
+
+class ProducerEntry(msgspec.Struct, gc=False):
+    """One producer. `batches` is oldest first, at most five, all of `producer_epoch`.
+
+    `last_timestamp` is the max timestamp of the last batch, for DescribeProducers; `last_append_ms` is the wall-clock
+    time of that append, from which the entry expires. `transaction_first_offset` is -1 without an open transaction.
+    """
+
+    producer_epoch: int
+    batches: list[ProducedBatch]
+    last_timestamp: int
+    last_append_ms: int
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    transaction_first_offset: int = UNKNOWN_OFFSET
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record; -1 if no batch of this epoch is known."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
 class CorruptSnapshotError(ValueError):

@@ -13,9 +13,9 @@ stay known when their records are deleted, so DeleteRecords makes no producer fa
     >>> batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=0)
     >>> state.update(read_batch_header(batch), base_offset=40, now_ms=5)
     >>> state.check(7, 0, 2, 1)
-    Accepted()
+    AcceptedBatch()
     >>> state.check(7, 0, 0, 2)
-    Duplicate(base_offset=40, last_offset=41, timestamp=5)
+    DuplicateBatch(base_offset=40, last_offset=41, timestamp=5)
 
 Which transactions are open follows from the producers (`transactions`). Does not touch files. That a transaction knows
 the partition is asked of its coordinator before a batch comes here. Source: KIP-98, Kafka's `ProducerStateManager`,
@@ -35,15 +35,16 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import TRANSACTIONAL_BIT
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_SEQUENCE, UNKNOWN_OFFSET
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction, OpenTransactions
-from lowtide.storage.log.producers.producer_entry import (
+from lowtide.storage.log.producers.producer_snapshot import (
     LARGEST_SEQUENCE,
     NO_COORDINATOR_EPOCH,
     REMEMBERED_BATCHES,
     ProducedBatch,
-    ProducerBatch,
     ProducerEntry,
+    SequencedBatch,
+    decode_snapshot,
+    encode_snapshot,
 )
-from lowtide.storage.log.producers.producer_snapshot import decode_snapshot, encode_snapshot
 from lowtide.storage.log.producers.verifications import Verifications
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ _EVICTED_FRACTION = 8
 _LAST_EPOCH = 0x7FFF
 
 
-class Accepted(msgspec.Struct, frozen=True, gc=False):
+class AcceptedBatch(msgspec.Struct, frozen=True, gc=False):
     """The batch may be appended."""
 
 
-class Duplicate(msgspec.Struct, gc=False):
+class DuplicateBatch(msgspec.Struct, gc=False):
     """The batch was appended before, at these offsets (both inclusive); `timestamp` is its max timestamp."""
 
     base_offset: int
@@ -82,7 +83,7 @@ class Duplicate(msgspec.Struct, gc=False):
     timestamp: int
 
 
-ACCEPTED = Accepted()
+ACCEPTED = AcceptedBatch()
 
 
 class ProducerStateManager:
@@ -117,7 +118,7 @@ class ProducerStateManager:
         record_count: int,
         *,
         is_transactional: bool = False,
-    ) -> Accepted | Duplicate | ErrorCode:
+    ) -> AcceptedBatch | DuplicateBatch | ErrorCode:
         """Checks whether a batch is the one that follows this producer's last. Changes nothing.
 
         An unknown producer may begin at any sequence, since its state may have expired, unless its transaction is being
@@ -139,7 +140,7 @@ class ProducerStateManager:
             last_sequence = (base_sequence + record_count - 1) & LARGEST_SEQUENCE
             for batch in entry.batches:
                 if batch.first_sequence == base_sequence and batch.last_sequence == last_sequence:
-                    return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
+                    return DuplicateBatch(batch.base_offset, batch.last_offset, batch.timestamp)
             # Without an epoch there is no order to keep. After a marker alone, the next sequence is 0: -1 + 1.
             expected = (entry.batches[-1].last_sequence + 1) & LARGEST_SEQUENCE if entry.batches else 0
             if base_sequence != expected and producer_epoch != NO_PRODUCER_EPOCH:
@@ -182,7 +183,7 @@ class ProducerStateManager:
         coordinator_epoch: int,
         *,
         epoch_is_bumped: bool = False,
-    ) -> Accepted | ErrorCode:
+    ) -> AcceptedBatch | ErrorCode:
         """Checks whether a coordinator may end this producer's transaction. Changes nothing.
 
         `epoch_is_bumped`: each transaction has its own epoch, and its marker that of the next one (KIP-890). A repeated
@@ -201,7 +202,7 @@ class ProducerStateManager:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED if coordinator_epoch < entry.coordinator_epoch else ACCEPTED
 
-    def update(self, batch: ProducerBatch, *, base_offset: Offset, now_ms: int) -> None:
+    def update(self, batch: SequencedBatch, *, base_offset: Offset, now_ms: int) -> None:
         """Notes a batch that was appended at `base_offset`, unless it has no producer id (negative).
 
         Its sequences follow from its last offset delta, which compaction doesn't change. `now_ms` is wall-clock time.

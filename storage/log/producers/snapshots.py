@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, takewhile
 
@@ -26,7 +26,9 @@ from lowtide.storage.errors import DamagedSegmentError, storage_error
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.producers.producer_snapshot import CorruptSnapshotError
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
+from lowtide.storage.log.producers.transaction_index import TransactionIndex
 from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_file import read_control
 from lowtide.storage.log.segments.segment_list import SegmentList
 from lowtide.storage.log.segments.segment_names import SNAPSHOT_SUFFIX, offset_name
 
@@ -134,7 +136,7 @@ class ProducerSnapshots:
             if place is not None:
                 for position, header in segment.batches(place.position):
                     if header.producer_id >= 0:
-                        completed = state.replay(header, now_ms=now_ms, control=segment.read_control(position, header))
+                        completed = state.replay(header, now_ms=now_ms, control=read_control(segment, position, header))
                         if completed is not None and on_completed is not None:
                             on_completed(segment.base_offset, completed)
             segments.used(segment)
@@ -235,3 +237,46 @@ def _recall(state: ProducerStateManager, segments: SegmentList, start: Offset) -
 
 def _headers(segment: Segment, position: FilePosition, end: FilePosition) -> Iterator[BatchHeader]:
     return (header for _, header in takewhile(lambda found: found[0] < end, segment.batches(position)))
+
+
+def rebuild_aborted(
+    index: TransactionIndex,
+    base_offsets: Sequence[Offset],
+    segments: SegmentList,
+    snapshots: ProducerSnapshots,
+    log_end_offset: Offset,
+) -> list[str]:
+    """Rebuilds the entries of the segments at `base_offsets`, in rising order. Returns the files that were written.
+
+    The active segment's file is written when it is closed. On a full disk the others are rebuilt another time. Errors:
+    StorageError.
+    """
+    wanted = set(base_offsets)
+    after = segments.number_of(base_offsets[-1]) + 1
+    end_offset = segments.bases[after] if after < len(segments) else log_end_offset
+
+    def on_completed(base_offset: Offset, transaction: CompletedTransaction) -> None:
+        if transaction.is_aborted and base_offset in wanted:
+            index.note(base_offset, transaction)
+
+    for base_offset in base_offsets:
+        index.begin_rebuild(base_offset)
+    # The starts of transactions count here; a snapshot has them even if batches after it were erased.
+    snapshots.reload(
+        ProducerStateManager(),
+        segments,
+        end_offset,
+        newest=base_offsets[0],
+        log_start_offset=0,
+        now_ms=0,
+        recalls=False,
+        on_completed=on_completed,
+    )
+    for base_offset in base_offsets:
+        index.end_rebuild(base_offset)
+    written: list[str] = []
+    with contextlib.suppress(OSError):
+        for base_offset in base_offsets:
+            if base_offset != segments.active.base_offset:
+                written += index.write(base_offset)
+    return written

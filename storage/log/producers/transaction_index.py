@@ -188,12 +188,15 @@ class TransactionIndex:
             insort(self._bases, base_offset)
 
     def hold(self, base_offset: Offset, path: str) -> None:
-        """Keeps the entries of a segment in memory until `let_go`, while its file is called `path`. Errors: OSError."""
+        """Keeps the entries of a segment in memory until `release`, while its file is called `path`.
+
+        Errors: OSError.
+        """
         if base_offset in self._bases and base_offset not in self._unwritten:
             self._loaded[base_offset] = decode_aborted(self._filesystem.read_bytes(path), base_offset) or []
             self._unwritten.add(base_offset)
 
-    def let_go(self, base_offset: Offset) -> None:
+    def release(self, base_offset: Offset) -> None:
         """Notes that the file of a segment has its name."""
         self._unwritten.discard(base_offset)
 

@@ -53,7 +53,7 @@ class Outlook(msgspec.Struct, frozen=True):
     """How many bytes must be written until it goes."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptSegment(msgspec.Struct, frozen=True):
     """The oldest segment of a partition: `[first_offset, end_offset)`, and what keeps it.
 
     Without `outlooks` it stays.
@@ -74,7 +74,7 @@ def explain(
     rules: RetentionRules,
     times: SegmentTimes[SegmentT],
     now_ms: int,
-) -> Kept:
+) -> KeptSegment:
     """Explains why the oldest segment that doesn't lie below the log start stays.
 
     Of a rule that waits for something other than time or size it only says that it is on.
@@ -91,7 +91,7 @@ def explain(
     outlooks = () if hold is not None else _outlooks(segments[number:], end_offset, offsets, rules, times, now_ms)
     if hold is None and not may_go(segments, number, offsets):
         hold = Hold.NOT_REPLICATED
-    return Kept(first_offset, end_offset, segment.size, is_active, hold, outlooks)
+    return KeptSegment(first_offset, end_offset, segment.size, is_active, hold, outlooks)
 
 
 class Boundary(msgspec.Struct, frozen=True):

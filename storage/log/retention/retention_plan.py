@@ -96,7 +96,7 @@ class RetentionOffsets(NamedTuple):
     """
 
 
-class Deletion(msgspec.Struct, frozen=True):
+class SegmentDeletion(msgspec.Struct, frozen=True):
     """Segments that go for one reason; they end at `end_offset` (exclusive)."""
 
     reason: Reason
@@ -109,7 +109,7 @@ class Deletion(msgspec.Struct, frozen=True):
 class RetentionPlan(msgspec.Struct, frozen=True):
     """What goes, in order. `rolls`: the last segment goes too, and a new one must be begun before."""
 
-    deletions: tuple[Deletion, ...] = ()
+    deletions: tuple[SegmentDeletion, ...] = ()
     rolls: bool = False
 
     @property
@@ -132,7 +132,7 @@ def plan_retention(
 
     It looks at what goes and one segment more; with a limit of size at all segments once.
     """
-    deletions: list[Deletion] = []
+    deletions: list[SegmentDeletion] = []
     number = 0
     for reason, goes in active_rules(segments, offsets, rules, times, now_ms):
         first = number
@@ -141,7 +141,9 @@ def plan_retention(
         if number > first:
             size_bytes = sum(segments[each].size for each in range(first, number))
             end_offset = end_of(segments, number - 1, offsets)
-            deletions.append(Deletion(reason, number - first, size_bytes, segments[first].base_offset, end_offset))
+            deletions.append(
+                SegmentDeletion(reason, number - first, size_bytes, segments[first].base_offset, end_offset)
+            )
     return RetentionPlan(tuple(deletions), rolls=number == len(segments)) if deletions else NOTHING_GOES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lowtide.protocol.types import NO_TIMESTAMP
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import storage_error
-from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment import Segment, load_timestamps
 
 
 class SegmentAges:
@@ -18,7 +18,7 @@ class SegmentAges:
     def largest_timestamp(segment: Segment) -> int:
         """Returns the largest timestamp of its records; -1 without any. Keeps nothing in memory but the result."""
         was_open = segment.is_open or segment.index_bytes > 0
-        segment.load_timestamps()
+        load_timestamps(segment)
         if not was_open and not segment.is_pinned:
             segment.forget()
         return segment.max_timestamp

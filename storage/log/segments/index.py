@@ -37,6 +37,9 @@ from operator import lt
 from struct import Struct
 
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.errors import storage_error
+from lowtide.storage.log.segments.segment_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 OFFSET_ENTRY_BYTES = 8
@@ -238,5 +241,18 @@ def _without_trailing_zeros(content: bytes, entry_bytes: int) -> bytes:
 
 
 def _rises(values: array[int]) -> bool:
-    """Returns whether each value is above the one before."""
     return all(map(lt, values, values[1:]))
+
+
+def read_indexes(
+    filesystem: FileSystem, stem: str, base_offset: Offset, log_size: int
+) -> tuple[OffsetIndex, TimeIndex] | None:
+    """Reads the index files of a segment; None if one is missing or invalid. Errors: StorageError."""
+    try:
+        offsets = OffsetIndex.decode(filesystem.read_bytes(stem + INDEX_SUFFIX), base_offset, log_size)
+        times = TimeIndex.decode(filesystem.read_bytes(stem + TIME_INDEX_SUFFIX), base_offset)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise storage_error(stem, error) from error
+    return None if offsets is None or times is None else (offsets, times)

@@ -16,12 +16,26 @@ from typing import Final
 
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
 from lowtide.runtime.filesystem import Buffer, FileSystem
-from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
+from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.segments.hole import Hole
-from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from lowtide.storage.log.segments.index import (
+    MAX_RELATIVE_OFFSET,
+    TIME_ENTRY_BYTES,
+    OffsetIndex,
+    TimeIndex,
+    read_indexes,
+)
 from lowtide.storage.log.segments.open_files import OpenFiles
 from lowtide.storage.log.segments.roll_limits import RollLimits, jitter_ms
-from lowtide.storage.log.segments.segment_file import KNOWN_STARTS, SCAN_BYTES, BatchPlace, SegmentFile, SliceToken
+from lowtide.storage.log.segments.segment_file import (
+    KNOWN_STARTS,
+    SCAN_BYTES,
+    BatchPlace,
+    SegmentFile,
+    SliceToken,
+    fill_hole,
+    place_at,
+)
 from lowtide.storage.log.segments.segment_life import SegmentEvent
 from lowtide.storage.log.segments.segment_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 
@@ -66,9 +80,6 @@ class Segment(SegmentFile):
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-
-    def __repr__(self) -> str:
-        return f"Segment({self.path!r}, size={self.size})"
 
     # Opening and forgetting
 
@@ -119,7 +130,7 @@ class Segment(SegmentFile):
         self.on(SegmentEvent.ACTIVATE)
         self._bytes_since_entry = self.size - indexes[0].last_position
         try:
-            self._reload_timestamps()
+            reload_timestamps(self)
         except StorageError:
             self.forget_file()
             self.on(SegmentEvent.CLOSE)
@@ -128,69 +139,43 @@ class Segment(SegmentFile):
     def unpin(self) -> None:
         """Leaves file and indexes to the cache; the indexes have been written."""
         self.on(SegmentEvent.CLOSE)
-        self.forget_starts()
+        self.starts.clear()
 
     def leave_out(self, hole: Hole) -> None:
         """Stops reading the hole's bytes, and drops their index entries."""
-        super().leave_out(hole)
-        self._drop_hole(self._indexes)
+        self.floor = hole.size
+        self.first_offset = hole.next_offset
+        if self._indexes is not None:
+            _drop_hole(self._indexes, hole.size, hole.next_offset)
         # If the hole had the largest timestamp, it stays as a bound: none behind it is larger.
         self.max_timestamp_offset = max(self.max_timestamp_offset, hole.next_offset)
 
-    def _drop_hole(self, indexes: tuple[OffsetIndex, TimeIndex] | None) -> None:
-        if indexes is not None and self.floor:
-            indexes[0].drop_before(self.floor)
-            indexes[1].drop_before(self.first_offset)
-
     def forget(self) -> None:
         """Releases the open file and the indexes; they are read again when needed."""
-        assert not self.is_pinned, self
+        assert not self.is_pinned, self.path
         self.forget_file()
         self._indexes = None
-        self.forget_starts()
+        self.starts.clear()
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Offset and time index, read now, or rebuilt from the batches if their files are missing or invalid."""
         if self._indexes is None:
-            self._indexes = self.stored_indexes() or self.rebuild_indexes(SCAN_BYTES)
+            found = read_indexes(self._filesystem, self.path.removesuffix(LOG_SUFFIX), self.base_offset, self.size)
+            # A written time index ends with the largest timestamp; one without any is as good as missing.
+            if found is None or (self.size > self.floor and not len(found[1])):
+                rebuild_indexes(self, SCAN_BYTES)
+            else:
+                self._indexes = found
+                if self.floor:
+                    _drop_hole(found, self.floor, self.first_offset)
+        assert self._indexes is not None
         return self._indexes
 
     @property
     def index_bytes(self) -> int:
         """The memory of loaded indexes, 0 if they aren't loaded."""
         return sum(index.size_bytes for index in self._indexes) if self._indexes else 0
-
-    def stored_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
-        """Reads the index files; None if one is missing or invalid. Errors: StorageError."""
-        stem = self.path.removesuffix(LOG_SUFFIX)
-        try:
-            offsets = OffsetIndex.decode(self._filesystem.read_bytes(stem + INDEX_SUFFIX), self.base_offset, self.size)
-            times = TimeIndex.decode(self._filesystem.read_bytes(stem + TIME_INDEX_SUFFIX), self.base_offset)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise storage_error(stem, error) from error
-        if offsets is None or times is None or (self.size > self.floor and not len(times)):
-            # A written time index ends with the largest timestamp; one without any is as good as missing.
-            return None
-        self._drop_hole((offsets, times))
-        return offsets, times
-
-    def rebuild_indexes(self, interval_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
-        """Rebuilds indexes and timestamps from all headers, of a closed segment or one being opened, and writes them.
-
-        Errors: StorageError.
-        """
-        self.reset_indexes()
-        for position, header in self.batches(0):
-            self.note_batch(header.last_offset, position, header.size_bytes, header.max_timestamp, interval_bytes)
-        assert self._indexes is not None
-        # Without them the next start builds them again: a full disk is no reason to fail here.
-        with contextlib.suppress(OSError):
-            if self.path.endswith(LOG_SUFFIX):
-                self.write_indexes()
-        return self._indexes
 
     def reset_indexes(self) -> None:
         """Empties both indexes, for a scan that calls `note_batch` for each batch."""
@@ -212,11 +197,6 @@ class Segment(SegmentFile):
         self._filesystem.write_bytes(written[1], times.encode())
         self.changed = False
         return written
-
-    def load_timestamps(self) -> None:
-        """Reads the largest timestamp of a closed segment from its time index. Errors: StorageError."""
-        if self.max_timestamp == NO_TIMESTAMP and self.size and not self.is_pinned:
-            self.max_timestamp, self.max_timestamp_offset = self.indexes[1].last_entry
 
     # Writing
 
@@ -279,12 +259,13 @@ class Segment(SegmentFile):
     ) -> None:
         """Adds a batch at `position` to the indexes, which get an entry about every `interval_bytes`.
 
-        With a `base_offset` the place is remembered, as by `remember_start`.
+        With a `base_offset` the place is remembered, as by `KnownStarts.note`.
         """
         if base_offset >= 0:
-            if len(self._known) >= KNOWN_STARTS:
-                self._known, self._known_before = {}, self._known
-            self._known[base_offset] = position
+            starts = self.starts
+            if len(starts.recent) >= KNOWN_STARTS:
+                starts.recent, starts.older = {}, starts.recent
+            starts.recent[base_offset] = position
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -309,7 +290,7 @@ class Segment(SegmentFile):
         self.token.valid = False
         self.token = SliceToken()
         self.gone_offset = self.base_offset
-        self.forget_starts()
+        self.starts.clear()
         self.changed = True
         stem = self.path.removesuffix(LOG_SUFFIX)
         try:
@@ -325,29 +306,12 @@ class Segment(SegmentFile):
             raise StorageError(self.path, f"it can't be cut: {error.strerror}") from error
         offsets, times = self._indexes
         if place.position < self.floor:
-            self.fill_hole()
+            fill_hole(self)
         self.size = place.position
         offsets.truncate(place.base_offset)
         times.truncate(place.base_offset)
         self._bytes_since_entry = self.size - offsets.last_position
-        self._reload_timestamps()
-
-    def measure_timestamps(self) -> None:
-        """Finds the largest timestamp again from all headers. Errors: StorageError."""
-        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.first_offset
-        for _, header in self.batches(0):
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
-
-    def _reload_timestamps(self) -> None:
-        """Finds first and largest timestamp again, from the time index and the batches after its last entry."""
-        assert self._indexes is not None
-        offsets, times = self._indexes
-        self.max_timestamp, self.max_timestamp_offset = times.last_entry
-        self.first_timestamp = next((header.max_timestamp for _, header in self.batches(0)), NO_TIMESTAMP)
-        for _, header in self.batches(offsets.lookup(self.max_timestamp_offset)):
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+        reload_timestamps(self)
 
     # Reading
 
@@ -357,7 +321,7 @@ class Segment(SegmentFile):
         before, position, after = indexes[0].around(offset)
         if after - position > _DENSE_BYTES or position == 0 < after:
             # Batches are large here, so each has its entry: the one after `offset` is likely to hold it.
-            place = self.place_at(after)
+            place = place_at(self, after)
             if place is not None and place.base_offset <= offset <= place.last_offset:
                 return place
         try:
@@ -365,14 +329,60 @@ class Segment(SegmentFile):
         except DamagedSegmentError:
             # The entry names a place where no batch begins: the index is damaged, or else the segment, which the scan
             # will show.
-            self.rebuild_indexes(SCAN_BYTES)
+            rebuild_indexes(self, SCAN_BYTES)
             return self.scan(offset, self.indexes[0].lookup(offset), None)
 
-    def next_offset(self) -> Offset:
-        """Returns one above its last offset; its base offset if it is empty. Errors: StorageError."""
-        if not self.size:
-            return self.base_offset
-        last = self.first_offset - 1
-        for _, header in self.batches(self.indexes[0].last_position):
-            last = header.last_offset
-        return last + 1
+
+def _drop_hole(indexes: tuple[OffsetIndex, TimeIndex], size: FilePosition, next_offset: Offset) -> None:
+    indexes[0].drop_before(size)
+    indexes[1].drop_before(next_offset)
+
+
+def rebuild_indexes(segment: Segment, interval_bytes: int) -> None:
+    """Rebuilds indexes and timestamps from all headers, of a closed segment or one being opened, and writes them.
+
+    Errors: StorageError.
+    """
+    segment.reset_indexes()
+    for position, header in segment.batches(0):
+        segment.note_batch(header.last_offset, position, header.size_bytes, header.max_timestamp, interval_bytes)
+    # Without them the next start builds them again: a full disk is no reason to fail here.
+    with contextlib.suppress(OSError):
+        if segment.path.endswith(LOG_SUFFIX):
+            segment.write_indexes()
+
+
+def load_timestamps(segment: Segment) -> None:
+    """Reads the largest timestamp of a closed segment from its time index. Errors: StorageError."""
+    if segment.max_timestamp == NO_TIMESTAMP and segment.size and not segment.is_pinned:
+        segment.max_timestamp, segment.max_timestamp_offset = segment.indexes[1].last_entry
+
+
+def reload_timestamps(segment: Segment) -> None:
+    """Finds first and largest timestamp again, from the time index and the batches after its last entry."""
+    offsets, times = segment.indexes
+    segment.max_timestamp, segment.max_timestamp_offset = times.last_entry
+    segment.first_timestamp = next((header.max_timestamp for _, header in segment.batches(0)), NO_TIMESTAMP)
+    _raise_largest(segment, offsets.lookup(segment.max_timestamp_offset))
+
+
+def measure_timestamps(segment: Segment) -> None:
+    """Finds the largest timestamp again from all headers. Errors: StorageError."""
+    segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, segment.first_offset
+    _raise_largest(segment, 0)
+
+
+def _raise_largest(segment: Segment, position: FilePosition) -> None:
+    for _, header in segment.batches(position):
+        if header.max_timestamp > segment.max_timestamp:
+            segment.max_timestamp, segment.max_timestamp_offset = header.max_timestamp, header.last_offset
+
+
+def next_offset(segment: Segment) -> Offset:
+    """Returns one above a segment's last offset; its base offset if it is empty. Errors: StorageError."""
+    if not segment.size:
+        return segment.base_offset
+    last = segment.first_offset - 1
+    for _, header in segment.batches(segment.indexes[0].last_position):
+        last = header.last_offset
+    return last + 1

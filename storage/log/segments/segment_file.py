@@ -26,7 +26,7 @@ from lowtide.storage.log.segments.open_files import OpenFiles
 from lowtide.storage.log.segments.segment_life import WRITTEN, SegmentEvent, SegmentLife, next_life
 
 if TYPE_CHECKING:
-    from lowtide.storage.log.segments.pending_hole import PendingHole
+    from lowtide.storage.log.segments.hole import PendingHole
 
 KNOWN_STARTS: Final = 32
 """Batch starts remembered per generation; two generations exist. A tail reader lags the writer by fewer batches than
@@ -40,6 +40,7 @@ CONTROL_BYTES_MAX: Final = 1 << 16
 SCAN_BYTES: Final = 4096
 """The size of a read when looking for a batch: about what lies between two index entries."""
 _WALK_BYTES: Final = 1 << 16
+_SLICE_BYTES: Final = 1 << 14
 
 # Base offset, batch length and, after epoch, magic, CRC and attributes, the last offset's delta.
 _PLACE: Final = Struct(">qi11xi")
@@ -83,14 +84,37 @@ class BatchPlace(msgspec.Struct, gc=False):
     size: int
 
 
+class KnownStarts:
+    """The places of batches that were read or written last, by first offset, in two generations of `KNOWN_STARTS`."""
+
+    __slots__ = ("older", "recent")
+
+    def __init__(self) -> None:
+        self.recent: dict[Offset, FilePosition] = {}
+        self.older: dict[Offset, FilePosition] = {}
+
+    def note(self, offset: Offset, position: FilePosition) -> None:
+        """Remembers that the batch at `position` begins with `offset`, so that the next reader needs no search."""
+        if len(self.recent) >= KNOWN_STARTS:
+            self.recent, self.older = {}, self.recent
+        self.recent[offset] = position
+
+    def find(self, offset: Offset) -> FilePosition | None:
+        """Returns the byte place of the batch that begins with `offset`, if remembered."""
+        position = self.recent.get(offset)
+        return self.older.get(offset) if position is None else position
+
+    def clear(self) -> None:
+        """Forgets all places."""
+        self.recent, self.older = {}, {}
+
+
 class SegmentFile:
     """The `.log` file of a segment. `size` is where the last whole batch ends."""
 
     __slots__ = (
         "_file",
         "_filesystem",
-        "_known",
-        "_known_before",
         "_let_go",
         "base_offset",
         "files",
@@ -102,6 +126,7 @@ class SegmentFile:
         "path",
         "punched",
         "size",
+        "starts",
         "used",
     )
 
@@ -109,8 +134,7 @@ class SegmentFile:
         self._filesystem = filesystem
         self._file: File | None = None
         self.life = SegmentLife.CLOSED
-        self._known: dict[Offset, FilePosition] = {}
-        self._known_before: dict[Offset, FilePosition] = {}
+        self.starts = KnownStarts()
         self._let_go: tuple[weakref.ref[File], ...] = ()
         """Open files that it has released while others held them."""
         self.files: OpenFiles | None = None
@@ -194,45 +218,13 @@ class SegmentFile:
         """Whether its file is open."""
         return self._file is not None
 
-    # A hole
-
-    def leave_out(self, hole: Hole) -> None:
-        """Stops reading the hole's bytes."""
-        self.floor = hole.size
-        self.first_offset = hole.next_offset
-
-    def fill_hole(self) -> None:
-        """Gives up the hole: the file is about to be emptied, and is then read from byte 0 again."""
-        self.abandon_hole()
-        self.floor = self.punched = 0
-        self.first_offset = self.gone_offset = self.base_offset
-
     def abandon_hole(self) -> None:
         """Gives up a hole that was begun: the file will soon be another's, or its name."""
         hole, self.hole = self.hole, None
         if hole is not None:
             hole.abandon()
 
-    def read_hole(self) -> Hole | None:
-        """Returns the hole at the beginning of the file, if there is one. Errors: StorageError."""
-        return (
-            decode_hole(self._read(self.file, HOLE_HEADER_BYTES, 0), self.base_offset)
-            if self.size >= HOLE_HEADER_BYTES
-            else None
-        )
-
     # Batches
-
-    def place_at(self, position: FilePosition) -> BatchPlace | None:
-        """Returns the batch at `position`, an index entry; None if none begins there."""
-        head = self._read(self._file or self.file, _PLACE.size, position)
-        if len(head) < _PLACE.size:
-            return None
-        base_offset, length, delta = _PLACE.unpack(head)
-        size = length + _LENGTH_END
-        if size < RECORD_BATCH_OVERHEAD or position + size > self.size or base_offset < self.base_offset or delta < 0:
-            return None
-        return BatchPlace(base_offset, base_offset + delta, position, size)
 
     def scan(self, offset: Offset, position: FilePosition, entry_offset: Offset | None) -> BatchPlace | None:
         """Returns the first batch from byte `position` on that ends at or after `offset`; None if all end before.
@@ -244,7 +236,7 @@ class SegmentFile:
             position, entry_offset = self.floor, None
         unpack, place_bytes = _PLACE.unpack_from, _PLACE.size
         while position < size:
-            chunk = self._read(file, min(SCAN_BYTES, size - position), position)
+            chunk = _pread(file, self.path, min(SCAN_BYTES, size - position), position)
             at, limit = 0, len(chunk) - place_bytes
             while at <= limit:
                 base_offset, length, delta = unpack(chunk, at)
@@ -266,14 +258,6 @@ class SegmentFile:
             position += at
         return None
 
-    def size_at(self, position: FilePosition) -> int:
-        """Returns the size of the batch at `position`. Errors: StorageError."""
-        head = self._read(self.file, _LENGTH_END, position)
-        size = int.from_bytes(head[8:12], "big") + _LENGTH_END if len(head) == _LENGTH_END else 0
-        if not RECORD_BATCH_OVERHEAD <= size <= self.size - position:
-            raise DamagedSegmentError(self.path, f"no record batch begins at byte {position}")
-        return size
-
     def batches(self, position: FilePosition) -> Iterator[tuple[FilePosition, BatchHeader]]:
         """Yields the headers of the batches from byte `position`, where one begins, on, except in a hole.
 
@@ -283,7 +267,7 @@ class SegmentFile:
         position = max(position, self.floor)
         file = self.file if position < size else None
         while file is not None and position < size:
-            chunk = self._read(file, min(_WALK_BYTES, size - position), position)
+            chunk = _pread(file, self.path, min(_WALK_BYTES, size - position), position)
             at = 0
             while at + RECORD_BATCH_OVERHEAD <= len(chunk):
                 try:
@@ -306,38 +290,86 @@ class SegmentFile:
 
     def read_batch(self, position: FilePosition, size: int) -> bytes:
         """Returns the bytes of the batch at `position`. Errors: StorageError."""
-        return self._read(self.file, size, position)
+        return _pread(self.file, self.path, size, position)
 
-    def read_control(self, position: FilePosition, header: BatchHeader) -> ControlRecord | None:
-        """Returns the content of the control batch at `position`; None for an ordinary batch. Errors: StorageError."""
-        if not header.is_control:
-            return None
-        try:
-            return read_control_record(self.read_batch(position, header.size_bytes), max_bytes=CONTROL_BYTES_MAX)
-        except ProtocolError as error:
-            raise DamagedSegmentError(
-                self.path, f"the control batch at byte {position} can't be read: {error}"
-            ) from error
 
-    def _read(self, file: File, size: int, position: FilePosition) -> bytes:
+def _pread(file: File, path: str, size: int, position: FilePosition) -> bytes:
+    try:
+        return file.pread(size, position)
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+def fill_hole(segment: SegmentFile) -> None:
+    """Gives up the hole: the file is about to be emptied, and is then read from byte 0 again."""
+    segment.abandon_hole()
+    segment.floor = segment.punched = 0
+    segment.first_offset = segment.gone_offset = segment.base_offset
+
+
+def read_hole(segment: SegmentFile) -> Hole | None:
+    """Returns the hole at the beginning of the file, if there is one. Errors: StorageError."""
+    if segment.size < HOLE_HEADER_BYTES:
+        return None
+    return decode_hole(segment.read_batch(0, HOLE_HEADER_BYTES), segment.base_offset)
+
+
+def place_at(segment: SegmentFile, position: FilePosition) -> BatchPlace | None:
+    """Returns the batch at `position`, an index entry; None if none begins there."""
+    head = segment.read_batch(position, _PLACE.size)
+    if len(head) < _PLACE.size:
+        return None
+    base_offset, length, delta = _PLACE.unpack(head)
+    size = length + _LENGTH_END
+    if size < RECORD_BATCH_OVERHEAD or position + size > segment.size or base_offset < segment.base_offset or delta < 0:
+        return None
+    return BatchPlace(base_offset, base_offset + delta, position, size)
+
+
+def size_at(segment: SegmentFile, position: FilePosition) -> int:
+    """Returns the size of the batch at `position`. Errors: StorageError."""
+    head = segment.read_batch(position, _LENGTH_END)
+    size = int.from_bytes(head[8:12], "big") + _LENGTH_END if len(head) == _LENGTH_END else 0
+    if not RECORD_BATCH_OVERHEAD <= size <= segment.size - position:
+        raise DamagedSegmentError(segment.path, f"no record batch begins at byte {position}")
+    return size
+
+
+def read_control(segment: SegmentFile, position: FilePosition, header: BatchHeader) -> ControlRecord | None:
+    """Returns the content of the control batch at `position`; None for an ordinary batch. Errors: StorageError."""
+    if not header.is_control:
+        return None
+    try:
+        return read_control_record(segment.read_batch(position, header.size_bytes), max_bytes=CONTROL_BYTES_MAX)
+    except ProtocolError as error:
+        reason = f"the control batch at byte {position} can't be read: {error}"
+        raise DamagedSegmentError(segment.path, reason) from error
+
+
+def batches_of(read: FileSlice, name: str) -> Iterator[tuple[FilePosition, BatchHeader]]:
+    """Yields the headers of the whole batches of a slice, with their byte places.
+
+    Leaves out a batch that is cut at the end. CRCs aren't checked. `name` is what an error calls the log. Errors:
+    StorageError.
+    """
+    position, end = read.position, read.position + read.size
+    while position + RECORD_BATCH_OVERHEAD <= end:
         try:
-            return file.pread(size, position)
+            chunk = read.file.pread(min(_SLICE_BYTES, end - position), position)
         except OSError as error:
-            raise storage_error(self.path, error) from error
-
-    # Places that are known
-
-    def remember_start(self, offset: Offset, position: FilePosition) -> None:
-        """Remembers that the batch at `position` begins with `offset`, so that the next reader needs no search."""
-        if len(self._known) >= KNOWN_STARTS:
-            self._known, self._known_before = {}, self._known
-        self._known[offset] = position
-
-    def known_start(self, offset: Offset) -> FilePosition | None:
-        """Returns the byte place of the batch that begins with `offset`, if remembered."""
-        position = self._known.get(offset)
-        return self._known_before.get(offset) if position is None else position
-
-    def forget_starts(self) -> None:
-        """Forgets the places of batches."""
-        self._known, self._known_before = {}, {}
+            raise storage_error(name, error) from error
+        at = 0
+        while at + RECORD_BATCH_OVERHEAD <= len(chunk):
+            try:
+                header = read_batch_header(chunk, at)
+            except ProtocolError as error:
+                raise DamagedSegmentError(name, f"no record batch begins at byte {position + at}: {error}") from error
+            if header.size_bytes < RECORD_BATCH_OVERHEAD:
+                raise DamagedSegmentError(name, f"no record batch begins at byte {position + at}")
+            if position + at + header.size_bytes > end:
+                return
+            yield position + at, header
+            at += header.size_bytes
+        if at == 0:
+            raise DamagedSegmentError(name, f"byte {position} can't be read")
+        position += at

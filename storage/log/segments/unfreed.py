@@ -11,7 +11,7 @@ MUCH_BYTES: Final = 1 << 20
 """Worth a hole at once: it costs a fraction of a millisecond of CPU, and a sync for all that are noted together."""
 
 
-class Waiting(Enum):
+class UnfreedReason(Enum):
     """What must happen before the room of deleted bytes is free."""
 
     ROUND = "round"
@@ -28,8 +28,8 @@ class Waiting(Enum):
     """`lowtide.log.free.deleted` is false: the room is freed with whole segments."""
 
 
-class Unfreed(msgspec.Struct, frozen=True):
+class UnfreedRoom(msgspec.Struct, frozen=True):
     """Deleted bytes that still take room; within a segment they are an estimate by offsets."""
 
     size_bytes: int
-    waits_for: Waiting
+    waits_for: UnfreedReason

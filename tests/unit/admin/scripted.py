@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lowtide.admin import AdminClient, ClientSettings, DeleteRecordsError
-from lowtide.admin.brokers import Ports
+from lowtide.admin.brokers import ClientPorts
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
@@ -226,7 +226,7 @@ class ScriptedCluster:
         given = {"bootstrap.servers": f"broker-1:{PORT}"} | {
             key.replace("_", "."): value for key, value in settings.items()
         }
-        return AdminClient(ClientSettings.of(given), Ports(self.clock, Random(7)))
+        return AdminClient(ClientSettings.of(given), ClientPorts(self.clock, Random(7)))
 
     # ------------------------------------------------------------------ answers
     def api_versions(self) -> ApiVersionsResponse:

@@ -1,4 +1,7 @@
-"""The client for code that cannot await: a loop in a thread, which a fork does not copy, and which ends when it is closed."""
+"""The client for code that cannot await.
+
+A loop in a thread, which a fork does not copy, and which ends when it is closed.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ def test_closing_cancels_what_runs():
         finally:
             ended.set()
 
-    waiting = threading.Thread(target=lambda: pytest.raises(BaseException, made.run, waits()))
+    waiting = threading.Thread(target=lambda: pytest.raises(BaseException, made.run, waits()))  # noqa: B017, RUF061
     waiting.start()
     assert begun.wait(30)
     made.close()
@@ -152,8 +155,10 @@ def test_importing_the_client_imports_neither_a_broker_nor_what_it_needs():
     """The import must be quick, in a script or in a thousand workers."""
     program = (
         "import sys, lowtide\nlowtide.AdminClient\n"
-        "heavy = ('uvloop', 'typer', 'rich', 'structlog', 'aiofiles', 'grpc', 'pyspark', 'pyarrow', 'prometheus_client', 'sqlite3')\n"
-        "ours = ('lowtide.broker', 'lowtide.storage', 'lowtide.metadata', 'lowtide.replication', 'lowtide.testing', 'lowtide.cli')\n"
+        "heavy = ('uvloop', 'typer', 'rich', 'structlog', 'aiofiles', 'grpc', 'pyspark', 'pyarrow', "
+        "'prometheus_client', 'sqlite3')\n"
+        "ours = ('lowtide.broker', 'lowtide.storage', 'lowtide.metadata', 'lowtide.replication', 'lowtide.testing', "
+        "'lowtide.cli')\n"
         "print([name for name in heavy + ours if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

@@ -1,4 +1,7 @@
-"""`delete_records(erase=True)` names the brokers that have erased and those that have not, and deletes nothing where one can't."""
+"""`delete_records(erase=True)` names the brokers that have erased and those that have not.
+
+And deletes nothing where one can't.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ ALL = (1, 2, 3)
 
 
 def answering(*codes: int, message: str | None = None) -> Any:
-    """Answers rows with these codes, one after the other, and with the last one from then on; the question without rows always."""
+    """Answers rows with these codes, one after the other, and with the last one from then on.
+
+    The question without rows always.
+    """
     left = list(codes)
 
     def answer(_broker: ScriptedBroker, request: Any) -> Any:
@@ -77,7 +83,7 @@ def test_each_replica_is_asked_once_after_the_delete() -> None:
         assert sorted(erases(cluster)) == [(1, 40), (2, 40), (3, 40)]
         keys = [asked.key for asked in cluster.asked if asked.key in (ApiKey.DELETE_RECORDS, ApiKey.ERASE_RECORDS)]
         assert keys == [ApiKey.ERASE_RECORDS] * 3 + [ApiKey.DELETE_RECORDS] + [ApiKey.ERASE_RECORDS] * 3
-        again = pickle.loads(pickle.dumps(result))  # noqa: S301 - our own
+        again = pickle.loads(pickle.dumps(result))
         assert (again, again.erased_by, repr(again)) == (result, ALL, repr(result))
 
     simulated(test)
@@ -91,7 +97,7 @@ def test_nothing_is_deleted_where_a_broker_cannot_erase() -> None:
         assert isinstance(result, EraseUnsupportedError)
         assert isinstance(result, UnsupportedVersionError)
         assert isinstance(result, DeleteRecordsError)
-        assert "nothing is deleted: broker 2 doesn't answer EraseRecords" in str(result)
+        assert "nothing is deleted: broker 2 does not answer EraseRecords" in str(result)
         assert (result.code, cluster.deletes(), erases(cluster)) == (ErrorCode.UNSUPPORTED_VERSION, [], [])
 
     simulated(test)
@@ -102,7 +108,7 @@ def test_a_broker_that_is_away_is_named_at_once() -> None:
         replicated(cluster)
         cluster.partition("t").replicas = (1, 2, 9)
         result = await erase(cluster)
-        assert (result.erased_by, result.not_erased_by) == ((1, 2), {9: "it isn't live"})
+        assert (result.erased_by, result.not_erased_by) == ((1, 2), {9: "it is not live"})
         assert cluster.clock.monotonic_ms() < 2_000
 
     simulated(test)
@@ -114,7 +120,7 @@ def test_a_broker_that_is_not_in_sync_is_named() -> None:
         result = await erase(cluster)
         assert (result.erased_by, result.not_erased_by) == (
             (1, 2),
-            {3: "it isn't in sync, and may fetch what it lacks yet"},
+            {3: "it is not in sync, and may still fetch the records"},
         )
 
     simulated(test)
@@ -180,7 +186,10 @@ def test_a_connection_that_is_closed_later_is_no_missing_support() -> None:
 
 @pytest.mark.parametrize("rows", [False, True], ids=["asked whether it can", "erasing"])
 def test_a_broker_that_dies_and_comes_back_is_asked_again(rows: bool) -> None:
-    """It ends the connection, refuses others for some seconds, and isn't taken for one that doesn't know the request."""
+    """It ends the connection, refuses others for some seconds.
+
+    And isn't taken for one that doesn't know the request.
+    """
 
     async def test(cluster: ScriptedCluster) -> None:
         replicated(cluster)
@@ -223,7 +232,7 @@ def test_a_broker_that_dies_and_stays_away_is_named_with_what_happened() -> None
         result = await erase(cluster, timeout=10)
         assert (result.erased_by, result.not_erased_by) == (
             (1, 3),
-            {2: "not done within 10000 ms: it isn't live any more"},
+            {2: "not done within 10000 ms: it is no longer live"},
         )
 
     simulated(test)
@@ -251,7 +260,10 @@ def test_what_was_deleted_is_said_though_no_broker_is_left_to_erase() -> None:
 
 
 def test_a_broker_that_is_silent_is_not_taken_for_an_old_one() -> None:
-    """The client closed the connection itself when the time of the request was over, and said that the broker was not Lowtide."""
+    """The client closed the connection itself when the time of the request was over.
+
+    And said that the broker was not Lowtide.
+    """
 
     async def test(cluster: ScriptedCluster) -> None:
         replicated(cluster)

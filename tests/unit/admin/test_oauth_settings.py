@@ -61,10 +61,10 @@ def test_an_endpoint(properties: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("properties", "sentence"),
     [
-        ({}, f"^sasl.mechanism is OAUTHBEARER: {ENDPOINT} must say where tokens come from"),
+        ({}, f"^sasl.mechanism is OAUTHBEARER: {ENDPOINT} must give the source of tokens"),
         ({ENDPOINT: "http://issuer.example/"}, f"{ENDPOINT} is 'http://issuer.example/': it is not encrypted"),
         ({ENDPOINT: URL}, f"{ID} and .client.secret"),
-        ({ENDPOINT: URL, ID: "me"}, "must say whom the endpoint gives tokens to"),
+        ({ENDPOINT: URL, ID: "me"}, "must identify the client to the endpoint"),
         (
             {ENDPOINT: FILE, "sasl.login.callback.handler.class": "com.example.Handler"},
             "allowed are .*OAuthBearerLoginCallbackHandler",
@@ -83,9 +83,9 @@ def test_an_endpoint(properties: dict[str, str]) -> None:
         ),
         (
             {ENDPOINT: FILE, "sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}ClientCredentialsJwtRetriever"},
-            "it doesn't fit",
+            "it does not fit",
         ),
-        ({ENDPOINT: URL, "sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}FileJwtRetriever"}, "it doesn't fit"),
+        ({ENDPOINT: URL, "sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}FileJwtRetriever"}, "it does not fit"),
         (
             {ENDPOINT: FILE, "sasl.jaas.config": f'{MODULE} unsecuredLoginStringClaim_sub="geheim";'},
             "has the option unsecuredLogin",
@@ -94,7 +94,7 @@ def test_an_endpoint(properties: dict[str, str]) -> None:
             {ENDPOINT: FILE, "sasl.jaas.config": 'a.PlainLoginModule required password="geheim";'},
             "its module is a.PlainLoginModule",
         ),
-        ({ENDPOINT: FILE, "sasl.jaas.config": "geheim"}, "sasl.jaas.config is not possible"),
+        ({ENDPOINT: FILE, "sasl.jaas.config": "geheim"}, "sasl.jaas.config is invalid"),
         (
             {ENDPOINT: FILE, "sasl.jaas.config": f"{MODULE} ssl.truststore.location=/ca.jks;"},
             "its trust store is not PEM",

@@ -1,4 +1,7 @@
-"""Settings of clients: Kafka's keys have Kafka's meaning, an impossible value is refused with its source, and no secret is shown."""
+"""Settings of clients.
+
+Kafka's keys have Kafka's meaning, an impossible value is refused with its source, and no secret is shown.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ def test_a_login_by_token_is_said_as_to_java(text: str, *, by_token: bool):
     assert (found.sasl.username, found.sasl.by_token) == ("token", by_token)
     plain = line.replace("Scram", "Plain")
     if by_token:
-        assert "tokenauth, which only SCRAM knows" in refusal(
+        assert "tokenauth requires SCRAM" in refusal(
             security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=plain
         )
 
@@ -135,7 +138,7 @@ def test_a_password_is_used_unchanged():
 
 
 def test_a_login_that_is_missing_or_for_something_else():
-    assert "must say username and password" in refusal(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN")
+    assert "must give username and password" in refusal(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN")
     assert "its module is" in refusal(
         security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_jaas_config=SCRAM
     )
@@ -192,7 +195,7 @@ def test_a_file_that_cannot_be_read_is_named():
     with pytest.raises(SettingsError, match=r"/nowhere can't be read"):
         ClientSettings.read("/nowhere", files=files)
     files.write_bytes("/f", b"a=\xff")
-    with pytest.raises(SettingsError, match=r"f is not a text in UTF-8: byte 2 is 0xff"):
+    with pytest.raises(SettingsError, match=r"f is not UTF-8 text: byte 2 is 0xff"):
         ClientSettings.read("/f", files=files)
     files.write_bytes("/f", b"=x")
     with pytest.raises(SettingsError, match=r"f line 1 has no key"):

@@ -1,4 +1,4 @@
-"""A broker that accepts connections and does not answer (a process under SIGSTOP) delays only the requests that need that broker."""
+"""A broker that accepts connections and does not answer (under SIGSTOP) delays only requests that need that broker."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_request_for_any_broker_is_not_sent_to_a_silent_one(seed: int):
 
 
 def test_a_silent_connection_is_replaced_once_its_request_is_overdue():
-    """Requests that were abandoned for another broker's answer kept their slots in the connection as long as the client existed."""
+    """Requests that were abandoned for another broker's answer once kept their slots as long as the client existed."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)

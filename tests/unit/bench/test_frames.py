@@ -27,7 +27,7 @@ from lowtide.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from lowtide.protocol.records import check_crc, iterate_records, read_batch_header
 
@@ -108,9 +108,8 @@ def test_fetch_in_a_session():
         request = bytearray(frame.request)
         struct.pack_into(">i", request, frame.epoch_position, 123_456)
         header, position = decode_request_header(bytes(request), 4, len(request))
-        message = codec_for(API[ApiKey.FETCH].request, header.api_version).decode(
-            bytes(request), position, len(request)
-        )
+        codec = codec_for(FetchRequest, header.api_version)
+        message = codec.decode(bytes(request), position, len(request))
         assert (message.session_id, message.session_epoch) == (5, 123_456)
         assert [row.fetch_offset for topic in message.topics for row in topic.partitions] == (
             [] if offset is None else [offset]

@@ -135,7 +135,7 @@ def log_of(batches: int, per_batch: int) -> bytes:
 
 
 def fetch_peer(log: bytes, step: int, *, error: int = 0) -> Callable[[socket.socket], None]:
-    """A broker of one partition that answers `step` bytes from the batch with the offset on, possibly cut inside a batch."""
+    """A broker of one partition that answers `step` bytes from a batch on, possibly cut inside one."""
     frame = fetch_frame("t", 0)
 
     def serve(end: socket.socket) -> None:

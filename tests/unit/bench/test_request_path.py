@@ -30,7 +30,7 @@ PLAIN: Final = {
     "DeleteRecords, one replica": (19, 4_900, 105),
     "DeleteRecords, three replicas": (27, 7_300, 380),
 }
-"""The same without the compiled module: decoder, validator, the walk over the records of a batch, what makes records, and encoder."""
+"""The same without the compiled module: decoder, validator, records and encoder."""
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -74,7 +74,7 @@ def test_an_answer_that_is_passed_on_is_abandoned_with_its_client() -> None:
         inner: dict[bool, Pending[str]] = {True: Pending(), False: Pending()}
         outer = {
             passed_on: promised(
-                lambda given=given, passed_on=passed_on: answer_of(given, for_client=passed_on),
+                lambda given=given, passed_on=passed_on: answer_of(given, for_client=passed_on),  # type: ignore[misc]
                 tasks.spawn,
                 name="outer",
             )

@@ -28,7 +28,7 @@ from lowtide.protocol.messages.describe_producers import (
     DescribeProducersTopicRequest,
 )
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.storage.log.producers.producer_entry import ProducerEntry
+from lowtide.storage.log.producers.producer_snapshot import ProducerEntry
 
 
 class CountingClock:

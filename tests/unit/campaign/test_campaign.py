@@ -1,8 +1,7 @@
-"""A campaign with quick runs: it continues where it was killed, keeps its folder small, and ends every process that it started."""
+"""A campaign with quick runs continues after a kill, keeps its folder small, and ends its processes."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 
 from tests.campaign import __main__ as campaign
 from tests.campaign import machine
-from tests.campaign.kinds import KINDS, Command, Kind, Workplace
+from tests.campaign.kinds import Command, Kind, Workplace
 from tests.campaign.ledger import load
 from tests.campaign.plan import Limits
 
@@ -54,34 +53,6 @@ def test_the_next_campaign_continues_where_the_last_one_ended(tmp_path: Path):
     assert [entry.faults for entry in entries] == [{"kill": seed} for seed in range(4)]
     assert [violation.replay for entry in entries for violation in entry.violations] == ["again 3"]
     assert second.broken == 1
-
-
-def test_the_files_of_a_run_are_removed_and_the_output_of_a_failed_one_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(campaign, "KEPT", 1)
-    made(tmp_path, WRITES.replace("seed == 3", "True"), runs=3).go()
-    assert not (tmp_path / "tmp").exists()
-    assert [path.name for path in (tmp_path / "failures").iterdir()] == ["quick-2.log"]
-    assert (tmp_path / "failures/quick-2.log").read_text() == "seed 2\n"
-
-
-def test_the_end_says_how_many_runs_found_violations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(machine, "step_back", lambda: None)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    assert campaign.search(made(tmp_path, WRITES.replace("seed == 3", "seed != 1"), runs=3)) == 1
-    assert (
-        capsys.readouterr().out.splitlines()[-1]
-        == f"2 of 3 runs found violations: their output is in {tmp_path}/failures"
-    )
-
-
-def test_without_disk_space_nothing_is_run(tmp_path: Path):
-    one = made(tmp_path, floor_bytes=1 << 60)
-    assert "the floor is" in one.go()
-    assert load(one.ledger) == []
 
 
 def test_a_run_that_takes_too_long_is_ended_with_its_processes_and_adds_no_line(
@@ -133,47 +104,6 @@ def until(condition) -> None:
     pytest.fail("it never came")
 
 
-def test_totals_are_printed_from_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    made(tmp_path).go()
-    assert campaign.main(["--totals", "--folder", str(tmp_path)]) == 0
-    assert "quick" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("options", "first"), [([], 70), (["--first-seed", "9"], 9)])
-def test_a_new_ledger_begins_where_it_should(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], first: int
-):
-    monkeypatch.setattr(machine, "step_back", lambda: None)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(campaign, "KINDS", [kind(WRITES)])
-    monkeypatch.setattr(campaign.evidence, "seeds_of", lambda _lines: {"quick": 70})
-    assert campaign.main(["--folder", str(tmp_path), "--runs", "2", "--floor-mib", "0", *options]) == 0
-    assert [entry.first_seed for entry in load(tmp_path / "ledger.jsonl")] == [first, first + 1]
-
-
-def test_two_campaigns_dont_share_a_folder(tmp_path: Path):
-    command = [sys.executable, "-m", "tests.campaign", "--folder", str(tmp_path), "--runs", "0", "--kinds", "cluster"]
-    with campaign.locked(tmp_path):
-        ended = subprocess.run(command, cwd=campaign.ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert (ended.returncode, "another campaign" in ended.stdout) == (2, True)
-    ended = subprocess.run(command, cwd=campaign.ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert (ended.returncode, ended.stdout) == (0, "0 runs are done\n")
-
-
-def test_it_lowers_its_priority(tmp_path: Path):
-    """In a separate process: one core, and the lowest priority."""
-    program = """
-import json, os
-from tests.campaign import machine
-machine.step_back()
-print(json.dumps([os.nice(0), len(os.sched_getaffinity(0))]))
-"""
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=campaign.ROOT, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert json.loads(ended.stdout) == [19, 1]
-
-
 def test_a_simulator_reports_the_faults(tmp_path: Path):
     """One seed of one broker, as the campaign runs it."""
     file = tmp_path / "simulated.json"
@@ -182,14 +112,3 @@ def test_a_simulator_reports_the_faults(tmp_path: Path):
     found = json.loads(file.read_text())
     assert found["broken"] == []
     assert sum(found["faults"].values()) > 0
-
-
-def test_a_kind_that_this_machine_can_not_run_is_left_out_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    kinds = [kind(WRITES), dataclasses.replace(KINDS[0], missing=lambda: "no loop device")]
-    monkeypatch.setattr(campaign, "KINDS", kinds)
-    assert campaign.main(["--folder", str(tmp_path), "--runs", "1"]) == 0
-    assert f"{KINDS[0].name} is left out: no loop device" in capsys.readouterr().out
-    assert [entry.kind for entry in load(tmp_path / "ledger.jsonl")] == ["quick"]
-    assert campaign.main(["--folder", str(tmp_path), "--kinds", KINDS[0].name]) == 2

@@ -10,7 +10,7 @@ import msgspec
 from lowtide.runtime.random import Random
 from lowtide.simulation.faults import FAULTS
 from tests.campaign.drawn import MOVES, DrawnRun, Reached, draw, near, note
-from tests.campaign.found import Found, keep, load, repeat
+from tests.campaign.found import FoundRun, keep, load, repeat
 from tests.campaign.minimise import invariant, minimise
 from tests.campaign.simulators import drawn_cluster, load_reached
 
@@ -96,7 +96,7 @@ def test_a_violation_is_known_by_its_letter_or_its_type():
 def test_what_is_found_is_kept_once(tmp_path: Path):
     file = tmp_path / "found.jsonl"
     assert load(file) == []
-    keep(Found("D1: a", QUIET), file)
-    keep(Found("D1: the same run", QUIET), file)
-    keep(Found("D2: b", msgspec.structs.replace(QUIET, seed=2)), file)
+    keep(FoundRun("D1: a", QUIET), file)
+    keep(FoundRun("D1: the same run", QUIET), file)
+    keep(FoundRun("D2: b", msgspec.structs.replace(QUIET, seed=2)), file)
     assert [found.reason for found in load(file)] == ["D1: a", "D2: b"]

@@ -66,7 +66,7 @@ def test_ctrl_c_ends_the_waiting_for_an_answer(monkeypatch):
 def test_without_a_terminal_nothing_is_done(monkeypatch):
     """The message does not name an option that the command does not have."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    with pytest.raises(CommandError, match="give --yes, or look with --dry-run first"):
+    with pytest.raises(CommandError, match="give --yes, or try --dry-run first"):
         confirm("Delete all?")
     with pytest.raises(CommandError, match=r"give --yes\. Nothing was done"):
         confirm("Delete all?", rehearsal="")

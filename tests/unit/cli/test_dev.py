@@ -22,8 +22,8 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--set", "listeners=PLAINTEXT://:9092"], "listeners=PLAINTEXT://:9092 is not possible for several brokers"),
         (["--set", "log.dirs=/tmp"], "log.dirs=/tmp is not possible for several brokers"),
         (["--set", "num.partitions=0"], "num.partitions=0"),
-        (["--port", "65534"], "--port 65534 is not possible: the last of 3 brokers would listen on 65536."),
-        (["--config", "/no/such/file"], "--config /no/such/file cannot be read: No such file or directory."),
+        (["--port", "65534"], "--port 65534 is too high: the last of 3 brokers would listen on 65536."),
+        (["--config", "/no/such/file"], "--config /no/such/file can't be read: No such file or directory."),
     ],
 )
 def test_impossible_arguments_are_refused_with_a_message(arguments, part, capsys):
@@ -43,4 +43,4 @@ def test_numbers_out_of_range_are_refused(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         dev(arguments)
     assert ended.value.code == 2
-    assert "allowed is a number from" in capsys.readouterr().err
+    assert "it must be a whole number from" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.cli.dump_log import Wanted, dump_file
+from lowtide.cli.dump_log import DumpRequest, dump_file
 from lowtide.cli.main import main
 from lowtide.cli.record_format import Form
 from lowtide.protocol.batch_building import build_batch
@@ -70,8 +70,11 @@ def test_batches_and_records_are_printed(partition, capsys):
     assert text.splitlines() == [
         str(partition / SEGMENT),
         f"  byte 0, offsets 100 to 102, 3 records, {SIZE} bytes, leader epoch 2, up to 2020-09-13T12:26:40.002Z",
-        f"  byte {SIZE}, offsets 103 to 103, 1 record, {len(batch(100, 1))} bytes, leader epoch 2, up to 2020-09-13T12:26:40.000Z, "
-        "producer 7 epoch 1 from sequence 4, transactional",
+        (
+            f"  byte {SIZE}, offsets 103 to 103, 1 record, {len(batch(100, 1))} bytes, leader epoch 2, up to "
+            "2020-09-13T12:26:40.000Z, "
+            "producer 7 epoch 1 from sequence 4, transactional"
+        ),
     ]
     assert "    101  2020-09-13T12:26:40.001Z  key 'k1'  value 'v101'\n" in dump(
         capsys, "--records", partition / SEGMENT
@@ -162,7 +165,7 @@ def test_behind_a_damaged_header_the_next_sound_batch_is_found(partition, capsys
 def test_a_cut_file_reports_how_much_is_there(partition, capsys):
     """At every length: never an exception."""
     content = batch(100) + batch(103)
-    wanted = Wanted(records=True, form=Form.TEXT, first=0, end=None)
+    wanted = DumpRequest(records=True, form=Form.TEXT, first=0, end=None)
     for length in range(1, len(content)):
         (partition / SEGMENT).write_bytes(content[:length])
         last = list(dump_file(OsFileSystem(), str(partition / SEGMENT), wanted))[-1]
@@ -170,7 +173,7 @@ def test_a_cut_file_reports_how_much_is_there(partition, capsys):
             assert last.kind == "damage"
     assert (
         rows(capsys, partition, code=1)[-1]["fault"]
-        == f"bytes {SIZE} to {2 * SIZE - 2}: a batch is cut: of {SIZE} bytes {SIZE - 1} are there"
+        == f"bytes {SIZE} to {2 * SIZE - 2}: a batch is cut: {SIZE - 1} of {SIZE} bytes exist"
     )
 
 
@@ -193,7 +196,7 @@ def test_offsets_that_go_back_are_reported(partition, capsys):
     (partition / SEGMENT).write_bytes(batch(103) + batch(100))
     assert (
         rows(capsys, partition, code=1)[1]["fault"]
-        == f"byte {SIZE}: it begins at offset 100, where 106 or a later one follows"
+        == f"byte {SIZE}: it begins at offset 100, but 106 or a later one must follow"
     )
 
 
@@ -280,7 +283,8 @@ def test_the_files_beside_a_segment_are_printed(partition, capsys):
     (partition / "partition.metadata").write_bytes(encode_partition_metadata(bytes(range(16))))
     told = [(each["kind"], each) for each in rows(capsys, partition)]
     assert [kind for kind, _ in told] == [
-        "offset-index", "unwritten", "producer", "time-index", "aborted-transaction", "leader-epoch", "leader-epoch", "partition-metadata",
+        "offset-index", "unwritten", "producer", "time-index", "aborted-transaction", "leader-epoch",
+        "leader-epoch", "partition-metadata",
     ]  # fmt: skip
     assert (told[0][1]["offset"], told[0][1]["position"]) == (115, 4160)
     assert (told[2][1]["producer_id"], told[2][1]["last_sequence"], told[2][1]["last_offset"]) == (7, 1, 41)
@@ -329,7 +333,7 @@ def test_index_entries_that_do_not_rise_are_reported(partition, capsys):
     (partition / SEGMENT.replace(".log", ".index")).write_bytes(index.encode() * 2)
     assert [each["fault"] for each in rows(capsys, partition, code=1)] == [
         None,
-        "entry 1 doesn't rise above the one before",
+        "entry 1 is not above the one before",
     ]
 
 
@@ -342,10 +346,10 @@ def test_index_entries_are_compared_with_the_segment(partition, capsys):
     (partition / SEGMENT.replace(".log", ".index")).write_bytes(index.encode())
     told = [each["fault"] for each in rows(capsys, partition, code=1) if each["kind"] == "offset-index"]
     assert told == [
-        f"at byte {SIZE} of the segment is one that begins at 103",
-        f"at byte {SIZE + 5} of the segment is no batch",
+        f"at byte {SIZE} the segment has a batch that begins at 103",
+        f"at byte {SIZE + 5} the segment has no batch",
         None,
-        f"at byte {90 * SIZE} of the segment is no batch",
+        f"at byte {90 * SIZE} the segment has no batch",
     ]
 
 
@@ -356,12 +360,12 @@ def refused(capsys, *arguments: object) -> str:
 
 def test_other_files_are_refused(tmp_path, capsys):
     (tmp_path / "letter.txt").write_text("dear")
-    assert refused(capsys, tmp_path / "gone") == f"lowtide dump-log: there is no {tmp_path / 'gone'}.\n"
+    assert refused(capsys, tmp_path / "gone") == f"lowtide dump-log: there is no file {tmp_path / 'gone'}.\n"
     assert (
         refused(capsys, tmp_path / "letter.txt")
-        == f"lowtide dump-log: {tmp_path / 'letter.txt'} is no file of a log that is known here.\n"
+        == f"lowtide dump-log: {tmp_path / 'letter.txt'} is not a known file of a log.\n"
     )
-    assert refused(capsys, tmp_path) == f"lowtide dump-log: in {tmp_path} is no file of a log.\n"
+    assert refused(capsys, tmp_path) == f"lowtide dump-log: {tmp_path} contains no file of a log.\n"
 
 
 def test_nothing_is_changed(partition, capsys):

@@ -6,10 +6,8 @@ import pytest
 
 from lowtide.admin.errors import AdminError
 from lowtide.admin.group_lags import Lag
-from lowtide.admin.offset_reset import Wanted, new_offset
+from lowtide.admin.offset_reset import ResetTarget, new_offset
 from lowtide.admin.offsets import ListedOffset
-from lowtide.cli.group_resets import wanted_place
-from lowtide.cli.outcome import CommandError
 from lowtide.protocol.types import TopicPartition
 
 KEY = TopicPartition("t", 0)
@@ -39,16 +37,16 @@ def listed(offset: int) -> ListedOffset:
 @pytest.mark.parametrize(
     ("wanted", "old", "at_time", "new"),
     [
-        (Wanted(place="earliest"), 7, None, 5),
-        (Wanted(place="latest"), None, None, 10),
-        (Wanted(offset=8), None, None, 8),
-        (Wanted(offset=1), 7, None, 5),
-        (Wanted(offset=99), 7, None, 10),
-        (Wanted(shift=-1), 7, None, 6),
-        (Wanted(shift=-100), 7, None, 5),
-        (Wanted(shift=100), 7, None, 10),
-        (Wanted(time_ms=1), 7, listed(9), 9),
-        (Wanted(time_ms=1), 7, listed(-1), 10),
+        (ResetTarget(place="earliest"), 7, None, 5),
+        (ResetTarget(place="latest"), None, None, 10),
+        (ResetTarget(offset=8), None, None, 8),
+        (ResetTarget(offset=1), 7, None, 5),
+        (ResetTarget(offset=99), 7, None, 10),
+        (ResetTarget(shift=-1), 7, None, 6),
+        (ResetTarget(shift=-100), 7, None, 5),
+        (ResetTarget(shift=100), 7, None, 10),
+        (ResetTarget(time_ms=1), 7, listed(9), 9),
+        (ResetTarget(time_ms=1), 7, listed(-1), 10),
     ],
 )
 def test_an_offset_is_set_within_the_log(wanted, old, at_time, new):
@@ -58,16 +56,19 @@ def test_an_offset_is_set_within_the_log(wanted, old, at_time, new):
 
 def test_an_unknown_offset_is_not_set():
     """A partition without a leader, a time without an offset, a shift without a committed offset."""
-    assert new_offset(KEY, 7, Wanted(offset=1), (None, 10), None).new is None
-    assert new_offset(KEY, 7, Wanted(time_ms=1), (5, 10), AdminError("no leader")).reason == "no leader"
-    assert new_offset(KEY, None, Wanted(shift=1), (5, 10), None).reason == "nothing is committed that could be shifted"
+    assert new_offset(KEY, 7, ResetTarget(offset=1), (None, 10), None).new is None
+    assert new_offset(KEY, 7, ResetTarget(time_ms=1), (5, 10), AdminError("no leader")).reason == "no leader"
+    assert (
+        new_offset(KEY, None, ResetTarget(shift=1), (5, 10), None).reason
+        == "the group has committed no offset that could be shifted"
+    )
 
 
 def test_exactly_one_target_is_given():
-    assert Wanted.of("earliest", None, None) == Wanted(place="earliest")
-    assert Wanted.of("12", None, None) == Wanted(offset=12)
-    assert Wanted.of(None, "1793491200000", None) == Wanted(time_ms=1_793_491_200_000)
-    assert Wanted.of(None, None, -5) == Wanted(shift=-5)
+    assert ResetTarget.of("earliest", None, None) == ResetTarget(place="earliest")
+    assert ResetTarget.of("12", None, None) == ResetTarget(offset=12)
+    assert ResetTarget.of(None, "1793491200000", None) == ResetTarget(time_ms=1_793_491_200_000)
+    assert ResetTarget.of(None, None, -5) == ResetTarget(shift=-5)
     for arguments in ((None, None, None), ("1", None, 0), ("first", None, None), (None, "noon", None)):
-        with pytest.raises(CommandError):
-            wanted_place(*arguments)
+        with pytest.raises(ValueError):
+            ResetTarget.of(*arguments)

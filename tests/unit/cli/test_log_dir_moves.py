@@ -43,7 +43,7 @@ def test_each_broker_that_has_the_directory_moves_its_replica() -> None:
 def test_what_cannot_be_planned_is_one_sentence() -> None:
     answers = {1: broker(directory("/a", _0=(10, False)), directory("/b")), 2: AdminError("no answer")}
     with pytest.raises(
-        CommandError, match=r"--to /c is not possible for t-0: allowed is .* broker 1 has /a, /b\.$"
+        CommandError, match=r"--to /c is invalid for t-0: it must be .* broker 1 has /a, /b\.$"
     ) as caught:
         plan_moves(answers, [KEY], "/c")
     assert caught.value.code == ExitCode.MISUSED
@@ -74,13 +74,13 @@ def test_a_copy_may_begin_late_and_a_move_that_another_request_ended_is_reported
     assert moving.left == {HERE: 10}
     moving.observe(nothing)
     assert moving.left == {}
-    assert str(moving.failed[HERE]) == "t-0 of broker 1: its move has ended: it is in /a"
+    assert str(moving.failed[HERE]) == "t-0 of broker 1: its move was cancelled or failed: it is in /a"
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (AdminError("no answer"), "no answer; the move continues, if the broker does"),
+        (AdminError("no answer"), "no answer; the move continues if the broker runs"),
         (
             broker(
                 directory("/a", _0=(10, False)),
@@ -92,7 +92,7 @@ def test_a_copy_may_begin_late_and_a_move_that_another_request_ended_is_reported
                     usable_bytes=-1,
                 ),
             ),
-            "its move has ended: /b of broker 1: KAFKA_STORAGE_ERROR",
+            "its move was cancelled or failed: /b of broker 1: KAFKA_STORAGE_ERROR",
         ),
     ],
 )

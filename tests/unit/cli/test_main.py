@@ -64,7 +64,7 @@ def test_a_group_without_a_command_gets_its_help(group, capsys):
 def test_an_unknown_command_is_refused(capsys):
     """One message, exit code 2."""
     assert main(["frobnicate"]) == 2
-    assert capsys.readouterr().err == "lowtide: No such command 'frobnicate'. `lowtide --help` says more.\n"
+    assert capsys.readouterr().err == "lowtide: No such command 'frobnicate'. See `lowtide --help`.\n"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_command_that_is_nearly_right_is_suggested(words, suggested, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"lowtide: No such command '{words[0]}'. Did you mean {suggested}")
-    assert said.endswith("? `lowtide --help` says more.\n")
+    assert said.endswith("? See `lowtide --help`.\n")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_a_message(capsys, tmp_path):
     assert "No such file" in refused(capsys, "--config", str(tmp_path / "missing"))
     assert "directory" in refused(capsys, "--config", str(tmp_path))
     (tmp_path / "latin1").write_bytes(b"broker.rack=r\xe9\n")
-    assert "not a text in UTF-8: byte 13" in refused(capsys, "--config", str(tmp_path / "latin1"))
+    assert "not UTF-8 text: byte 13" in refused(capsys, "--config", str(tmp_path / "latin1"))
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,8 +10,7 @@ from lowtide.admin.cluster_view import Broker
 from lowtide.admin.configs import ConfigResource, ResourceType
 from lowtide.admin.move_plan import MovePlan, drained, replaced, to_replicas
 from lowtide.admin.settings import Address
-from lowtide.cli.move_file import move_file, read_move_file
-from lowtide.cli.moving import throttle_of
+from lowtide.cli.moving import move_file, read_move_file, throttle_of
 from lowtide.cli.outcome import CommandError
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
@@ -89,15 +88,15 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, "cannot be read: No such file or directory"),
-        ("{", "has no moves"),
+        (None, "can.t be read: No such file or directory"),
+        ("{", "is not a file of moves"),
         ({"partitions": [{"topic": "t", "partition": 0}]}, "missing required field `replicas`"),
-        ({"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}, "allowed are ids of brokers, each once"),
-        ({"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}, "allowed are ids of brokers, each once"),
-        ({"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}] * 2}, "has t-0 twice"),
+        ({"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}, "they must be broker ids, each once"),
+        ({"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}, "they must be broker ids, each once"),
+        ({"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}] * 2}, "contains t-0 twice"),
         (
             {"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/a"]}]},
-            "has log_dirs: allowed is any",
+            "log_dirs of t-0 is",
         ),
         ({"partitions": [], "verison": 1}, "unknown field"),
     ],

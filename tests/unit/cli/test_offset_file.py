@@ -1,4 +1,7 @@
-"""The JSON file of deletes: its form, and that an error in it is reported with line, key and reason before anything is deleted."""
+"""The JSON file of deletes.
+
+Its form, and that an error in it is reported with line, key and reason before anything is deleted.
+"""
 
 from __future__ import annotations
 
@@ -42,50 +45,50 @@ def test_the_output_of_json_libraries_is_read():
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("", 'f.json is empty: allowed is an object with the key "partitions".'),
+        ("", 'f.json is empty: it must have an object with the key "partitions".'),
         (" \n ", "f.json is empty"),
         (b"\xef\xbb\xbf{}", "f.json line 1: the file begins with a byte order mark"),
-        (b'{\n"\xff"}', "f.json line 2: byte 3 is 0xff, which is no UTF-8."),
-        ("not json", "f.json line 1: an object {…} is expected, and here is not."),
-        ("[]", "line 1: an object {…} is expected, and here is a list."),
+        (b'{\n"\xff"}', "f.json line 2: byte 3 is 0xff, which is not UTF-8."),
+        ("not json", "f.json line 1: an object {…} is expected, not not."),
+        ("[]", "line 1: an object {…} is expected, not a list."),
         ("{}", 'line 1: the key "partitions" is missing.'),
         (
             '{"partitions": [' + ROW,
-            'line 1, partition 1 of the list: "," or "]" is expected, and here is nothing, the file ends.',
+            'line 1, partition 1 of the list: "," or "]" is expected, not the end of the file.',
         ),
-        ('{"partitions": [' + ROW + "]", '"," or "}" is expected, and here is nothing, the file ends.'),
-        ('{"partitions": [' + ROW + "]} x", "the object has ended, and x follows."),
-        ('{"partitions": [' + ROW + ",]}", 'partition 2 of the list: an object {…} is expected, and here is "]".'),
-        ('{"version": 2, "partitions": []}', '"version" is 2: only 1 is known.'),
-        ('{"version": 1.0, "partitions": []}', '"version" is 1.0: allowed is a whole number'),
-        ('{"version": 1, "version": 1, "partitions": []}', 'the key "version" is there for the second time.'),
-        ('{"partitions": {}}', '"partitions" is an object: allowed is a list.'),
-        ('{"partitions": null}', '"partitions" is null: allowed is a list.'),
-        ('{"partitions": [7]}', "an object {…} is expected, and here is 7."),
-        ('{"partitons": []}', 'the key "partitons" means nothing here: allowed are version, partitions.'),
+        ('{"partitions": [' + ROW + "]", '"," or "}" is expected, not the end of the file.'),
+        ('{"partitions": [' + ROW + "]} x", "after the end of the object there is x."),
+        ('{"partitions": [' + ROW + ",]}", 'partition 2 of the list: an object {…} is expected, not "]".'),
+        ('{"version": 2, "partitions": []}', '"version" is 2: only 1 is supported.'),
+        ('{"version": 1.0, "partitions": []}', '"version" is 1.0: it must be a whole number'),
+        ('{"version": 1, "version": 1, "partitions": []}', 'the key "version" is repeated.'),
+        ('{"partitions": {}}', '"partitions" is an object: it must be a list.'),
+        ('{"partitions": null}', '"partitions" is null: it must be a list.'),
+        ('{"partitions": [7]}', "an object {…} is expected, not 7."),
+        ('{"partitons": []}', 'the key "partitons" is unknown: the keys are version, partitions.'),
         (
             '{"partitions": [\n' + ROW + ",\n" + ROW + "\n]}",
-            "line 3, partition 2 of the list: partition 0 of topic t is there for the second time.",
+            "line 3, partition 2 of the list: partition 0 of topic t is repeated.",
         ),
         ('{"partitions": [{"topic": "t", "partition": 0}]}', 'the key "offset" is missing.'),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "offset": 1, "offset": 2}]}',
-            'the key "offset" is there for the second time.',
+            'the key "offset" is repeated.',
         ),
-        ('{"partitions": [{"topic": "t", "partition": 0, "offset": 1, "why": 2}]}', 'the key "why" means nothing here'),
-        ('{"partitions": [{"topic": "t", "partition": 0 "offset": 1}]}', '"," or "}" is expected, and here is a text.'),
-        ('{"partitions": [{"topic" "t"}]}', '":" is expected behind "topic", and here is a text.'),
-        ('{"partitions": [{topic: "t"}]}', "a key is expected, and here is topic."),
-        ('{"partitions": [{"topic": "t\nu"}]}', "the text of topic has no end, or a line break in it."),
-        ('{"partitions": [{"topic": "\\x"}]}', "the text of topic has a backslash that means nothing."),
-        ('{"partitions": [{"topic": 7}]}', '"topic" is 7: allowed is a text.'),
-        ('{"partitions": [{"topic": ""}]}', '"topic" is "": allowed are up to 249 letters'),
-        ('{"partitions": [{"topic": "a b"}]}', '"topic" is "a b": allowed are'),
+        ('{"partitions": [{"topic": "t", "partition": 0, "offset": 1, "why": 2}]}', 'the key "why" is unknown'),
+        ('{"partitions": [{"topic": "t", "partition": 0 "offset": 1}]}', '"," or "}" is expected, not a string.'),
+        ('{"partitions": [{"topic" "t"}]}', '":" is expected after "topic", not a string.'),
+        ('{"partitions": [{topic: "t"}]}', "a key is expected, not topic."),
+        ('{"partitions": [{"topic": "t\nu"}]}', "the string of topic has no end, or contains a line break."),
+        ('{"partitions": [{"topic": "\\x"}]}', "the string of topic has an invalid escape."),
+        ('{"partitions": [{"topic": 7}]}', '"topic" is 7: it must be a string.'),
+        ('{"partitions": [{"topic": ""}]}', '"topic" is "": it must have 1 to 249 letters'),
+        ('{"partitions": [{"topic": "a b"}]}', '"topic" is "a b": it must have'),
         (
             '{"partitions": [{"topic": "t", "partition": -1}]}',
-            '"partition" is -1: allowed is a whole number from 0 to 2147483647.',
+            '"partition" is -1: it must be a whole number from 0 to 2147483647.',
         ),
-        ('{"partitions": [{"topic": "t", "partition": 2147483648}]}', '"partition" is 2147483648: allowed'),
+        ('{"partitions": [{"topic": "t", "partition": 2147483648}]}', '"partition" is 2147483648: it must be'),
     ],
 )
 def test_a_file_with_an_error_is_refused(content, sentence):
@@ -114,13 +117,13 @@ def test_an_offset_is_a_whole_number(offset):
     """Numbers that could be rounded or have another meaning are refused."""
     sentence = refusal('{"partitions": [\n{"topic": "t", "partition": 0, "offset": ' + offset + "}]}")
     assert sentence.startswith('f.json line 2, partition 1 of the list: "offset" is ')
-    assert sentence.endswith("allowed is a whole number from -1 to 9223372036854775807.")
+    assert sentence.endswith("it must be a whole number from -1 to 9223372036854775807.")
     assert len(sentence) < 200
 
 
 @pytest.mark.parametrize("offset", ['"5"', "[5]", "{}"])
 def test_an_offset_is_no_text_or_list(offset):
-    assert "allowed is a whole number from -1" in refusal('{"partitions": [{"offset": ' + offset + "}]}")
+    assert "it must be a whole number from -1" in refusal('{"partitions": [{"offset": ' + offset + "}]}")
 
 
 def test_a_file_cut_anywhere_is_refused():
@@ -144,7 +147,7 @@ def test_a_file_that_is_too_large_is_not_read():
     files = MemoryFileSystem()
     file = files.open("large.json", write=True, create=True)
     file.truncate(FILE_BYTES_MAX + 1)
-    with pytest.raises(OffsetFileError, match="has 104857601 bytes; a file of offsets has at most 104857600"):
+    with pytest.raises(OffsetFileError, match="has 104857601 bytes: a file of offsets has at most 104857600"):
         read_offset_file("large.json", files)
 
 

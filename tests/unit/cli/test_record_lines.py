@@ -52,28 +52,28 @@ def test_what_show_prints_is_what_produce_reads(form):
 @pytest.mark.parametrize(
     ("line", "options", "reason"),
     [
-        (b"no colon", {"separator": ":"}, "':' is not in it, which separates key and value"),
-        (b"0g", {"form": LineForm.HEX}, "it is not in hex digits, two for each byte"),
-        (b"\xe4\xe4", {"form": LineForm.HEX}, "it is not in hex digits"),
-        (b"value", {"form": LineForm.JSON}, "it is no JSON"),
-        (b'{"value": 1', {"form": LineForm.JSON}, "it is no JSON"),
-        (b'"text"', {"form": LineForm.JSON}, 'allowed is an object with "value"'),
-        (b'{"key": 1}', {"form": LineForm.JSON}, 'allowed is an object with "value"'),
-        (b'{"value": 1, "vlaue": 2}', {"form": LineForm.JSON}, 'allowed is an object with "value"'),
-        (b'{"value": 1, "timestamp": "now"}', {"form": LineForm.JSON}, '"timestamp" is in milliseconds since 1970'),
-        (b'{"value": 1, "timestamp": -1}', {"form": LineForm.JSON}, '"timestamp" is in milliseconds since 1970'),
-        (b'{"value": 1, "headers": {"a": "b"}}', {"form": LineForm.JSON}, '"headers" is a list of objects'),
+        (b"no colon", {"separator": ":"}, "it lacks the separator ':'"),
+        (b"0g", {"form": LineForm.HEX}, "it must be hex digits, two for each byte"),
+        (b"\xe4\xe4", {"form": LineForm.HEX}, "it must be hex digits"),
+        (b"value", {"form": LineForm.JSON}, "it is not JSON"),
+        (b'{"value": 1', {"form": LineForm.JSON}, "it is not JSON"),
+        (b'"text"', {"form": LineForm.JSON}, 'it must be an object with "value"'),
+        (b'{"key": 1}', {"form": LineForm.JSON}, 'it must be an object with "value"'),
+        (b'{"value": 1, "vlaue": 2}', {"form": LineForm.JSON}, 'it must be an object with "value"'),
+        (b'{"value": 1, "timestamp": "now"}', {"form": LineForm.JSON}, '"timestamp" must be milliseconds since 1970'),
+        (b'{"value": 1, "timestamp": -1}', {"form": LineForm.JSON}, '"timestamp" must be milliseconds since 1970'),
+        (b'{"value": 1, "headers": {"a": "b"}}', {"form": LineForm.JSON}, '"headers" must be a list of objects'),
         (
             b'{"value": 1, "headers": [{"name": 1, "value": "b"}]}',
             {"form": LineForm.JSON},
-            '"headers" is a list of objects',
+            '"headers" must be a list of objects',
         ),
     ],
 )
 def test_a_line_that_is_no_record_is_named(line, options, reason):
     """With its number, and no more of it than fits into a message."""
     reader = LineReader(**{"form": LineForm.TEXT, **options})
-    with pytest.raises(LineError, match=r"^line 1, '.*', is no record: ") as caught:
+    with pytest.raises(LineError, match=r"^line 1, '.*', is not a record: ") as caught:
         reader.read(line, NOW_MS)
     assert reason in str(caught.value)
     with pytest.raises(LineError, match="^line 2, ") as caught:
@@ -84,11 +84,11 @@ def test_a_line_that_is_no_record_is_named(line, options, reason):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"separator": ":", "key": "k"}, "--separator is not possible with --key"),
-        ({"separator": ":", "form": LineForm.JSON}, "--separator is not possible with --format json"),
+        ({"separator": ":", "key": "k"}, "--separator and --key exclude each other"),
+        ({"separator": ":", "form": LineForm.JSON}, "--separator and --format json exclude each other"),
         ({"separator": ""}, "--separator is empty"),
-        ({"headers": ["novalue"]}, "--header novalue is not possible: allowed is NAME=TEXT"),
-        ({"key": "xy", "form": LineForm.HEX}, "--key xy is not in hex digits"),
+        ({"headers": ["novalue"]}, "--header novalue is invalid: it must be NAME=TEXT"),
+        ({"key": "xy", "form": LineForm.HEX}, "--key xy is invalid: it must be hex digits"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options, reason):

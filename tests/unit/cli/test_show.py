@@ -1,4 +1,7 @@
-"""Which records of a fetched answer are shown: those of the range, without markers, and without aborted ones on request."""
+"""Which records of a fetched answer are shown.
+
+Those of the range, without markers, and without aborted ones on request.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import pytest
 from lowtide.admin.records import FetchedRecords
 from lowtide.cli.outcome import CommandError
 from lowtide.cli.record_format import Form
-from lowtide.cli.show import Wanted, readable
+from lowtide.cli.show import ShowRequest, readable
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
 from lowtide.protocol.records import Record
@@ -37,7 +40,7 @@ def fetched(records: bytes, *aborted: tuple[int, int]) -> FetchedRecords:
     )
 
 
-def wanted(**changed: object) -> Wanted:
+def wanted(**changed: object) -> ShowRequest:
     values: dict = {
         "partition": KEY,
         "named": False,
@@ -47,7 +50,7 @@ def wanted(**changed: object) -> Wanted:
         "control": False,
         "read_committed": True,
     }
-    return Wanted(**(values | changed))
+    return ShowRequest(**(values | changed))
 
 
 def offsets(rows: list) -> list[object]:

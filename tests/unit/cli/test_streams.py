@@ -66,5 +66,5 @@ def test_arguments_are_utf_8_in_any_locale(monkeypatch):
     """Under LC_ALL=C an argument has surrogates, which no request can carry."""
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
     assert in_utf8(["a", b"x=\xc3\xbc".decode("ascii", "surrogateescape")]) == ["a", "x=\u00fc"]
-    with pytest.raises(ValueError, match="no text in UTF-8"):
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
         in_utf8(["\udcff"])

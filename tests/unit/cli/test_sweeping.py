@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.cli.sweeping import CHUNK, DONE, PENDING, Pace, StateError, Sweep, SweptPartition, check_same, decode_sweep
+from lowtide.cli.sweeping import (
+    CHUNK,
+    DONE,
+    PENDING,
+    StateError,
+    Sweep,
+    SweepPace,
+    SweptPartition,
+    check_same,
+    decode_sweep,
+)
 from lowtide.protocol.types import TopicPartition
 
 FIRST, SECOND, THIRD = (TopicPartition("t", number) for number in range(3))
@@ -64,22 +74,25 @@ def test_an_invalid_state_is_refused(content):
 def test_another_sweep_is_not_continued():
     check_same(sweep(), "t: all", "c", "state")
     check_same(sweep(), "t: all", None, "state")
-    with pytest.raises(StateError, match="is of another sweep"):
+    with pytest.raises(StateError, match="belongs to another sweep"):
         check_same(sweep(), "t: some", "c", "state")
-    with pytest.raises(StateError, match="is of cluster c, this is d"):
+    with pytest.raises(StateError, match="belongs to cluster c: this is d"):
         check_same(sweep(), "t: all", "d", "state")
 
 
 def test_without_a_rate_nothing_waits():
-    pace = Pace(None, 0)
+    pace = SweepPace(None, 0)
     assert pace.chunk() == CHUNK
     assert [pace.wait_ms(CHUNK, 0) for _ in range(3)] == [0, 0, 0]
 
 
 @given(st.floats(0.1, 100_000), st.lists(st.integers(0, 5000), max_size=50))
 def test_the_rate_is_not_exceeded(rate: float, delays_ms: list[int]) -> None:
-    """For any duration of chunks: between any two chunks, no more partitions begin than the rate allows, except for the last chunk."""
-    pace, now_ms, begun = Pace(rate, 0), 0, []
+    """For any duration of chunks.
+
+    Between any two chunks, no more partitions begin than the rate allows, except for the last chunk.
+    """
+    pace, now_ms, begun = SweepPace(rate, 0), 0, []
     for delay_ms in delays_ms:
         now_ms += pace.wait_ms(pace.chunk(), now_ms)
         begun.append(now_ms)

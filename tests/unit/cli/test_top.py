@@ -1,4 +1,7 @@
-"""`lowtide top`: its rows for two samples, how many fit, and what is shown of a broker that is away or not Lowtide's."""
+"""`lowtide top`.
+
+Its rows for two samples, how many fit, and what is shown of a broker that is away or not Lowtide's.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from lowtide.admin.errors import ConnectionFailedError, UnsupportedVersionError
 from lowtide.admin.group_lags import Lag
 from lowtide.admin.log_dirs import LogDir, ReplicaSize
 from lowtide.admin.settings import Address
-from lowtide.cli.top import Keys
+from lowtide.cli.top import KeyState
 from lowtide.cli.top_sample import Sample, Sampler, TopicSample
 from lowtide.cli.top_view import TopicOrder, as_value, high_share, rows_of_each, screen, tables, view_of
 from lowtide.protocol.messages.describe_deletes import AwaitedFollower, DescribeDeletesResponse, WaitingDelete
@@ -162,7 +165,7 @@ def test_names_cannot_write_to_the_terminal() -> None:
 
 
 def test_keys() -> None:
-    keys = Keys()
+    keys = KeyState()
     for key in "sxp":
         keys.on_key(key)
     assert (keys.order, keys.is_paused, keys.quit) == (TopicOrder.BYTES, True, False)

@@ -11,7 +11,7 @@ from lowtide.admin.configs import ConfigEntry, ConfigResource
 from lowtide.admin.errors import AdminError
 from lowtide.admin.log_dirs import LogDir
 from lowtide.admin.settings import Address
-from lowtide.console.alerts import NAMED, Found, alerts
+from lowtide.console.alerts import NAMED, AlertFacts, alerts
 from lowtide.console.cluster import minima
 
 
@@ -26,13 +26,13 @@ def found(
     usable: int = 50,
     answers: bool = True,
     least: int = 1,
-) -> Found:
+) -> AlertFacts:
     topic = TopicDescription(
         name="t", topic_id=None, is_internal=False, partitions={each.partition: each for each in partitions}
     )
     broker = Broker(broker_id=1, address=Address("a", 1), is_fenced=fenced)
     directory = LogDir(path="/d", error=None, replicas={}, total_bytes=100 << 20, usable_bytes=usable << 20)
-    return Found(
+    return AlertFacts(
         cluster=ClusterDescription(cluster_id="c", controller_id=controller, brokers=(broker,)),
         topics={"t": topic},
         directories={1: {"/d": directory} if answers else AdminError("away")},
@@ -40,7 +40,7 @@ def found(
     )
 
 
-def names(seen: Found) -> list[str]:
+def names(seen: AlertFacts) -> list[str]:
     return [alert.name for alert in alerts(seen)]
 
 

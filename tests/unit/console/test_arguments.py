@@ -14,7 +14,7 @@ def test_a_topic_is_a_text(value):
         arguments.topic({"topic": value})
 
 
-@pytest.mark.parametrize("value", ["-1", "1.5", "", "x", True, 1.5, [], "١", "9" * 30, -1, 2**31])
+@pytest.mark.parametrize("value", ["-1", "1.5", "", "x", True, 1.5, [], "١", "9" * 30, -1, 2**31])  # noqa: RUF001
 def test_a_number_is_within_its_limits(value):
     with pytest.raises(RefusedError):
         arguments.number({"partition": value}, "partition", 0, 2**31 - 1)

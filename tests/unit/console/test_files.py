@@ -40,7 +40,8 @@ def test_nothing_is_loaded_from_elsewhere():
 def test_no_markup_is_made_of_texts():
     """And no style or script stands in the page itself: its policy would stop them."""
     forbidden = re.compile(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|setAttribute\(\"(?:style|on)"
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new "
+        r"Function|DOMParser|srcdoc|setAttribute\(\"(?:style|on)"
     )
     for name in OWN:
         assert forbidden.search((STATIC / name).read_text(encoding="utf-8")) is None, name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.console.origin import foreign
+from lowtide.console.site import foreign
 
 OWN = {
     "Host": "127.0.0.1:9645",

@@ -45,7 +45,7 @@ def test_bytes_come_in_every_form_that_they_have():
 
 @pytest.mark.parametrize("value", [b"[" * 5000, b'{"a":' + b"9" * 5000 + b"}", b"[1,", b"{", b"[\xed\xa0\x80]"])
 def test_what_is_no_readable_json_is_a_text_or_bytes(value):
-    assert "json" not in content(value)
+    assert "json" not in (content(value) or {})
 
 
 def test_a_long_value_is_cut():

@@ -1,4 +1,7 @@
-"""What a delete frees is said before: whole segments go, one with records that stay keeps its bytes, and so does the active one."""
+"""What a delete frees is said before.
+
+Whole segments go, one with records that stay keeps its bytes, and so does the active one.
+"""
 
 from __future__ import annotations
 
@@ -54,15 +57,25 @@ PARTITION = PartitionSegments(
 @pytest.mark.parametrize(
     ("offset", "freed", "words"),
     [
-        (0, 0, "Nothing is below that offset."),
-        (5, 0, "A segment with records that stay, offsets 0 to 9, keeps 1.00 kB until all of it goes."),
-        (10, 1000, "1 file goes at once."),
+        (0, 0, "There are no records below that offset."),
+        (5, 0, "A segment with other records, offsets 0 to 9, keeps 1.00 kB until all of it is deleted."),
+        (10, 1000, "1 file is removed at once."),
         (
             15,
             1000,
-            "1 file goes at once; a segment with records that stay, offsets 10 to 19, keeps 1.00 kB until all of it goes.",
+            (
+                "1 file is removed at once; a segment with other records, offsets 10 to 19, keeps 1.00 kB until all of "
+                "it is deleted."
+            ),
         ),
-        (30, 2000, "2 files go at once; the active segment, offsets 20 to 29, keeps 1.00 kB until all of it goes."),
+        (
+            30,
+            2000,
+            (
+                "2 files are removed at once; the active segment, offsets 20 to 29, keeps 1.00 kB until all of it is "
+                "deleted."
+            ),
+        ),
     ],
 )
 def test_whole_segments_are_freed(offset: int, freed: int, words: str):
@@ -71,7 +84,7 @@ def test_whole_segments_are_freed(offset: int, freed: int, words: str):
 
 
 def test_a_delay_of_files_is_said():
-    assert freed_by(PARTITION, 10, 60_000)["text"] == "1 file goes 1 min after the delete."
+    assert freed_by(PARTITION, 10, 60_000)["text"] == "1 file is removed 1 min after the delete."
 
 
 @pytest.mark.parametrize(

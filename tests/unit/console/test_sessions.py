@@ -15,11 +15,11 @@ from lowtide.console.sessions import (
     IDLE_MS,
     SESSIONS_MAX,
     SESSIONS_OF_USER_MAX,
+    ConsolePorts,
     NoRoomError,
-    Ports,
     Sessions,
 )
-from lowtide.console.settings import ConsoleSettings, Login
+from lowtide.console.settings import ConsoleSettings, LoginKind
 from lowtide.runtime.failed_logins import FAILURE_BURST
 from lowtide.runtime.tasks import TaskRegistry
 
@@ -54,14 +54,14 @@ class FakeClient:
 
 
 class World:
-    def __init__(self, login: Login = Login.PASSWORD, token: str | None = None) -> None:
+    def __init__(self, login: LoginKind = LoginKind.PASSWORD, token: str | None = None) -> None:
         self.clock = FakeClock()
         self.clients: list[FakeClient] = []
         self.tasks = TaskRegistry(lambda name, error: None)
         settings = ConsoleSettings(
             client=ClientSettings.of({"bootstrap.servers": "a:1"}), login=login, token=token, make_client=self.make
         )
-        self.sessions = Sessions(settings, Ports(self.clock, Random(7), self.tasks))
+        self.sessions = Sessions(settings, ConsolePorts(self.clock, Random(7), self.tasks))
 
     def make(self, settings) -> FakeClient:
         self.clients.append(FakeClient(settings))
@@ -121,7 +121,7 @@ async def test_a_session_ends_by_disuse_or_age(step_ms):
         assert world.clock.now_ms <= AGE_MS_MAX + 2 * step_ms
     assert (world.clock.now_ms > AGE_MS_MAX) == (step_ms < IDLE_MS)
     await asyncio.sleep(0)
-    assert session.client.closed
+    assert session.client.closed  # type: ignore[attr-defined]
 
 
 async def test_a_user_has_a_few_sessions_and_the_oldest_gives_way():
@@ -159,25 +159,25 @@ async def test_logging_out_ends_it():
     world.sessions.log_out(None)
     assert world.sessions.found(cookie) is None
     await asyncio.sleep(0)
-    assert session.client.closed
+    assert session.client.closed  # type: ignore[attr-defined]
 
 
 async def test_the_token_of_the_address_opens_it():
-    world = World(Login.TOKEN, "secret")
+    world = World(LoginKind.TOKEN, "secret")
     assert world.sessions.found(None) is None
     assert world.sessions.open_by_token(ADDRESS, "other") is None
     assert world.sessions.open_by_token(ADDRESS, "\u00e9") is None
-    cookie, session = world.sessions.open_by_token(ADDRESS, "secret")
+    cookie, session = world.sessions.open_by_token(ADDRESS, "secret") or ("", None)
     assert world.sessions.found(cookie) is session
 
 
 async def test_without_a_token_none_is_the_right_one():
-    world = World(Login.TOKEN)
+    world = World(LoginKind.TOKEN)
     assert world.sessions.open_by_token(ADDRESS, "") is None
 
 
 async def test_where_no_login_is_needed_all_share_one():
-    world = World(Login.NONE)
+    world = World(LoginKind.NONE)
     assert world.sessions.found(None) is world.sessions.found("anything")
     assert len(world.clients) == 1
     await world.sessions.close()

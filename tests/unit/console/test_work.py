@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from lowtide.admin.errors import AdminError
-from lowtide.console.work import ANSWER_AGE_MS, ANSWERS_MAX, PLAN_AGE_MS_MAX, PLANS_MAX, Work
+from lowtide.console.work import ANSWER_AGE_MS, ANSWERS_MAX, PLAN_AGE_MS_MAX, PLANS_MAX, SessionWork
 from lowtide.runtime.tasks import TaskRegistry
 
 
@@ -19,9 +19,9 @@ class FakeClock:
         return self.now_ms
 
 
-def new_work() -> tuple[Work, FakeClock]:
+def new_work() -> tuple[SessionWork, FakeClock]:
     clock = FakeClock()
-    return Work(clock, Random(1), TaskRegistry(lambda name, error: None)), clock
+    return SessionWork(clock, Random(1), TaskRegistry(lambda name, error: None)), clock
 
 
 def test_a_plan_is_taken_once():

@@ -27,8 +27,8 @@ async def put(store: MetadataStore, *operations: Operation) -> TransactionResult
 class Machine:
     """The machine of a store: opens it, and opens it again as the next process does.
 
-    `base`: the revision of an empty store. `lease_ms`: about the shortest possible lease. `leases_end_with_it`: whether closing a
-    store ends its leases.
+    `base`: the revision of an empty store. `lease_ms`: about the shortest possible lease. `leases_end_with_it`: whether
+    closing a store ends its leases.
     """
 
     base = 0

@@ -104,7 +104,10 @@ def test_replicas_in_failed_log_directories_are_offline() -> None:
 
 
 def test_a_stale_replica_stays_stale_until_it_has_joined_again() -> None:
-    """Replicas that joined under a registration before the mark are stale; one that joined under the registration with the mark is not."""
+    """Replicas that joined under a registration before the mark are stale.
+
+    One that joined under the registration with the mark is not.
+    """
     cluster = Cluster()
     cluster.change(registered(1))
     cluster.change(Delete(keys.broker(1)))

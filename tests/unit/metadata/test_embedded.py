@@ -23,6 +23,7 @@ from lowtide.metadata.reserve import RESERVE_BYTES, RESERVE_SUFFIX
 from lowtide.metadata.store import AmbiguousError, Delete, Put, UnavailableError
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
+from tests.scenarios import played_by
 from tests.small_disk import Ballast, missing_mounts, small_disk
 
 WRITER = """
@@ -101,7 +102,10 @@ def write_until_killed(path: Path, answers: int) -> tuple[int, int]:
 
 
 def test_nothing_that_was_answered_is_lost_when_the_process_is_killed(path: Path) -> None:
-    """SIGKILL during writes, several times on one file: every answered transaction is there whole, revisions continue, leases are gone."""
+    """SIGKILL during writes, several times on one file.
+
+    Every answered transaction is there whole, revisions continue, leases are gone.
+    """
     random = Random(7)
     for _ in range(KILLS):
         number, revision = write_until_killed(path, random.randrange(1, 60))
@@ -125,69 +129,57 @@ def test_nothing_that_was_answered_is_lost_when_the_process_is_killed(path: Path
         play(check)
 
 
-def test_a_second_owner_is_refused(path: Path) -> None:
+@played_by(play)
+async def test_a_second_owner_is_refused(path: Path) -> None:
     """Two brokers on one directory: the second does not start, and does not harm the first."""
-
-    async def scenario() -> None:
-        async with opened(path) as store:
-            with pytest.raises(AlreadyLockedError, match=METADATA_FILE + LOCK_SUFFIX):
-                await EmbeddedStore.open(str(path), filesystem=OsFileSystem(), clock=SystemClock())
-            assert (await store.transact([], [Put(b"k", b"")])).succeeded
-        async with opened(path) as store:
-            assert await store.get(b"k") is not None
-
-    play(scenario)
-
-
-def test_only_the_owner_may_read_the_file(path: Path) -> None:
-    """It will have credentials: the mode is 0600 from the first byte, also for the files beside it."""
-
-    async def scenario() -> None:
-        async with opened(path) as store:
-            await store.transact([], [Put(b"k", b"")])
-            written = [file for file in path.parent.iterdir() if not file.name.endswith((LOCK_SUFFIX, RESERVE_SUFFIX))]
-            assert len(written) == 3, written
-            assert {stat.S_IMODE(file.stat().st_mode) for file in written} == {0o600}
-
-    play(scenario)
-
-
-def test_every_commit_is_synced(path: Path) -> None:
-    """`synchronous` FULL in WAL mode makes an answer survive a power cut; no other test would detect a change to NORMAL."""
-
-    async def scenario() -> None:
-        async with opened(path) as store:
-            database = store._journal._database  # type: ignore[attr-defined]
-            seen: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            store._journal._worker.submit(  # type: ignore[attr-defined]
-                lambda: [
-                    database._connection.execute(f"PRAGMA {name}").fetchone()[0]
-                    for name in ("journal_mode", "synchronous")
-                ],
-                seen.set_result,
-            )
-            assert await seen == ["wal", 2]
-
-    play(scenario)
-
-
-def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
-    """A downgrade fails with the file and both versions, and the newer Lowtide finds its file unchanged."""
-
-    async def scenario() -> None:
-        async with opened(path):
-            pass
-        with sqlite3.connect(path) as connection:
-            connection.execute("PRAGMA user_version = 2")
-        connection.close()
-        before = path.read_bytes()
-        with pytest.raises(
-            MetadataFileError, match=r"lowtide-metadata.sqlite has format 2; this Lowtide reads up to 1"
-        ):
+    async with opened(path) as store:
+        with pytest.raises(AlreadyLockedError, match=METADATA_FILE + LOCK_SUFFIX):
             await EmbeddedStore.open(str(path), filesystem=OsFileSystem(), clock=SystemClock())
-        assert path.read_bytes() == before
+        assert (await store.transact([], [Put(b"k", b"")])).succeeded
+    async with opened(path) as store:
+        assert await store.get(b"k") is not None
 
-    play(scenario)
+
+@played_by(play)
+async def test_only_the_owner_may_read_the_file(path: Path) -> None:
+    """It will have credentials: the mode is 0600 from the first byte, also for the files beside it."""
+    async with opened(path) as store:
+        await store.transact([], [Put(b"k", b"")])
+        written = [file for file in path.parent.iterdir() if not file.name.endswith((LOCK_SUFFIX, RESERVE_SUFFIX))]
+        assert len(written) == 3, written
+        assert {stat.S_IMODE(file.stat().st_mode) for file in written} == {0o600}
+
+
+@played_by(play)
+async def test_every_commit_is_synced(path: Path) -> None:
+    """`synchronous` FULL in WAL mode makes an answer survive a power cut.
+
+    No other test would detect a change to NORMAL.
+    """
+    async with opened(path) as store:
+        database = store._journal._database  # type: ignore[attr-defined]
+        seen: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        store._journal._worker.submit(  # type: ignore[attr-defined]
+            lambda: [
+                database._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+            ],
+            seen.set_result,
+        )
+        assert await seen == ["wal", 2]
+
+
+@played_by(play)
+async def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
+    """A downgrade fails with the file and both versions, and the newer Lowtide finds its file unchanged."""
+    async with opened(path):
+        pass
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(MetadataFileError, match=r"lowtide-metadata.sqlite has format 2; this Lowtide reads up to 1"):
+        await EmbeddedStore.open(str(path), filesystem=OsFileSystem(), clock=SystemClock())
+    assert path.read_bytes() == before
 
 
 def test_a_foreign_database_is_refused(path: Path) -> None:
@@ -220,32 +212,35 @@ def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
     play(scenario)
 
 
-def test_a_full_file_refuses_and_recovers(path: Path) -> None:
-    """A full disk is not a failed one: what does not fit is refused whole, reads and leases continue, and deletions free space."""
+@played_by(play)
+async def test_a_full_file_refuses_and_recovers(path: Path) -> None:
+    """A full disk is not a failed one.
 
-    async def scenario() -> None:
-        async with opened(path, max_bytes=40 * 4096) as store:
-            await store.transact([], [Put(b"small", b"1")])
-            stored = 0
-            with pytest.raises(UnavailableError, match="full"):
-                for stored in range(100):
-                    await store.transact([], [Put(b"big%d" % stored, bytes(8192)), Put(b"small", b"%d" % stored)])
-            assert stored > 5
-            small = await store.get(b"small")
-            assert small is not None
-            assert small.value == b"%d" % (stored - 1), "the refused transaction left nothing behind"
-            for number in range(stored):
-                await store.transact([], [Delete(b"big%d" % number)])
-            assert (await store.transact([], [Put(b"big", bytes(8192))])).succeeded
-        async with opened(path) as store:
-            assert [pair.key for pair in (await store.range(b""))[0]] == [b"big", b"small"]
-
-    play(scenario)
+    What does not fit is refused whole, reads and leases continue, and deletions free space.
+    """
+    async with opened(path, max_bytes=40 * 4096) as store:
+        await store.transact([], [Put(b"small", b"1")])
+        stored = 0
+        with pytest.raises(UnavailableError, match="full"):
+            for stored in range(100):
+                await store.transact([], [Put(b"big%d" % stored, bytes(8192)), Put(b"small", b"%d" % stored)])
+        assert stored > 5
+        small = await store.get(b"small")
+        assert small is not None
+        assert small.value == b"%d" % (stored - 1), "the refused transaction left nothing behind"
+        for number in range(stored):
+            await store.transact([], [Delete(b"big%d" % number)])
+        assert (await store.transact([], [Put(b"big", bytes(8192))])).succeeded
+    async with opened(path) as store:
+        assert [pair.key for pair in (await store.range(b""))[0]] == [b"big", b"small"]
 
 
 @pytest.mark.skipif(missing_mounts() is not None, reason=str(missing_mounts()))
 def test_a_full_disk_does_not_keep_the_store_from_opening(tmp_path: Path) -> None:
-    """A start writes to the store, and only a started broker can free the disk by deletes and retention: space is reserved for that."""
+    """A start writes to the store, and only a started broker can free the disk by deletes and retention.
+
+    Space is reserved for that.
+    """
     with small_disk(tmp_path / "disk", 2 << 20) as folder:
         path = folder / METADATA_FILE
         ran = subprocess.run(
@@ -331,52 +326,44 @@ def failing_writes(path: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_an_exhausted_quota_is_no_disk_failure(path: Path) -> None:
+@played_by(play)
+async def test_an_exhausted_quota_is_no_disk_failure(path: Path) -> None:
     """A transaction that does not fit is refused and leaves nothing; when there is space again, the store continues."""
-
-    async def scenario() -> None:
-        store = await EmbeddedStore.open(str(path), filesystem=QuotaFileSystem(), clock=SystemClock())
-        await store.transact([], [Put(b"a", b"1")])
-        with failing_writes(path), pytest.raises(UnavailableError):
-            await store.transact([], [Put(b"a", b"2"), Put(b"b", bytes(8192))])
-        assert store.failure is None
-        assert (await store.transact([], [Put(b"c", b"3")])).revision == 2
-        await store.close()
-        async with opened(path) as again:
-            assert [(pair.key, pair.value) for pair in (await again.range(b""))[0]] == [(b"a", b"1"), (b"c", b"3")]
-        assert not path.with_name(path.name + PROBE_SUFFIX).exists()
-
-    play(scenario)
+    store = await EmbeddedStore.open(str(path), filesystem=QuotaFileSystem(), clock=SystemClock())
+    await store.transact([], [Put(b"a", b"1")])
+    with failing_writes(path), pytest.raises(UnavailableError):
+        await store.transact([], [Put(b"a", b"2"), Put(b"b", bytes(8192))])
+    assert store.failure is None
+    assert (await store.transact([], [Put(b"c", b"3")])).revision == 2
+    await store.close()
+    async with opened(path) as again:
+        assert [(pair.key, pair.value) for pair in (await again.range(b""))[0]] == [(b"a", b"1"), (b"c", b"3")]
+    assert not path.with_name(path.name + PROBE_SUFFIX).exists()
 
 
-def test_a_write_that_fails_with_free_space_is_a_disk_failure(path: Path) -> None:
-    async def scenario() -> None:
-        filesystem = QuotaFileSystem()
-        filesystem.is_exhausted = False
-        store = await EmbeddedStore.open(str(path), filesystem=filesystem, clock=SystemClock())
-        await store.transact([], [Put(b"a", b"1")])
-        with failing_writes(path), pytest.raises(AmbiguousError):
-            await store.transact([], [Put(b"b", bytes(8192))])
-        assert store.failure is not None
-        await store.close()
-
-    play(scenario)
+@played_by(play)
+async def test_a_write_that_fails_with_free_space_is_a_disk_failure(path: Path) -> None:
+    filesystem = QuotaFileSystem()
+    filesystem.is_exhausted = False
+    store = await EmbeddedStore.open(str(path), filesystem=filesystem, clock=SystemClock())
+    await store.transact([], [Put(b"a", b"1")])
+    with failing_writes(path), pytest.raises(AmbiguousError):
+        await store.transact([], [Put(b"b", bytes(8192))])
+    assert store.failure is not None
+    await store.close()
 
 
-def test_after_a_failed_write_the_store_is_out_of_service(path: Path) -> None:
+@played_by(play)
+async def test_after_a_failed_write_the_store_is_out_of_service(path: Path) -> None:
     """The contents of the disk are unknown then: this transaction is ambiguous, and all later calls are refused."""
-
-    async def scenario() -> None:
-        async with opened(path) as store:
-            closed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            database = store._journal._database  # type: ignore[attr-defined]
-            store._journal._worker.submit(lambda: database._connection.execute("DROP TABLE keys"), closed.set_result)  # type: ignore[attr-defined]
-            await closed
-            with pytest.raises(AmbiguousError, match="lowtide-metadata.sqlite"):
-                await store.transact([], [Put(b"k", b"")])
-            with pytest.raises(UnavailableError, match="failed"):
-                await store.get(b"k")
-            with pytest.raises(UnavailableError, match="failed"):
-                await store.lease_grant(1000)
-
-    play(scenario)
+    async with opened(path) as store:
+        closed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        database = store._journal._database  # type: ignore[attr-defined]
+        store._journal._worker.submit(lambda: database._connection.execute("DROP TABLE keys"), closed.set_result)  # type: ignore[attr-defined]
+        await closed
+        with pytest.raises(AmbiguousError, match="lowtide-metadata.sqlite"):
+            await store.transact([], [Put(b"k", b"")])
+        with pytest.raises(UnavailableError, match="failed"):
+            await store.get(b"k")
+        with pytest.raises(UnavailableError, match="failed"):
+            await store.lease_grant(1000)

@@ -1,4 +1,7 @@
-"""The parts of the etcd engine that need no etcd: addresses, ranges, the generated messages, and no cost for brokers without etcd."""
+"""The parts of the etcd engine that need no etcd.
+
+Addresses, ranges, the generated messages, and no cost for brokers without etcd.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def test_secrets_are_not_printed() -> None:
         ("etcd://a:1/a b", "'a b' in 'etcd://a:1/a b' is not a prefix"),
         ("etcd://a:1//b", "is not a prefix"),
         ("etcd://a:1/b,c:1", "'b,c:1' in"),
-        ("etcd://user@a:1", "has no user"),
+        ("etcd://user@a:1", "can't have a user"),
         ("etcd://a:1,a:1", "names an endpoint twice"),
         ("etcd://" + ",".join(f"a:{port}" for port in range(1, MAX_ENDPOINTS + 2)), "more than"),
     ],

@@ -20,7 +20,10 @@ REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "host", 9092),))
 
 @pytest.mark.parametrize("held_ms", [3560, 3700, 3900, 3999])
 def test_a_store_that_is_blocked_with_its_broker_ends_no_lease(held_ms: int) -> None:
-    """Both run in one loop, which is blocked for less than a session: the timer of the lease fires before the broker can renew it."""
+    """Both run in one loop, which is blocked for less than a session.
+
+    The timer of the lease fires before the broker can renew it.
+    """
 
     async def scenario(loop: SimulatedLoop) -> None:
         clock, disk = SimulatedClock(loop), MemoryDisk()

@@ -1,8 +1,12 @@
-"""The image: what is visible when, the contents of a delta, and that following the watch gives the same result as reading everything."""
+"""The image.
+
+What is visible when, the contents of a delta, and that following the watch gives the same result as reading everything.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -84,7 +88,10 @@ def names(topics: Sequence[TopicImage]) -> list[str]:
 
 
 def test_a_topic_appears_with_all_its_partitions() -> None:
-    """Chunks before the record are invisible; with the record the whole topic is there, in any order of the last batch."""
+    """Chunks before the record are invisible.
+
+    With the record the whole topic is there, in any order of the last batch.
+    """
     cluster = Cluster()
     assert cluster.change(partition(0), partition(2)).is_empty
     assert cluster.image.topics == {}
@@ -215,7 +222,7 @@ def test_unknown_keys_are_ignored() -> None:
         (
             [Put(keys.partition(ID_A, 0), partition(0).value.replace(b'"isr_epochs":[5]', b'"isr_epochs":[]'))],
             keys.partition(ID_A, 0),
-            "1 in-sync replicas and 0",
+            "1 ISR members, 0",
         ),
     ],
 )
@@ -409,7 +416,7 @@ def test_a_change_of_many_rules_is_in_force_at_once_and_through_step_by_step() -
         added=tuple(msgspec.structs.astuple(rule) for rule in rules[1:]),
         removed=(keys.acl(values[0]).removeprefix(keys.ACLS).decode(),),
     )
-    steps = [
+    steps: list[Any] = [
         [Put(keys.ACL_CHANGE, encode(record))],
         [Put(keys.acl(value), value) for value in values[1:3]],
         [Put(keys.acl(values[3]), values[3])],

@@ -80,13 +80,16 @@ def test_a_renewal_that_fails_is_tried_again_while_the_loop_is_blocked() -> None
             begins_ms,
             begins_ms + SESSION_MS,
             held=True,
-            answered=lambda now_ms, begins_ms=begins_ms: now_ms > begins_ms + 500,
+            answered=lambda now_ms, begins_ms=begins_ms: now_ms > begins_ms + 500,  # type: ignore[misc]
         )
         assert life.ended_ms is None, begins_ms
 
 
 def test_a_loop_that_never_returns_loses_its_lease() -> None:
-    """This takes a quarter of a session longer than for a dead process: the loop is blocked for less than one and a half sessions."""
+    """This takes a quarter of a session longer than for a dead process.
+
+    The loop is blocked for less than one and a half sessions.
+    """
     for begins_ms in range(2000, 2500, 37):
         life = Life()
         life.run(0, begins_ms)

@@ -21,6 +21,7 @@ from lowtide.metadata.store import (
 )
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from tests.scenarios import played_by
 
 
 def play(scenario: Callable[[SimulatedLoop, MemoryDisk], Coroutine[Any, Any, Any]], seed: int = 1) -> Any:
@@ -73,97 +74,82 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert first.writes != other.writes or first.keys != other.keys, "the seed has an effect"
 
 
-def test_transactions_that_wait_share_the_next_write() -> None:
+@played_by(play)
+async def test_transactions_that_wait_share_the_next_write(loop: SimulatedLoop, disk: MemoryDisk, /) -> None:
     """A hundred concurrent transactions cost two or three writes, and still have a revision each."""
-
-    async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
-        store = open_store(loop, disk)
-        results = await asyncio.gather(*(store.transact([], [Put(b"%d" % number, b"")]) for number in range(100)))
-        assert [result.revision for result in results] == list(range(1, 101))
-        assert disk.writes == 2
-
-    play(scenario)
+    store = open_store(loop, disk)
+    results = await asyncio.gather(*(store.transact([], [Put(b"%d" % number, b"")]) for number in range(100)))
+    assert [result.revision for result in results] == list(range(1, 101))
+    assert disk.writes == 2
 
 
-def test_a_transaction_sees_those_before_it_in_its_group() -> None:
+@played_by(play)
+async def test_a_transaction_sees_those_before_it_in_its_group(loop: SimulatedLoop, disk: MemoryDisk, /) -> None:
     """Group commit must not let two creators of one key both win."""
-
-    async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
-        store = open_store(loop, disk)
-        absent = Compare(b"k", "create", "==", 0)
-        first, *others = await asyncio.gather(
-            store.transact([], [Put(b"busy", b"")]),
-            *(store.transact([absent], [Put(b"k", b"%d" % number)]) for number in range(5)),
-        )
-        assert first.succeeded
-        assert [result.succeeded for result in others] == [True, False, False, False, False]
-
-    play(scenario)
+    store = open_store(loop, disk)
+    absent = Compare(b"k", "create", "==", 0)
+    first, *others = await asyncio.gather(
+        store.transact([], [Put(b"busy", b"")]),
+        *(store.transact([absent], [Put(b"k", b"%d" % number)]) for number in range(5)),
+    )
+    assert first.succeeded
+    assert [result.succeeded for result in others] == [True, False, False, False, False]
 
 
-def test_nothing_is_visible_before_it_is_durable() -> None:
+@played_by(play)
+async def test_nothing_is_visible_before_it_is_durable(loop: SimulatedLoop, disk: MemoryDisk, /) -> None:
     """Readers and watchers see a change only when its writer may receive its answer."""
-
-    async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
-        store = open_store(loop, disk, write_ms=(10.0, 10.0))
-        writing = loop.create_task(store.transact([], [Put(b"k", b"")]))
-        await asyncio.sleep(0.009)
-        assert disk.writes == 1
-        assert await store.range(b"") == ([], 0)
-        assert await writing == TransactionResult(succeeded=True, revision=1)
-        assert await store.get(b"k") is not None
-
-    play(scenario)
+    store = open_store(loop, disk, write_ms=(10.0, 10.0))
+    writing = loop.create_task(store.transact([], [Put(b"k", b"")]))
+    await asyncio.sleep(0.009)
+    assert disk.writes == 1
+    assert await store.range(b"") == ([], 0)
+    assert await writing == TransactionResult(succeeded=True, revision=1)
+    assert await store.get(b"k") is not None
 
 
-def test_a_full_disk_leaves_no_trace() -> None:
+@played_by(play)
+async def test_a_full_disk_leaves_no_trace(loop: SimulatedLoop, disk: MemoryDisk, /) -> None:
     """The whole group is refused, the next one passes, and revisions have no gap."""
-
-    async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
-        store = open_store(loop, disk)
-        disk.fail_next(applied=False)
-        with pytest.raises(UnavailableError):
-            await store.transact([], [Put(b"k", b"1")])
-        assert await store.get(b"k") is None
-        assert (await store.transact([Compare(b"k", "create", "==", 0)], [Put(b"k", b"2")])).revision == 1
-
-    play(scenario)
+    store = open_store(loop, disk)
+    disk.fail_next(applied=False)
+    with pytest.raises(UnavailableError):
+        await store.transact([], [Put(b"k", b"1")])
+    assert await store.get(b"k") is None
+    assert (await store.transact([Compare(b"k", "create", "==", 0)], [Put(b"k", b"2")])).revision == 1
 
 
-def test_a_lease_ends_although_the_disk_was_full() -> None:
-    """The lease ends for its holder at once; its keys are deleted as soon as possible, otherwise no broker could register again."""
+@played_by(play)
+async def test_a_lease_ends_although_the_disk_was_full(loop: SimulatedLoop, disk: MemoryDisk, /) -> None:
+    """The lease ends for its holder at once.
 
-    async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
-        store = open_store(loop, disk)
-        lease = await store.lease_grant(1000)
-        await store.transact([], [Put(b"k", b"", lease)])
-        disk.fail_next(applied=False)
-        await asyncio.sleep(1.5)
-        assert await store.get(b"k") is not None
-        with pytest.raises(LeaseGoneError):
-            await store.lease_keep_alive(lease)
-        await asyncio.sleep(1)
-        assert await store.get(b"k") is None
+    Its keys are deleted as soon as possible, otherwise no broker could register again.
+    """
+    store = open_store(loop, disk)
+    lease = await store.lease_grant(1000)
+    await store.transact([], [Put(b"k", b"", lease)])
+    disk.fail_next(applied=False)
+    await asyncio.sleep(1.5)
+    assert await store.get(b"k") is not None
+    with pytest.raises(LeaseGoneError):
+        await store.lease_keep_alive(lease)
+    await asyncio.sleep(1)
+    assert await store.get(b"k") is None
 
-    play(scenario)
 
-
-def test_after_a_failed_write_nothing_is_answered_any_more() -> None:
+@played_by(play)
+async def test_after_a_failed_write_nothing_is_answered_any_more(loop: SimulatedLoop, disk: MemoryDisk, /) -> None:
     """The outcome is unknown: the group is ambiguous, waiting and later transactions are refused, watches end."""
-
-    async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
-        store = open_store(loop, disk)
-        watching = loop.create_task(anext(store.watch(b"", 1)))
-        disk.fail_next(applied=None)
-        written = loop.create_task(store.transact([], [Put(b"k", b"1")]))
-        await asyncio.sleep(0)
-        waiting = loop.create_task(store.transact([], [Put(b"l", b"1")]))
-        outcomes = await asyncio.gather(written, waiting, watching, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [AmbiguousError, UnavailableError, UnavailableError]
-        with pytest.raises(UnavailableError):
-            await store.get(b"k")
-
-    play(scenario)
+    store = open_store(loop, disk)
+    watching = loop.create_task(anext(store.watch(b"", 1)))
+    disk.fail_next(applied=None)
+    written = loop.create_task(store.transact([], [Put(b"k", b"1")]))
+    await asyncio.sleep(0)
+    waiting = loop.create_task(store.transact([], [Put(b"l", b"1")]))
+    outcomes = await asyncio.gather(written, waiting, watching, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [AmbiguousError, UnavailableError, UnavailableError]
+    with pytest.raises(UnavailableError):
+        await store.get(b"k")
 
 
 def test_a_process_that_was_suspended_does_not_lose_its_leases() -> None:
@@ -194,49 +180,45 @@ def test_a_process_that_was_suspended_does_not_lose_its_leases() -> None:
     play(scenario)
 
 
-def test_a_client_that_is_cut_off_receives_nothing_and_misses_nothing() -> None:
+@played_by(play)
+async def test_a_client_that_is_cut_off_receives_nothing_and_misses_nothing(
+    loop: SimulatedLoop, disk: MemoryDisk, /
+) -> None:
     """Behind a partition calls fail, watches are silent; afterwards every revision arrives, in order."""
+    store = open_store(loop, disk)
+    client = MemoryClient(store)
+    revisions: list[int] = []
 
-    async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
-        store = open_store(loop, disk)
-        client = MemoryClient(store)
-        revisions: list[int] = []
+    async def follow() -> None:
+        async for batch in client.watch(b"", 1):
+            revisions.append(batch.revision)
 
-        async def follow() -> None:
-            async for batch in client.watch(b"", 1):
-                revisions.append(batch.revision)
-
-        loop.create_task(follow())
-        client.cut = True
-        for number in range(5):
-            await store.transact([], [Put(b"k", b"%d" % number)])
-        await store.transact([], [Delete(b"k")])
-        with pytest.raises(UnavailableError):
-            await client.get(b"k")
-        assert revisions == []
-        client.cut = False
-        await asyncio.sleep(0.1)
-        assert revisions == [1, 2, 3, 4, 5, 6]
-
-    play(scenario)
+    loop.create_task(follow())
+    client.cut = True
+    for number in range(5):
+        await store.transact([], [Put(b"k", b"%d" % number)])
+    await store.transact([], [Delete(b"k")])
+    with pytest.raises(UnavailableError):
+        await client.get(b"k")
+    assert revisions == []
+    client.cut = False
+    await asyncio.sleep(0.1)
+    assert revisions == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_store_survives_the_process_that_called_it() -> None:
+@played_by(play)
+async def test_a_store_survives_the_process_that_called_it(loop: SimulatedLoop, disk: MemoryDisk, /) -> None:
     """A shared store's own timers must not end with a client in the middle of a write."""
+    store = open_store(loop, disk, write_ms=(5.0, 5.0))
+    node = loop.start_node("client")
 
-    async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
-        store = open_store(loop, disk, write_ms=(5.0, 5.0))
-        node = loop.start_node("client")
+    async def write() -> None:
+        lease = await store.lease_grant(100)
+        await store.transact([], [Put(b"k", b"", lease)])
 
-        async def write() -> None:
-            lease = await store.lease_grant(100)
-            await store.transact([], [Put(b"k", b"", lease)])
-
-        node.spawn(write())
-        await asyncio.sleep(0.001)
-        node.kill()
-        assert (await store.transact([], [Put(b"l", b"")])).revision == 2
-        await asyncio.sleep(0.2)
-        assert [pair.key for pair in (await store.range(b""))[0]] == [b"l"]
-
-    play(scenario)
+    node.spawn(write())
+    await asyncio.sleep(0.001)
+    node.kill()
+    assert (await store.transact([], [Put(b"l", b"")])).revision == 2
+    await asyncio.sleep(0.2)
+    assert [pair.key for pair in (await store.range(b""))[0]] == [b"l"]

@@ -16,7 +16,7 @@ from lowtide.metadata.metadata_copy import (
     encode_copy,
     rows_of,
 )
-from lowtide.metadata.store import Batch, Event, KeyValue
+from lowtide.metadata.store import Batch, KeyEvent, KeyValue
 
 PREFIX = b"/lowtide/"
 ROWS = [(b"topics/t%d" % number, b'{"n":%d}' % number, number + 1, number + 1) for number in range(250)]
@@ -63,7 +63,7 @@ def test_an_invalid_copy_is_refused(content: bytes) -> None:
 
 
 def test_a_copy_of_a_newer_format_is_refused_by_name() -> None:
-    import crc32c  # noqa: PLC0415 - for this line alone
+    import crc32c
 
     line = b'{"format":9,"history_id":"","cluster_id":"","revision":1,"keys":0}'
     with pytest.raises(CopyError, match="format 9"):
@@ -73,7 +73,7 @@ def test_a_copy_of_a_newer_format_is_refused_by_name() -> None:
 def test_live_registrations_are_not_in_a_copy() -> None:
     pairs = [KeyValue(PREFIX + b"brokers/1", b"x", 5, 5, 77), KeyValue(PREFIX + b"topics/t", b"y", 3, 4)]
     assert rows_of(pairs, PREFIX) == [(b"topics/t", b"y", 3, 4)]
-    events = (Event(PREFIX + b"controller", b"x", 6, 6, 77), Event(PREFIX + b"topics/t", None, 0, 6))
+    events = (KeyEvent(PREFIX + b"controller", b"x", 6, 6, 77), KeyEvent(PREFIX + b"topics/t", None, 0, 6))
     assert change_of(Batch(6, events), PREFIX) == Change(6, (), (b"topics/t",))
 
 

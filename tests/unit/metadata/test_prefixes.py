@@ -1,19 +1,23 @@
-"""Clusters that share an etcd: one whose prefix lies inside another's, or around it, doesn't begin, also if both begin at once."""
+"""Clusters that share an etcd.
+
+One whose prefix lies inside another's, or around it, doesn't begin, also if both begin at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 
 import pytest
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import RecoveryError
 from lowtide.metadata.errors import InconsistentClusterError, NestedPrefixError
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.metadata_copy import MetadataCopy
 from lowtide.metadata.prefixes import prefix_inside, prefixes_around
 from lowtide.metadata.records import Listener
-from lowtide.metadata.recovery import RecoveryError, RecoveryPlan
+from lowtide.metadata.recovery import RecoveryPlan
 from lowtide.metadata.recovery_writer import bring_forward
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
@@ -21,6 +25,7 @@ from lowtide.metadata.store import AccessDeniedError, Compare, Operation, Put, T
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from tests.scenarios import played_by
 
 from .test_recovery import HistoryRecord, rows
 from .test_unreadable_keys import GARBAGE, KINDS
@@ -35,8 +40,8 @@ class OnlyOwnKeys(MemoryClient):
     prefix = b""
 
     async def transact(
-        self, compares: list[Compare], operations: list[Operation], otherwise: list[Operation] = ()
-    ) -> TransactionResult:  # type: ignore[override]
+        self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TransactionResult:
         if not all(each.key.startswith(self.prefix) for each in (*compares, *operations, *otherwise)):
             raise AccessDeniedError("permission denied")
         return await super().transact(compares, operations, otherwise)
@@ -76,24 +81,24 @@ def play(scenario: Callable[[World], Coroutine[None, None, None]], seed: int = 1
 
 @pytest.mark.parametrize("inner", [INNER, b"/lowtide/topics/", b"/lowtide/acls/", b"/lowtide/brokers/"])
 @pytest.mark.parametrize("outer_first", [True, False])
-def test_the_second_cluster_does_not_begin_and_the_first_goes_on(inner: bytes, *, outer_first: bool) -> None:
-    async def scenario(world: World) -> None:
-        prefixes = (OUTER, inner) if outer_first else (inner, OUTER)
-        first, second = world.session(prefixes[0]), world.session(prefixes[1])
-        assert await world.tried(first) == ""
-        refused = await world.tried(second)
-        assert OUTER.decode() in refused
-        assert inner.decode() in refused
-        assert ("lies inside" if outer_first else "inside, at") in refused
-        assert await world.store.get(prefixes[1] + keys.CLUSTER_ID) is None, "nothing is left of it"
-        again = world.session(prefixes[0], 2)
-        assert await world.tried(again) == ""
-        assert again.nested is None
-        await asyncio.sleep(30)
-        assert not world.failures
-        assert not first.is_fenced
-
-    play(scenario)
+@played_by(play)
+async def test_the_second_cluster_does_not_begin_and_the_first_goes_on(
+    world: World, /, inner: bytes, *, outer_first: bool
+) -> None:
+    prefixes = (OUTER, inner) if outer_first else (inner, OUTER)
+    first, second = world.session(prefixes[0]), world.session(prefixes[1])
+    assert await world.tried(first) == ""
+    refused = await world.tried(second)
+    assert OUTER.decode() in refused
+    assert inner.decode() in refused
+    assert ("lies inside" if outer_first else "inside, at") in refused
+    assert await world.store.get(prefixes[1] + keys.CLUSTER_ID) is None, "nothing is left of it"
+    again = world.session(prefixes[0], 2)
+    assert await world.tried(again) == ""
+    assert again.nested is None
+    await asyncio.sleep(30)
+    assert not world.failures
+    assert not first.is_fenced
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -113,58 +118,50 @@ def test_of_two_that_begin_at_once_one_goes_on(seed: int) -> None:
     play(scenario, seed)
 
 
-def test_a_user_that_may_not_look_around_begins() -> None:
+@played_by(play)
+async def test_a_user_that_may_not_look_around_begins(world: World, /) -> None:
     """Keys that are not understood harm no broker of the other cluster."""
-
-    async def scenario(world: World) -> None:
-        outer, inner = world.session(OUTER), OnlyOwnKeys(world.store, latency_ms=0.2)
-        inner.prefix = INNER
-        assert await world.tried(outer) == ""
-        assert await world.tried(world.session(INNER, client=inner)) == ""
-        later = world.session(OUTER, 2)
-        assert await world.tried(later) == ""
-        assert later.nested is not None
-        assert INNER.decode() in later.nested
-        await asyncio.sleep(30)
-        assert not world.failures
-
-    play(scenario)
+    outer, inner = world.session(OUTER), OnlyOwnKeys(world.store, latency_ms=0.2)
+    inner.prefix = INNER
+    assert await world.tried(outer) == ""
+    assert await world.tried(world.session(INNER, client=inner)) == ""
+    later = world.session(OUTER, 2)
+    assert await world.tried(later) == ""
+    assert later.nested is not None
+    assert INNER.decode() in later.nested
+    await asyncio.sleep(30)
+    assert not world.failures
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in {"suspension", "brokers/<id>", "controller"}])
-def test_brokers_run_on_whichever_key_breaks(name: str) -> None:
+@played_by(play)
+async def test_brokers_run_on_whichever_key_breaks(world: World, /, name: str) -> None:
     """And they are registered again after the store was away for longer than their session."""
-
-    async def scenario(world: World) -> None:
-        sessions = [world.session(OUTER, broker_id) for broker_id in (1, 2)]
-        for session in sessions:
-            assert await world.tried(session) == ""
-        for value in GARBAGE[: 1 if name == "cluster_id" else None]:
-            await world.store.transact([], [Put(OUTER + KINDS[name].key, value)])
-            await asyncio.sleep(1)
-            assert not world.failures
-            assert not any(session.is_fenced for session in sessions)
-        killed = sessions[1]
-        await killed.close()
-        await asyncio.sleep(10)
+    sessions = [world.session(OUTER, broker_id) for broker_id in (1, 2)]
+    for session in sessions:
+        assert await world.tried(session) == ""
+    for value in GARBAGE[: 1 if name == "cluster_id" else None]:
+        await world.store.transact([], [Put(OUTER + KINDS[name].key, value)])
+        await asyncio.sleep(1)
         assert not world.failures
-        assert 2 not in sessions[0].image.brokers
-        assert sessions[0].is_controller
+        assert not any(session.is_fenced for session in sessions)
+    killed = sessions[1]
+    await killed.close()
+    await asyncio.sleep(10)
+    assert not world.failures
+    assert 2 not in sessions[0].image.brokers
+    assert sessions[0].is_controller
 
-    play(scenario)
 
-
-def test_a_recovery_deletes_nothing_of_a_cluster_inside() -> None:
-    async def scenario(world: World) -> None:
-        inner = Put(OUTER + b"x/" + keys.CLUSTER_ID, b"another")
-        await world.store.transact([], [inner])
-        copy = MetadataCopy(rows(40), 40, history_id="H", cluster_id="C")
-        plan = RecoveryPlan({key: row[1] for key, row in copy.rows.items()}, HistoryRecord("N"), 1, 40, (), (), (), ())
-        with pytest.raises(RecoveryError, match=r"/lowtide/ in etcd has another cluster inside, at /lowtide/x/"):
-            await bring_forward(world.store, OUTER, plan)
-        assert await world.store.get(inner.key) is not None
-
-    play(scenario)
+@played_by(play)
+async def test_a_recovery_deletes_nothing_of_a_cluster_inside(world: World, /) -> None:
+    inner = Put(OUTER + b"x/" + keys.CLUSTER_ID, b"another")
+    await world.store.transact([], [inner])
+    copy = MetadataCopy(rows(40), 40, history_id="H", cluster_id="C")
+    plan = RecoveryPlan({key: row[1] for key, row in copy.rows.items()}, HistoryRecord("N"), 1, 40, (), (), (), ())
+    with pytest.raises(RecoveryError, match=r"/lowtide/ in etcd has another cluster inside, at /lowtide/x/"):
+        await bring_forward(world.store, OUTER, plan)
+    assert await world.store.get(inner.key) is not None
 
 
 def test_where_a_cluster_is() -> None:

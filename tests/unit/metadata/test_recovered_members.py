@@ -1,4 +1,7 @@
-"""Who is in sync and eligible after a recovery: eligible leaders (KIP-966), power cuts, stale marks, and what would be lost."""
+"""Who is in sync and eligible after a recovery.
+
+Eligible leaders (KIP-966), power cuts, stale marks, and what would be lost.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import msgspec
 import pytest
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import BrokerFacts, decode_facts, encode_facts
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image
 from lowtide.metadata.metadata_copy import MetadataCopy, Row
 from lowtide.metadata.records import PartitionRecord, encode
-from lowtide.metadata.recovery import LONG_AGO, BrokerFacts, RecoveryPlan, decode_facts, encode_facts, plan_recovery
+from lowtide.metadata.recovery import LONG_AGO, RecoveryPlan, plan_recovery
 from lowtide.metadata.store import KeyValue
 from lowtide.protocol.types import topic_id_text
 from lowtide.replication.elections import elect
@@ -125,7 +129,10 @@ def test_without_any_sound_log_everything_stays_as_it_was_and_who_may_lack_recor
     record = partition(plan)
     assert (record.isr, record.elr, record.leader) == ((3,), (2,), -1)
     assert plan.problems == (
-        "t-0: of its in-sync replicas (3) and its eligible leaders (2) no sound log is given; it stays without a leader",
+        (
+            "t-0: of its in-sync replicas (3) and its eligible leaders (2) no sound log is given; it stays without a "
+            "leader"
+        ),
     )
     assert elected(after(plan, 1, 3)) == -1
     assert elected(after(plan, 1, 2, 3)) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import BrokerFacts, RecoveryError, decode_facts, encode_facts, facts_of
 from lowtide.metadata.image_change import load_image
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.metadata_copy import MetadataCopy, Row, encode_copy
@@ -18,18 +19,7 @@ from lowtide.metadata.records import (
     decode,
     encode,
 )
-from lowtide.metadata.recovery import (
-    EPOCH_JUMP,
-    LONG_AGO,
-    PRODUCER_IDS_JUMP,
-    BrokerFacts,
-    RecoveryError,
-    decode_facts,
-    encode_facts,
-    facts_of,
-    is_needed,
-    plan_recovery,
-)
+from lowtide.metadata.recovery import EPOCH_JUMP, LONG_AGO, PRODUCER_IDS_JUMP, is_needed, plan_recovery
 from lowtide.metadata.recovery_writer import bring_forward, read_rows
 from lowtide.metadata.store import KeyValue, Put
 from lowtide.protocol.types import topic_id_text
@@ -37,6 +27,7 @@ from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.directory.directory_survey import SurveyedDirectory, SurveyedReplica
+from tests.scenarios import played_by
 
 TOPIC_ID = b"T" * 16
 PREFIX = b"/lowtide/"
@@ -77,7 +68,7 @@ def copy_of(found: list[Row], revision: int) -> bytes:
     return b"".join(encode_copy(MetadataCopy(found, revision, history_id=history.history_id, cluster_id="C")))
 
 
-def facts(  # noqa: PLR0913  what a directory holds, by keyword
+def facts(
     broker_id: int,
     revision: int,
     *,
@@ -94,12 +85,12 @@ def facts(  # noqa: PLR0913  what a directory holds, by keyword
     return facts_of([directory], [copy_of(found or rows(revision), revision)])
 
 
-def planned(*given: BrokerFacts, store: list[Row] | None = None, without: tuple[int, ...] = ()):  # type: ignore[no-untyped-def]  # noqa: ANN201
+def planned(*given: BrokerFacts, store: list[Row] | None = None, without: tuple[int, ...] = ()):  # type: ignore[no-untyped-def]
     now = {row[0]: row for row in store or []}
     return plan_recovery(given, now, without=without, history_id="N", raft_surplus=-5)
 
 
-def partition(plan) -> PartitionRecord:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def partition(plan) -> PartitionRecord:  # type: ignore[no-untyped-def]
     return decode(b"", plan.values[keys.partition(TOPIC_ID, 0)], PartitionRecord)
 
 
@@ -218,22 +209,20 @@ def test_facts_are_read_back_from_their_file() -> None:
     assert decode_facts(encode_facts(given), "/f") == given
 
 
-def test_a_recovery_is_written_whole_under_a_suspension_and_is_then_not_repeated() -> None:
-    async def scenario(loop: SimulatedLoop) -> None:
-        disk = MemoryDisk()
-        store = MemoryStore(disk, clock=SimulatedClock(loop), random=Random(1), loop=loop)
-        await store.transact([], [Put(PREFIX + keys.topic_config("gone"), b"{}"), Put(PREFIX + keys.CLUSTER_ID, b"C")])
-        given = [facts(broker_id, 40) for broker_id in (1, 2, 3)]
-        now, revision = await read_rows(store, PREFIX)
-        assert is_needed(given, now, revision, None) is not None
-        plan = plan_recovery(given, now, without=(), history_id="N", raft_surplus=0)
-        await bring_forward(store, PREFIX, plan)
-        image = load_image(disk.keys.values(), disk.revision, prefix=PREFIX)
-        assert (image.history, image.suspension, image.cluster_id) == (plan.history, "", "C")
-        assert list(image.topics) == ["t"]
-        assert PREFIX + keys.topic_config("gone") not in disk.keys
-        now, revision = await read_rows(store, PREFIX)
-        assert is_needed(given, now, revision, None) is None
-        await store.close()
-
-    run_simulation(scenario, 1)
+@played_by(run_simulation, 1)
+async def test_a_recovery_is_written_whole_under_a_suspension_and_is_then_not_repeated(loop: SimulatedLoop, /) -> None:
+    disk = MemoryDisk()
+    store = MemoryStore(disk, clock=SimulatedClock(loop), random=Random(1), loop=loop)
+    await store.transact([], [Put(PREFIX + keys.topic_config("gone"), b"{}"), Put(PREFIX + keys.CLUSTER_ID, b"C")])
+    given = [facts(broker_id, 40) for broker_id in (1, 2, 3)]
+    now, revision = await read_rows(store, PREFIX)
+    assert is_needed(given, now, revision, None) is not None
+    plan = plan_recovery(given, now, without=(), history_id="N", raft_surplus=0)
+    await bring_forward(store, PREFIX, plan)
+    image = load_image(disk.keys.values(), disk.revision, prefix=PREFIX)
+    assert (image.history, image.suspension, image.cluster_id) == (plan.history, "", "C")
+    assert list(image.topics) == ["t"]
+    assert PREFIX + keys.topic_config("gone") not in disk.keys
+    now, revision = await read_rows(store, PREFIX)
+    assert is_needed(given, now, revision, None) is None
+    await store.close()

@@ -1,4 +1,7 @@
-"""The steps of a registration (rule DR8): numbers, directories that lost something, predecessors, answers lost at any moment."""
+"""The steps of a registration (rule DR8).
+
+Numbers, directories that lost something, predecessors, answers lost at any moment.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from tests.scenarios import played_by
 
 PREFIX = b"/lowtide/"
 TIME_TO_LIVE_MS = 3000
@@ -31,7 +35,10 @@ TOPIC = b"T" * 16
 
 
 class Directories:
-    """The parts of log directories that a registration uses: a number in each, and one replica, of the partition with its position."""
+    """The parts of log directories that a registration uses.
+
+    A number in each, and one replica, of the partition with its position.
+    """
 
     def __init__(self, *numbers: int | None, world: World) -> None:
         self.numbers = {f"/disk{place}": number for place, number in enumerate(numbers)}
@@ -111,208 +118,185 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1) 
     run_simulation(run, seed=seed, time_limit_s=600)
 
 
-def test_a_sound_directory_has_the_number_before_the_store_registers_it() -> None:
-    async def scenario(world: World) -> None:
-        await world.set(Put(keys.registration(1), encode(RegistrationRecord(6, 5))))
-        directories = Directories(5, 6, world=world)
-        session = world.session()
-        await session.start(REGISTRATION, directories)
-        assert directories.written == [(7, ("/disk0", "/disk1"), RegistrationRecord(7, 5))]
-        assert world.record() == RegistrationRecord(7, 7)
-        assert world.marks() == []
-        await session.close()
-
-    play(scenario)
+@played_by(play)
+async def test_a_sound_directory_has_the_number_before_the_store_registers_it(world: World, /) -> None:
+    await world.set(Put(keys.registration(1), encode(RegistrationRecord(6, 5))))
+    directories = Directories(5, 6, world=world)
+    session = world.session()
+    await session.start(REGISTRATION, directories)
+    assert directories.written == [(7, ("/disk0", "/disk1"), RegistrationRecord(7, 5))]
+    assert world.record() == RegistrationRecord(7, 7)
+    assert world.marks() == []
+    await session.close()
 
 
-def test_a_start_after_a_power_cut_is_noted_with_the_registration() -> None:
+@played_by(play)
+async def test_a_start_after_a_power_cut_is_noted_with_the_registration(world: World, /) -> None:
     """In one transaction: no replica is elected by what the broker had before (KIP-966)."""
-
-    async def scenario(world: World) -> None:
-        directories = Directories(None, world=world)
-        session = world.session()
-        await session.start(REGISTRATION, directories)
-        first = session.broker_epoch
-        assert not session.image.may_lack_records(1, first)
-        await session.close()
-        directories.lacks = True
-        session = world.session()
-        await session.start(REGISTRATION, directories)
-        assert session.image.may_lack_records(1, first)
-        assert not session.image.may_lack_records(1, session.broker_epoch)
-        assert not directories.lacks, "it is noted in the directories once the store knows"
-        epoch = session.broker_epoch
-        await session.close()
-        session = world.session()
-        await session.start(REGISTRATION, directories)
-        assert session.image.unclean_starts == {1: epoch}, "a clean start changes nothing"
-        await session.close()
-
-    play(scenario)
+    directories = Directories(None, world=world)
+    session = world.session()
+    await session.start(REGISTRATION, directories)
+    first = session.broker_epoch
+    assert not session.image.may_lack_records(1, first)
+    await session.close()
+    directories.lacks = True
+    session = world.session()
+    await session.start(REGISTRATION, directories)
+    assert session.image.may_lack_records(1, first)
+    assert not session.image.may_lack_records(1, session.broker_epoch)
+    assert not directories.lacks, "it is noted in the directories once the store knows"
+    epoch = session.broker_epoch
+    await session.close()
+    session = world.session()
+    await session.start(REGISTRATION, directories)
+    assert session.image.unclean_starts == {1: epoch}, "a clean start changes nothing"
+    await session.close()
 
 
 @pytest.mark.parametrize("lost", [4, None])
-def test_a_directory_that_is_behind_is_marked_before_it_has_the_number(lost: int | None) -> None:
+@played_by(play)
+async def test_a_directory_that_is_behind_is_marked_before_it_has_the_number(world: World, /, lost: int | None) -> None:
     """It was restored from a backup, or replaced by an empty one."""
-
-    async def scenario(world: World) -> None:
-        await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
-        directories = Directories(5, lost, world=world)
-        session = world.session()
-        await session.start(REGISTRATION, directories)
-        sound, unsound = directories.written
-        assert sound == (6, ("/disk0",), RegistrationRecord(6, 5))
-        assert unsound == (6, ("/disk1",), RegistrationRecord(6, 6))
-        assert world.marks() == [(6, frozenset({1}))]
-        assert session.image.is_stale(1, TOPIC, 1, member_epoch=session.broker_epoch - 1)
-        assert not session.image.is_stale(1, TOPIC, 1, member_epoch=session.broker_epoch)
-        await session.close()
-
-    play(scenario)
+    await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
+    directories = Directories(5, lost, world=world)
+    session = world.session()
+    await session.start(REGISTRATION, directories)
+    sound, unsound = directories.written
+    assert sound == (6, ("/disk0",), RegistrationRecord(6, 5))
+    assert unsound == (6, ("/disk1",), RegistrationRecord(6, 6))
+    assert world.marks() == [(6, frozenset({1}))]
+    assert session.image.is_stale(1, TOPIC, 1, member_epoch=session.broker_epoch - 1)
+    assert not session.image.is_stale(1, TOPIC, 1, member_epoch=session.broker_epoch)
+    await session.close()
 
 
-def test_a_replica_that_no_directory_has_is_marked() -> None:
+@played_by(play)
+async def test_a_replica_that_no_directory_has_is_marked(world: World, /) -> None:
     """Its directory is no longer among ours, and its state is unknown."""
+    await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
+    directories = Directories(5, world=world)
+    directories.expected = 3
+    session = world.session()
+    await session.start(REGISTRATION, directories)
+    assert world.marks() == [(6, frozenset({1, 2}))]
+    await session.close()
 
-    async def scenario(world: World) -> None:
-        await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
-        directories = Directories(5, world=world)
-        directories.expected = 3
+
+@played_by(play)
+async def test_marks_survive_later_starts(world: World, /) -> None:
+    """A directory whose number is current again still lacks the lost records."""
+    await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
+    directories = Directories(5, 3, world=world)
+    for _ in range(3):
         session = world.session()
         await session.start(REGISTRATION, directories)
-        assert world.marks() == [(6, frozenset({1, 2}))]
         await session.close()
-
-    play(scenario)
-
-
-def test_marks_survive_later_starts() -> None:
-    """A directory whose number is current again still lacks the lost records."""
-
-    async def scenario(world: World) -> None:
-        await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
-        directories = Directories(5, 3, world=world)
-        for _ in range(3):
-            session = world.session()
-            await session.start(REGISTRATION, directories)
-            await session.close()
-        assert world.record() == RegistrationRecord(8, 8)
-        assert directories.numbers == {"/disk0": 8, "/disk1": 8}
-        assert world.marks() == [(6, frozenset({1}))]
-
-    play(scenario)
+    assert world.record() == RegistrationRecord(8, 8)
+    assert directories.numbers == {"/disk0": 8, "/disk1": 8}
+    assert world.marks() == [(6, frozenset({1}))]
 
 
-def test_a_number_is_above_those_of_a_store_that_was_lost() -> None:
+@played_by(play)
+async def test_a_number_is_above_those_of_a_store_that_was_lost(world: World, /) -> None:
     """Directories move to a new store: their numbers must not look like later registrations there."""
-
-    async def scenario(world: World) -> None:
-        directories = Directories(40, 41, world=world)
-        refused = world.session()
-        with pytest.raises(StoreWentBackError, match="registered 0 times there, and has number 41"):
-            await refused.start(REGISTRATION, directories)
-        assert refused.is_fenced
-        assert world.record() == RegistrationRecord(), "nothing is written to such a store"
-        await refused.close()
-        await world.set(Delete(keys.SUSPENSION))
-        session = world.session()
-        await session.start(REGISTRATION, directories, adopts=True)
-        assert world.record() == RegistrationRecord(42, 42)
-        assert session.store_is_older
-        await session.close()
-        again = world.session()
-        await again.start(REGISTRATION, directories)
-        assert not again.store_is_older
-        await again.close()
-
-    play(scenario)
+    directories = Directories(40, 41, world=world)
+    refused = world.session()
+    with pytest.raises(StoreWentBackError, match="registered 0 times there, and has number 41"):
+        await refused.start(REGISTRATION, directories)
+    assert refused.is_fenced
+    assert world.record() == RegistrationRecord(), "nothing is written to such a store"
+    await refused.close()
+    await world.set(Delete(keys.SUSPENSION))
+    session = world.session()
+    await session.start(REGISTRATION, directories, adopts=True)
+    assert world.record() == RegistrationRecord(42, 42)
+    assert session.registrar.store_is_older
+    await session.close()
+    again = world.session()
+    await again.start(REGISTRATION, directories)
+    assert not again.registrar.store_is_older
+    await again.close()
 
 
-def test_a_dead_predecessor_is_not_waited_for() -> None:
-    """A killed broker that is started at once has the number of the current registration, and holds its directories' locks."""
-
-    async def scenario(world: World) -> None:
-        directories = Directories(None, world=world)
-        first = world.session()
-        await first.start(REGISTRATION, directories)
-        world.cut_last()
-        begun = world.clock.monotonic_ms()
-        second = world.session()
-        await second.start(REGISTRATION, directories)
-        assert world.clock.monotonic_ms() - begun < 100
-        assert second.broker_epoch > first.broker_epoch
-        await second.close()
-
-    play(scenario)
+@played_by(play)
+async def test_a_dead_predecessor_is_not_waited_for(world: World, /) -> None:
+    """A killed broker that restarts at once has the current registration's number and holds its directories' locks."""
+    directories = Directories(None, world=world)
+    first = world.session()
+    await first.start(REGISTRATION, directories)
+    world.cut_last()
+    begun = world.clock.monotonic_ms()
+    second = world.session()
+    await second.start(REGISTRATION, directories)
+    assert world.clock.monotonic_ms() - begun < 100
+    assert second.broker_epoch > first.broker_epoch
+    await second.close()
 
 
-def test_a_duplicate_is_refused_and_leaves_no_trace() -> None:
-    """Another process with this broker's id, and directories of its own: it stops, and the first continues, also after a lost lease."""
+@played_by(play)
+async def test_a_duplicate_is_refused_and_leaves_no_trace(world: World, /) -> None:
+    """Another process with this broker's id, and directories of its own.
 
-    async def scenario(world: World) -> None:
-        first = world.session()
-        await first.start(REGISTRATION, Directories(None, world=world))
-        second = world.session(registration_timeout_ms=2 * TIME_TO_LIVE_MS)
-        other = Directories(None, world=world)
-        with pytest.raises(DuplicateBrokerError, match="another broker with id 1 is alive"):
-            await second.start(REGISTRATION, other)
-        await second.close()
-        assert other.numbers == {"/disk0": None}, "a failed start does not mark a possibly stale directory as sound"
-        epoch = first.broker_epoch
-        await world.set(Delete(keys.broker(1)))
-        while first.broker_epoch in {0, epoch}:
-            await asyncio.sleep(0.1)
-        assert world.failures == []
-        await first.close()
+    It stops, and the first continues, also after a lost lease.
+    """
+    first = world.session()
+    await first.start(REGISTRATION, Directories(None, world=world))
+    second = world.session(registration_timeout_ms=2 * TIME_TO_LIVE_MS)
+    other = Directories(None, world=world)
+    with pytest.raises(DuplicateBrokerError, match="another broker with id 1 is alive"):
+        await second.start(REGISTRATION, other)
+    await second.close()
+    assert other.numbers == {"/disk0": None}, "a failed start does not mark a possibly stale directory as sound"
+    epoch = first.broker_epoch
+    await world.set(Delete(keys.broker(1)))
+    while first.broker_epoch in {0, epoch}:
+        await asyncio.sleep(0.1)
+    assert world.failures == []
+    await first.close()
 
-    play(scenario)
 
+@played_by(play)
+async def test_a_process_whose_registration_was_replaced_ends(world: World, /) -> None:
+    """Its lease was lost, and another process registered as this broker.
 
-def test_a_process_whose_registration_was_replaced_ends() -> None:
-    """Its lease was lost, and another process registered as this broker: its directories no longer belong to the broker."""
-
-    async def scenario(world: World) -> None:
-        first = world.session()
-        await first.start(REGISTRATION, Directories(None, world=world))
-        first_client = world.clients[-1]
-        first_client.cut = True
-        await asyncio.sleep(TIME_TO_LIVE_MS / 1000 + 0.5)
-        second = world.session()
-        await second.start(REGISTRATION, Directories(None, world=world))
-        await second.close()
-        first_client.cut = False
-        await asyncio.sleep(5)
-        assert [type(failure) for failure in world.failures] == [DuplicateBrokerError]
-        assert first.is_fenced
-        await first.close()
-
-    play(scenario)
+    Its directories no longer belong to the broker.
+    """
+    first = world.session()
+    await first.start(REGISTRATION, Directories(None, world=world))
+    first_client = world.clients[-1]
+    first_client.cut = True
+    await asyncio.sleep(TIME_TO_LIVE_MS / 1000 + 0.5)
+    second = world.session()
+    await second.start(REGISTRATION, Directories(None, world=world))
+    await second.close()
+    first_client.cut = False
+    await asyncio.sleep(5)
+    assert [type(failure) for failure in world.failures] == [DuplicateBrokerError]
+    assert first.is_fenced
+    await first.close()
 
 
 @pytest.mark.parametrize("how", ["unavailable", "lost", "unanswered"])
 @pytest.mark.parametrize("after", range(6))
-def test_any_transaction_of_a_start_may_fail(how: str, after: int) -> None:
-    """In the end the broker is registered once, by a number that is in its directories, and only lost directories are marked."""
-
-    async def scenario(world: World) -> None:
-        await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
-        directories = Directories(5, 4, world=world)
-        session = world.session()
-        await session.open()
-        world.clients[-1].fail_next(how, after=after)
-        await session.start(REGISTRATION, directories)
-        record = world.record()
-        assert session.image.broker_epoch(1) == session.broker_epoch
-        assert set(directories.numbers.values()) <= {record.registered, record.drawn}
-        assert {number for _, number in world.marks()} == {frozenset({1})}
-        epoch = session.broker_epoch
-        await world.set(Delete(keys.broker(1)))
-        while session.broker_epoch in {0, epoch}:
-            await asyncio.sleep(0.1)
-        assert world.failures == []
-        await session.close()
-
-    play(scenario)
+@played_by(play)
+async def test_any_transaction_of_a_start_may_fail(world: World, /, how: str, after: int) -> None:
+    """The broker ends up registered once, by a number in its directories, and only lost directories are marked."""
+    await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
+    directories = Directories(5, 4, world=world)
+    session = world.session()
+    await session.open()
+    world.clients[-1].fail_next(how, after=after)
+    await session.start(REGISTRATION, directories)
+    record = world.record()
+    assert session.image.broker_epoch(1) == session.broker_epoch
+    assert set(directories.numbers.values()) <= {record.registered, record.drawn}
+    assert {number for _, number in world.marks()} == {frozenset({1})}
+    epoch = session.broker_epoch
+    await world.set(Delete(keys.broker(1)))
+    while session.broker_epoch in {0, epoch}:
+        await asyncio.sleep(0.1)
+    assert world.failures == []
+    await session.close()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -351,62 +335,54 @@ def test_starts_that_break_off_anywhere(seed: int) -> None:
     play(scenario, seed=seed)
 
 
-def test_a_broker_below_what_the_cluster_has_agreed_to_is_refused() -> None:
+@played_by(play)
+async def test_a_broker_below_what_the_cluster_has_agreed_to_is_refused(world: World, /) -> None:
     """Also when the two happen at the same time: the second one sees the first."""
-
-    async def scenario(world: World) -> None:
-        old = BrokerRegistration(LISTENERS, metadata_level=0)
-        session = world.session()
-        await session.start(old)
-        assert session.image.brokers[1].metadata_level == 0
-        seen = session.image.features_revision
-        assert seen > 0, "a change based on an image without this broker conflicts"
-        await session.close()
-        await world.set(Put(keys.FEATURES, encode(FeaturesRecord(log_start_reporting=1))))
-        refused = world.session()
-        with pytest.raises(OldBrokerError, match=r"inter\.broker\.protocol\.version"):
-            await refused.start(old)
-        await refused.close()
-        assert world.disk.keys.get(PREFIX + keys.broker(1)) is None
-        newer = world.session()
-        await newer.start(REGISTRATION)
-        await newer.close()
-
-    play(scenario)
+    old = BrokerRegistration(LISTENERS, metadata_level=0)
+    session = world.session()
+    await session.start(old)
+    assert session.image.brokers[1].metadata_level == 0
+    seen = session.image.features_revision
+    assert seen > 0, "a change based on an image without this broker conflicts"
+    await session.close()
+    await world.set(Put(keys.FEATURES, encode(FeaturesRecord(log_start_reporting=1))))
+    refused = world.session()
+    with pytest.raises(OldBrokerError, match=r"inter\.broker\.protocol\.version"):
+        await refused.start(old)
+    await refused.close()
+    assert world.disk.keys.get(PREFIX + keys.broker(1)) is None
+    newer = world.session()
+    await newer.start(REGISTRATION)
+    await newer.close()
 
 
-def test_a_store_that_is_away_is_waited_for_until_the_time_is_over() -> None:
-    async def scenario(world: World) -> None:
-        session = world.session(registration_timeout_ms=5000)
-        await session.open()
-        world.cut_last()
-        begun = world.clock.monotonic_ms()
-        with pytest.raises(UnavailableError):
-            await session.start(REGISTRATION)
-        assert 5000 <= world.clock.monotonic_ms() - begun < 7000
-        await session.close()
-
-    play(scenario)
-
-
-def test_the_description_of_a_broker_survives_its_registration() -> None:
-    """Its address and last broker epoch are kept until it is unregistered, and again from its next registration on."""
-
-    async def scenario(world: World) -> None:
-        session = world.session()
-        await session.start(BrokerRegistration(LISTENERS, rack="r"))
-        epoch = session.broker_epoch
-        assert session.image.fenced_brokers == {}
-        await session.close()
-        observer = world.session(2)
-        await observer.start(REGISTRATION)
-        gone = observer.image.fenced_brokers[1]
-        assert (gone.epoch, gone.listeners, gone.rack) == (epoch, LISTENERS, "r")
-        await world.set(Delete(keys.known_broker(1)))
-        session = world.session()
+@played_by(play)
+async def test_a_store_that_is_away_is_waited_for_until_the_time_is_over(world: World, /) -> None:
+    session = world.session(registration_timeout_ms=5000)
+    await session.open()
+    world.cut_last()
+    begun = world.clock.monotonic_ms()
+    with pytest.raises(UnavailableError):
         await session.start(REGISTRATION)
-        assert session.image.known_brokers[1].epoch == session.broker_epoch > epoch
-        await session.close()
-        await observer.close()
+    assert 5000 <= world.clock.monotonic_ms() - begun < 7000
+    await session.close()
 
-    play(scenario)
+
+@played_by(play)
+async def test_the_description_of_a_broker_survives_its_registration(world: World, /) -> None:
+    """Its address and last broker epoch are kept until it is unregistered, and again from its next registration on."""
+    session = world.session()
+    await session.start(BrokerRegistration(LISTENERS, rack="r"))
+    epoch = session.broker_epoch
+    assert session.image.fenced_brokers == {}
+    await session.close()
+    observer = world.session(2)
+    await observer.start(REGISTRATION)
+    gone = observer.image.fenced_brokers[1]
+    assert (gone.epoch, gone.listeners, gone.rack) == (epoch, LISTENERS, "r")
+    await world.set(Delete(keys.known_broker(1)))
+    session = world.session()
+    await session.start(REGISTRATION)
+    assert session.image.known_brokers[1].epoch == session.broker_epoch > epoch
+    await session.close()
+    await observer.close()

@@ -1,4 +1,7 @@
-"""What a restore writes: which copy counts, on which stores it begins, and what a store holds when it was cut off anywhere."""
+"""What a restore writes.
+
+Which copy counts, on which stores it begins, and what a store holds when it was cut off anywhere.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,19 @@ from collections.abc import Sequence
 import pytest
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import RecoveryError
 from lowtide.metadata.image_change import load_image
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.metadata_copy import MetadataCopy, Row
 from lowtide.metadata.records import HistoryRecord, PartitionRecord, SuspensionRecord, decode, encode
-from lowtide.metadata.recovery import RecoveryError, RecoveryPlan
+from lowtide.metadata.recovery import RecoveryPlan
 from lowtide.metadata.recovery_writer import RECOVERY, bring_forward, read_rows
 from lowtide.metadata.restore import UNDER_WAY, begin_restore, newest_of, plan_restore
 from lowtide.metadata.store import Compare, Operation, Put, TransactionResult, UnavailableError
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from tests.scenarios import played_by
 
 from .test_recovery import PREFIX, TOPIC_ID, facts, rows
 
@@ -31,7 +36,7 @@ def of_history(history: str, previous: str, revision: int) -> list[Row]:
     return [row if row[0] != keys.HISTORY else (row[0], value, 1, 1) for row in rows(5)]
 
 
-def restored(copy: MetadataCopy, *given, without=(), store=None) -> RecoveryPlan:  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002
+def restored(copy: MetadataCopy, *given, without=(), store=None) -> RecoveryPlan:  # type: ignore[no-untyped-def]
     return plan_restore(copy, given, store or {}, without=without, history_id="N", raft_surplus=-5)
 
 
@@ -114,45 +119,41 @@ def large_backup() -> MetadataCopy:
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_a_restore_that_is_cut_off_anywhere_leaves_a_store_that_is_empty_or_refused_and_can_be_continued(
-    steps: int,
+@played_by(run_simulation, 1)
+async def test_a_restore_that_is_cut_off_anywhere_leaves_a_store_that_is_empty_or_refused_and_can_be_continued(
+    loop: SimulatedLoop, /, steps: int
 ) -> None:
-    async def scenario(loop: SimulatedLoop) -> None:
-        disk = MemoryDisk()
-        store = CutStore(disk, clock=SimulatedClock(loop), random=Random(1), loop=loop)
-        copy = large_backup()
+    disk = MemoryDisk()
+    store = CutStore(disk, clock=SimulatedClock(loop), random=Random(1), loop=loop)
+    copy = large_backup()
 
-        async def restore() -> dict[bytes, bytes]:
-            now, _ = await read_rows(store, PREFIX)
-            plan = restored(copy, without=(1, 2, 3), store=now)
-            await bring_forward(store, PREFIX, plan, begin_restore(copy, now, replaces=False))
-            return dict(plan.values) | {keys.HISTORY: encode(plan.history)}
-
-        store.left = steps
-        if steps < 5:
-            with pytest.raises(UnavailableError):
-                await restore()
-            image = load_image(disk.keys.values(), disk.revision, prefix=PREFIX)
-            if disk.keys:
-                assert image.suspension == UNDER_WAY, "on which no broker acts"
-            store.left = 1 << 30
-        expected = await restore()
+    async def restore() -> dict[bytes, bytes]:
         now, _ = await read_rows(store, PREFIX)
-        assert {key: row[1] for key, row in now.items()} == expected
-        await store.close()
+        plan = restored(copy, without=(1, 2, 3), store=now)
+        await bring_forward(store, PREFIX, plan, begin_restore(copy, now, replaces=False))
+        return dict(plan.values) | {keys.HISTORY: encode(plan.history)}
 
-    run_simulation(scenario, 1)
+    store.left = steps
+    if steps < 5:
+        with pytest.raises(UnavailableError):
+            await restore()
+        image = load_image(disk.keys.values(), disk.revision, prefix=PREFIX)
+        if disk.keys:
+            assert image.suspension == UNDER_WAY, "on which no broker acts"
+        store.left = 1 << 30
+    expected = await restore()
+    now, _ = await read_rows(store, PREFIX)
+    assert {key: row[1] for key, row in now.items()} == expected
+    await store.close()
 
 
-def test_a_restore_does_not_begin_where_a_broker_began_meanwhile() -> None:
-    async def scenario(loop: SimulatedLoop) -> None:
-        store = MemoryStore(MemoryDisk(), clock=SimulatedClock(loop), random=Random(1), loop=loop)
-        beginning = begin_restore(backup(), {}, replaces=False)
-        await store.transact([], [Put(PREFIX + keys.CLUSTER_ID, b"C")])
-        with pytest.raises(RecoveryError, match="something else began"):
-            await bring_forward(store, PREFIX, restored(backup(), without=(1, 2, 3)), beginning)
-        now, _ = await read_rows(store, PREFIX)
-        assert list(now) == [keys.CLUSTER_ID]
-        await store.close()
-
-    run_simulation(scenario, 1)
+@played_by(run_simulation, 1)
+async def test_a_restore_does_not_begin_where_a_broker_began_meanwhile(loop: SimulatedLoop, /) -> None:
+    store = MemoryStore(MemoryDisk(), clock=SimulatedClock(loop), random=Random(1), loop=loop)
+    beginning = begin_restore(backup(), {}, replaces=False)
+    await store.transact([], [Put(PREFIX + keys.CLUSTER_ID, b"C")])
+    with pytest.raises(RecoveryError, match="something else began"):
+        await bring_forward(store, PREFIX, restored(backup(), without=(1, 2, 3)), beginning)
+    now, _ = await read_rows(store, PREFIX)
+    assert list(now) == [keys.CLUSTER_ID]
+    await store.close()

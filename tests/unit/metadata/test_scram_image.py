@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from lowtide.metadata import keys
 from lowtide.metadata.records import ScramRecord, encode
-from lowtide.metadata.scram_image import NO_SCRAM, ScramChange, ScramImage
-from lowtide.metadata.store import Event
+from lowtide.metadata.scram_image import NO_SCRAM, ScramImage, ScramImageChange
+from lowtide.metadata.store import KeyEvent
 from lowtide.protocol.scram import ChallengeForm, ScramMechanism
 
 LONG, SHORT = ScramRecord(b"s" * 24, b"k", b"l", 4096), ScramRecord(b"\x00" * 16, b"k", b"l", 8192)
-OF_LONG, OF_SHORT = ChallengeForm(24, True, 4096), ChallengeForm(16, False, 8192)  # noqa: FBT003  as it is named
+OF_LONG, OF_SHORT = ChallengeForm(24, True, 4096), ChallengeForm(16, False, 8192)
 
 
 def after(image: ScramImage, revision: int, **users: ScramRecord | None) -> ScramImage:
-    change = ScramChange(image)
+    change = ScramImageChange(image)
     for name, record in users.items():
         key = keys.scram(ScramMechanism.SHA_256, name)
-        change.apply(key, Event(key, None if record is None else encode(record), revision, revision))
+        change.apply(key, KeyEvent(key, None if record is None else encode(record), revision, revision))
     return change.finish()
 
 

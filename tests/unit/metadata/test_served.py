@@ -1,4 +1,7 @@
-"""A store that is served to other processes: what the conformance suite doesn't ask for, because only this one has two ends."""
+"""A store that is served to other processes.
+
+What the conformance suite doesn't ask for, because only this one has two ends.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ def test_two_processes_see_one_store(play: Play) -> None:
 
 
 def test_a_server_that_dies_leaves_nothing_waiting(play: Play) -> None:
-    """Its death is a failure for good: reads fail, a transaction that was sent is ambiguous, and so is what comes of its lease."""
+    """Its death is a failure for good.
+
+    Reads fail, a transaction that was sent is ambiguous, and so is what comes of its lease.
+    """
 
     async def scenario(machine: ServedMachine) -> None:
         ours, theirs = socket.socketpair()
@@ -142,10 +148,14 @@ def test_a_watch_that_is_given_up_ends_on_the_server(play: Play) -> None:
 
 
 def test_leases_outlive_the_connection_but_not_a_process_known_to_be_dead(play: Play) -> None:
-    """As in etcd; only the owner of the server, who has seen the process end, may say that no time need be waited for."""
+    """As in etcd.
+
+    Only the owner of the server, who has seen the process end, may say that no time need be waited for.
+    """
 
     async def scenario(machine: ServedMachine) -> None:
-        store, other = await machine.open(), await machine.open()
+        store: Any = await machine.open()
+        other = await machine.open()
         lease, kept, revoked = [await store.lease_grant(60_000) for _ in range(3)]
         of_other = await other.lease_grant(60_000)
         await put(store, Put(b"l", b"", lease), Put(b"k", b"", kept), Put(b"o", b"", of_other))
@@ -230,7 +240,7 @@ def test_a_keeper_passes_over_the_answer_that_came_too_late() -> None:
         ours.sendall(late + answer[:3])
         with pytest.raises(UnavailableError):
             renewer.renew(9)
-        renewer._requests = 0  # noqa: SLF001 - the rest of the answer is of this number
+        renewer._requests = 0
         ours.sendall(answer[3:])
         renewer.renew(9)
         renewer.close()
@@ -240,7 +250,7 @@ def test_a_failed_disk_is_told_as_the_store_itself_tells_it(play: Play) -> None:
     """Unavailable where nothing was written; the processes see the same error as one that has the file."""
 
     async def scenario(machine: ServedMachine) -> None:
-        store = await machine.open()
+        store: Any = await machine.open()
         embedded: EmbeddedStore = machine.embedded.opened[0]
         await embedded.close()
         with pytest.raises(UnavailableError, match="the metadata store is closed"):

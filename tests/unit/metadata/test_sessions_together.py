@@ -23,6 +23,7 @@ from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from tests.scenarios import played_by
 
 PREFIX = b"/lowtide/"
 REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "host", 9092),))
@@ -99,7 +100,7 @@ class World:
     def truth(self) -> MetadataImage:
         return load_image(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
 
-    async def until(self, condition: Callable[[], bool]) -> int:
+    async def until(self, condition: Callable[..., bool]) -> int:
         begun = self.clock.monotonic_ms()
         while not condition():
             await asyncio.sleep(0.005)
@@ -114,139 +115,124 @@ def put(key: bytes, value: bytes) -> ChangePlan:
     return ChangePlan((Step((Put(key, value),)),), needs_controller=False)
 
 
-def test_a_wish_to_stop_is_visible_to_all_and_ends_with_the_registration() -> None:
-    async def scenario(world: World) -> None:
-        first, second = await world.started(1), await world.started(2)
-        first.session.begin_controlled_shutdown()
-        took = await world.until(lambda: second.session.image.brokers[1].in_controlled_shutdown)
-        assert took < 50
-        await first.node.spawn(first.session.close())
-        await world.until(lambda: 1 not in second.session.image.brokers)
-        again = await world.started(1)
-        assert not again.session.image.brokers[1].in_controlled_shutdown
-        assert again.failures == first.failures == []
-
-    play(scenario)
+@played_by(play)
+async def test_a_wish_to_stop_is_visible_to_all_and_ends_with_the_registration(world: World, /) -> None:
+    first, second = await world.started(1), await world.started(2)
+    first.session.reports.begin_controlled_shutdown()
+    took = await world.until(lambda: second.session.image.brokers[1].in_controlled_shutdown)
+    assert took < 50
+    await first.node.spawn(first.session.close())
+    await world.until(lambda: 1 not in second.session.image.brokers)
+    again = await world.started(1)
+    assert not again.session.image.brokers[1].in_controlled_shutdown
+    assert again.failures == first.failures == []
 
 
-def test_a_wish_to_stop_survives_a_lost_lease() -> None:
+@played_by(play)
+async def test_a_wish_to_stop_survives_a_lost_lease(world: World, /) -> None:
     """A broker that registers again while it is stopping must receive no leadership."""
-
-    async def scenario(world: World) -> None:
-        first, second = await world.started(1), await world.started(2)
-        first.session.begin_controlled_shutdown()
-        await world.until(lambda: second.session.image.brokers[1].in_controlled_shutdown)
-        epoch = first.session.broker_epoch
-        first.client.cut = True
-        await world.until(lambda: 1 not in second.session.image.brokers)
-        first.client.cut = False
-        await world.until(lambda: first.session.broker_epoch > epoch)
-        await world.until(
-            lambda: 1 in second.session.image.brokers and second.session.image.brokers[1].in_controlled_shutdown
-        )
-
-    play(scenario)
+    first, second = await world.started(1), await world.started(2)
+    first.session.reports.begin_controlled_shutdown()
+    await world.until(lambda: second.session.image.brokers[1].in_controlled_shutdown)
+    epoch = first.session.broker_epoch
+    first.client.cut = True
+    await world.until(lambda: 1 not in second.session.image.brokers)
+    first.client.cut = False
+    await world.until(lambda: first.session.broker_epoch > epoch)
+    await world.until(
+        lambda: 1 in second.session.image.brokers and second.session.image.brokers[1].in_controlled_shutdown
+    )
 
 
 @pytest.mark.parametrize("how", ["", "unavailable", "lost", "unanswered"])
-def test_offline_replicas_are_published_whatever_message_is_lost(how: str) -> None:
-    async def scenario(world: World) -> None:
-        first, second = await world.started(1), await world.started(2)
-        if how:
-            first.client.fail_next(how)
-        first.session.set_offline({TOPIC: frozenset({1})})
-        await world.until(lambda: not second.session.image.replica_is_online(1, TOPIC, 1))
-        first.session.set_offline({TOPIC: frozenset({1, 2})})
-        await world.until(lambda: not second.session.image.replica_is_online(1, TOPIC, 2))
-        assert second.session.image.replica_is_online(1, TOPIC, 0)
-        epoch = first.session.broker_epoch
-        first.client.cut = True
-        await world.until(lambda: 1 not in second.session.image.brokers)
-        first.client.cut = False
-        await world.until(lambda: first.session.broker_epoch > epoch)
-        await world.until(lambda: second.session.image.broker_epoch(1) == first.session.broker_epoch)
-        assert not second.session.image.replica_is_online(1, TOPIC, 1), "in the same revision as the registration"
-
-    play(scenario)
+@played_by(play)
+async def test_offline_replicas_are_published_whatever_message_is_lost(world: World, /, how: str) -> None:
+    first, second = await world.started(1), await world.started(2)
+    if how:
+        first.client.fail_next(how)
+    first.session.reports.set_offline({TOPIC: frozenset({1})})
+    await world.until(lambda: not second.session.image.replica_is_online(1, TOPIC, 1))
+    first.session.reports.set_offline({TOPIC: frozenset({1, 2})})
+    await world.until(lambda: not second.session.image.replica_is_online(1, TOPIC, 2))
+    assert second.session.image.replica_is_online(1, TOPIC, 0)
+    epoch = first.session.broker_epoch
+    first.client.cut = True
+    await world.until(lambda: 1 not in second.session.image.brokers)
+    first.client.cut = False
+    await world.until(lambda: first.session.broker_epoch > epoch)
+    await world.until(lambda: second.session.image.broker_epoch(1) == first.session.broker_epoch)
+    assert not second.session.image.replica_is_online(1, TOPIC, 1), "in the same revision as the registration"
 
 
-def test_what_is_offline_at_a_start_is_published_with_the_registration() -> None:
-    async def scenario(world: World) -> None:
-        second = await world.started(2)
-        shown: list[bool] = []
-        second.session.on_image(
-            lambda _old, new, _delta: shown.append(1 in new.brokers and new.replica_is_online(1, TOPIC, 0))
-        )
-        world.brokers.append(Broker(world, 1))
-        first = world.brokers[-1]
-        await first.node.spawn(first.session.start(REGISTRATION, None, {TOPIC: frozenset({0})}))
-        await world.until(lambda: 1 in second.session.image.brokers)
-        assert not any(shown)
-
-    play(scenario)
+@played_by(play)
+async def test_what_is_offline_at_a_start_is_published_with_the_registration(world: World, /) -> None:
+    second = await world.started(2)
+    shown: list[bool] = []
+    second.session.on_image(
+        lambda _old, new, _delta: shown.append(1 in new.brokers and new.replica_is_online(1, TOPIC, 0))
+    )
+    world.brokers.append(Broker(world, 1))
+    first = world.brokers[-1]
+    await first.node.spawn(first.session.start(REGISTRATION, None, {TOPIC: frozenset({0})}))
+    await world.until(lambda: 1 in second.session.image.brokers)
+    assert not any(shown)
 
 
-def test_an_image_that_lags_fences_its_broker_though_the_lease_is_renewed() -> None:
-    """The store answers and the lease is renewed, but the watch delivers nothing: the broker cannot know the decisions of others."""
+@played_by(play)
+async def test_an_image_that_lags_fences_its_broker_though_the_lease_is_renewed(world: World, /) -> None:
+    """The store answers and the lease is renewed, but the watch delivers nothing.
 
-    async def scenario(world: World) -> None:
-        first, second = await world.started(1), await world.started(2)
-        await asyncio.sleep(5)  # Until both have written what they have read of each other (witnesses).
-        assert first.session.image.revision == world.disk.revision
-        first.client.silent = True
-        reads = first.session._follower.read
+    The broker cannot know the decisions of others.
+    """
+    first, second = await world.started(1), await world.started(2)
+    await asyncio.sleep(5)  # Until both have written what they have read of each other (witnesses).
+    assert first.session.image.revision == world.disk.revision
+    first.client.silent = True
+    reads = first.session._follower.read
 
-        async def no_read() -> None:
-            await asyncio.sleep(0.01)
-            message = "simulated"
-            raise UnavailableError(message)
+    async def no_read() -> None:
+        await asyncio.sleep(0.01)
+        message = "simulated"
+        raise UnavailableError(message)
 
-        first.session._follower.read = no_read  # type: ignore[method-assign]
-        assert await world.until(lambda: first.session.is_fenced or world.clock.monotonic_ms() > 20_000) > 0
-        assert not first.session.is_fenced, "it has all changes"
-        await second.session.commit(put(b"anything", b"new"))
-        written_ms = world.clock.monotonic_ms()
-        await world.until(lambda: first.session.is_fenced)
-        assert world.clock.monotonic_ms() - written_ms <= IMAGE_AGE_MS
-        assert 1 in world.truth().brokers, "its lease lives"
-        first.session._follower.read = reads  # type: ignore[method-assign]
-        first.client.silent = False
-        await world.until(lambda: not first.session.is_fenced)
-        assert first.session.image.revision == world.disk.revision
-        assert first.failures == []
-
-    play(scenario)
+    first.session._follower.read = no_read  # type: ignore[method-assign]
+    assert await world.until(lambda: first.session.is_fenced or world.clock.monotonic_ms() > 20_000) > 0
+    assert not first.session.is_fenced, "it has all changes"
+    await second.session.commit(put(b"anything", b"new"))
+    written_ms = world.clock.monotonic_ms()
+    await world.until(lambda: first.session.is_fenced)
+    assert world.clock.monotonic_ms() - written_ms <= IMAGE_AGE_MS
+    assert 1 in world.truth().brokers, "its lease lives"
+    first.session._follower.read = reads  # type: ignore[method-assign]
+    first.client.silent = False
+    await world.until(lambda: not first.session.is_fenced)
+    assert first.session.image.revision == world.disk.revision
+    assert first.failures == []
 
 
-def test_a_watch_that_has_become_silent_is_restarted() -> None:
+@played_by(play)
+async def test_a_watch_that_has_become_silent_is_restarted(world: World, /) -> None:
     """Everything is read before the image is too old, and the new watch continues from there."""
-
-    async def scenario(world: World) -> None:
-        first, second = await world.started(1), await world.started(2)
-        first.client.dead_watches = first.client.watches
-        for number in range(8):
-            revision = await second.session.commit(put(b"key", b"%d" % number))
-            await asyncio.sleep(1)
-            assert not first.session.is_fenced
-        await world.until(lambda: first.session.image.revision >= revision)
-        quick = await second.session.commit(put(b"key", b"last"))
-        assert await world.until(lambda: first.session.image.revision >= quick) < 50
-
-    play(scenario)
+    first, second = await world.started(1), await world.started(2)
+    first.client.dead_watches = first.client.watches
+    for number in range(8):
+        revision = await second.session.commit(put(b"key", b"%d" % number))
+        await asyncio.sleep(1)
+        assert not first.session.is_fenced
+    await world.until(lambda: first.session.image.revision >= revision)
+    quick = await second.session.commit(put(b"key", b"last"))
+    assert await world.until(lambda: first.session.image.revision >= quick) < 50
 
 
-def test_writers_beside_the_prefix_cause_no_fence() -> None:
+@played_by(play)
+async def test_writers_beside_the_prefix_cause_no_fence(world: World, /) -> None:
     """The watch delivers no revision that changes only other keys; the image is as current as the store anyway."""
-
-    async def scenario(world: World) -> None:
-        first = await world.started(1)
-        for number in range(100):
-            await world.store.transact([], [Put(b"/other/cluster", b"%d" % number)])
-            await asyncio.sleep(0.4)
-            assert not first.session.is_fenced
-        assert first.failures == []
-
-    play(scenario)
+    first = await world.started(1)
+    for number in range(100):
+        await world.store.transact([], [Put(b"/other/cluster", b"%d" % number)])
+        await asyncio.sleep(0.4)
+        assert not first.session.is_fenced
+    assert first.failures == []
 
 
 async def disturb(world: World, brokers: dict[int, Broker], random: Random) -> None:
@@ -277,7 +263,7 @@ async def disturb(world: World, brokers: dict[int, Broker], random: Random) -> N
         brokers[number].node.spawn(brokers[number].session.start(REGISTRATION))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))])
 def test_sessions_under_faults(seed: int) -> None:
     """Links are cut, answers are lost, watches lag, brokers fail and return.
 

@@ -1,4 +1,7 @@
-"""A store that several brokers of a process share: open while any broker has a share, and silent to brokers that left."""
+"""A store that several brokers of a process share.
+
+Open while any broker has a share, and silent to brokers that left.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from lowtide.metadata.store import MetadataStoreError, Put, UnavailableError
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from tests.scenarios import played_by
 
 
 class World:
@@ -45,66 +49,56 @@ async def refuses(share: StoreShare) -> None:
         await share.get(b"k")
 
 
-def test_concurrent_users_open_it_once_and_see_each_others_writes() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await asyncio.gather(world.shared.join(), world.shared.join())
-        assert world.opened == 1
-        await one.transact((), (Put(b"k", b"v"),))
-        found = await two.get(b"k")
-        assert found is not None
-        assert found.value == b"v"
-
-    play(scenario)
+@played_by(play)
+async def test_concurrent_users_open_it_once_and_see_each_others_writes(world: World, /) -> None:
+    one, two = await asyncio.gather(world.shared.join(), world.shared.join())
+    assert world.opened == 1
+    await one.transact((), (Put(b"k", b"v"),))
+    found = await two.get(b"k")
+    assert found is not None
+    assert found.value == b"v"
 
 
-def test_it_is_closed_when_the_last_has_left_and_opened_again_for_the_next() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.shared.join(), await world.shared.join()
-        await one.close()
-        await one.close()
-        await refuses(one)
-        assert await two.get(b"k") is None
-        await two.close()
-        await refuses(two)
-        three = await world.shared.join()
-        assert world.opened == 2
-        assert await three.get(b"k") is None
-
-    play(scenario)
+@played_by(play)
+async def test_it_is_closed_when_the_last_has_left_and_opened_again_for_the_next(world: World, /) -> None:
+    one, two = await world.shared.join(), await world.shared.join()
+    await one.close()
+    await one.close()
+    await refuses(one)
+    assert await two.get(b"k") is None
+    await two.close()
+    await refuses(two)
+    three = await world.shared.join()
+    assert world.opened == 2
+    assert await three.get(b"k") is None
 
 
-def test_a_user_that_joins_while_the_last_leaves_gets_a_store_that_is_open() -> None:
-    async def scenario(world: World) -> None:
-        one = await world.shared.join()
-        _, two = await asyncio.gather(one.close(), world.shared.join())
-        assert await two.get(b"k") is None
-        assert world.opened == 2
-
-    play(scenario)
+@played_by(play)
+async def test_a_user_that_joins_while_the_last_leaves_gets_a_store_that_is_open(world: World, /) -> None:
+    one = await world.shared.join()
+    _, two = await asyncio.gather(one.close(), world.shared.join())
+    assert await two.get(b"k") is None
+    assert world.opened == 2
 
 
-def test_a_store_that_cannot_be_opened_is_tried_again_by_the_next() -> None:
-    async def scenario(world: World) -> None:
-        world.fails = True
-        with pytest.raises(MetadataStoreError, match="no disk"):
-            await world.shared.join()
-        world.fails = False
-        share = await world.shared.join()
-        assert await share.get(b"k") is None
-
-    play(scenario)
+@played_by(play)
+async def test_a_store_that_cannot_be_opened_is_tried_again_by_the_next(world: World, /) -> None:
+    world.fails = True
+    with pytest.raises(MetadataStoreError, match="no disk"):
+        await world.shared.join()
+    world.fails = False
+    share = await world.shared.join()
+    assert await share.get(b"k") is None
 
 
-def test_the_lease_of_a_user_that_left_without_ending_it_expires() -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.shared.join(), await world.shared.join()
-        lease = await one.lease_grant(1000)
-        await one.transact((), (Put(b"k", b"v", lease),))
-        await one.close()
-        with pytest.raises(UnavailableError):
-            await one.lease_revoke(lease)
-        assert await two.get(b"k") is not None
-        await asyncio.sleep(1.5)
-        assert await two.get(b"k") is None
-
-    play(scenario)
+@played_by(play)
+async def test_the_lease_of_a_user_that_left_without_ending_it_expires(world: World, /) -> None:
+    one, two = await world.shared.join(), await world.shared.join()
+    lease = await one.lease_grant(1000)
+    await one.transact((), (Put(b"k", b"v", lease),))
+    await one.close()
+    with pytest.raises(UnavailableError):
+        await one.lease_revoke(lease)
+    assert await two.get(b"k") is not None
+    await asyncio.sleep(1.5)
+    assert await two.get(b"k") is None

@@ -16,8 +16,8 @@ from lowtide.metadata.store import (
     CompactedError,
     Compare,
     Delete,
-    Event,
     Get,
+    KeyEvent,
     KeyValue,
     LeaseGoneError,
     MetadataStore,
@@ -39,7 +39,7 @@ async def take(batches: AsyncGenerator[Batch, None], count: int) -> list[Batch]:
     return taken
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+async def until(condition: Callable[..., Awaitable[bool]]) -> None:
     while not await condition():
         await asyncio.sleep(0.005)
 
@@ -120,7 +120,7 @@ def test_operations_run_in_order_under_one_revision(run: Run) -> None:
         now = machine.base + 1
         assert result == TransactionResult(succeeded=True, revision=now, gets=(None, KeyValue(b"a", b"1", now, now)))
         (batch,) = await take(store.watch(b"", now), 1)
-        assert batch == Batch(now, (Event(b"a", b"1", now, now), Event(b"b", b"2", now, now)))
+        assert batch == Batch(now, (KeyEvent(b"a", b"1", now, now), KeyEvent(b"b", b"2", now, now)))
 
     run(scenario)
 
@@ -174,7 +174,7 @@ def test_concurrent_increments_all_count(run: Run) -> None:
 
 
 def test_a_watch_delivers_the_past_and_then_the_present(run: Run) -> None:
-    """From the start revision (inclusive) on, in order, without gap or repetition between the two, and without other prefixes."""
+    """It yields changes from the start revision (inclusive) in order, without gaps, repetition or other prefixes."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -187,7 +187,7 @@ def test_a_watch_delivers_the_past_and_then_the_present(run: Run) -> None:
             coming = asyncio.ensure_future(anext(batches))
             await put(store, Put(b"/other", b""))
             await put(store, Put(b"/w/5", b"5"), Put(b"/other", b"5"))
-            assert await coming == Batch(base + 5, (Event(b"/w/5", b"5", base + 5, base + 5),))
+            assert await coming == Batch(base + 5, (KeyEvent(b"/w/5", b"5", base + 5, base + 5),))
 
     run(scenario)
 
@@ -222,7 +222,10 @@ def test_a_watch_far_behind_gets_an_error(run: Run) -> None:
 
 
 def test_a_lease_lasts_while_it_is_kept_alive_and_its_keys_end_with_it(run: Run) -> None:
-    """Liveness relies on this: with renewals it lasts longer than its time, without them it ends, with all its keys in one revision."""
+    """Liveness relies on this.
+
+    With renewals it lasts longer than its time, without them it ends, with all its keys in one revision.
+    """
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -234,7 +237,7 @@ def test_a_lease_lasts_while_it_is_kept_alive_and_its_keys_end_with_it(run: Run)
         base = machine.base
         assert await store.get(b"/l/a") == KeyValue(b"/l/a", b"1", base + 1, base + 1, lease)
         (batch,) = await take(store.watch(b"/l/", result.revision + 1), 1)
-        assert batch == Batch(base + 2, (Event(b"/l/a", None, 0, base + 2), Event(b"/l/b", None, 0, base + 2)))
+        assert batch == Batch(base + 2, (KeyEvent(b"/l/a", None, 0, base + 2), KeyEvent(b"/l/b", None, 0, base + 2)))
         assert [pair.key for pair in (await store.range(b"/"))[0]] == [b"/other"]
         with pytest.raises(LeaseGoneError):
             await store.lease_keep_alive(lease)
@@ -284,7 +287,9 @@ def test_a_key_is_detached_from_its_lease_by_a_put_without(run: Run) -> None:
 
 
 def test_the_next_process_has_all_but_the_leased_keys(run: Run) -> None:
-    """After a restart the state and its revisions are the same; leases of the earlier process end in one revision, permanently.
+    """After a restart the state and its revisions are the same.
+
+    Leases of the earlier process end in one revision, permanently.
 
     A store with a server keeps running instead, with its leases.
     """
@@ -367,7 +372,10 @@ def test_a_transaction_at_the_limits_is_accepted(run: Run) -> None:
 
 
 def test_a_long_range_and_a_wide_revision_arrive_whole(run: Run) -> None:
-    """The engine may split them: more keys than one page, and revisions that are too long for one message of a watch."""
+    """The engine may split them.
+
+    More keys than one page, and revisions that are too long for one message of a watch.
+    """
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()

@@ -1,4 +1,7 @@
-"""No broker acts on a store that was restored from a backup: sessions on a simulated store, restored while they are down, cut off or up."""
+"""No broker acts on a store that was restored from a backup.
+
+Sessions on a simulated store, restored while they are down, cut off or up.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
 from lowtide.simulation.shared_store import SharedStore, StoreLink, StoreSnapshot
+from tests.scenarios import played_by
 
 PREFIX = b"/lowtide/"
 REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "127.0.0.1", 9092),))
@@ -82,133 +86,119 @@ def copy_of(session: MetadataSession) -> MetadataCopy:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_directories_that_have_seen_more_refuse_the_store_and_suspend_it_for_all(copied: bool) -> None:  # noqa: FBT001
-    async def scenario(world: World) -> None:
-        session = await world.started()
-        snapshot = world.shared.snapshot()
-        await world.put(keys.NEXT_PRODUCER_ID, b"1000")
-        await session.wait_for(world.shared.disk.revision)
-        remembered = {"/disk": copy_of(session)}
-        await session.close()
-        world.put_back(snapshot, copied=copied)
-        with pytest.raises(StoreWentBackError, match="recover"):
-            await world.session().open(None, remembered)
-        for other in (1, 2, 3):
-            with pytest.raises(InconsistentClusterError, match=r"suspended, broker 1 found .* recover"):
-                await world.session(other).open(None, {})
+@played_by(play)
+async def test_directories_that_have_seen_more_refuse_the_store_and_suspend_it_for_all(
+    world: World, /, copied: bool
+) -> None:
+    session = await world.started()
+    snapshot = world.shared.snapshot()
+    await world.put(keys.NEXT_PRODUCER_ID, b"1000")
+    await session.wait_for(world.shared.disk.revision)
+    remembered = {"/disk": copy_of(session)}
+    await session.close()
+    world.put_back(snapshot, copied=copied)
+    with pytest.raises(StoreWentBackError, match="recover"):
+        await world.session().open(None, remembered)
+    for other in (1, 2, 3):
+        with pytest.raises(InconsistentClusterError, match=r"suspended, broker 1 found .* recover"):
+            await world.session(other).open(None, {})
 
-    play(scenario)
 
-
-def test_a_store_that_was_pushed_past_the_revision_of_a_directory_is_refused_anyway() -> None:
+@played_by(play)
+async def test_a_store_that_was_pushed_past_the_revision_of_a_directory_is_refused_anyway(world: World, /) -> None:
     """Another broker started on it first; its files were restored too, so that broker could not detect it."""
-
-    async def scenario(world: World) -> None:
-        session = await world.started()
-        snapshot = world.shared.snapshot()
-        await world.put(keys.topic_id(b"T" * 16), b"t")
-        await session.wait_for(world.shared.disk.revision)
-        remembered = {"/disk": copy_of(session)}
-        await session.close()
-        world.put_back(snapshot, copied=True)
-        other = await world.started(2)
-        for number in range(30):
-            await world.put(b"config/group/g", b'{"n":"%d"}' % number)
-        assert world.shared.disk.revision > remembered["/disk"].revision
-        with pytest.raises(StoreWentBackError):
-            await world.session().open(None, remembered)
-        await asyncio.sleep(1)
-        assert other.refused, "the suspension stops it"
-        assert other.is_fenced
-
-    play(scenario)
+    session = await world.started()
+    snapshot = world.shared.snapshot()
+    await world.put(keys.topic_id(b"T" * 16), b"t")
+    await session.wait_for(world.shared.disk.revision)
+    remembered = {"/disk": copy_of(session)}
+    await session.close()
+    world.put_back(snapshot, copied=True)
+    other = await world.started(2)
+    for number in range(30):
+        await world.put(b"config/group/g", b'{"n":"%d"}' % number)
+    assert world.shared.disk.revision > remembered["/disk"].revision
+    with pytest.raises(StoreWentBackError):
+        await world.session().open(None, remembered)
+    await asyncio.sleep(1)
+    assert other.refused, "the suspension stops it"
+    assert other.is_fenced
 
 
-def test_a_broker_without_a_copy_detects_that_the_store_was_restored_from_a_snapshot() -> None:
-    async def scenario(world: World) -> None:
-        session = await world.started()
-        snapshot = world.shared.snapshot()
-        await session.close()
-        world.put_back(snapshot)
-        with pytest.raises(StoreWentBackError, match="restored from a snapshot"):
-            await world.session(3).open(None, {})
-        world.shared.raft_surplus = 10_000  # The raft log grows again; the suspension stays.
-        with pytest.raises(InconsistentClusterError, match="suspended"):
-            await world.session(3).open(None, {})
-
-    play(scenario)
+@played_by(play)
+async def test_a_broker_without_a_copy_detects_that_the_store_was_restored_from_a_snapshot(world: World, /) -> None:
+    session = await world.started()
+    snapshot = world.shared.snapshot()
+    await session.close()
+    world.put_back(snapshot)
+    with pytest.raises(StoreWentBackError, match="restored from a snapshot"):
+        await world.session(3).open(None, {})
+    world.shared.raft_surplus = 10_000  # The raft log grows again; the suspension stays.
+    with pytest.raises(InconsistentClusterError, match="suspended"):
+        await world.session(3).open(None, {})
 
 
-def test_a_store_that_is_unchanged_is_not_refused() -> None:
+@played_by(play)
+async def test_a_store_that_is_unchanged_is_not_refused(world: World, /) -> None:
     """A store that is ahead of a directory is not refused either."""
-
-    async def scenario(world: World) -> None:
-        session = await world.started()
-        remembered = {"/disk": copy_of(session)}
-        await session.close()
-        await world.put(keys.NEXT_PRODUCER_ID, b"1000")
-        again = await world.started(remembered=remembered)
-        assert not again.is_fenced
-        await again.close()
-
-    play(scenario)
+    session = await world.started()
+    remembered = {"/disk": copy_of(session)}
+    await session.close()
+    await world.put(keys.NEXT_PRODUCER_ID, b"1000")
+    again = await world.started(remembered=remembered)
+    assert not again.is_fenced
+    await again.close()
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_a_running_broker_stops_acting_once_the_store_is_restored(copied: bool) -> None:  # noqa: FBT001
-    async def scenario(world: World) -> None:
-        session = await world.started()
-        idle = await world.started(2)
-        snapshot = world.shared.snapshot()
-        await world.put(keys.NEXT_PRODUCER_ID, b"1000")
-        await session.wait_for(world.shared.disk.revision)
-        await idle.wait_for(world.shared.disk.revision)
-        world.put_back(snapshot, copied=copied)
-        await asyncio.sleep(1.0)
-        for each in (session, idle):
-            assert each.refused
-            assert each.is_fenced
-            with pytest.raises(FencedError, match="recover"):
-                await each.allocate_producer_ids()
-        assert all(isinstance(failure, InconsistentClusterError) for failure in world.failures)
-        assert world.failures
-        for each in (session, idle):
-            await each.close()
-        assert world.value(keys.SUSPENSION) is not None
-
-    play(scenario)
+@played_by(play)
+async def test_a_running_broker_stops_acting_once_the_store_is_restored(world: World, /, copied: bool) -> None:
+    session = await world.started()
+    idle = await world.started(2)
+    snapshot = world.shared.snapshot()
+    await world.put(keys.NEXT_PRODUCER_ID, b"1000")
+    await session.wait_for(world.shared.disk.revision)
+    await idle.wait_for(world.shared.disk.revision)
+    world.put_back(snapshot, copied=copied)
+    await asyncio.sleep(1.0)
+    for each in (session, idle):
+        assert each.refused
+        assert each.is_fenced
+        with pytest.raises(FencedError, match="recover"):
+            await each.allocate_producer_ids()
+    assert all(isinstance(failure, InconsistentClusterError) for failure in world.failures)
+    assert world.failures
+    for each in (session, idle):
+        await each.close()
+    assert world.value(keys.SUSPENSION) is not None
 
 
-def test_another_history_is_refused_except_by_directories_of_the_recovery() -> None:
-    async def scenario(world: World) -> None:
-        session = await world.started()
-        copy = copy_of(session)
-        await session.close()
-        old = decode(keys.HISTORY, world.value(keys.HISTORY) or b"", HistoryRecord)
-        await world.put(keys.HISTORY, encode(HistoryRecord("other", 0, old.history_id, copy.revision)))
-        again = await world.started(remembered={"/disk": copy})
-        await again.close()
-        copy.revision += 1
-        with pytest.raises(InconsistentClusterError, match="is of history other, the log directory /disk"):
-            await world.session().open(None, {"/disk": copy})
-        assert world.value(keys.SUSPENSION) is None, "it may be this directory that is wrong"
-        await world.shared.store.transact([], [Delete(PREFIX + keys.HISTORY)])
-        with pytest.raises(InconsistentClusterError, match="has no history"):
-            await world.session().open(None, {"/disk": copy})
-
-    play(scenario)
+@played_by(play)
+async def test_another_history_is_refused_except_by_directories_of_the_recovery(world: World, /) -> None:
+    session = await world.started()
+    copy = copy_of(session)
+    await session.close()
+    old = decode(keys.HISTORY, world.value(keys.HISTORY) or b"", HistoryRecord)
+    await world.put(keys.HISTORY, encode(HistoryRecord("other", 0, old.history_id, copy.revision)))
+    again = await world.started(remembered={"/disk": copy})
+    await again.close()
+    copy.revision += 1
+    with pytest.raises(InconsistentClusterError, match="is of history other, the log directory /disk"):
+        await world.session().open(None, {"/disk": copy})
+    assert world.value(keys.SUSPENSION) is None, "it may be this directory that is wrong"
+    await world.shared.store.transact([], [Delete(PREFIX + keys.HISTORY)])
+    with pytest.raises(InconsistentClusterError, match="has no history"):
+        await world.session().open(None, {"/disk": copy})
 
 
-def test_a_recovery_stops_running_brokers() -> None:
-    async def scenario(world: World) -> None:
-        session = await world.started()
-        await world.put(keys.HISTORY, encode(HistoryRecord("other")))
-        await asyncio.sleep(0.5)
-        assert session.is_fenced
-        assert "started again" in session.refused
-        await session.close()
-
-    play(scenario)
+@played_by(play)
+async def test_a_recovery_stops_running_brokers(world: World, /) -> None:
+    session = await world.started()
+    await world.put(keys.HISTORY, encode(HistoryRecord("other")))
+    await asyncio.sleep(0.5)
+    assert session.is_fenced
+    assert "start it again" in session.refused
+    await session.close()
 
 
 def test_a_store_that_was_restored_before_it_was_used_is_no_reason() -> None:
@@ -218,20 +208,19 @@ def test_a_store_that_was_restored_before_it_was_used_is_no_reason() -> None:
 
 
 @pytest.mark.parametrize("cluster_id", [None, "cluster"])
-def test_an_empty_store_is_refused_by_a_directory_that_has_another_history(cluster_id: str | None) -> None:
+@played_by(play)
+async def test_an_empty_store_is_refused_by_a_directory_that_has_another_history(
+    world: World, /, cluster_id: str | None
+) -> None:
     """Nothing is written to it: neither the cluster's id, which an empty store lacks, nor a history."""
-
-    async def scenario(world: World) -> None:
-        session = world.session()
-        await session.open(cluster_id)
-        await session.start(REGISTRATION)
-        await session.wait_for(world.shared.disk.revision)
-        remembered = {"/disk": copy_of(session)}
-        await session.close()
-        everything = list(world.shared.disk.keys)
-        await world.shared.store.transact([], [Delete(key) for key in everything])
-        with pytest.raises(InconsistentClusterError, match=r"has no history, the log directory /disk .* recover"):
-            await world.session().open(cluster_id, remembered)
-        assert not world.shared.disk.keys
-
-    play(scenario)
+    session = world.session()
+    await session.open(cluster_id)
+    await session.start(REGISTRATION)
+    await session.wait_for(world.shared.disk.revision)
+    remembered = {"/disk": copy_of(session)}
+    await session.close()
+    everything = list(world.shared.disk.keys)
+    await world.shared.store.transact([], [Delete(key) for key in everything])
+    with pytest.raises(InconsistentClusterError, match=r"has no history, the log directory /disk .* recover"):
+        await world.session().open(cluster_id, remembered)
+    assert not world.shared.disk.keys

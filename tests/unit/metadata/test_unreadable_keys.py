@@ -1,4 +1,7 @@
-"""Every kind of key that can't be read: what the image shows instead, at a start and while it is followed, and that it heals."""
+"""Every kind of key that can't be read.
+
+What the image shows instead, at a start and while it is followed, and that it heals.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import msgspec
 import pytest
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import RecoveryError
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import KEEPING_CONFIGS, MetadataImage
 from lowtide.metadata.image_change import KEEPING_BROKER_CONFIGS, apply_batch, load_image
@@ -30,8 +34,8 @@ from lowtide.metadata.records import (
     TopicRecord,
     encode,
 )
-from lowtide.metadata.recovery import RecoveryError, RecoveryPlan
-from lowtide.metadata.store import Batch, Event, KeyValue
+from lowtide.metadata.recovery import RecoveryPlan
+from lowtide.metadata.store import Batch, KeyEvent, KeyValue
 from lowtide.protocol.scram import SCRAM_MECHANISMS
 from lowtide.protocol.types import topic_id_text
 
@@ -47,7 +51,10 @@ STORE_REVISION, LATER, LATEST = 50, 60, 70
 
 
 class Kind(NamedTuple):
-    """A kind of key: one of it, its value, and the field of the image in which it shows; none for a key that images leave out."""
+    """A kind of key: one of it, its value, and the field of the image in which it shows.
+
+    None for a key that images leave out.
+    """
 
     key: bytes
     value: bytes
@@ -112,7 +119,7 @@ def whole() -> MetadataImage:
 
 def changed(image: MetadataImage, key: bytes, value: bytes | None, revision: int = LATER) -> MetadataImage:
     create = 0 if value is None else 20
-    return apply_batch(image, Batch(revision, (Event(key, value, create, revision),)), prefix=b"")[0]
+    return apply_batch(image, Batch(revision, (KeyEvent(key, value, create, revision),)), prefix=b"")[0]
 
 
 def others(image: MetadataImage, field: str) -> dict[str, object]:
@@ -254,7 +261,7 @@ def test_credentials_and_tokens_let_nobody_in() -> None:
 def test_brokers() -> None:
     assert while_followed("brokers/<id>").brokers == whole().brokers
     assert at_a_start("brokers/<id>").brokers == {}
-    again = apply_batch(whole(), Batch(LATER, (Event(keys.broker(1), b"?", LATER, LATER),)), prefix=b"")[0]
+    again = apply_batch(whole(), Batch(LATER, (KeyEvent(keys.broker(1), b"?", LATER, LATER),)), prefix=b"")[0]
     assert again.brokers == {}, "it is another registration"
     started = at_a_start("known_brokers/<id>")
     assert started.is_known(1)

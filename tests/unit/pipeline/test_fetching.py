@@ -1,4 +1,7 @@
-"""When a range is read: a partition that one broker does not know yet is not lost, and the next answer is requested early."""
+"""When a range is read.
+
+A partition that one broker does not know yet is not lost, and the next answer is requested early.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pytest
 from lowtide.admin.errors import ConnectionFailedError
 from lowtide.admin.settings import ClientSettings
 from lowtide.pipeline import fetching
-from lowtide.pipeline.cluster import Cluster, MissingTopicsError
+from lowtide.pipeline.cluster import BlockingCluster, MissingTopicsError
 from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.leaders import Leader, Topic
 from lowtide.pipeline.ranges import OffsetRange
@@ -22,7 +25,7 @@ PLACE = TopicPartition("t", 0)
 ROWS = [(1000, None, b"v", ())]
 
 
-class LateCluster(Cluster):
+class LateCluster(BlockingCluster):
     """Its brokers do not know the topic in the first `unknown` requests; then one has a record. It has no sockets."""
 
     def __init__(self, unknown: int) -> None:
@@ -35,7 +38,7 @@ class LateCluster(Cluster):
     def leader_of(self, partition, deadline_ms):
         if self.unknown:
             self.unknown -= 1
-            raise MissingTopicsError("topic t doesn't exist", ["t"])
+            raise MissingTopicsError("topic t does not exist", ["t"])
         return Leader(1, 0)
 
     def connection_to(self, broker_id, deadline_ms):
@@ -53,9 +56,9 @@ class LateCluster(Cluster):
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[row])])
 
 
-def rows(cluster: Cluster, **settings: object) -> int:
+def rows(cluster: BlockingCluster, **settings: object) -> int:
     planned = PlannedRange(OffsetRange(PLACE, 0, 1))
-    return sum(columns.row_count for columns in RangeReader(cluster, FetchSettings(**settings), planned).columns())
+    return sum([columns.row_count for columns in RangeReader(cluster, FetchSettings(**settings), planned).columns()])  # type: ignore[misc]
 
 
 class ScriptedConnection:
@@ -95,7 +98,7 @@ class ScriptedConnection:
         self.closed = True
 
 
-class OneBroker(Cluster):
+class OneBroker(BlockingCluster):
     """A cluster of one broker, to which a closed connection is opened again. It has no sockets."""
 
     def __init__(self) -> None:
@@ -182,7 +185,7 @@ def test_a_partition_that_stays_unknown_is_lost(monkeypatch):
     monkeypatch.setattr(fetching, "MISSING_MS", 20)
     with pytest.raises(
         DataLossError,
-        match=r"records of t-0 from offset 0 to 0 are gone before they were read \(topic t doesn't exist\)",
+        match=r"records of t-0 from offset 0 to 0 were deleted before they were read \(topic t does not exist\)",
     ):
         rows(LateCluster(unknown=10**9))
     assert rows(LateCluster(unknown=10**9), fail_on_data_loss=False) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowtide.pipeline.leaders import Leaders
+from lowtide.pipeline.leaders import LeaderCache
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import (
     MetadataResponse,
@@ -39,8 +39,8 @@ def answer(
     return MetadataResponse(brokers=known, cluster_id=None, controller_id=1, topics=[topic])
 
 
-def learned(*answers: MetadataResponse) -> Leaders:
-    leaders = Leaders()
+def learned(*answers: MetadataResponse) -> LeaderCache:
+    leaders = LeaderCache()
     for each in answers:
         leaders.learn(each)
     return leaders

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from lowtide.pipeline.outbox import Answer, Limits, Outbox
+from lowtide.pipeline.outbox import Limits, Outbox, ProduceAnswer
 from lowtide.pipeline.partition_batches import PRODUCER_EPOCH_MAX, ProduceError, ProducerBatch
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
@@ -92,22 +92,25 @@ def test_five_batches_of_a_partition_are_in_flight_and_no_more():
     known(box)
     sent = [take_one(box) for _ in range(5)]
     assert box.takes(1, LEADERS, 0) == []
-    box.on_answer(sent[0], Answer(code=ErrorCode.NONE), 0)
+    box.on_answer(sent[0], ProduceAnswer(code=ErrorCode.NONE), 0)
     assert values_of(take_one(box).records) == [5]
 
 
 def test_the_second_batch_waits_until_the_first_is_acknowledged():
-    """A new partition may refuse the first, and lead a moment later: Kafka's would then begin with the second (KIP-98)."""
+    """A new partition may refuse the first, and lead a moment later.
+
+    Kafka's would then begin with the second (KIP-98).
+    """
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
     first = take_one(box)
     assert box.takes(1, LEADERS, 0) == []
-    box.on_answer(first, Answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
+    box.on_answer(first, ProduceAnswer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
     first = take_one(box, 1000)
     assert values_of(first.records) == [0]
     assert box.takes(1, LEADERS, 1000) == []
-    box.on_answer(first, Answer(code=ErrorCode.NONE), 1000)
+    box.on_answer(first, ProduceAnswer(code=ErrorCode.NONE), 1000)
     assert [values_of(take_one(box, 1000).records) for _ in range(2)] == [[1], [2]]
 
 
@@ -131,9 +134,9 @@ def test_nothing_is_sent_while_batches_behind_a_failed_one_are_in_flight():
         box.add(PLACE, batch_of(value), 1, 0)
     known(box)
     first, second = take_one(box), take_one(box)
-    box.on_answer(first, Answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
+    box.on_answer(first, ProduceAnswer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
     assert box.takes(1, LEADERS, 1000) == []
-    box.on_answer(second, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
+    box.on_answer(second, ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
     again = [take_one(box, 1000) for _ in range(3)]
     assert [identity(batch) for batch in again] == [(7, 0, 0), (7, 0, 1), (7, 0, 2)], (
         "the epoch stays: the refusal was expected"
@@ -143,7 +146,7 @@ def test_nothing_is_sent_while_batches_behind_a_failed_one_are_in_flight():
 def test_a_duplicate_is_a_success():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
-    assert box.on_answer(take_one(box), Answer(code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER), 0)
+    assert box.on_answer(take_one(box), ProduceAnswer(code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER), 0)
     assert box.is_empty
     assert box.unacknowledged_bytes == 0
 
@@ -154,13 +157,13 @@ def test_a_broker_that_forgot_the_producer_receives_a_new_epoch(code):
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
-    box.on_answer(take_one(box), Answer(code=ErrorCode.NONE), 0)
+    box.on_answer(take_one(box), ProduceAnswer(code=ErrorCode.NONE), 0)
     second, third = take_one(box), take_one(box)
-    box.on_answer(second, Answer(code=int(code), log_start_offset=0), 0)
-    box.on_answer(third, Answer(code=int(code), log_start_offset=0), 0)
+    box.on_answer(second, ProduceAnswer(code=int(code), log_start_offset=0), 0)
+    box.on_answer(third, ProduceAnswer(code=int(code), log_start_offset=0), 0)
     again = [take_one(box, 1000)]
     assert box.takes(1, LEADERS, 1000) == [], "the first of an epoch goes alone"
-    box.on_answer(again[0], Answer(code=ErrorCode.NONE), 1000)
+    box.on_answer(again[0], ProduceAnswer(code=ErrorCode.NONE), 1000)
     again.append(take_one(box, 1000))
     assert [identity(batch) for batch in again] == [(7, 1, 0), (7, 1, 1)]
     box.add(OTHER, batch_of(1), 1, 0)
@@ -170,7 +173,7 @@ def test_a_broker_that_forgot_the_producer_receives_a_new_epoch(code):
 def test_an_unknown_producer_without_a_log_start_is_only_tried_again():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
-    box.on_answer(take_one(box), Answer(code=ErrorCode.UNKNOWN_PRODUCER_ID), 0)
+    box.on_answer(take_one(box), ProduceAnswer(code=ErrorCode.UNKNOWN_PRODUCER_ID), 0)
     assert identity(take_one(box, 1000)) == (7, 0, 0)
 
 
@@ -178,7 +181,7 @@ def test_epochs_that_are_exhausted_need_another_producer_id():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
     box._partitions[PLACE].producer_epoch = PRODUCER_EPOCH_MAX
-    box.on_answer(take_one(box), Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
+    box.on_answer(take_one(box), ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
     assert box.wants_producer_id
     assert box.takes(1, LEADERS, 1000) == []
     box.renew_producer_id(8)
@@ -192,13 +195,13 @@ def test_a_batch_that_is_too_large_is_split_and_keeps_its_sequences():
     box.add(PLACE, batch_of(4), 1, 0)
     known(box)
     whole, behind = take_one(box), take_one(box)
-    assert not box.on_answer(whole, Answer(code=ErrorCode.MESSAGE_TOO_LARGE), 0)
-    box.on_answer(behind, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
+    assert not box.on_answer(whole, ProduceAnswer(code=ErrorCode.MESSAGE_TOO_LARGE), 0)
+    box.on_answer(behind, ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
     again = [take_one(box, 1000) for _ in range(3)]
     assert [values_of(batch.records) for batch in again] == [[1], [2, 3], [4]]
     assert [identity(batch)[2] for batch in again] == [0, 1, 3]
     for batch in again:
-        box.on_answer(batch, Answer(code=ErrorCode.NONE), 1000)
+        box.on_answer(batch, ProduceAnswer(code=ErrorCode.NONE), 1000)
     assert box.is_empty
     assert (box.unacknowledged_bytes, box.acknowledged_records) == (0, 4)
 
@@ -209,14 +212,14 @@ def test_one_record_that_is_too_large_names_partition_size_and_key():
     with pytest.raises(
         ProduceError, match=r"orders-0 refused a record \(\d+ bytes\) with MESSAGE_TOO_LARGE.*max\.message\.bytes"
     ) as error:
-        box.on_answer(take_one(box), Answer(code=ErrorCode.MESSAGE_TOO_LARGE), 0)
+        box.on_answer(take_one(box), ProduceAnswer(code=ErrorCode.MESSAGE_TOO_LARGE), 0)
     assert error.value.place == PLACE
 
 
 def test_a_fatal_error_names_partition_and_code():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
-    answer = Answer(code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, message="may not write")
+    answer = ProduceAnswer(code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, message="may not write")
     with pytest.raises(
         ProduceError, match="orders-0 refused a record .* with TOPIC_AUTHORIZATION_FAILED: may not write"
     ):
@@ -226,11 +229,11 @@ def test_a_fatal_error_names_partition_and_code():
 def test_a_batch_without_acknowledgement_ends_with_its_last_error():
     box = outbox(delivery_timeout_ms=5000)
     box.add(PLACE, batch_of(1), 1, 0)
-    box.on_answer(take_one(box), Answer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 0)
+    box.on_answer(take_one(box), ProduceAnswer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 0)
     box.check_deadlines(4999)
     assert box.wait_ms(200) == 4800
     with pytest.raises(
-        ProduceError, match=r"delivery\.timeout\.ms=5000, after 1 attempts; the last one ended so: NOT_ENOUGH_REPLICAS"
+        ProduceError, match=r"delivery\.timeout\.ms=5000, after 1 attempts; the last error: NOT_ENOUGH_REPLICAS"
     ):
         box.check_deadlines(5000)
 
@@ -240,7 +243,7 @@ def test_memory_is_bounded_and_a_large_batch_is_sent_alone():
     assert box.has_room(1000)
     box.add(PLACE, batch_of(1), 1, 0)
     assert not box.has_room(40)
-    box.on_answer(take_one(box), Answer(code=ErrorCode.NONE), 0)
+    box.on_answer(take_one(box), ProduceAnswer(code=ErrorCode.NONE), 0)
     assert box.has_room(1000)
 
 
@@ -263,11 +266,11 @@ def test_failures_in_a_row_are_counted_until_one_batch_is_accepted():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
     for now_ms, rest in ((0, 100), (1000, 200), (2000, 400)):
-        box.on_answer(take_one(box, now_ms), Answer(code=ErrorCode.NOT_ENOUGH_REPLICAS), now_ms)
+        box.on_answer(take_one(box, now_ms), ProduceAnswer(code=ErrorCode.NOT_ENOUGH_REPLICAS), now_ms)
         assert box.takes(1, LEADERS, now_ms + rest - 1) == []
-    box.on_answer(take_one(box, 3000), Answer(code=ErrorCode.NONE), 3000)
+    box.on_answer(take_one(box, 3000), ProduceAnswer(code=ErrorCode.NONE), 3000)
     box.add(PLACE, batch_of(2), 1, 3000)
-    box.on_answer(take_one(box, 3000), Answer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 3000)
+    box.on_answer(take_one(box, 3000), ProduceAnswer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 3000)
     assert take_one(box, 3100)
 
 
@@ -275,7 +278,7 @@ def test_an_unknown_code_ends_with_its_number():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
     with pytest.raises(ProduceError, match=r"orders-0 refused a record .* with error 9999"):
-        box.on_answer(take_one(box), Answer(code=9999), 0)
+        box.on_answer(take_one(box), ProduceAnswer(code=9999), 0)
 
 
 @pytest.mark.parametrize(
@@ -295,27 +298,30 @@ def test_what_a_leader_appended_and_did_not_acknowledge_receives_nothing_twice(c
         box.add(PLACE, batch_of(value), 1, 0)
     known(box)
     for batch in [take_one(box), take_one(box)]:
-        box.on_answer(batch, Answer(code=code), 0)
+        box.on_answer(batch, ProduceAnswer(code=code), 0)
     first, second = take_one(box, 1000), take_one(box, 1000)
-    box.on_answer(first, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 1000)
-    box.on_answer(second, Answer(code=ErrorCode.NONE), 1000)
+    box.on_answer(first, ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 1000)
+    box.on_answer(second, ProduceAnswer(code=ErrorCode.NONE), 1000)
     assert box.is_empty
 
 
 def test_a_batch_that_was_accepted_before_an_earlier_one_proves_nothing_about_it():
-    """A leader without state of the producer accepted it; that it has later batches does not prove that it has the first."""
+    """A leader without state of the producer accepted it.
+
+    That it has later batches does not prove that it has the first.
+    """
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
     known(box)
     first, second, third = (take_one(box) for _ in range(3))
-    box.on_answer(first, Answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
-    box.on_answer(second, Answer(code=ErrorCode.NONE), 0)
+    box.on_answer(first, ProduceAnswer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
+    box.on_answer(second, ProduceAnswer(code=ErrorCode.NONE), 0)
     box.on_lost([third], "closed", 0)
     box.on_lost([take_one(box, 1000), take_one(box, 1000)], "closed", 1000)
     first, third = take_one(box, 3000), take_one(box, 3000)
-    box.on_answer(first, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 3000)
-    box.on_answer(third, Answer(code=ErrorCode.NONE), 3000)
+    box.on_answer(first, ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 3000)
+    box.on_answer(third, ProduceAnswer(code=ErrorCode.NONE), 3000)
     again = take_one(box, 9000)
     assert (values_of(again.records), identity(again)) == ([0], (7, 1, 0))
 
@@ -329,7 +335,10 @@ def test_a_restarted_broker_that_remembers_only_one_batch_receives_nothing_twice
     sent = [take_one(box) for _ in range(5)]
     box.on_lost(sent, "closed", 0)
     again = [take_one(box, 1000) for _ in range(5)]
-    out_of_order, appended = Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), Answer(code=ErrorCode.NONE)
+    out_of_order, appended = (
+        ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        ProduceAnswer(code=ErrorCode.NONE),
+    )
     for batch, answer in zip(again, [out_of_order, out_of_order, appended, appended, appended], strict=True):
         box.on_answer(batch, answer, 1000)
     assert box.is_empty
@@ -343,13 +352,13 @@ def test_batches_in_doubt_are_sent_again_before_a_new_epoch():
         box.add(PLACE, batch_of(value), 1, 0)
     known(box)
     box.on_lost([take_one(box) for _ in range(3)], "closed", 0)
-    box.on_answer(take_one(box, 1000), Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 1000)
+    box.on_answer(take_one(box, 1000), ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 1000)
     second = take_one(box, 3000)
     assert identity(second) == (7, 0, 1)
-    box.on_answer(second, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 3000)
-    box.on_answer(take_one(box, 6000), Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 6000)
+    box.on_answer(second, ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 3000)
+    box.on_answer(take_one(box, 6000), ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 6000)
     first = take_one(box, 9000)
-    box.on_answer(first, Answer(code=ErrorCode.NONE), 9000)
+    box.on_answer(first, ProduceAnswer(code=ErrorCode.NONE), 9000)
     assert [identity(batch) for batch in (first, *(take_one(box, 9000) for _ in range(3)))] == [
         (7, 1, number) for number in range(4)
     ]
@@ -362,8 +371,8 @@ def test_an_accepted_later_batch_proves_nothing_about_a_refused_one():
         box.add(PLACE, batch_of(value), 1, 0)
     known(box)
     first, second = take_one(box), take_one(box)
-    box.on_answer(first, Answer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 0)
-    box.on_answer(second, Answer(code=ErrorCode.NONE), 0)
+    box.on_answer(first, ProduceAnswer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 0)
+    box.on_answer(second, ProduceAnswer(code=ErrorCode.NONE), 0)
     assert values_of(take_one(box, 1000).records) == [0]
 
 
@@ -400,9 +409,10 @@ class ModelBroker:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_with_any_failures_everything_is_appended_once_and_in_order(seed):
-    """Refusals, or restarts of the broker, with lost requests, lost answers and splits; each connection keeps its order.
+    """Refusals or restarts of the broker, with lost requests and answers and with splits; connections keep the order.
 
-    Not both: a first batch that is refused for another reason, while a later one is taken, is in doubt, and is then sent again.
+    Not both: a first batch that is refused for another reason, while a later one is taken, is in doubt, and is then
+    sent again.
     """
     draw = random.Random(seed)
     has_restarts = seed % 2 == 1
@@ -433,7 +443,7 @@ def test_with_any_failures_everything_is_appended_once_and_in_order(seed):
             else:
                 batch = pending.popleft()
                 code = ErrorCode.NOT_ENOUGH_REPLICAS if fate < 0.25 and not has_restarts else broker.append(batch, 3)
-                box.on_answer(batch, Answer(code=code, log_start_offset=0), now_ms)
+                box.on_answer(batch, ProduceAnswer(code=code, log_start_offset=0), now_ms)
         now_ms += draw.randrange(0, 400)
         assert rounds < 3000
     assert broker.appended == expected

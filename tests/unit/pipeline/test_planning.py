@@ -10,10 +10,10 @@ from lowtide.pipeline.read_options import read_options
 from lowtide.protocol.types import TopicPartition
 
 
-class Cluster:
+class FixedCluster:
     """It has a user's topic, and the topic of the groups' offsets."""
 
-    topics = {
+    topics = {  # noqa: RUF012
         "orders": Topic(b"i" * 16, {0: Leader(1, 0)}),
         "__consumer_offsets": Topic(b"j" * 16, {0: Leader(1, 0)}, is_internal=True),
     }
@@ -31,5 +31,5 @@ class Cluster:
 )
 def test_a_pattern_finds_no_internal_topic(given, topics):
     """A stream that trims would delete the offsets of all groups."""
-    planner = Planner(Cluster(), read_options({"kafka.bootstrap.servers": "b:1", **given}, is_stream=False))
+    planner = Planner(FixedCluster(), read_options({"kafka.bootstrap.servers": "b:1", **given}, is_stream=False))
     assert planner.select().partitions == tuple(TopicPartition(topic, 0) for topic in topics)

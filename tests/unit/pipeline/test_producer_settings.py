@@ -65,14 +65,14 @@ def test_keys_without_a_meaning_are_kept_for_a_warning():
     [
         ("acks", "0", r"kafka\.acks is '0': this sink always waits"),
         ("enable.idempotence", "false", r"kafka\.enable\.idempotence is 'false': this sink is always idempotent"),
-        ("transactional.id", "t", r"kafka\.transactional\.id can't be set"),
+        ("transactional.id", "t", r"kafka\.transactional\.id must not be set"),
         (
             "compression.type",
             "brotli",
-            r"kafka\.compression\.type is 'brotli': allowed are none, gzip, snappy, lz4, zstd",
+            r"kafka\.compression\.type is 'brotli': it must be one of none, gzip, snappy, lz4, zstd",
         ),
-        ("buffer.memory", "lots", r"kafka\.buffer\.memory is 'lots': allowed are whole numbers from 1024"),
-        ("max.in.flight.requests.per.connection", "6", "allowed are whole numbers from 1 to 5"),
+        ("buffer.memory", "lots", r"kafka\.buffer\.memory is 'lots': it must be a whole number from 1024"),
+        ("max.in.flight.requests.per.connection", "6", "it must be a whole number from 1 to 5"),
         (
             "request.timeout.ms",
             "130000",

@@ -23,8 +23,11 @@ def options(stream: bool = False, **given: str):
 def test_defaults_are_those_of_sparks_kafka_source_but_for_aborted_records():
     batch, stream = options(), options(stream=True)
     assert (batch.starting.place, batch.ending.place, stream.starting.place) == (EARLIEST, LATEST, LATEST)
-    assert batch.starting.is_earliest and not stream.starting.is_earliest
-    assert batch.fetch.fail_on_data_loss and batch.fetch.read_committed and not batch.fetch.include_headers
+    assert batch.starting.is_earliest
+    assert not stream.starting.is_earliest
+    assert batch.fetch.fail_on_data_loss
+    assert batch.fetch.read_committed
+    assert not batch.fetch.include_headers
     assert (batch.fetch.poll_timeout_ms, stream.trigger_delay_max_ms, stream.offset_attempts) == (120_000, 900_000, 3)
     assert not options(kafka__isolation__level="read_uncommitted").fetch.read_committed
 
@@ -60,9 +63,12 @@ def test_client_settings_come_from_kafkas_keys(caplog):
         (SERVERS, "one of subscribe, subscribePattern and assign must be given"),
         (SERVERS | {"subscribe": "t", "assign": "{}"}, "options subscribe and assign exclude each other"),
         (SERVERS | {"subscribe": " , "}, "option subscribe is ' , ': it names no topic"),
-        (SERVERS | {"subscribePattern": "("}, "option subscribePattern is '(': it is no regular expression: missing )"),
-        (SERVERS | {"assign": '{"t": 0}'}, 'option assign is \'{"t": 0}\': allowed is JSON such as {"topic": [0, 1]}'),
-        (SERVERS | {"assign": "{t}"}, "option assign is '{t}': it is no JSON: Expecting property name"),
+        (
+            SERVERS | {"subscribePattern": "("},
+            "option subscribePattern is '(': it is not a valid regular expression: missing )",
+        ),
+        (SERVERS | {"assign": '{"t": 0}'}, 'option assign is \'{"t": 0}\': it must be JSON such as {"topic": [0, 1]}'),
+        (SERVERS | {"assign": "{t}"}, "option assign is '{t}': it is not valid JSON: Expecting property name"),
     ],
 )
 def test_the_topics_must_be_given_once(given, message):
@@ -74,29 +80,29 @@ def test_the_topics_must_be_given_once(given, message):
 @pytest.mark.parametrize(
     ("stream", "name", "value", "message"),
     [
-        (False, "startingOffsets", "newest", "it is no JSON"),
-        (False, "startingOffsets", "latest", "a batch can't begin at the latest offset"),
-        (False, "startingOffsets", '{"t": {"0": -1}}', "a batch can't begin at the latest offset"),
-        (False, "startingOffsets", '{"t": {"0": -3}}', "allowed are earliest, latest and JSON"),
-        (False, "startingOffsets", '{"t": {"0": "five"}}', "'five' is no number for t-0"),
-        (False, "startingOffsets", '{"t": {"first": 5}}', "'first' is no number for a partition of t"),
-        (False, "startingOffsets", '{"t": {"2147483648": 5}}', "'2147483648' is no number for a partition of t"),
-        (False, "startingOffsets", '{"t": {"0": 9223372036854775808}}', "9223372036854775808 is no number for t-0"),
-        (False, "assign", '{"t": [2147483648]}', 'allowed is JSON such as {"topic": [0, 1]}'),
-        (False, "endingOffsets", "earliest", "a batch can't end at the earliest offset"),
-        (False, "endingOffsets", '{"t": {"0": -2}}', "a batch can't end at the earliest offset"),
+        (False, "startingOffsets", "newest", "it is not valid JSON"),
+        (False, "startingOffsets", "latest", "a batch query must not begin at the latest offset"),
+        (False, "startingOffsets", '{"t": {"0": -1}}', "a batch query must not begin at the latest offset"),
+        (False, "startingOffsets", '{"t": {"0": -3}}', "it must be earliest, latest, or JSON"),
+        (False, "startingOffsets", '{"t": {"0": "five"}}', "'five' is not a number for t-0"),
+        (False, "startingOffsets", '{"t": {"first": 5}}', "'first' is not a number for a partition of t"),
+        (False, "startingOffsets", '{"t": {"2147483648": 5}}', "'2147483648' is not a number for a partition of t"),
+        (False, "startingOffsets", '{"t": {"0": 9223372036854775808}}', "9223372036854775808 is not a number for t-0"),
+        (False, "assign", '{"t": [2147483648]}', 'it must be JSON such as {"topic": [0, 1]}'),
+        (False, "endingOffsets", "earliest", "a batch query must not end at the earliest offset"),
+        (False, "endingOffsets", '{"t": {"0": -2}}', "a batch query must not end at the earliest offset"),
         (True, "endingOffsets", "latest", "a stream has no end"),
-        (False, "startingTimestamp", "yesterday", "allowed are whole numbers from 0 on"),
-        (False, "startingOffsetsByTimestamp", '{"t": 5}', "t has 5 in place of its partitions"),
-        (False, "startingOffsetsByTimestampStrategy", "earliest", "allowed are error, latest"),
-        (True, "maxOffsetsPerTrigger", "0", "allowed are whole numbers from 1 on"),
-        (True, "maxTriggerDelay", "soon", "allowed is a time such as 500ms, 30s, 15m, 2h or 7 days"),
-        (False, "minOffsetsPerTrigger", "5", "it is for streams"),
-        (False, "minPartitions", "many", "allowed are whole numbers from 1 to 2147483647"),
-        (False, "failOnDataLoss", "no", "allowed are true, false"),
+        (False, "startingTimestamp", "yesterday", "it must be a whole number from 0"),
+        (False, "startingOffsetsByTimestamp", '{"t": 5}', "t has 5 instead of partitions"),
+        (False, "startingOffsetsByTimestampStrategy", "earliest", "it must be error or latest"),
+        (True, "maxOffsetsPerTrigger", "0", "it must be a whole number from 1"),
+        (True, "maxTriggerDelay", "soon", "it must be a time such as 500ms, 30s, 15m, 2h or 7 days"),
+        (False, "minOffsetsPerTrigger", "5", "it works in streams only"),
+        (False, "minPartitions", "many", "it must be a whole number from 1 to 2147483647"),
+        (False, "failOnDataLoss", "no", "it must be true or false"),
         (False, "maxOffsetPerTrigger", "5", "there is no such option; is maxOffsetsPerTrigger meant?"),
         (False, "colour", "blue", "there is no such option"),
-        (False, "kafka.isolation.level", "serializable", "allowed are read_committed, read_uncommitted"),
+        (False, "kafka.isolation.level", "serializable", "it must be read_committed or read_uncommitted"),
         (False, "kafka.auto.offset.reset", "latest", "startingOffsets says where a query begins"),
         (False, "kafka.enable.auto.commit", "true", "Spark keeps the positions in its checkpoint"),
         (False, "kafka.value.deserializer", "x", "values are given as bytes"),
@@ -105,13 +111,14 @@ def test_the_topics_must_be_given_once(given, message):
 def test_a_value_that_is_impossible_is_refused_with_name_value_and_reason(stream, name, value, message):
     with pytest.raises(OptionError) as refused:
         read_options(SERVERS | ({} if name == "assign" else {"subscribe": "t"}) | {name: value}, is_stream=stream)
-    known = name if name.lower() not in ("maxoffsetpertrigger",) else name.lower()
+    known = name if name.lower() != "maxoffsetpertrigger" else name.lower()
     assert str(refused.value).startswith(f"option {known} is {value!r}: {message}")
 
 
 def test_the_minimum_of_a_batch_cannot_exceed_its_maximum():
     with pytest.raises(
-        OptionError, match="option minOffsetsPerTrigger is '9': it is above maxOffsetsPerTrigger, which is 5"
+        OptionError,
+        match="option minOffsetsPerTrigger is '9': it must not be more than maxOffsetsPerTrigger, which is 5",
     ):
         options(stream=True, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="5")
 

@@ -1,10 +1,13 @@
-"""A stream's answers to Spark: stable starts, ends within limits, and what may be deleted, without Spark or a cluster."""
+"""A stream's answers to Spark.
+
+Stable starts, ends within limits, and what may be deleted, without Spark or a cluster.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from lowtide.pipeline.planning import Planner, Selected
+from lowtide.pipeline.planning import Planner, ReadTarget
 from lowtide.pipeline.read_options import read_options
 from lowtide.pipeline.stream_positions import LATEST_FOR_MS, SELECTED_FOR_MS, StreamPositions
 from lowtide.pipeline.tasks import DataLossError
@@ -25,7 +28,7 @@ class Clock:
         return self.now_ms
 
 
-class Cluster(Planner):
+class BlockingCluster(Planner):
     """A planner that has the offsets without a request."""
 
     def __init__(self, options) -> None:
@@ -33,7 +36,7 @@ class Cluster(Planner):
         self.begins, self.ends, self.topic_id, self.questions = {T0: 0, T1: 0}, {T0: 5, T1: 5}, ID, 0
 
     def select(self):
-        return Selected(tuple(sorted(self.ends)), {"t": self.topic_id})
+        return ReadTarget(tuple(sorted(self.ends)), {"t": self.topic_id})
 
     def earliest(self, partitions):
         return {one: self.begins[one] for one in partitions}
@@ -66,7 +69,7 @@ class Stream:
 
     def __init__(self, **given: str) -> None:
         options = read_options({"kafka.bootstrap.servers": "b:1", "subscribe": "t", **given}, is_stream=True)
-        self.clock, self.cluster, self.trimmer = Clock(), Cluster(options), Trimmer()
+        self.clock, self.cluster, self.trimmer = Clock(), BlockingCluster(options), Trimmer()
         self.run = StreamPositions(self.cluster, options, self.trimmer, self.clock)
 
     def later(self, ms: int = SELECTED_FOR_MS) -> None:
@@ -185,7 +188,7 @@ def test_a_partition_that_is_new_should_begin_at_zero():
 
 def test_a_partition_that_is_gone_is_a_loss():
     stream = Stream(**EARLIEST)
-    with pytest.raises(DataLossError, match="t-2 can't be read on"):
+    with pytest.raises(DataLossError, match="t-2 cannot be read any further"):
         stream.run.planned({"t": {"0": 5, "1": 5, "2": 5}}, {"t": {"0": 5, "1": 5}})
 
 

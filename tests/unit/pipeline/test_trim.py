@@ -1,4 +1,7 @@
-"""A trimmer deletes only consumed records, keeps the lag and what groups need, and logs its failures instead of raising them."""
+"""A trimmer deletes only consumed records, keeps the lag and what groups need.
+
+And logs its failures instead of raising them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from lowtide.admin.deletion import DeletedRecords, DeleteFacts, DeleteRecordsErr
 from lowtide.admin.errors import BrokerAnsweredError
 from lowtide.admin.group_offsets import CommittedOffset
 from lowtide.admin.offsets import ListedOffset, Timestamp
-from lowtide.pipeline.ranges import Consumed
+from lowtide.pipeline.ranges import QueryProgress
 from lowtide.pipeline.trim import REPEAT_MS, Trimmer
 from lowtide.pipeline.trim_options import TrimOptions
 from lowtide.protocol.types import TopicPartition
@@ -90,9 +93,9 @@ def refused(partition: TopicPartition, code: int, leader_done: bool | None = Fal
 
 def test_each_offset_is_deleted_to_once(admin, clock):
     trims = trimmer(admin, clock, leader_only=True)
-    trims.trim(Consumed({T0: 5, T1: 0}, IDS))
-    trims.trim(Consumed({T0: 5, T1: 3}, IDS))
-    trims.trim(Consumed({T0: 4, T1: 3}, IDS))
+    trims.trim(QueryProgress({T0: 5, T1: 0}, IDS))
+    trims.trim(QueryProgress({T0: 5, T1: 3}, IDS))
+    trims.trim(QueryProgress({T0: 4, T1: 3}, IDS))
     assert admin.deletes == [{T0: 5}, {T1: 3}]
     assert admin.ids == [IDS, IDS]
     assert admin.leader_only == [True, True]
@@ -102,11 +105,11 @@ def test_a_failed_delete_is_repeated_with_the_next_positions_and_logged_once_a_m
     trims = trimmer(admin, clock)
     admin.failures = {T0: refused(T0, 29)}
     for _ in range(3):
-        trims.trim(Consumed({T0: 5, T1: 5}, IDS))
+        trims.trim(QueryProgress({T0: 5, T1: 5}, IDS))
     assert admin.deletes == [{T0: 5, T1: 5}, {T0: 5}, {T0: 5}]
     assert len(caplog.records) == 1
     clock.now_ms = REPEAT_MS
-    trims.trim(Consumed({T0: 5, T1: 5}, IDS))
+    trims.trim(QueryProgress({T0: 5, T1: 5}, IDS))
     assert len(caplog.records) == 2
     assert "not trimmed: t-0: can't delete up to 5" in caplog.text
 
@@ -115,25 +118,25 @@ def test_a_delete_that_the_leader_has_executed_is_done(admin, clock):
     """A slow replica does not cause repeated requests."""
     trims = trimmer(admin, clock)
     admin.failures = {T0: refused(T0, 7, leader_done=True)}
-    trims.trim(Consumed({T0: 5}, IDS))
-    trims.trim(Consumed({T0: 5}, IDS))
+    trims.trim(QueryProgress({T0: 5}, IDS))
+    trims.trim(QueryProgress({T0: 5}, IDS))
     assert admin.deletes == [{T0: 5}]
 
 
 def test_nothing_is_raised_and_a_new_client_is_tried(admin, clock, caplog):
     trims = trimmer(admin, clock)
     admin.error = RuntimeError("the cluster is gone")
-    trims.trim(Consumed({T0: 5}, IDS))
+    trims.trim(QueryProgress({T0: 5}, IDS))
     assert "trimming failed and is tried again with the next batch: the cluster is gone" in caplog.text
     assert admin.is_closed
     admin.error = None
-    trims.trim(Consumed({T0: 5}, IDS))
+    trims.trim(QueryProgress({T0: 5}, IDS))
     assert admin.deletes == [{T0: 5}]
 
 
 def test_a_number_of_records_is_kept(admin, clock):
     trims = trimmer(admin, clock, lag_rows=3)
-    trims.trim(Consumed({T0: 5, T1: 3}, IDS))
+    trims.trim(QueryProgress({T0: 5, T1: 3}, IDS))
     assert admin.deletes == [{T0: 2}]
 
 
@@ -141,12 +144,12 @@ def test_young_records_are_kept_and_deleted_when_they_are_old(admin, clock, capl
     trims = trimmer(admin, clock, lag_ms=60_000)
     listed = ListedOffset(offset=2, timestamp_ms=1, leader_epoch=0)
     admin.at_moment = {T0: listed, T1: BrokerAnsweredError(6, "no")}
-    trims.trim(Consumed({T0: 5, T1: 5}, IDS))
+    trims.trim(QueryProgress({T0: 5, T1: 5}, IDS))
     assert admin.moments == [Timestamp(940_000)] * 2
     assert admin.deletes == [{T0: 2}]
-    assert "t-1 isn't trimmed: the age of its records isn't known" in caplog.text
+    assert "t-1 is not trimmed: the age of its records is not known" in caplog.text
     admin.at_moment = dict.fromkeys((T0, T1), ListedOffset(offset=-1, timestamp_ms=-1, leader_epoch=-1))
-    trims.trim(Consumed({T0: 5, T1: 5}, IDS))
+    trims.trim(QueryProgress({T0: 5, T1: 5}, IDS))
     assert admin.deletes[1:] == [{T0: 5, T1: 5}]
 
 
@@ -156,19 +159,19 @@ def test_what_a_group_still_needs_is_kept_and_doubt_means_keep(admin, clock, cap
         "a": {T0: CommittedOffset(offset=4), T1: CommittedOffset(offset=9)},
         "b": {T0: CommittedOffset(offset=3)},
     }
-    trims.trim(Consumed({T0: 5, T1: 5}, IDS))
+    trims.trim(QueryProgress({T0: 5, T1: 5}, IDS))
     assert admin.deletes == [{T0: 3}]
-    assert "t-1 isn't trimmed: group b has committed nothing there" in caplog.text
+    assert "t-1 is not trimmed: group b has committed nothing there" in caplog.text
     admin.groups["b"] = BrokerAnsweredError(30, "not allowed")
-    trims.trim(Consumed({T0: 6, T1: 6}, IDS))
+    trims.trim(QueryProgress({T0: 6, T1: 6}, IDS))
     assert admin.deletes == [{T0: 3}]
-    assert "nothing is trimmed: the offsets of group b aren't known" in caplog.text
+    assert "nothing is trimmed: the offsets of group b are not known" in caplog.text
 
 
 def test_positions_are_published_even_where_nothing_is_trimmed(admin, clock):
     trims = trimmer(admin, clock, mode="off", commit_group="g")
-    trims.trim(Consumed({T0: 5, T1: 0}, IDS))
-    trims.trim(Consumed({T0: 6, T1: 0}, IDS))
+    trims.trim(QueryProgress({T0: 5, T1: 0}, IDS))
+    trims.trim(QueryProgress({T0: 6, T1: 0}, IDS))
     assert admin.published == [("g", {T0: 5, T1: 0}), ("g", {T0: 6})]
     assert admin.deletes == []
 
@@ -177,8 +180,8 @@ def test_the_first_id_of_a_topic_is_the_one_to_trim(admin, clock):
     """This is for queries whose offsets do not have the topic id."""
     found = iter([{"t": b"1" * 16}, {"t": b"2" * 16}])
     trims = Trimmer(TrimOptions(mode="commit"), lambda: admin, clock, find_ids=lambda topics: next(found))
-    trims.trim(Consumed({T0: 5}, {}))
-    trims.trim(Consumed({T0: 6}, {}))
+    trims.trim(QueryProgress({T0: 5}, {}))
+    trims.trim(QueryProgress({T0: 6}, {}))
     assert admin.ids == [{"t": b"1" * 16}] * 2
 
 
@@ -186,9 +189,9 @@ def test_offers_are_handled_in_a_thread_and_the_last_one_counts(admin, clock, ca
     trims = trimmer(admin, clock, interval_ms=3_600_000)
     with caplog.at_level(logging.WARNING):
         for offset in range(1, 50):
-            trims.offer(Consumed({T0: offset}, IDS))
+            trims.offer(QueryProgress({T0: offset}, IDS))
         assert trims.finish(30_000)
     assert admin.deletes[-1] == {T0: 49}
-    trims.offer(Consumed({T0: 49}, IDS))
+    trims.offer(QueryProgress({T0: 49}, IDS))
     assert trims.finish(0)
     assert caplog.records == []

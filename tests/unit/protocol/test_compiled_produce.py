@@ -234,7 +234,7 @@ def test_what_is_read_the_plain_form_reads_alike(
     made: list[bytes],
     changes: list[tuple[int, int]],
     cut: int,
-    is_one: bool,  # noqa: FBT001 - Hypothesis gives it
+    is_one: bool,
     frame_max: int,
 ) -> None:
     """Whole, damaged and cut: of one connection or of several."""
@@ -323,7 +323,7 @@ def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> No
 @needs_compiled
 @LONG
 @given(VERSIONS, st.lists(st.tuples(INT32, INT64), max_size=OF_ONE_MAX), NAMES, IDS, INT32, INT64, INT64)
-def test_answers_are_those_of_the_plain_codec(  # noqa: PLR0917
+def test_answers_are_those_of_the_plain_codec(
     version: int,
     answered: list[tuple[int, int]],
     name: str,

@@ -23,7 +23,7 @@ import pytest
 from lowtide.protocol import native
 from lowtide.protocol.headers import request_header
 from lowtide.storage.compaction.offset_map import OffsetMap
-from tests.suite.pythons import installed
+from tests.pythons import installed
 from tests.unit.test_version import HOOK
 
 from .test_compiled_produce import FRAME_MAX, ONE, batch_of, framed, request_of

@@ -23,7 +23,7 @@ RECORDS = st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=20)
 
 
 @given(RECORDS, st.integers(0, 2**62), st.integers(-1, 2**62), st.integers(-1, 2**15 - 1), st.booleans(), st.booleans())
-@example([(b"k", None)] * 2000, NOW, -1, -1, False, False)  # noqa: FBT003 - the example's positions are the strategies'
+@example([(b"k", None)] * 2000, NOW, -1, -1, False, False)
 def test_the_bytes_are_those_of_any_batch(
     records: list[tuple[bytes | None, bytes | None]],
     now: int,

@@ -87,7 +87,10 @@ def test_changes_that_rely_on_different_registrations_do_not_go_together() -> No
 
 @pytest.mark.parametrize(("others", "fitting"), [([4] * 12 + [8], 13), ([4] * 14, 13), ([5] * BATCH_PARTITIONS, 11)])
 def test_a_transaction_compares_no_more_than_the_store_takes(others: list[int], fitting: int) -> None:
-    """A change compares its own record, and for each other member two keys. 13 records and 112 keys fill a transaction to the last."""
+    """A change compares its own record, and for each other member two keys.
+
+    13 records and 112 keys fill a transaction to the last.
+    """
     changes = []
     for number, count in enumerate(others):
         members = (1, *range(100 * number + 100, 100 * number + 100 + count))

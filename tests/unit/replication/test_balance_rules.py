@@ -1,4 +1,7 @@
-"""Each rule of the balance of leaders by itself: who gives, what goes, how much in a minute, and for how long it stays."""
+"""Each rule of the balance of leaders by itself.
+
+Who gives, what goes, how much in a minute, and for how long it stays.
+"""
 
 from __future__ import annotations
 

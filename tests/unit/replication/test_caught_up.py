@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.leadership import NEVER_MS, FetchTimes, FollowerFetch, FollowerState
+from lowtide.replication.follower_state import NEVER_MS, FetchTimes, FollowerFetch, FollowerState
 
 from .leaders import LAG_MS, FakeLog, image_of, leads, partition_of
 
@@ -57,7 +57,10 @@ def test_a_fetch_at_the_end_of_the_fetch_before_was_caught_up_then() -> None:
 
 
 def test_a_follower_that_needs_several_fetches_was_caught_up_when_the_leader_ended_where_it_is() -> None:
-    """Many producers write 40 records between two of its fetches, which bring 40 each: it is always 120 behind, and never further."""
+    """Many producers write 40 records between two of its fetches, which bring 40 each.
+
+    It is always 120 behind, and never further.
+    """
     follower = FollowerState()
     for number in range(40):
         offset, now_ms = 40 * number, 10 * number
@@ -182,7 +185,7 @@ def test_who_begins_a_session_is_told_again_from_what_it_has() -> None:
 
 
 def test_it_does_not_wait_for_a_follower_that_was_never_caught_up() -> None:
-    """A replica outside the ISR that is far behind when a leader is elected would otherwise hold up every acks=all for the lag time."""
+    """Otherwise a replica far behind, outside the ISR at an election, would delay every acks=all by the lag time."""
     log = log_of(100)
     leadership = leads(log, partition_of((1, 3), (1, 3)), IMAGE)
     leadership.note_fetch(FollowerFetch(3, 3, 100, 0, 5, 5), IMAGE, 1)
@@ -239,7 +242,10 @@ def test_an_event_of_a_broker_that_has_not_fetched_yet_takes_nothing_from_it() -
 
 
 def test_who_is_dropped_for_being_slow_does_not_come_back_before_it_keeps_up() -> None:
-    """While too few are in sync, the high watermark stays where the slow follower is, which perhaps can't append: its disk is full."""
+    """While too few are in sync, the high watermark stays where the slow follower is, which perhaps can't append.
+
+    Its disk is full.
+    """
     log = log_of(100, min_insync_replicas=2)
     log.advance_high_watermark(100)
     leadership = leads(log, partition_of((1, 2), (1, 2)), IMAGE)

@@ -191,7 +191,10 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @invariant()
     def an_up_to_date_controller_settles_everything(self) -> None:
-        """On a copy: one plan on the current image leaves nothing to do, and every partition that can have a leader has one."""
+        """On a copy.
+
+        One plan on the current image leaves nothing to do, and every partition that can have a leader has one.
+        """
         if not hasattr(self, "seen"):
             return
         copy = Engine(boot=2, revision=self.engine.revision, keys=self.engine.keys.values())
@@ -240,7 +243,10 @@ def test_a_sole_brokers_restart_raises_every_leader_epoch_by_one() -> None:
 
 
 def test_steps_stay_small_with_many_leaders() -> None:
-    """Each new leader costs a comparison: with a hundred of them steps get shorter, and stay within the store's limit."""
+    """Each new leader costs a comparison.
+
+    With a hundred of them steps get shorter, and stay within the store's limit.
+    """
     brokers = {broker_id: BrokerImage(broker_id, broker_id + 1, ()) for broker_id in range(1, 120)}
     puts = {}
     for number in range(300):

@@ -1,4 +1,6 @@
-"""The controller under any sequence of events: brokers join, leave, restart, stop, lose directories and logs; clients reassign and elect.
+"""The controller under any sequence of events: brokers join, leave, restart, stop, lose directories and logs.
+
+Clients reassign and elect.
 
 The controller acts on images that may be old. The invariants are checked at every change that the store accepts.
 """
@@ -137,7 +139,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.write(self.end(broker_id))
 
     @rule(broker_id=brokers, is_stale=st.booleans())
-    def come_back(self, broker_id: int, is_stale: bool) -> None:  # noqa: FBT001 - Hypothesis gives it by name.
+    def come_back(self, broker_id: int, is_stale: bool) -> None:
         """Register again, possibly before its lease has ended."""
         if broker_id in self.image().brokers:
             self.write(self.end(broker_id))
@@ -162,7 +164,10 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(number=numbers, members=st.sets(brokers, min_size=1))
     def leader_changes_isr(self, number: int, members: set[int]) -> None:
-        """As the leader does it: fenced by its own and the members' registrations, no stopping or offline broker joins."""
+        """As the leader does it.
+
+        Fenced by its own and the members' registrations, no stopping or offline broker joins.
+        """
         image = self.image()
         state = image.topics["t"].partitions[number]
         if state.leader == NO_LEADER or image.broker_epoch(state.leader) != self.membership(state, state.leader):
@@ -222,7 +227,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: hasattr(self, "seen"))
     @rule(rebalances=st.booleans())
-    def controller_works_on_what_it_saw(self, rebalances: bool) -> None:  # noqa: FBT001 - likewise.
+    def controller_works_on_what_it_saw(self, rebalances: bool) -> None:
         self.carry_out(plan_controller_work(self.seen, CLEAN, rebalance=rebalances))
 
     @invariant()

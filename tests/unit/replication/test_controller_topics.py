@@ -218,7 +218,7 @@ def test_a_creation_that_was_cut_short_is_invisible_and_swept_by_the_next_contro
 
 @pytest.mark.parametrize(("brokers", "factor", "partitions"), [(1, 1, 5), (3, 1, 7), (3, 3, 9), (5, 3, 20), (6, 2, 60)])
 def test_replicas_are_spread(brokers: int, factor: int, partitions: int) -> None:
-    """Leaders and replicas are spread evenly, no broker has a partition twice, and a broker's followers are not always the same."""
+    """Leaders and replicas are spread evenly, no broker has a partition twice, and a broker's followers vary."""
     cluster = Cluster(range(brokers))
     creation = plan_create_topic(
         cluster.image,
@@ -283,7 +283,10 @@ def test_repeated_names() -> None:
 
 
 def test_a_deleted_topic_leaves_nothing() -> None:
-    """All its keys are deleted, in as many steps as needed, the record in the first; a tombstone stays, and so do other topics."""
+    """All its keys are deleted, in as many steps as needed, the record in the first.
+
+    A tombstone stays, and so do other topics.
+    """
     cluster = Cluster()
     cluster.create("kept")
     before = set(cluster.engine.keys)

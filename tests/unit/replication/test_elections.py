@@ -1,4 +1,7 @@
-"""Elections beyond a failed broker: brokers that stop, or lost a directory or a log; unclean and preferred leaders; reassignments."""
+"""Elections beyond a failed broker: brokers that stop, or lost a directory or a log; unclean and preferred leaders.
+
+Reassignments.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def image_of(
     partitions: tuple[PartitionImage, ...] = (),
     configs: dict[str, str] | None = None,
 ) -> MetadataImage:
-    """Brokers by registration; those in `offline` lost the directory of partition 0; `stale`: the revision of a mark on it."""
+    """Brokers by registration.
+
+    Those in `offline` lost the directory of partition 0; `stale`: the revision of a mark on it.
+    """
     topic = TopicImage("t", TOPIC_ID, partitions, configs or {}, 500)
     return MetadataImage(
         revision=1000,
@@ -98,7 +104,7 @@ def decide(image: MetadataImage, before: PartitionImage, **options: object) -> P
 def test_clean_elections(
     image: MetadataImage, before: PartitionImage, leader: int, isr: tuple[int, ...], leader_epoch: int
 ) -> None:
-    """Leaders move away first, a replica that cannot serve leaves an ISR with other members, and one that lost its records never leads."""
+    """Leaders move first, a replica that can't serve leaves a larger ISR, and one without its records never leads."""
     after = decide(image, before)
     assert after is not None
     assert (after.leader, after.isr, after.leader_epoch) == (leader, isr, leader_epoch)
@@ -147,7 +153,7 @@ def test_the_topic_s_key_for_unclean_elections_overrides_the_broker_s() -> None:
         ({"true": ""}, False, True),
         ({"false": ""}, True, False),
     ):
-        of_topic = {"unclean.leader.election.enable": text for text in configs}
+        of_topic = {"unclean.leader.election.enable": text for text in configs}  # noqa: B035
         image = image_of({3: 30}, partitions=before, configs=of_topic)
         assert plan_controller_work(image, ControllerSettings(elects_unclean=by_default)).is_empty != elected
 
@@ -164,7 +170,10 @@ def test_preferred_elections() -> None:
 
 
 def test_a_reassignment_is_complete_when_its_whole_target_is_in_sync() -> None:
-    """Until then the partition has the old and the new replicas; then the old ones are removed, even if one of them was the leader."""
+    """Until then the partition has the old and the new replicas.
+
+    Then the old ones are removed, even if one of them was the leader.
+    """
     brokers = {**ALIVE, 4: 40}
     moving = {"replicas": (4, 2, 3, 1), "adding": (4,), "removing": (1,)}
     assert decide(image_of(brokers), partition(**moving)) is None
@@ -197,7 +206,7 @@ def test_a_new_assignment_that_is_in_sync_is_applied_at_once() -> None:
     ],
 )
 def test_the_leader_epoch_grows_with_a_removal_alone(assignment: Assignment, leader_epoch: int) -> None:
-    """A replica that was removed and is added again, before its broker saw either, would join with a log that it is about to drop."""
+    """A replica removed and added again, before its broker saw either, would join with a log that it will drop."""
     after = decide(image_of({**ALIVE, 4: 40}), partition(), assignment=assignment)
     assert after is not None
     assert (after.leader, after.leader_epoch) == (1, leader_epoch)
@@ -212,7 +221,10 @@ def test_a_broker_may_stop_when_others_can_replace_it() -> None:
 
 
 def test_the_controller_examines_unhealthy_partitions() -> None:
-    """A change of a healthy partition is no work; a change that completes a reassignment is, and after the plan nothing is due."""
+    """A change of a healthy partition is no work.
+
+    A change that completes a reassignment is, and after the plan nothing is due.
+    """
     work = ControllerWork(1, ControllerSettings)
     well = image_of(ALIVE, partitions=(partition(), partition()))
     assert work.plan(well).is_empty
@@ -230,9 +242,12 @@ def test_the_controller_examines_unhealthy_partitions() -> None:
 
 
 def test_partitions_without_a_leader_are_first_in_a_plan() -> None:
-    """A thousand partitions of which every third was led by the broker that died: a leader costs as many transactions as those need.
+    """A thousand partitions of which every third was led by the broker that died.
 
-    None of these is about other partitions too: of those leaders drop the dead broker themselves, and a step conflicts that does it later.
+    A leader costs as many transactions as those need.
+
+    None of these is about other partitions too: of those leaders drop the dead broker themselves, and a step conflicts
+    that does it later.
     """
     led = [partition(leader=number % 3 + 1) for number in range(999)]
     plan = plan_controller_work(image_of({2: 20, 3: 30}, partitions=tuple(led)))
@@ -314,7 +329,10 @@ def test_a_failure_with_three_thousand_partitions_is_planned_quickly() -> None:
 
 
 def test_configs_are_no_topic() -> None:
-    """A changed default for all brokers makes the controller examine every partition: it may allow unclean elections."""
+    """A changed default for all brokers makes the controller examine every partition.
+
+    It may allow unclean elections.
+    """
     work = ControllerWork(1, lambda: ControllerSettings(elects_unclean=True))
     image = image_of({3: 30}, partitions=(partition((1, 2), NO_LEADER),))
     changed = MetadataImage(

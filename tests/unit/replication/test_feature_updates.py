@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.image import BrokerImage, MetadataImage
 from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, FEATURE_LEVELS_LEVEL, FeaturesRecord, decode
 from lowtide.metadata.store import Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.feature_updates import (
-    FeatureChange,
     FeatureState,
     FeatureUpdate,
     UpgradeType,
@@ -35,16 +35,16 @@ def states(of: MetadataImage) -> dict[str, FeatureState]:
     return {state.name: state for state in found}
 
 
-def plan(of: MetadataImage, *updates: tuple[str, int, int]) -> FeatureChange | Refusal:
+def plan(of: MetadataImage, *updates: tuple[str, int, int]) -> ChangePlan | Refusal:
     return plan_feature_updates(of, [FeatureUpdate(*each) for each in updates], states(of))
 
 
 def written(of: MetadataImage, *updates: tuple[str, int, int]) -> FeaturesRecord | None:
     planned = plan(of, *updates)
-    assert isinstance(planned, FeatureChange)
-    if planned.plan.is_empty:
+    assert isinstance(planned, ChangePlan)
+    if planned.is_empty:
         return None
-    [step] = planned.plan.steps
+    [step] = planned.steps
     [put] = step.operations
     assert isinstance(put, Put)
     assert [(compare.key, compare.argument) for compare in step.compares] == [(b"features", 7)]

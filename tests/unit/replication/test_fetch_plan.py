@@ -1,4 +1,7 @@
-"""The next fetch of a follower: of a thousand partitions the changed ones, and for a throttled one everything but records."""
+"""The next fetch of a follower.
+
+Of a thousand partitions the changed ones, and for a throttled one everything but records.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import pytest
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication import fetch_plan
-from lowtide.replication.fetch_plan import SHORT_WAIT_MS, THROTTLE_MS_MAX, FetchLimits, FetchPlan
-from lowtide.replication.follower import Following
+from lowtide.replication.fetch_plan import SHORT_WAIT_MS, THROTTLE_MS_MAX, FetchLimits, FollowerFetchPlan
+from lowtide.replication.follower import FollowedPartition
 from lowtide.replication.follower_reads import FollowerReads
 
 from .leaders import TOPIC_ID, FakeLog
@@ -21,15 +24,15 @@ EPOCH = 7
 LIMITS = FetchLimits()
 
 
-def following(number: int) -> Following:
+def following(number: int) -> FollowedPartition:
     log: Any = FakeLog()
     log.offline, log.truncating = False, 0
     key = TopicPartition("t", number)
     partition: Any = SimpleNamespace(topic_partition=key, topic_id=TOPIC_ID, log=log, follower_reads=FollowerReads())
-    return Following(partition=partition, leader_epoch=0)
+    return FollowedPartition(partition=partition, leader_epoch=0)
 
 
-def answered(plan: FetchPlan, fetch: Any, *numbers: int) -> list[Following]:
+def answered(plan: FollowerFetchPlan, fetch: Any, *numbers: int) -> list[FollowedPartition]:
     rows = [
         PartitionData(partition_index=number, error_code=0, high_watermark=0, log_start_offset=0, records=b"")
         for number in numbers
@@ -41,7 +44,7 @@ def answered(plan: FetchPlan, fetch: Any, *numbers: int) -> list[Following]:
 
 
 def test_a_thousand_idle_partitions_cost_a_session_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = FetchPlan(1)
+    plan = FollowerFetchPlan(1)
     for number in range(COUNT):
         plan.add(following(number))
     fetch = plan.next_fetch(0, EPOCH, LIMITS)
@@ -53,13 +56,13 @@ def test_a_thousand_idle_partitions_cost_a_session_nothing(monkeypatch: pytest.M
     assert after_them.request.topics == []
     answered(plan, after_them)
     visited: list[int] = []
-    row = FetchPlan._row
+    row = FollowerFetchPlan._row
 
-    def spied(self: FetchPlan, each: Following, now_ms: int) -> Any:
+    def spied(self: FollowerFetchPlan, each: FollowedPartition, now_ms: int) -> Any:
         visited.append(each.key.partition)
         return row(self, each, now_ms)
 
-    monkeypatch.setattr(FetchPlan, "_row", spied)
+    monkeypatch.setattr(FollowerFetchPlan, "_row", spied)
     for epoch in range(2, 10):
         fetch = plan.next_fetch(0, EPOCH, LIMITS)
         assert fetch is not None
@@ -74,8 +77,11 @@ def test_a_thousand_idle_partitions_cost_a_session_nothing(monkeypatch: pytest.M
 
 
 def test_a_response_about_a_partition_that_was_added_again_meanwhile_is_requested_again() -> None:
-    """The response is ignored, but its session considers it delivered: only a new session returns the log start of a waiting delete."""
-    plan = FetchPlan(1)
+    """The response is ignored, but its session considers it delivered.
+
+    Only a new session returns the log start of a waiting delete.
+    """
+    plan = FollowerFetchPlan(1)
     for number in range(2):
         plan.add(following(number))
     fetch = plan.next_fetch(0, EPOCH, LIMITS)
@@ -93,7 +99,7 @@ def test_a_response_about_a_partition_that_was_added_again_meanwhile_is_requeste
 
 def test_a_log_start_from_an_earlier_leader_is_reported_when_it_is_on_the_disk() -> None:
     """No event announces that: until then the plan polls at short intervals, because a delete waits for the report."""
-    plan, known = FetchPlan(1), following(0)
+    plan, known = FollowerFetchPlan(1), following(0)
     known.log.log_start_pending = 5
     plan.add(known)
     fetch = plan.next_fetch(0, EPOCH, LIMITS)
@@ -108,7 +114,7 @@ def test_a_log_start_from_an_earlier_leader_is_reported_when_it_is_on_the_disk()
 
 def test_a_throttled_partition_stays_in_the_session_and_is_asked_for_records_again_in_time() -> None:
     waits = [300, 0]
-    plan = FetchPlan(1, throttle=lambda _following: waits[0])
+    plan = FollowerFetchPlan(1, throttle=lambda _following: waits[0])
     plan.add(following(0))
 
     def asked(now_ms: int) -> list[int]:
@@ -128,23 +134,23 @@ def test_a_throttled_partition_stays_in_the_session_and_is_asked_for_records_aga
 
 def test_a_long_throttle_is_checked_again_before_it_is_over() -> None:
     """It may be lifted earlier."""
-    plan = FetchPlan(1, throttle=lambda _following: 10 * THROTTLE_MS_MAX)
+    plan = FollowerFetchPlan(1, throttle=lambda _following: 10 * THROTTLE_MS_MAX)
     plan.add(following(0))
     plan.next_fetch(0, EPOCH, LIMITS)
     assert plan.next_due_ms == THROTTLE_MS_MAX
 
 
 def test_a_partition_that_the_disk_is_done_with_costs_no_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = FetchPlan(1)
+    plan = FollowerFetchPlan(1)
     all_of_them = [following(number) for number in range(COUNT)]
     for each in all_of_them:
         plan.add(each)
         each.log.truncating = 1
         plan.wait_for_disk(each)
-    looks: list[Following] = []
+    looks: list[FollowedPartition] = []
     awaits = fetch_plan._awaits_disk
 
-    def spied(each: Following) -> bool:
+    def spied(each: FollowedPartition) -> bool:
         looks.append(each)
         return awaits(each)
 

@@ -1,4 +1,7 @@
-"""A follower's fetch session: what a request names and forgets, when it begins again, and for whom an answer counts (KIP-227)."""
+"""A follower's fetch session.
+
+What a request names and forgets, when it begins again, and for whom an answer counts (KIP-227).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,15 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.replication import fetch_plan
-from lowtide.replication.fetch_plan import HOLD_MS, OLD_FETCH_VERSION, SHORT_WAIT_MS, Fetch, FetchLimits, FetchPlan
-from lowtide.replication.follower import Following
+from lowtide.replication.fetch_plan import (
+    HOLD_MS,
+    OLD_FETCH_VERSION,
+    SHORT_WAIT_MS,
+    Fetch,
+    FetchLimits,
+    FollowerFetchPlan,
+)
+from lowtide.replication.follower import FollowedPartition
 from lowtide.replication.follower_phase import FollowerEvent
 from lowtide.replication.follower_reads import AnsweredFetches
 
@@ -22,7 +32,7 @@ SESSION = 3
 SECOND_ID = bytes(15) + b"\x02"
 
 
-def asked(plan: FetchPlan, now_ms: int = 0, *, epoch: int = EPOCH, limits: FetchLimits = LIMITS) -> Fetch:
+def asked(plan: FollowerFetchPlan, now_ms: int = 0, *, epoch: int = EPOCH, limits: FetchLimits = LIMITS) -> Fetch:
     fetch = plan.next_fetch(now_ms, epoch, limits)
     assert fetch is not None
     return fetch
@@ -37,7 +47,12 @@ def forgotten(fetch: Fetch) -> list[int]:
 
 
 def answer(
-    plan: FetchPlan, fetch: Fetch, *numbers: int, session: int = SESSION, now_ms: int = 0, topic_id: bytes = TOPIC_ID
+    plan: FollowerFetchPlan,
+    fetch: Fetch,
+    *numbers: int,
+    session: int = SESSION,
+    now_ms: int = 0,
+    topic_id: bytes = TOPIC_ID,
 ) -> list[int]:
     rows = [
         PartitionData(partition_index=number, error_code=0, high_watermark=0, log_start_offset=0, records=b"")
@@ -53,9 +68,9 @@ def answer(
     return [each.key.partition for each, _ in found]
 
 
-def in_session(*numbers: int, **options: Any) -> tuple[FetchPlan, list[Following]]:
+def in_session(*numbers: int, **options: Any) -> tuple[FollowerFetchPlan, list[FollowedPartition]]:
     """A plan whose session knows these partitions, and nothing new of them."""
-    plan, each = FetchPlan(1, **options), [following(number) for number in numbers]
+    plan, each = FollowerFetchPlan(1, **options), [following(number) for number in numbers]
     for one in each:
         plan.add(one)
     assert answer(plan, asked(plan), *numbers) == list(numbers)
@@ -63,14 +78,14 @@ def in_session(*numbers: int, **options: Any) -> tuple[FetchPlan, list[Following
     return plan, each
 
 
-def waits(one: Following, *, due: bool = True) -> None:
+def waits(one: FollowedPartition, *, due: bool = True) -> None:
     """A flush of its log is due from now on, or no longer."""
     log: Any = one.log
     log.flush_is_due = due
 
 
 def test_the_first_request_names_all_and_later_ones_what_has_changed() -> None:
-    plan, (first, second) = FetchPlan(1), (following(4), following(5))
+    plan, (first, second) = FollowerFetchPlan(1), (following(4), following(5))
     assert plan.next_fetch(0, EPOCH, LIMITS) is None, "nothing is followed"
     plan.add(first)
     plan.add(second)
@@ -89,7 +104,7 @@ def test_the_first_request_names_all_and_later_ones_what_has_changed() -> None:
 
 def test_at_least_one_byte_is_asked_for() -> None:
     """A limit of 0 stands for a partition that is throttled."""
-    plan = FetchPlan(1)
+    plan = FollowerFetchPlan(1)
     plan.add(following(4))
     fetch = asked(plan, limits=FetchLimits(partition_bytes=0))
     assert fetch.request.topics[0].partitions[0].partition_max_bytes == 1
@@ -146,7 +161,7 @@ def test_a_leader_that_answers_with_another_session_is_asked_for_all() -> None:
 
 
 def test_a_leader_without_a_session_is_asked_for_all_each_time() -> None:
-    plan = FetchPlan(1)
+    plan = FollowerFetchPlan(1)
     plan.add(following(4))
     for _ in range(3):
         fetch = asked(plan)
@@ -155,7 +170,7 @@ def test_a_leader_without_a_session_is_asked_for_all_each_time() -> None:
 
 
 def test_an_old_leader_is_asked_by_name_and_has_no_session() -> None:
-    plan = FetchPlan(1, version=OLD_FETCH_VERSION)
+    plan = FollowerFetchPlan(1, version=OLD_FETCH_VERSION)
     plan.add(following(4))
     for _ in range(2):
         fetch = asked(plan)
@@ -189,7 +204,7 @@ def test_one_that_has_left_hides_no_other_change() -> None:
 
 
 def test_without_a_session_a_delayed_partition_is_left_out_too() -> None:
-    plan, first = FetchPlan(1), following(4)
+    plan, first = FollowerFetchPlan(1), following(4)
     plan.add(first)
     plan.add(following(5))
     answer(plan, asked(plan), 4, 5, session=0)
@@ -206,7 +221,9 @@ def test_a_partition_that_comes_back_before_the_next_request_is_named_and_not_fo
 
 
 def test_a_partition_that_is_left_out_of_no_request_stays_in_the_session() -> None:
-    """Its leader has not learned that it was left out, and names it only with news: until then each answer says that there are none.
+    """Its leader has not learned that it was left out, and names it only with news.
+
+    Until then each answer says that there are none.
 
     Otherwise consumers could not read from a follower that has flushed the last records of an idle partition.
     """
@@ -226,7 +243,7 @@ def test_a_partition_that_is_left_out_of_no_request_stays_in_the_session() -> No
 def test_a_new_session_forgets_nothing() -> None:
     plan, (first, _) = in_session(4, 5)
     plan.remove(first.key)
-    plan.begin_anew()
+    plan.start_full_session()
     fetch = asked(plan)
     assert (named(fetch), forgotten(fetch)) == ([5], [])
     answer(plan, fetch)
@@ -234,8 +251,8 @@ def test_a_new_session_forgets_nothing() -> None:
 
 
 def test_without_a_session_nothing_is_forgotten_later() -> None:
-    """A partition that leaves while the first request is under way is no part of the session that it begins, as far as is known here."""
-    plan, (first, second) = FetchPlan(1), (following(4), following(5))
+    """A partition that leaves during the first request isn't known to be part of the new session."""
+    plan, (first, second) = FollowerFetchPlan(1), (following(4), following(5))
     plan.add(first)
     plan.add(second)
     fetch = asked(plan)
@@ -286,7 +303,7 @@ def test_nothing_is_asked_while_all_are_delayed() -> None:
 
 
 def test_in_a_first_request_what_is_left_out_leaves_the_session() -> None:
-    plan, one, other = FetchPlan(1), following(4), following(5)
+    plan, one, other = FollowerFetchPlan(1), following(4), following(5)
     plan.add(one)
     plan.add(other)
     plan.delay(one, 100)
@@ -348,7 +365,7 @@ def test_a_request_is_held_for_the_disk_after_an_answer() -> None:
     assert [plan.hold_ms(now_ms) for now_ms in (100, 102, 100 + HOLD_MS, 200)] == [HOLD_MS, HOLD_MS - 2, 0, 0]
     first.on_event(FollowerEvent.CUT)
     assert plan.hold_ms(100) == 0, "what was cut takes longer"
-    fresh = FetchPlan(1)
+    fresh = FollowerFetchPlan(1)
     fresh.add(first)
     first.on_event(FollowerEvent.SETTLED)
     assert fresh.hold_ms(0) == 0, "there was no answer yet"

@@ -15,15 +15,15 @@ from lowtide.protocol.messages.fetch import EpochEndOffset, PartitionData
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.follower import (
     Delay,
-    Following,
+    FollowedPartition,
+    NextStep,
     Reset,
-    Simple,
     Truncate,
+    append_fetched,
     decide,
     decide_range,
     first_truncation,
     note_truncated,
-    take,
     truncation,
 )
 from lowtide.replication.partition import Partition
@@ -65,11 +65,11 @@ def raise_start(log: Log, offset: int) -> None:
     log.make_log_start_visible(offset)
 
 
-def following(*epochs: int, start: int = 0, leader_epoch: int = 9) -> Following:
+def following(*epochs: int, start: int = 0, leader_epoch: int = 9) -> FollowedPartition:
     partition = new_partition(1, *epochs)
     if start:
         raise_start(partition.log, start)
-    return Following(partition=partition, leader_epoch=leader_epoch)
+    return FollowedPartition(partition=partition, leader_epoch=leader_epoch)
 
 
 def row(**values: Any) -> PartitionData:
@@ -158,16 +158,16 @@ def test_at_or_below_the_leaders_log_start_the_log_is_emptied() -> None:
     one = following(1, 1, 1)
     assert decide(one, row(log_start_offset=4)) == Reset(4)
     assert decide(one, row(log_start_offset=3)) == Reset(3)
-    assert decide(one, row(log_start_offset=2)) is Simple.TAKE
-    assert decide(following(1, 1, 1, start=3), row(log_start_offset=3)) is Simple.TAKE, "it is empty already"
-    take(one, row(log_start_offset=2, high_watermark=3), 1)
-    assert decide(one, row(log_start_offset=3)) is Simple.TAKE
+    assert decide(one, row(log_start_offset=2)) is NextStep.APPEND
+    assert decide(following(1, 1, 1, start=3), row(log_start_offset=3)) is NextStep.APPEND, "it is empty already"
+    append_fetched(one, row(log_start_offset=2, high_watermark=3), 1)
+    assert decide(one, row(log_start_offset=3)) is NextStep.APPEND
     assert decide(one, row(log_start_offset=4)) == Reset(4)
 
 
 def test_errors_cause_a_back_off_and_only_out_of_range_causes_a_request() -> None:
     one = following(1)
-    assert decide(one, row(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)) is Simple.ASK_RANGE
+    assert decide(one, row(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)) is NextStep.ASK_RANGE
     assert decide(one, row(error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)) == Delay("UNKNOWN_LEADER_EPOCH", lagging=True)
     assert decide(one, row(error_code=ErrorCode.KAFKA_STORAGE_ERROR)) == Delay("KAFKA_STORAGE_ERROR")
 
@@ -183,9 +183,9 @@ def test_ahead_is_truncated_below_is_emptied_and_otherwise_nothing_changes() -> 
 
 def test_the_high_watermark_follows_up_to_the_log_end_and_never_falls() -> None:
     one = following(1, 1)
-    assert take(one, row(high_watermark=7), 1).has_news
+    assert append_fetched(one, row(high_watermark=7), 1).has_news
     assert (one.log.high_watermark, one.lag) == (2, 5)
-    assert not take(one, row(high_watermark=1), 1).has_news
+    assert not append_fetched(one, row(high_watermark=1), 1).has_news
     assert one.log.high_watermark == 2
 
 
@@ -196,7 +196,7 @@ def test_the_back_off_grows_and_ends_with_a_successful_response() -> None:
         one.back_off(100, 1000, lagging=True)
         rests.append(one.backoff_ms)
     assert rests == [20, 40, 80, 160, 320, 640, 1000, 1000]
-    take(one, row(), 1)
+    append_fetched(one, row(), 1)
     one.back_off(100, 1000, lagging=True)
     assert (one.backoff_ms, one.delayed_until_ms) == (20, 120)
     one.back_off(100, 1000, lagging=False)
@@ -213,7 +213,7 @@ class Replicas:
         self.partitions = [new_partition(number) for number in range(count)]
         self.epoch = 0
         self.leader = 0
-        self.followings: dict[int, Following] = {}
+        self.followings: dict[int, FollowedPartition] = {}
         self.serial = 0
 
     def elect(self, leader: int) -> None:
@@ -222,7 +222,7 @@ class Replicas:
         self.leader = leader
         for number, partition in enumerate(self.partitions):
             partition.leader_id, partition.leader_epoch = leader, self.epoch
-            self.followings[number] = Following(partition=partition, leader_epoch=self.epoch)
+            self.followings[number] = FollowedPartition(partition=partition, leader_epoch=self.epoch)
 
     def append(self, count: int) -> None:
         log = self.partitions[self.leader].log
@@ -259,15 +259,15 @@ class Replicas:
         leader = self.partitions[self.leader].log
         answer = self.answer(number)
         decision = decide(one, answer)
-        if decision is Simple.ASK_RANGE:
+        if decision is NextStep.ASK_RANGE:
             decision = decide_range(one, leader.log_start_offset, leader.log_end_offset)
         if isinstance(decision, Truncate):
             LogTruncation(log).truncate_to(decision.offset, now_ms=1)
             note_truncated(log, decision)
         elif isinstance(decision, Reset):
             LogTruncation(log).truncate_fully_and_start_at(decision.offset, leader_epoch=self.epoch, now_ms=1)
-        elif decision is Simple.TAKE:
-            assert take(one, answer, 1).error is ErrorCode.NONE
+        elif decision is NextStep.APPEND:
+            assert append_fetched(one, answer, 1).error is ErrorCode.NONE
             if one.received_log_start > log.log_start_offset:
                 raise_start(log, one.received_log_start)
 
@@ -305,7 +305,7 @@ def test_followers_end_with_their_leaders_bytes_after_any_history(
     leader = replicas.partitions[last_leader].log
     for number in (number for number in range(3) if number != last_leader):
         log = replicas.partitions[number].log
-        for rounds in range(400):
+        for rounds in range(400):  # noqa: B007
             if (log.log_end_offset, log.log_start_offset, log.leader_epochs.latest) == (
                 leader.log_end_offset, max(leader.log_start_offset, log.log_start_offset), leader.leader_epochs.latest
             ):  # fmt: skip
@@ -313,7 +313,8 @@ def test_followers_end_with_their_leaders_bytes_after_any_history(
             replicas.fetch(number)
         else:
             raise AssertionError(
-                f"no end after {rounds + 1} rounds: {log.describe()}, {log.leader_epochs.entries()}; {leader.describe()}"
+                f"no end after {rounds + 1} rounds: {log.describe()}, {log.leader_epochs.entries()}; "
+                f"{leader.describe()}"
             )
         start = max(log.log_start_offset, leader.log_start_offset)
         assert replicas.batches(number, start) == replicas.batches(last_leader, start)

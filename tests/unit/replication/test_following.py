@@ -1,4 +1,7 @@
-"""A follower's smaller answers: leader epoch 0, logs without epochs, whether it is in sync, and what an append changes."""
+"""A follower's smaller answers.
+
+Leader epoch 0, logs without epochs, whether it is in sync, and what an append changes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,15 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication.follower import Following, Simple, Truncate, decide, note_truncated, take, truncation
+from lowtide.replication.follower import (
+    FollowedPartition,
+    NextStep,
+    Truncate,
+    append_fetched,
+    decide,
+    note_truncated,
+    truncation,
+)
 from lowtide.replication.follower_phase import FollowerEvent, Phase
 from lowtide.storage.log.log_values import LogConfig
 
@@ -47,11 +58,11 @@ def test_only_an_emptied_log_takes_the_leader_s_word_for_the_epoch_below() -> No
 def test_it_is_in_sync_when_the_leader_has_answered_and_nothing_committed_is_missing() -> None:
     one = following(1, 1)
     assert not one.is_in_sync, "a new one isn't"
-    take(one, row(high_watermark=3), 1)
+    append_fetched(one, row(high_watermark=3), 1)
     assert (one.lag, one.is_in_sync) == (1, False)
-    take(one, row(high_watermark=2), 1)
+    append_fetched(one, row(high_watermark=2), 1)
     assert (one.lag, one.is_in_sync) == (0, True)
-    take(one, row(high_watermark=1), 1)
+    append_fetched(one, row(high_watermark=1), 1)
     assert (one.lag, one.is_in_sync) == (0, True), "it may have more than is committed"
     one.heard = False
     assert not one.is_in_sync
@@ -59,11 +70,11 @@ def test_it_is_in_sync_when_the_leader_has_answered_and_nothing_committed_is_mis
 
 def test_an_answer_with_records_makes_the_log_grow() -> None:
     one = following(1)
-    taken = take(one, row(records=stored(1, 1, count=2), high_watermark=1, log_start_offset=1), 1)
+    taken = append_fetched(one, row(records=stored(1, 1, count=2), high_watermark=1, log_start_offset=1), 1)
     assert (taken.has_grown, taken.has_news, taken.counts) == (True, True, True)
     assert taken.appended_bytes == len(stored(1, 1, count=2))
     assert one.received_log_start == 1
-    again = take(one, row(high_watermark=1), 1)
+    again = append_fetched(one, row(high_watermark=1), 1)
     assert (again.has_grown, again.has_news, again.appended_bytes) == (False, False, 0)
 
 
@@ -73,14 +84,14 @@ def test_it_waits_for_the_disk_while_a_flush_is_due_in_every_leader_epoch() -> N
     assert not one.waits_for_flush, "nothing has to be flushed"
     one.log.configure(LogConfig(flush_messages=3))
     assert one.waits_for_flush
-    assert Following(partition=one.partition, leader_epoch=10).waits_for_flush
+    assert FollowedPartition(partition=one.partition, leader_epoch=10).waits_for_flush
     one.log.raise_recovery_point(end - 2)
     assert not one.waits_for_flush, "fewer than that are left"
 
 
 def test_a_phase_leads_to_the_next() -> None:
     one = following(1)
-    assert decide(one, row()) is Simple.TAKE
+    assert decide(one, row()) is NextStep.APPEND
     one.on_event(FollowerEvent.CUT)
     assert one.phase is Phase.SETTLING
     with pytest.raises(AssertionError, match="ASK_RANGE can't happen"):
@@ -100,8 +111,8 @@ def test_of_an_answer_that_cannot_be_appended_the_rest_counts_while_the_disk_is_
     log: Any = FakeLog(log_end_offset=3)
     log.disk_full, log.offline = disk_full, offline
     log.append_as_follower = lambda *_args, **_kwargs: ErrorCode.KAFKA_STORAGE_ERROR
-    one = Following(partition=SimpleNamespace(log=log), leader_epoch=9, backoff_ms=40)  # type: ignore[arg-type]
-    taken = take(one, row(records=stored(3, 9), high_watermark=2, log_start_offset=1), 1)
+    one = FollowedPartition(partition=SimpleNamespace(log=log), leader_epoch=9, backoff_ms=40)  # type: ignore[arg-type]
+    taken = append_fetched(one, row(records=stored(3, 9), high_watermark=2, log_start_offset=1), 1)
     assert (taken.error, taken.counts, taken.has_grown) == (ErrorCode.KAFKA_STORAGE_ERROR, counts, False)
     assert (one.heard, one.received_log_start, log.high_watermark) == ((True, 1, 2) if counts else (False, -1, 0))
     assert one.backoff_ms == 40, "an error doesn't end the rests"

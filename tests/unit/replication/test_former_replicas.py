@@ -57,7 +57,10 @@ def test_who_has_no_registration_is_never_awaited() -> None:
 
 
 def test_who_is_added_again_is_awaited_as_before() -> None:
-    """Its broker may have seen neither change, and its fetches of an earlier leader epoch are refused: they don't make it live."""
+    """Its broker may have seen neither change, and its fetches of an earlier leader epoch are refused.
+
+    They don't make it live.
+    """
     former = removed(2, 3)
     former.note_removed([], partition_of((1,), (1,), replicas=(1, 3), revision=11), IMAGE, 120)
     assert awaited(former) == [2, 3]

@@ -1,4 +1,7 @@
-"""Whether a leader can prove that a follower's log is a part of its own: compared with the model of log ends, on small logs."""
+"""Whether a leader can prove that a follower's log is a part of its own.
+
+Compared with the model of log ends, on small logs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from itertools import product
 
 import pytest
 
-from lowtide.replication.leadership import FollowerFetch, IsrProposal
+from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication.leadership import IsrProposal
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from tests.model import log_ends
 

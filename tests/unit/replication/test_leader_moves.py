@@ -78,7 +78,7 @@ def test_what_is_written_and_compared() -> None:
     ],
 )
 def test_the_controller_takes_nothing_back(replicas: tuple[int, ...], after: tuple[int, ...]) -> None:
-    """Only a preferred replica that is neither of the two gets its leadership back, as it would have without the move."""
+    """Only a preferred replica other than these two gets its leadership back, as without the move."""
     record = moved(image_of(partition(replicas)))
     assert record is not None
     assert record.replicas == after

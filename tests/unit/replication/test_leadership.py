@@ -1,4 +1,7 @@
-"""What a leader accepts of a fetch, whom deletes wait for, and who joins and leaves the ISR: each condition on its own."""
+"""What a leader accepts of a fetch, whom deletes wait for, and who joins and leaves the ISR.
+
+Each condition on its own.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,8 @@ import pytest
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.leadership import (
-    FetchTimes,
-    FollowerFetch,
-    FollowerState,
-    IsrProposal,
-    Leadership,
-    assumed_epoch,
-    may_be_registered,
-)
+from lowtide.replication.follower_state import FetchTimes, FollowerFetch, FollowerState
+from lowtide.replication.leadership import IsrProposal, Leadership, assumed_epoch, may_be_registered
 
 from .leaders import LAG_MS, SELF, TOPIC_ID, FakeLog, image_of, leads, partition_of
 
@@ -298,7 +294,10 @@ def joins(leadership: Leadership, image: MetadataImage = IMAGE, now_ms: int = 1)
 
 
 def about_to_join(*, image: MetadataImage = IMAGE, **fetch: Any) -> Leadership:
-    """The leadership began at offset 100 with 1 and 3 in sync, and 2 had all; now the high watermark is at 110, and 2 has fetched again."""
+    """The leadership began at offset 100 with 1 and 3 in sync, and 2 had all.
+
+    Now the high watermark is at 110, and 2 has fetched again.
+    """
     log = log_of(100, log_start_offset=50)
     leadership = led(1, 3, log=log, image=image)
     leadership.note_fetch(fetch_of(2, 100, 50), image, 1)

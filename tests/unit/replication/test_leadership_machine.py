@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lowtide.metadata.image import PartitionImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.leadership import FollowerFetch, IsrProposal
+from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication.leadership import IsrProposal
 from tests.examples import examples
 
 from .leaders import LAG_MS, SELF, FakeLog, image_of, leads, partition_of
@@ -69,7 +70,10 @@ class LeadershipMachine(RuleBasedStateMachine):
 
     @rule(broker=others, behind=st.integers(0, 4), lag=st.integers(0, 3), later=st.sampled_from([0, 0, 1, 2, 5]))
     def fetch(self, broker: int, behind: int, lag: int, later: int) -> None:
-        """In range, with a log start at or below ours; `later`: under a registration that the image does not have yet, or never will."""
+        """In range, with a log start at or below ours.
+
+        `later`: under a registration that the image does not have yet, or never will.
+        """
         offset = max(self.log.log_end_offset - behind, self.log.log_start_offset)
         start = max(self.log.log_start_offset - lag, 0)
         epoch = self.revision + later if later else self.epochs[broker]

@@ -23,7 +23,7 @@ from lowtide.replication.sweep import plan_sweep
 
 
 class Cluster:
-    """Three live brokers, a topic `t` of two partitions with two replicas each, and an image that follows the plans' writes."""
+    """Three brokers, a topic `t` of two partitions with two replicas each, and an image that follows plans' writes."""
 
     def __init__(self) -> None:
         self.engine = Engine(boot=1, revision=0, keys=())
@@ -152,7 +152,7 @@ def test_partitions_become_visible_together() -> None:
 
 
 def test_of_two_growths_one_succeeds_wherever_the_other_is() -> None:
-    """The one that is overtaken conflicts in its next step, and no partition that has a leader already is written again."""
+    """The overtaken plan conflicts in its next step, and no partition with a leader is written again."""
     for overtaken_after in range(3):
         cluster = Cluster()
         slow, quick = cluster.growth(252), cluster.growth(5)

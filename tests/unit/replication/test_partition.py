@@ -1,4 +1,7 @@
-"""A partition's own decisions: whom it serves, what a delete may remove, where epochs end, and how it takes over what the metadata say."""
+"""A partition's own decisions.
+
+Whom it serves, what a delete may remove, where epochs end, and how it takes over what the metadata say.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication.follower_state import FollowerFetch
 from lowtide.replication.former_replicas import awaited_former
-from lowtide.replication.leadership import FollowerFetch
-from lowtide.replication.partition import EpochEndOffset, Partition, PartitionChange
+from lowtide.replication.partition import EpochEnd, Partition, PartitionChange
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.log.leader_epochs import LeaderEpochs
@@ -123,7 +126,10 @@ def test_become_tells_whether_the_leadership_changed() -> None:
 
 
 def test_a_leader_that_leads_in_the_next_epoch_too_leads_since_the_first() -> None:
-    """Between two epochs that follow each other no other broker can have led; where one wasn't seen here, another may have."""
+    """Between two epochs that follow each other no other broker can have led.
+
+    Where one wasn't seen here, another may have.
+    """
     partition = led()
     since = partition.leader_epoch
     assert partition.led_since == since
@@ -314,32 +320,30 @@ def test_a_topic_that_is_only_compacted_refuses_deletes(policy: tuple[str, ...],
 def test_epochs_end_where_the_next_one_begins() -> None:
     partition = led(1, 1, 3, epoch=6)
     assert [partition.end_offset_for_epoch(epoch) for epoch in range(1, 8)] == [
-        EpochEndOffset(1, 2),
-        EpochEndOffset(1, 2),
-        EpochEndOffset(3, 3),  # Nothing was appended since: it ends with the log.
-        EpochEndOffset(3, 3),
-        EpochEndOffset(3, 3),
-        EpochEndOffset(6, 3),  # The present one.
-        EpochEndOffset(-1, -1),
+        EpochEnd(1, 2),
+        EpochEnd(1, 2),
+        EpochEnd(3, 3),  # Nothing was appended since: it ends with the log.
+        EpochEnd(3, 3),
+        EpochEnd(3, 3),
+        EpochEnd(6, 3),  # The present one.
+        EpochEnd(-1, -1),
     ]
-    assert partition.end_offset_for_epoch(0) == EpochEndOffset(0, 0), "no record is of it or older"
-    assert partition.end_offset_for_epoch(-1) == EpochEndOffset(-1, -1)
+    assert partition.end_offset_for_epoch(0) == EpochEnd(0, 0), "no record is of it or older"
+    assert partition.end_offset_for_epoch(-1) == EpochEnd(-1, -1)
 
 
 def test_an_epoch_of_an_empty_log_ends_at_its_end() -> None:
     partition = led(epoch=6)
-    assert [partition.end_offset_for_epoch(epoch) for epoch in (0, 5, 6)] == [
-        EpochEndOffset(epoch, 0) for epoch in (0, 5, 6)
-    ]
-    assert partition.end_offset_for_epoch(7) == EpochEndOffset(-1, -1)
+    assert [partition.end_offset_for_epoch(epoch) for epoch in (0, 5, 6)] == [EpochEnd(epoch, 0) for epoch in (0, 5, 6)]
+    assert partition.end_offset_for_epoch(7) == EpochEnd(-1, -1)
 
 
 def test_epoch_zero_is_one_like_others() -> None:
     partition = led(0, 0, epoch=2)
-    assert partition.end_offset_for_epoch(0) == EpochEndOffset(0, 2)
-    assert partition.end_offset_for_epoch(1) == EpochEndOffset(0, 2)
+    assert partition.end_offset_for_epoch(0) == EpochEnd(0, 2)
+    assert partition.end_offset_for_epoch(1) == EpochEnd(0, 2)
     assert partition.diverging_epoch(2, 0) is None
-    assert partition.diverging_epoch(2, 1) == EpochEndOffset(0, 2)
+    assert partition.diverging_epoch(2, 1) == EpochEnd(0, 2)
 
 
 @pytest.mark.parametrize(
@@ -348,9 +352,9 @@ def test_epoch_zero_is_one_like_others() -> None:
         (2, 1, None),
         (3, 3, None),
         (1, 1, None),
-        (3, 1, EpochEndOffset(1, 2)),  # Its epoch 1 is longer than ours.
-        (3, 2, EpochEndOffset(1, 2)),  # We have no epoch 2.
-        (2, 2, EpochEndOffset(1, 2)),
+        (3, 1, EpochEnd(1, 2)),  # Its epoch 1 is longer than ours.
+        (3, 2, EpochEnd(1, 2)),  # We have no epoch 2.
+        (2, 2, EpochEnd(1, 2)),
         (3, 7, ErrorCode.OFFSET_OUT_OF_RANGE),
         (3, -1, ErrorCode.OFFSET_OUT_OF_RANGE),
     ],
@@ -363,8 +367,8 @@ def test_a_log_whose_first_epochs_are_unknown() -> None:
     """Records of old message formats have none."""
     partition = led(2, 2, 2, epoch=6)
     partition.log.leader_epochs = LeaderEpochs([(2, 1)])
-    assert partition.end_offset_for_epoch(1) == EpochEndOffset(1, 1)
-    assert partition.diverging_epoch(2, 1) == EpochEndOffset(1, 1)
+    assert partition.end_offset_for_epoch(1) == EpochEnd(1, 1)
+    assert partition.diverging_epoch(2, 1) == EpochEnd(1, 1)
 
 
 # A follower's consumers (rule DR7)

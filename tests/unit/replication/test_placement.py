@@ -71,7 +71,10 @@ def test_any_cluster(racks: list[str | None], factor: int, count: int, seed: int
 def test_any_cluster_with_dead_brokers(
     racks: list[tuple[str | None, bool]], factor: int, count: int, seed: int
 ) -> None:
-    """The leader is live; a rack's dead brokers come after its live ones; only as many replicas as there are known brokers, live or not."""
+    """The leader is live; a rack's dead brokers come after its live ones.
+
+    Only as many replicas as there are known brokers, live or not.
+    """
     dead = frozenset(number for number, (_, is_dead) in enumerate(racks) if is_dead)
     image = image_of({number: rack for number, (rack, _) in enumerate(racks)}, dead=dead)
     rows = place_replicas(image, count, factor, Random(seed))
@@ -94,7 +97,10 @@ def test_any_cluster_with_dead_brokers(
 
 
 def test_racks_and_brokers_get_the_same_share() -> None:
-    """Three racks of three: leaders are spread evenly over the racks, replicas over the brokers, and no two brokers are always paired."""
+    """Three racks of three.
+
+    Leaders are spread evenly over the racks, replicas over the brokers, and no two brokers are always paired.
+    """
     rows = placed(image_of({number: "abc"[number % 3] for number in range(9)}), 90, 3)
     leaders, loads = Counter(row[0] for row in rows), Counter(broker_id for row in rows for broker_id in row)
     assert max(loads.values()) - min(loads.values()) <= 4
@@ -120,7 +126,10 @@ def test_a_broker_that_is_stopping_gets_no_replica() -> None:
 
 
 def test_chosen_replicas_that_are_stopping_begin_out_of_sync() -> None:
-    """As in Kafka: the partition is created where the client chose, with another leader; if all chosen brokers stop it is refused."""
+    """As in Kafka: the partition is created where the client chose, with another leader.
+
+    If all chosen brokers stop it is refused.
+    """
     image = image_of(dict.fromkeys(range(3)), stopping=frozenset({0, 1}))
 
     def plan(assignments: list[tuple[int, list[int]]]) -> TopicCreation | Refusal:
@@ -151,7 +160,10 @@ def test_new_partitions_are_checked_the_same_way(replicas: list[int]) -> None:
 
 @pytest.mark.parametrize("dead", [0, 1, 2])
 def test_a_topic_is_created_while_a_broker_is_dead(dead: int) -> None:
-    """It has a replica on it, out of sync; the plan fails if it is unregistered, or if another one fails, at the same time."""
+    """It has a replica on it, out of sync.
+
+    The plan fails if it is unregistered, or if another one fails, at the same time.
+    """
     image = image_of(dict.fromkeys(range(3)), dead=frozenset({dead}))
     made = plan_create_topic(
         image, NewTopic("t", 3, 3), default_partition_count=1, default_replication_factor=1, random=Random(1)

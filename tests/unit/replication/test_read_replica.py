@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from lowtide.metadata.image import MetadataImage
-from lowtide.replication.leadership import FollowerFetch, Leadership
-from lowtide.replication.read_replica import NO_REPLICA, preferred_read_replica
+from lowtide.replication.follower_reads import NO_REPLICA, preferred_read_replica
+from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication.leadership import Leadership
 
 from .leaders import FakeLog, image_of, leads, partition_of
 

@@ -71,7 +71,10 @@ def test_the_new_replicas_come_first_and_the_old_ones_stay_behind_them() -> None
 
 
 def test_a_new_request_replaces_the_one_under_way() -> None:
-    """A replica that was being added and is no longer requested is removed; a cancellation then restores the state before all of it."""
+    """A replica that was being added and is no longer requested is removed.
+
+    A cancellation then restores the state before all of it.
+    """
     moving = partition((4, 2, 3, 1), (1, 2, 3, 4), 1, (4,), (1,))
     second = reassigned(image_of(moving), (5, 2, 3))
     assert shape(second) == ((5, 2, 3, 1), (5,), (1,), (1, 2, 3), 1)
@@ -93,7 +96,10 @@ def test_the_only_live_replica_stays_until_another_is_in_sync() -> None:
 
 
 def test_cancelling() -> None:
-    """A replica that was being added is removed, also as leader; an unclean election happens only where it is allowed."""
+    """A replica that was being added is removed, also as leader.
+
+    An unclean election happens only where it is allowed.
+    """
     moving = partition((4, 2, 1), (2, 4), 4, (4,), (1,))
     assert shape(reassigned(image_of(moving), None)) == ((2, 1), (), (), (2,), 2)
     only_new = partition((4, 1, 2), (4,), 4, (4,), (1, 2))

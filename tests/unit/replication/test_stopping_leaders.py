@@ -1,4 +1,7 @@
-"""Deletes wait for a leader that is about to stop: its leadership was moved, and it may not have seen that yet (rule DR3)."""
+"""Deletes wait for a leader that is about to stop.
+
+Its leadership was moved, and it may not have seen that yet (rule DR3).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import msgspec
 import pytest
 
 from lowtide.metadata.image import MetadataImage
-from lowtide.replication.leadership import FollowerFetch, Leadership
+from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication.leadership import Leadership
 
 from .leaders import LAG_MS, FakeLog, image_of, leads, partition_of
 
@@ -23,7 +27,10 @@ IMAGE = with_stopping(image_of(10, BROKERS), 2)
 
 @pytest.fixture
 def leadership() -> Leadership:
-    """Broker 1 took over from broker 2, in the step that took that out of the ISR; it has deleted, and broker 3 has reported that."""
+    """Broker 1 took over from broker 2, in the step that took that out of the ISR.
+
+    It has deleted, and broker 3 has reported that.
+    """
     log = FakeLog(log_end_offset=100)
     log.leader_epochs.assign(5, 0)
     leadership = leads(log, partition_of((1, 3), (1, 3)), IMAGE)

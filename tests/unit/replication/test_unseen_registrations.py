@@ -6,7 +6,8 @@ import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.leadership import FollowerFetch, Leadership
+from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication.leadership import Leadership
 
 from .leaders import LAG_MS, FakeLog, image_of, leads, partition_of
 
@@ -77,7 +78,10 @@ def test_the_next_fetch_counts_once_the_image_has_it(leadership: Leadership) -> 
 
 
 def test_a_report_of_an_earlier_registration_acknowledges_no_delete(leadership: Leadership, log: FakeLog) -> None:
-    """Broker 2 has registered again in the image; partitions apply an image in slices, and this one has not applied it yet."""
+    """Broker 2 has registered again in the image.
+
+    Partitions apply an image in slices, and this one has not applied it yet.
+    """
     log.move_log_start(50)
     for fetch in (FollowerFetch(2, 2, 90, 50, 5, 5), FollowerFetch(3, 3, 100, 50, 5, 5)):
         leadership.note_fetch(fetch, IMAGE, 1)

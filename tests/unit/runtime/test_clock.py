@@ -8,6 +8,7 @@ import pytest
 
 from lowtide.runtime.clock import SIMULATION_WALL_START_MS, SimulatedClock, SystemClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from tests.scenarios import played_by
 
 
 def test_system_clock_counts_milliseconds_since_1970_and_never_back() -> None:
@@ -31,12 +32,10 @@ def test_a_timer_for_a_deadline_finds_the_deadline_reached(deadline_ms: int) -> 
     assert run_simulation(main, 1, time_limit_s=200_000) == deadline_ms
 
 
-def test_the_simulated_wall_clock_may_jump_and_the_monotonic_one_does_not() -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        clock = SimulatedClock(loop)
-        await asyncio.sleep(2)
-        assert (clock.monotonic_ms(), clock.wall_ms()) == (2000, SIMULATION_WALL_START_MS + 2000)
-        clock.wall_offset_ms = -10_000
-        assert (clock.monotonic_ms(), clock.wall_ms()) == (2000, SIMULATION_WALL_START_MS - 8000)
-
-    run_simulation(main, 1)
+@played_by(run_simulation, 1)
+async def test_the_simulated_wall_clock_may_jump_and_the_monotonic_one_does_not(loop: SimulatedLoop, /) -> None:
+    clock = SimulatedClock(loop)
+    await asyncio.sleep(2)
+    assert (clock.monotonic_ms(), clock.wall_ms()) == (2000, SIMULATION_WALL_START_MS + 2000)
+    clock.wall_offset_ms = -10_000
+    assert (clock.monotonic_ms(), clock.wall_ms()) == (2000, SIMULATION_WALL_START_MS - 8000)

@@ -16,6 +16,7 @@ from lowtide.runtime.filesystem import FileToSync, OsFileSystem, is_passing
 from lowtide.runtime.filesystem.memory import MemoryFile, MemoryFileSystem
 from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from tests.scenarios import played_by, run_async
 
 
 class RecordingDisk(MemoryFileSystem):
@@ -289,34 +290,34 @@ def test_close_executes_barriers_that_follow_an_answer(run: Callable[..., Record
     assert run(scenario).steps == ["sync /d/a", "sync /d/b"]
 
 
-def test_an_answer_that_raises_does_not_prevent_other_answers() -> None:
-    async def scenario(disk: RecordingDisk, committer: Committer) -> None:
-        reported: list[BaseException] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context["exception"]))
-        answers, gate = Answers(1), disk.hold_up()
+@played_by(on_threads)
+async def test_an_answer_that_raises_does_not_prevent_other_answers(
+    disk: RecordingDisk, committer: Committer, /
+) -> None:
+    reported: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context["exception"]))
+    answers, gate = Answers(1), disk.hold_up()
 
-        def failing(_: OSError | None) -> None:
-            raise ValueError("a bug")
+    def failing(_: OSError | None) -> None:
+        raise ValueError("a bug")
 
-        committer.submit(Barrier(files=(disk.file("a"),)), failing)
-        committer.submit(Barrier(files=(disk.file("a"),)), failing)
-        committer.submit(Barrier(files=(disk.file("a"),)), answers.of("x"))
-        gate.set()
-        await answers.done.wait()
-        assert [type(error) for error in reported] == [ValueError, ValueError]
-
-    on_threads(scenario)
+    committer.submit(Barrier(files=(disk.file("a"),)), failing)
+    committer.submit(Barrier(files=(disk.file("a"),)), failing)
+    committer.submit(Barrier(files=(disk.file("a"),)), answers.of("x"))
+    gate.set()
+    await answers.done.wait()
+    assert [type(error) for error in reported] == [ValueError, ValueError]
 
 
-def test_a_bug_in_the_file_system_is_answered_and_does_not_hang() -> None:
-    async def scenario(disk: RecordingDisk, committer: Committer) -> None:
-        answers = Answers(2)
-        committer.submit(Barrier(files=(disk.file("a"),), renames=(("/d/a", "/elsewhere/a"),)), answers.of("1"))
-        committer.submit(Barrier(), answers.of("2"))
-        await answers.done.wait()
-        assert [error and error.errno for _, error in answers.told] == [errno.EIO, errno.EIO]
-
-    on_threads(scenario)
+@played_by(on_threads)
+async def test_a_bug_in_the_file_system_is_answered_and_does_not_hang(
+    disk: RecordingDisk, committer: Committer, /
+) -> None:
+    answers = Answers(2)
+    committer.submit(Barrier(files=(disk.file("a"),), renames=(("/d/a", "/elsewhere/a"),)), answers.of("1"))
+    committer.submit(Barrier(), answers.of("2"))
+    await answers.done.wait()
+    assert [error and error.errno for _, error in answers.told] == [errno.EIO, errno.EIO]
 
 
 def test_the_simulated_effect_and_the_answer_happen_at_different_moments() -> None:
@@ -361,7 +362,10 @@ def test_a_slow_simulated_disk_has_the_given_speed() -> None:
 @either
 @pytest.mark.parametrize("operation", ["file", "directory"])
 def test_a_round_that_finds_no_descriptor_waits_for_one(operation: str, run: Callable[..., RecordingDisk]) -> None:
-    """For a file that is opened for its sync, or a folder: the lack of a descriptor is no result, and no step is repeated."""
+    """For a file that is opened for its sync, or a folder.
+
+    The lack of a descriptor is no result, and no step is repeated.
+    """
 
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         disk.write_bytes("/d/a", b"a")
@@ -405,20 +409,18 @@ def test_a_file_to_sync_that_is_gone_needs_no_sync() -> None:
     assert FileToSync(disk, "/d/x") == FileToSync(disk, "/d/x")
 
 
-def test_a_thread_committer_counts_rounds_syncs_and_what_waits(tmp_path: Path) -> None:
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        filesystem = OsFileSystem()
-        file = filesystem.open(str(tmp_path / "file"), create=True, write=True)
-        committer = ThreadCommitter(filesystem, loop, "committer")
-        answered: asyncio.Future[OSError | None] = loop.create_future()
-        committer.submit(Barrier(files=(file,), directories=(str(tmp_path),)), answered.set_result)
-        assert committer.figures.submitted == 1
-        assert await answered is None
-        figures = committer.figures
-        committer.close()
-        assert (figures.submitted, figures.answered, figures.syncs, sum(figures.rounds.counts)) == (1, 1, 2, 1)
-        assert figures.rounds.longest_ns == figures.rounds.total_ns > 0
-        file.close()
-
-    asyncio.run(run())
+@played_by(run_async)
+async def test_a_thread_committer_counts_rounds_syncs_and_what_waits(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    filesystem = OsFileSystem()
+    file = filesystem.open(str(tmp_path / "file"), create=True, write=True)
+    committer = ThreadCommitter(filesystem, loop, "committer")
+    answered: asyncio.Future[OSError | None] = loop.create_future()
+    committer.submit(Barrier(files=(file,), directories=(str(tmp_path),)), answered.set_result)
+    assert committer.figures.submitted == 1
+    assert await answered is None
+    figures = committer.figures
+    committer.close()
+    assert (figures.submitted, figures.answered, figures.syncs, sum(figures.rounds.counts)) == (1, 1, 2, 1)
+    assert figures.rounds.longest_ns == figures.rounds.total_ns > 0
+    file.close()

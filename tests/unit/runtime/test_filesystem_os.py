@@ -27,7 +27,10 @@ def descriptors() -> set[str]:
 
 
 def test_a_short_write_is_continued(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may write fewer bytes than requested, for instance on a signal; the rest must follow at the right position."""
+    """The kernel may write fewer bytes than requested, for instance on a signal.
+
+    The rest must follow at the right position.
+    """
     whole = os.pwritev
 
     def at_most_three(number: int, parts: Sequence[Buffer], position: int) -> int:

@@ -18,7 +18,7 @@ import pytest
 
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.runtime.heavy_work import HeavyWorker, SimulatedHeavyWorker, Step, WorkFailedError
+from lowtide.runtime.heavy_work import HeavyWorker, SimulatedHeavyWorker, WorkFailedError, WorkStep
 from lowtide.runtime.processes import ProcessHeavyWorker
 from lowtide.runtime.simulated_loop import SimulatedLoop
 
@@ -45,34 +45,34 @@ class Listening:
 # Work for the other process, which imports it from here.
 WORK = """
 import os, time
-from lowtide.runtime.heavy_work import Step
+from lowtide.runtime.heavy_work import WorkStep
 def count(filesystem, argument):
     for number in range(int(argument)):
-        yield Step(10, b"%d" % number)
+        yield WorkStep(10, b"%d" % number)
 def where(filesystem, argument):
-    yield Step(0, b"%d %d" % (os.getpid(), os.nice(0)))
+    yield WorkStep(0, b"%d %d" % (os.getpid(), os.nice(0)))
 def for_ever(filesystem, argument):
     path = argument.decode()
     try:
-        yield Step(0, b"%d" % os.getpid())
+        yield WorkStep(0, b"%d" % os.getpid())
         while True:
             time.sleep(0.01)
-            yield Step(0)
+            yield WorkStep(0)
     finally:
         filesystem.write_bytes(path, b"tidy")
 def busy(filesystem, argument):
-    yield Step(0, b"%d" % os.getpid())
+    yield WorkStep(0, b"%d" % os.getpid())
     while True:
         pass
 def fails(filesystem, argument):
-    yield Step(0, b"so far")
+    yield WorkStep(0, b"so far")
     raise RuntimeError("as expected")
 def dies(filesystem, argument):
     os._exit(3)
     yield
 def prints(filesystem, argument):
     print("noise")
-    yield Step(0, b"signal")
+    yield WorkStep(0, b"signal")
 """
 
 
@@ -228,16 +228,16 @@ def test_no_process_survives_its_broker(work: object) -> None:
     os.close(descriptor)
 
 
-def steps(filesystem: FileSystem, argument: bytes) -> Iterator[Step]:
+def steps(filesystem: FileSystem, argument: bytes) -> Iterator[WorkStep]:
     try:
         for number in range(3):
-            yield Step(100, b"%d" % number)
+            yield WorkStep(100, b"%d" % number)
     finally:
         filesystem.write_bytes("/tidy", argument)
 
 
-def raising(_filesystem: FileSystem, _argument: bytes) -> Iterator[Step]:
-    yield Step(0, b"so far")
+def raising(_filesystem: FileSystem, _argument: bytes) -> Iterator[WorkStep]:
+    yield WorkStep(0, b"so far")
     message = "as expected"
     raise RuntimeError(message)
 

@@ -8,9 +8,9 @@ import pytest
 
 from lowtide.broker.lifecycle.local_cluster import http_listeners_of
 from lowtide.runtime import http_visits
-from lowtide.runtime.http_connection import HEAD_BYTES_MAX, HEAD_MS, IDLE_MS, HttpConnection, Phase
+from lowtide.runtime.http_connection import HEAD_BYTES_MAX, HEAD_MS, IDLE_MS, ConnectionPhase, HttpConnection
 from lowtide.runtime.http_origin import Proxies
-from lowtide.runtime.http_visits import PLACES, Kind, KnownVisitors, Rate, Rates, Visits
+from lowtide.runtime.http_visits import PLACES, KnownVisitors, Rate, Rates, VisitorKind, Visits
 from lowtide.runtime.tasks import TaskRegistry
 
 
@@ -85,40 +85,40 @@ async def test_each_kind_of_visitor_has_places_of_its_own():
     """Strangers that take all of theirs keep out neither this machine, nor proxies, nor who has logged in."""
     world = World()
     world.visits.on_login("192.0.2.1")
-    for number in range(PLACES[Kind.STRANGER]):
+    for number in range(PLACES[VisitorKind.STRANGER]):
         world.connect(f"198.51.100.{number}")[0].on_request()
         world.clock.now_ms += 50
     assert world.connect("198.51.100.250")[1].is_ended
     for address, kind in {
-        "127.0.0.1": Kind.HERE,
-        "::1": Kind.HERE,
-        "10.1.2.3": Kind.PROXY,
-        "192.0.2.1": Kind.KNOWN,
+        "127.0.0.1": VisitorKind.HERE,
+        "::1": VisitorKind.HERE,
+        "10.1.2.3": VisitorKind.PROXY,
+        "192.0.2.1": VisitorKind.KNOWN,
     }.items():
         connection, socket = world.connect(address)
         assert (connection.kind, socket.is_ended) == (kind, False)
-    assert world.connect("127.0.0.2")[0].kind is Kind.STRANGER
+    assert world.connect("127.0.0.2")[0].kind is VisitorKind.STRANGER
 
 
 async def test_a_visitor_with_many_connections_gives_way_to_one_with_few():
     world = World()
-    many = [world.connect(f"198.51.100.{number % 2}") for number in range(PLACES[Kind.STRANGER])]
+    many = [world.connect(f"198.51.100.{number % 2}") for number in range(PLACES[VisitorKind.STRANGER])]
     for connection, _ in many:
         connection.data_received(b"G")
-    newcomer, socket = world.connect("198.51.100.7")
+    _newcomer, socket = world.connect("198.51.100.7")
     assert not socket.is_ended
     assert [each.is_ended for _, each in many].count(True) == 1
-    assert world.visits.count == PLACES[Kind.STRANGER]
+    assert world.visits.count == PLACES[VisitorKind.STRANGER]
 
 
 async def test_a_stranger_that_logs_in_is_one_no_more():
     world = World()
     connection, _ = world.connect("192.0.2.1")
-    assert connection.kind is Kind.STRANGER
+    assert connection.kind is VisitorKind.STRANGER
     world.visits.on_login(connection.visitor)
-    assert connection.kind is Kind.KNOWN
+    assert connection.kind is VisitorKind.KNOWN
     world.clock.now_ms += http_visits.KNOWN_MS
-    assert world.visits.kind_of("192.0.2.1") is Kind.STRANGER
+    assert world.visits.kind_of("192.0.2.1") is VisitorKind.STRANGER
 
 
 def test_probes_and_those_who_have_logged_in_have_rates_of_their_own():
@@ -162,18 +162,18 @@ async def test_new_connections_are_paced():
 async def test_the_one_that_is_silent_for_longest_gives_way():
     world = World()
     made = []
-    for number in range(PLACES[Kind.STRANGER]):
+    for number in range(PLACES[VisitorKind.STRANGER]):
         made.append(world.connect(f"192.0.2.{number}"))
         world.clock.now_ms += 50
     made[0][0].on_request()
     assert not world.connect("198.51.100.1")[1].is_ended
     assert [socket.is_ended for _, socket in made[:3]] == [False, True, False]
-    assert world.visits.count == PLACES[Kind.STRANGER]
+    assert world.visits.count == PLACES[VisitorKind.STRANGER]
 
 
 async def test_where_all_are_busy_a_new_one_finds_no_place():
     world = World()
-    for number in range(PLACES[Kind.STRANGER]):
+    for number in range(PLACES[VisitorKind.STRANGER]):
         world.connect(f"192.0.2.{number}")[0].on_request()
         world.clock.now_ms += 50
     world.clock.now_ms += 60_000
@@ -230,9 +230,9 @@ async def test_a_head_in_pieces_is_counted_to_its_end():
     world = World()
     connection, socket = world.connect()
     for piece in (b"GET / HTTP/1.1\r\n", b"X: y\r\n\r", b"\n"):
-        assert connection.phase in (Phase.IDLE, Phase.HEAD)
+        assert connection.phase in (ConnectionPhase.IDLE, ConnectionPhase.HEAD)
         connection.data_received(piece)
-    assert connection.phase is Phase.WHOLE
+    assert connection.phase is ConnectionPhase.WHOLE
     other, socket = world.connect()
     other.data_received(b"x" * HEAD_BYTES_MAX)
     assert not socket.is_ended

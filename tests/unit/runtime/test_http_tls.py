@@ -1,4 +1,7 @@
-"""HTTPS on the loop that a broker has: handshakes end well though the client's first message is there when it is accepted."""
+"""HTTPS on the loop that a broker has.
+
+Handshakes end well though the client's first message is there when it is accepted.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Callable
 from random import Random
 
@@ -26,7 +27,10 @@ def disk_with(content: bytes, seed: int = 0) -> MemoryFileSystem:
 
 
 def after_power_cut(change: Callable[[MemoryFileSystem], None], content: bytes = b"") -> set[bytes | None]:
-    """Return every content of /d/a that a power cut after the change leaves, over many seeds; None if the file is gone."""
+    """Return every content of /d/a that a power cut after the change leaves, over many seeds.
+
+    None if the file is gone.
+    """
     outcomes: set[bytes | None] = set()
     for seed in SEEDS:
         disk = disk_with(content, seed)
@@ -64,7 +68,7 @@ def test_an_unsynced_write_over_sectors_is_torn_only_at_their_edges() -> None:
     for content in outcomes:
         assert content is not None
         assert len(content) == 2000
-        pieces = [content[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+        pieces = [content[start:stop] for start, stop in itertools.pairwise(edges)]
         assert all(len(set(piece)) == 1 for piece in pieces), "a sector is written wholly or not at all"
         assert content[:300] + content[1800:] == b"o" * 500
         patterns.add("".join(chr(piece[0]) for piece in pieces))
@@ -299,10 +303,10 @@ def test_a_copy_of_the_disk_is_restored_unchanged() -> None:
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/a/b")
     filesystem.write_bytes("/a/b/f", b"old")
-    copy = filesystem.copy_disk()
+    copy = filesystem.root.copy()
     filesystem.write_bytes("/a/b/f", b"new")
     filesystem.crash_process()
-    filesystem.replace_disk(copy)
+    filesystem.root = copy
     filesystem.power_cut()
     assert filesystem.read_bytes("/a/b/f") == b"old"
 

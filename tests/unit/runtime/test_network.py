@@ -1,4 +1,7 @@
-"""Connections of real sockets: that a peer has gone is found out while nothing is read, and asked for where a machine is silent."""
+"""Connections of real sockets.
+
+That a peer has gone is found out while nothing is read, and asked for where a machine is silent.
+"""
 
 from __future__ import annotations
 

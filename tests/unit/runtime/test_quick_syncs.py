@@ -1,4 +1,7 @@
-"""The committer's second thread: the order of answers across both, failures, and the thread of the compiled module itself."""
+"""The committer's second thread.
+
+The order of answers across both, failures, and the thread of the compiled module itself.
+"""
 
 from __future__ import annotations
 

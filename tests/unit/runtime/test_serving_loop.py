@@ -1,4 +1,7 @@
-"""What an event loop reports: everything that nothing has caught, but for a write of uvloop's TLS to a connection that was closed."""
+"""What an event loop reports.
+
+Everything that nothing has caught, but for a write of uvloop's TLS to a connection that was closed.
+"""
 
 from __future__ import annotations
 

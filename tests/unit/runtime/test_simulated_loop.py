@@ -12,6 +12,7 @@ import pytest
 
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.runtime.simulated_loop import SimulatedDeadlockError, SimulatedLoop, run_simulation
+from tests.scenarios import played_by
 
 
 def test_waiting_takes_no_time_and_virtual_time_is_exact() -> None:
@@ -131,17 +132,15 @@ def test_a_failure_that_is_awaited_later_is_handled() -> None:
     run_simulation(main, 1)
 
 
-def test_threads_are_refused() -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        with pytest.raises(RuntimeError, match="thread"):
-            await asyncio.to_thread(int)
-        with pytest.raises(RuntimeError, match="thread"):
-            await loop.run_in_executor(None, int)
-        with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="thread"):
-            pool.submit(lambda: loop.call_soon_threadsafe(int)).result()
-        loop.call_soon_threadsafe(int)
-
-    run_simulation(main, 1)
+@played_by(run_simulation, 1)
+async def test_threads_are_refused(loop: SimulatedLoop, /) -> None:
+    with pytest.raises(RuntimeError, match="thread"):
+        await asyncio.to_thread(int)
+    with pytest.raises(RuntimeError, match="thread"):
+        await loop.run_in_executor(None, int)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="thread"):
+        pool.submit(lambda: loop.call_soon_threadsafe(int)).result()
+    loop.call_soon_threadsafe(int)
 
 
 def in_node(
@@ -283,31 +282,29 @@ def test_the_disk_may_kill_the_node_in_the_middle_of_a_step() -> None:
     assert run_simulation(main, 1) == ["a", "b", "x"]
 
 
-def test_leftovers_of_a_run_are_dropped_without_a_warning() -> None:
+@played_by(run_simulation, 1)
+async def test_leftovers_of_a_run_are_dropped_without_a_warning(loop: SimulatedLoop, /) -> None:
     """Killed and unfinished tasks must cause no warning, neither now nor when they are collected."""
 
-    async def main(loop: SimulatedLoop) -> None:
-        async def awaits_in_finally() -> None:
-            try:
-                await asyncio.sleep(100)
-            finally:
-                await asyncio.sleep(100)
+    async def awaits_in_finally() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(100)
 
-        async def raises_in_finally() -> None:
-            try:
-                await asyncio.sleep(100)
-            finally:
-                raise ValueError("this is not reported")
+    async def raises_in_finally() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            raise ValueError("this is not reported")
 
-        node = loop.start_node("broker-0")
-        for coroutine in (awaits_in_finally, raises_in_finally):
-            node.spawn(coroutine())
-            loop.create_task(coroutine())
-        await asyncio.sleep(1)
-        node.kill()
-        loop.create_task(awaits_in_finally())
-
-    run_simulation(main, 1)
+    node = loop.start_node("broker-0")
+    for coroutine in (awaits_in_finally, raises_in_finally):
+        node.spawn(coroutine())
+        loop.create_task(coroutine())
+    await asyncio.sleep(1)
+    node.kill()
+    loop.create_task(awaits_in_finally())
 
 
 def test_the_trace_can_be_read_and_summed_up() -> None:

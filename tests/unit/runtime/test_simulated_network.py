@@ -14,6 +14,7 @@ from lowtide.runtime.simulated_loop import SimulatedDeadlockError, SimulatedLoop
 from lowtide.runtime.simulated_network import ANY_HOST
 from lowtide.runtime.simulated_node import SimulatedNode
 from lowtide.runtime.simulated_transport import SimulatedTransport
+from tests.scenarios import played_by
 
 PORT = 9092
 
@@ -171,23 +172,21 @@ def test_a_receiver_that_does_not_read_stops_the_sender_and_starts_it_again() ->
     with_pair(scenario)
 
 
-def test_write_buffer_limits_are_asyncio_s() -> None:
-    async def scenario(pair: Pair) -> None:
-        transport = pair.client.transport
-        assert transport.get_write_buffer_limits() == (16 * 1024, 64 * 1024)
-        transport.set_write_buffer_limits(high=100)
-        assert transport.get_write_buffer_limits() == (25, 100)
-        transport.set_write_buffer_limits(low=100)
-        assert transport.get_write_buffer_limits() == (100, 400)
-        with pytest.raises(ValueError, match="must be >="):
-            transport.set_write_buffer_limits(high=1, low=2)
-        pair.server.transport.pause_reading()
-        transport.write(bytes(pair.loop.network.window_bytes + 300))
-        assert pair.client.events == ["made"]
-        transport.set_write_buffer_limits(high=200)
-        assert pair.client.events == ["made", "pause"], "as soon as the mark falls below the waiting bytes"
-
-    with_pair(scenario)
+@played_by(with_pair)
+async def test_write_buffer_limits_are_asyncio_s(pair: Pair, /) -> None:
+    transport = pair.client.transport
+    assert transport.get_write_buffer_limits() == (16 * 1024, 64 * 1024)
+    transport.set_write_buffer_limits(high=100)
+    assert transport.get_write_buffer_limits() == (25, 100)
+    transport.set_write_buffer_limits(low=100)
+    assert transport.get_write_buffer_limits() == (100, 400)
+    with pytest.raises(ValueError, match="must be >="):
+        transport.set_write_buffer_limits(high=1, low=2)
+    pair.server.transport.pause_reading()
+    transport.write(bytes(pair.loop.network.window_bytes + 300))
+    assert pair.client.events == ["made"]
+    transport.set_write_buffer_limits(high=200)
+    assert pair.client.events == ["made", "pause"], "as soon as the mark falls below the waiting bytes"
 
 
 def test_close_sends_what_was_written_before_it_ends() -> None:
@@ -209,16 +208,14 @@ def test_close_sends_what_was_written_before_it_ends() -> None:
     with_pair(scenario)
 
 
-def test_abort_ends_at_once_and_drops_what_was_not_sent() -> None:
-    async def scenario(pair: Pair) -> None:
-        pair.client.transport.write(b"x" * 300_000)
-        pair.client.transport.abort()
-        pair.client.transport.abort()
-        assert await pair.client.lost is None
-        await pair.server.lost
-        assert len(pair.server.received) <= pair.loop.network.window_bytes
-
-    with_pair(scenario)
+@played_by(with_pair)
+async def test_abort_ends_at_once_and_drops_what_was_not_sent(pair: Pair, /) -> None:
+    pair.client.transport.write(b"x" * 300_000)
+    pair.client.transport.abort()
+    pair.client.transport.abort()
+    assert await pair.client.lost is None
+    await pair.server.lost
+    assert len(pair.server.received) <= pair.loop.network.window_bytes
 
 
 def test_half_close_leaves_the_other_direction_open() -> None:
@@ -250,29 +247,25 @@ def test_writing_to_a_closed_peer_is_answered_by_a_reset() -> None:
     with_pair(scenario, client=lambda: Recorder(keep_open_after_eof=True))
 
 
-def test_closing_with_something_unread_resets() -> None:
-    async def scenario(pair: Pair) -> None:
-        pair.server.transport.pause_reading()
-        pair.client.transport.write(b"unread")
-        await asyncio.sleep(1)
-        pair.server.transport.close()
-        assert isinstance(await pair.client.lost, ConnectionResetError)
-
-    with_pair(scenario)
+@played_by(with_pair)
+async def test_closing_with_something_unread_resets(pair: Pair, /) -> None:
+    pair.server.transport.pause_reading()
+    pair.client.transport.write(b"unread")
+    await asyncio.sleep(1)
+    pair.server.transport.close()
+    assert isinstance(await pair.client.lost, ConnectionResetError)
 
 
-def test_end_of_file_waits_behind_what_was_not_read() -> None:
-    async def scenario(pair: Pair) -> None:
-        pair.server.transport.pause_reading()
-        pair.client.transport.write(b"last words")
-        pair.client.transport.close()
-        await asyncio.sleep(1)
-        assert pair.server.events == ["made"]
-        pair.server.transport.resume_reading()
-        await pair.server.lost
-        assert (pair.server.received, pair.server.events) == (b"last words", ["made", "eof", "lost"])
-
-    with_pair(scenario)
+@played_by(with_pair)
+async def test_end_of_file_waits_behind_what_was_not_read(pair: Pair, /) -> None:
+    pair.server.transport.pause_reading()
+    pair.client.transport.write(b"last words")
+    pair.client.transport.close()
+    await asyncio.sleep(1)
+    assert pair.server.events == ["made"]
+    pair.server.transport.resume_reading()
+    await pair.server.lost
+    assert (pair.server.received, pair.server.events) == (b"last words", ["made", "eof", "lost"])
 
 
 def test_reading_can_be_stopped_between_two_deliveries() -> None:
@@ -298,21 +291,19 @@ def test_reading_can_be_stopped_between_two_deliveries() -> None:
     with_pair(scenario, server=OneAtATime)
 
 
-def test_a_delivery_that_is_due_does_not_happen_after_pause_or_close() -> None:
-    async def scenario(pair: Pair) -> None:
-        pair.server.transport.pause_reading()
-        pair.client.transport.write(b"unread")
-        await asyncio.sleep(1)
-        pair.server.transport.resume_reading()
-        pair.server.transport.pause_reading()
-        await asyncio.sleep(1)
-        assert pair.server.received == b""
-        pair.server.transport.resume_reading()
-        pair.server.transport.close()
-        await pair.server.lost
-        assert pair.server.received == b""
-
-    with_pair(scenario)
+@played_by(with_pair)
+async def test_a_delivery_that_is_due_does_not_happen_after_pause_or_close(pair: Pair, /) -> None:
+    pair.server.transport.pause_reading()
+    pair.client.transport.write(b"unread")
+    await asyncio.sleep(1)
+    pair.server.transport.resume_reading()
+    pair.server.transport.pause_reading()
+    await asyncio.sleep(1)
+    assert pair.server.received == b""
+    pair.server.transport.resume_reading()
+    pair.server.transport.close()
+    await pair.server.lost
+    assert pair.server.received == b""
 
 
 def test_a_protocol_that_fails_loses_its_connection_and_is_reported() -> None:
@@ -345,83 +336,75 @@ def test_an_empty_buffer_is_refused() -> None:
     assert caught.group_contains(RuntimeError, match="empty buffer")
 
 
-def test_a_port_without_listener_is_refused_and_unknown_names_are_unknown() -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        loop.start_node("broker-0")
-        with pytest.raises(ConnectionRefusedError):
+@played_by(run_simulation, 1)
+async def test_a_port_without_listener_is_refused_and_unknown_names_are_unknown(loop: SimulatedLoop, /) -> None:
+    loop.start_node("broker-0")
+    with pytest.raises(ConnectionRefusedError):
+        await connect(Recorder, "broker-0", PORT)
+    with pytest.raises(socket.gaierror):
+        await connect(Recorder, "broker-9", PORT)
+    with pytest.raises(ConnectionRefusedError):
+        await connect(Recorder, "127.0.0.1", PORT)
+
+
+@played_by(run_simulation, 1)
+async def test_listening_allots_ports_and_refuses_one_in_use(loop: SimulatedLoop, /) -> None:
+    first, second = await listen(Recorder, "127.0.0.1", 0), await listen(Recorder, "", 0)
+    assert bound_port(first) != bound_port(second)
+    with pytest.raises(OSError, match="in use"):
+        await listen(Recorder, "", bound_port(first))
+    with pytest.raises(OSError, match="cannot listen"):
+        await listen(Recorder, "elsewhere", 0)
+    port = bound_port(first)
+    _, client = await connect(Recorder, "localhost", port)
+    first.close()
+    first.close()
+    await first.wait_closed()
+    with pytest.raises(ConnectionRefusedError):
+        await connect(Recorder, "localhost", port)
+    assert not client.transport.is_closing(), "connections survive their listener"
+    await listen(Recorder, "", port)
+    node = loop.start_node("broker-0")
+    await node.spawn(listen(Recorder, "", port))
+
+
+@played_by(with_pair)
+async def test_a_cut_link_holds_everything_back_until_it_heals(pair: Pair, /) -> None:
+    network = pair.loop.network
+    network.cut("localhost", "broker-0")
+    pair.client.transport.write(b"one ")
+    pair.server.transport.write(b"answer")
+    await asyncio.sleep(60)
+    pair.client.transport.write(b"two")
+    assert pair.server.received == pair.client.received == b""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
             await connect(Recorder, "broker-0", PORT)
-        with pytest.raises(socket.gaierror):
-            await connect(Recorder, "broker-9", PORT)
-        with pytest.raises(ConnectionRefusedError):
-            await connect(Recorder, "127.0.0.1", PORT)
-
-    run_simulation(main, 1)
+    network.heal("localhost", "broker-0")
+    await asyncio.sleep(1)
+    assert pair.server.received == b"one two"
+    assert pair.client.received == b"answer"
 
 
-def test_listening_allots_ports_and_refuses_one_in_use() -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        first, second = await listen(Recorder, "127.0.0.1", 0), await listen(Recorder, "", 0)
-        assert bound_port(first) != bound_port(second)
-        with pytest.raises(OSError, match="in use"):
-            await listen(Recorder, "", bound_port(first))
-        with pytest.raises(OSError, match="cannot listen"):
-            await listen(Recorder, "elsewhere", 0)
-        port = bound_port(first)
-        _, client = await connect(Recorder, "localhost", port)
-        first.close()
-        first.close()
-        await first.wait_closed()
-        with pytest.raises(ConnectionRefusedError):
-            await connect(Recorder, "localhost", port)
-        assert not client.transport.is_closing(), "connections survive their listener"
-        await listen(Recorder, "", port)
-        node = loop.start_node("broker-0")
-        await node.spawn(listen(Recorder, "", port))
-
-    run_simulation(main, 1)
-
-
-def test_a_cut_link_holds_everything_back_until_it_heals() -> None:
-    async def scenario(pair: Pair) -> None:
-        network = pair.loop.network
-        network.cut("localhost", "broker-0")
-        pair.client.transport.write(b"one ")
-        pair.server.transport.write(b"answer")
-        await asyncio.sleep(60)
-        pair.client.transport.write(b"two")
-        assert pair.server.received == pair.client.received == b""
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5):
-                await connect(Recorder, "broker-0", PORT)
-        network.heal("localhost", "broker-0")
-        await asyncio.sleep(1)
-        assert pair.server.received == b"one two"
-        assert pair.client.received == b"answer"
-
-    with_pair(scenario)
-
-
-def test_a_link_can_be_cut_in_one_direction_and_for_one_host_from_all() -> None:
-    async def scenario(pair: Pair) -> None:
-        network = pair.loop.network
-        network.cut("broker-0", "localhost", both_ways=False)
-        pair.client.transport.write(b"heard")
-        pair.server.transport.write(b"unheard")
-        await asyncio.sleep(1)
-        assert pair.server.received == b"heard"
-        assert pair.client.received == b""
-        network.heal()
-        await asyncio.sleep(1)
-        assert pair.client.received == b"unheard"
-        network.cut(ANY_HOST, "broker-0")
-        pair.client.transport.write(b"!")
-        await asyncio.sleep(1)
-        assert pair.server.received == b"heard"
-        network.heal(ANY_HOST, "broker-0")
-        await asyncio.sleep(1)
-        assert pair.server.received == b"heard!"
-
-    with_pair(scenario)
+@played_by(with_pair)
+async def test_a_link_can_be_cut_in_one_direction_and_for_one_host_from_all(pair: Pair, /) -> None:
+    network = pair.loop.network
+    network.cut("broker-0", "localhost", both_ways=False)
+    pair.client.transport.write(b"heard")
+    pair.server.transport.write(b"unheard")
+    await asyncio.sleep(1)
+    assert pair.server.received == b"heard"
+    assert pair.client.received == b""
+    network.heal()
+    await asyncio.sleep(1)
+    assert pair.client.received == b"unheard"
+    network.cut(ANY_HOST, "broker-0")
+    pair.client.transport.write(b"!")
+    await asyncio.sleep(1)
+    assert pair.server.received == b"heard"
+    network.heal(ANY_HOST, "broker-0")
+    await asyncio.sleep(1)
+    assert pair.server.received == b"heard!"
 
 
 def test_connecting_over_a_cut_link_times_out_as_in_tcp() -> None:
@@ -448,34 +431,30 @@ def test_a_killed_process_ends_its_connections_and_listeners() -> None:
     assert {with_pair(scenario, seed=seed) for seed in range(20)} == {"NoneType", "ConnectionResetError"}
 
 
-def test_a_dead_machine_sends_nothing_until_it_is_back() -> None:
-    async def scenario(pair: Pair) -> None:
-        pair.node.kill(silently=True)
-        pair.client.transport.write(b"hello?")
-        await asyncio.sleep(1000)
-        assert pair.client.events == ["made"]
-        with pytest.raises(TimeoutError):
-            await connect(Recorder, "broker-0", PORT)
-        node = pair.loop.start_node("broker-0")
-        assert isinstance(await pair.client.lost, ConnectionResetError)
-        with pytest.raises(ConnectionRefusedError):
-            await connect(Recorder, "broker-0", PORT)
-        await node.spawn(listen(Recorder, "", PORT))
+@played_by(with_pair)
+async def test_a_dead_machine_sends_nothing_until_it_is_back(pair: Pair, /) -> None:
+    pair.node.kill(silently=True)
+    pair.client.transport.write(b"hello?")
+    await asyncio.sleep(1000)
+    assert pair.client.events == ["made"]
+    with pytest.raises(TimeoutError):
         await connect(Recorder, "broker-0", PORT)
+    node = pair.loop.start_node("broker-0")
+    assert isinstance(await pair.client.lost, ConnectionResetError)
+    with pytest.raises(ConnectionRefusedError):
+        await connect(Recorder, "broker-0", PORT)
+    await node.spawn(listen(Recorder, "", PORT))
+    await connect(Recorder, "broker-0", PORT)
 
-    with_pair(scenario)
 
-
-def test_an_idle_connection_learns_of_the_restart_when_it_writes() -> None:
-    async def scenario(pair: Pair) -> None:
-        pair.node.kill(silently=True)
-        pair.loop.start_node("broker-0")
-        await asyncio.sleep(1000)
-        assert pair.client.events == ["made"]
-        pair.client.transport.write(b"hello?")
-        assert isinstance(await pair.client.lost, ConnectionResetError)
-
-    with_pair(scenario)
+@played_by(with_pair)
+async def test_an_idle_connection_learns_of_the_restart_when_it_writes(pair: Pair, /) -> None:
+    pair.node.kill(silently=True)
+    pair.loop.start_node("broker-0")
+    await asyncio.sleep(1000)
+    assert pair.client.events == ["made"]
+    pair.client.transport.write(b"hello?")
+    assert isinstance(await pair.client.lost, ConnectionResetError)
 
 
 def test_cancelling_a_connect_leaves_no_connection_behind() -> None:
@@ -505,28 +484,26 @@ def test_cancelling_a_connect_leaves_no_connection_behind() -> None:
     assert run_simulation(main, 1) == {"connected", "gave up"}
 
 
-def test_streams_run_on_it_unchanged() -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while line := await reader.readline():
-                writer.write(line.upper())
-                await writer.drain()
-            writer.close()
-            await writer.wait_closed()
+@played_by(run_simulation, 1)
+async def test_streams_run_on_it_unchanged(loop: SimulatedLoop, /) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(line.upper())
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with server:
-            reader, writer = await asyncio.open_connection("127.0.0.1", bound_port(server))
-            for number in range(50):
-                writer.write(b"line %d\n" % number)
-                await writer.drain()
-                assert await reader.readline() == b"LINE %d\n" % number
-            writer.write_eof()
-            assert await reader.read() == b""
-            writer.close()
-            await writer.wait_closed()
-
-    run_simulation(main, 1)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", bound_port(server))
+        for number in range(50):
+            writer.write(b"line %d\n" % number)
+            await writer.drain()
+            assert await reader.readline() == b"LINE %d\n" % number
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
 
 
 class EchoServer(asyncio.BufferedProtocol):

@@ -10,6 +10,7 @@ import pytest
 
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from tests.scenarios import played_by
 
 
 def test_an_exception_is_logged_with_the_task_s_name_and_cancellation_is_none() -> None:
@@ -34,7 +35,10 @@ def test_an_exception_is_logged_with_the_task_s_name_and_cancellation_is_none() 
 
 
 def test_a_task_without_other_references_continues() -> None:
-    """asyncio keeps only weak references: a task that waits for an object that only it references would be collected."""
+    """asyncio keeps only weak references.
+
+    A task that waits for an object that only it references would be collected.
+    """
 
     async def waits_for_its_own() -> None:
         await asyncio.get_running_loop().create_future()
@@ -79,36 +83,32 @@ def test_cancel_all_waits_for_clean_up_and_includes_tasks_started_meanwhile() ->
     assert sorted(events) == ["cleaned up", "late cancelled"]
 
 
-def test_a_task_may_call_cancel_all_without_ending_itself() -> None:
-    async def main(_: SimulatedLoop) -> None:
-        registry = TaskRegistry(lambda *_: None)
+@played_by(run_simulation, 1)
+async def test_a_task_may_call_cancel_all_without_ending_itself(_: SimulatedLoop, /) -> None:
+    registry = TaskRegistry(lambda *_: None)
 
-        async def stop() -> str:
+    async def stop() -> str:
+        await registry.cancel_all()
+        return "stopped"
+
+    other = registry.spawn(asyncio.sleep(100), name="other")
+    assert await registry.spawn(stop(), name="stop") == "stopped"
+    assert other.cancelled()
+
+
+@played_by(run_simulation, 1)
+async def test_cancelling_cancel_all_is_not_swallowed(loop: SimulatedLoop, /) -> None:
+    registry = TaskRegistry(lambda *_: None)
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(50)
+
+    registry.spawn(stubborn(), name="stubborn")
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
             await registry.cancel_all()
-            return "stopped"
-
-        other = registry.spawn(asyncio.sleep(100), name="other")
-        assert await registry.spawn(stop(), name="stop") == "stopped"
-        assert other.cancelled()
-
-    run_simulation(main, 1)
-
-
-def test_cancelling_cancel_all_is_not_swallowed() -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        registry = TaskRegistry(lambda *_: None)
-
-        async def stubborn() -> None:
-            try:
-                await asyncio.sleep(100)
-            finally:
-                await asyncio.sleep(50)
-
-        registry.spawn(stubborn(), name="stubborn")
-        await asyncio.sleep(0)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
-                await registry.cancel_all()
-        assert loop.time() == pytest.approx(1)
-
-    run_simulation(main, 1)
+    assert loop.time() == pytest.approx(1)

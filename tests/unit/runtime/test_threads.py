@@ -12,10 +12,11 @@ import pytest
 from lowtide.runtime.committer import ThreadCommitter
 from lowtide.runtime.filesystem import is_passing
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.runtime.heavy_work import Step, WorkFailedError
+from lowtide.runtime.heavy_work import WorkFailedError, WorkStep
 from lowtide.runtime.processes import ProcessHeavyWorker
 from lowtide.runtime.threads import start_thread
 from lowtide.runtime.worker import ThreadWorker
+from tests.scenarios import played_by, run_async
 
 
 @pytest.fixture
@@ -46,21 +47,18 @@ def test_a_thread_that_was_started_before_is_a_bug():
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_a_broker_that_gets_no_thread_fails_with_a_message():
+@played_by(run_async)
+async def test_a_broker_that_gets_no_thread_fails_with_a_message() -> None:
     """These threads are started at the start of the broker, which reports an OSError."""
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        with pytest.raises(OSError, match="committer /d"):
-            ThreadCommitter(MemoryFileSystem(), loop, "committer /d")
-        with pytest.raises(OSError, match="worker-0"):
-            ThreadWorker(loop)
-
-    asyncio.run(run())
+    loop = asyncio.get_running_loop()
+    with pytest.raises(OSError, match="committer /d"):
+        ThreadCommitter(MemoryFileSystem(), loop, "committer /d")
+    with pytest.raises(OSError, match="worker-0"):
+        ThreadWorker(loop)
 
 
-def work(_filesystem: object, _argument: bytes) -> Iterator[Step]:
-    yield Step(0)
+def work(_filesystem: object, _argument: bytes) -> Iterator[WorkStep]:
+    yield WorkStep(0)
 
 
 class Listening:
@@ -77,17 +75,15 @@ class Listening:
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_heavy_work_that_gets_no_thread_fails_and_may_be_begun_again(monkeypatch: pytest.MonkeyPatch):
-    async def run() -> None:
-        worker = ProcessHeavyWorker(asyncio.get_running_loop())
-        listening = Listening()
-        worker.begin(work, b"", listening)
-        assert not listening.ended.done(), "never reported within the call"
-        error = await listening.ended
-        assert "no thread" in str(error)
-        started: list[str] = []
-        monkeypatch.setattr("lowtide.runtime.processes.start_thread", lambda thread: started.append(thread.name))
-        worker.begin(work, b"", Listening())
-        assert started == ["heavy work 0"]
-
-    asyncio.run(run())
+@played_by(run_async)
+async def test_heavy_work_that_gets_no_thread_fails_and_may_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = ProcessHeavyWorker(asyncio.get_running_loop())
+    listening = Listening()
+    worker.begin(work, b"", listening)
+    assert not listening.ended.done(), "never reported within the call"
+    error = await listening.ended
+    assert "no thread" in str(error)
+    started: list[str] = []
+    monkeypatch.setattr("lowtide.runtime.processes.start_thread", lambda thread: started.append(thread.name))
+    worker.begin(work, b"", Listening())
+    assert started == ["heavy work 0"]

@@ -14,6 +14,7 @@ import pytest
 
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.worker import SimulatedWorker, ThreadWorker, Worker
+from tests.scenarios import played_by
 
 
 def on_threads(scenario: Callable[[Worker], Any]) -> None:
@@ -78,24 +79,21 @@ def test_close_finishes_what_was_submitted(run: Callable[..., None]) -> None:
     run(scenario)
 
 
-def test_threads_work_side_by_side() -> None:
+@played_by(on_threads)
+async def test_threads_work_side_by_side(worker: Worker, /) -> None:
     """A cold read must not wait for another cold read."""
+    meeting, done = threading.Barrier(2), asyncio.get_running_loop().create_future()
+    told = []
 
-    async def scenario(worker: Worker) -> None:
-        meeting, done = threading.Barrier(2), asyncio.get_running_loop().create_future()
-        told = []
+    def on_done(outcome: object) -> None:
+        told.append(outcome)
+        if len(told) == 2:
+            done.set_result(None)
 
-        def on_done(outcome: object) -> None:
-            told.append(outcome)
-            if len(told) == 2:
-                done.set_result(None)
-
-        for _ in range(2):
-            worker.submit(lambda: meeting.wait(10), on_done)
-        await done
-        assert sorted(told) == [0, 1]  # type: ignore[type-var]
-
-    on_threads(scenario)
+    for _ in range(2):
+        worker.submit(lambda: meeting.wait(10), on_done)
+    await done
+    assert sorted(told) == [0, 1]  # type: ignore[type-var]
 
 
 def test_an_idle_thread_keeps_nothing_alive() -> None:

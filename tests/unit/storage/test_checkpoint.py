@@ -82,7 +82,7 @@ def test_a_damaged_offset_checkpoint_is_reported_with_file_and_line(content: byt
 
 
 def test_kafka_s_forms_are_understood() -> None:
-    """Any white space between columns, and an empty file for no entries where that is harmless (Kafka's CheckpointFile)."""
+    """Any white space between columns, and an empty file for no entries where that is harmless (CheckpointFile)."""
     assert decode_offsets(b"0\r\n1\r\nmy.topic\t3   42\r\n", PATH) == {TopicPartition("my.topic", 3): 42}
     assert decode_offsets(b"", PATH) == {}
     assert decode_epochs(b"", PATH) == []

@@ -17,21 +17,20 @@ from lowtide.storage.checkpoint import (
     encode_partition_metadata,
 )
 from lowtide.storage.errors import StorageError
+from lowtide.storage.folder_names import deleted_folder_name, parse_folder_name
 from lowtide.storage.log_directory import (
     REGISTRATION_COUNTER,
-    Identity,
+    BrokerIdentity,
     LogDirectory,
-    deleted_folder_name,
     deleted_partition,
     list_directory,
-    parse_folder_name,
 )
 
 PATH = "/disk/logs"
-IDENTITY = Identity(cluster_id="our-cluster", node_id=1)
+IDENTITY = BrokerIdentity(cluster_id="our-cluster", node_id=1)
 
 
-def opened(filesystem: MemoryFileSystem, identity: Identity = IDENTITY) -> LogDirectory:
+def opened(filesystem: MemoryFileSystem, identity: BrokerIdentity = IDENTITY) -> LogDirectory:
     return LogDirectory.open(filesystem, PATH, identity, Random(5))
 
 
@@ -48,7 +47,7 @@ def test_a_new_directory_is_created_and_marked_as_ours() -> None:
 
 
 def test_only_a_directory_that_was_in_use_when_the_power_went_may_lack_records() -> None:
-    """A process that was killed loses nothing that it had written; until the cluster knows of a power cut, each start says so."""
+    """A killed process loses nothing that it wrote; until the cluster knows of a power cut, each start says so."""
     filesystem = MemoryFileSystem()
 
     def start() -> LogDirectory:
@@ -95,16 +94,16 @@ def test_a_directory_has_one_user_at_a_time() -> None:
     ("identity", "sentence"),
     [
         (
-            Identity(cluster_id="theirs", node_id=1),
+            BrokerIdentity(cluster_id="theirs", node_id=1),
             "the log directory belongs to cluster 'our-cluster' .*, this broker is of 'theirs'",
         ),
         (
-            Identity(cluster_id="our-cluster", node_id=2),
+            BrokerIdentity(cluster_id="our-cluster", node_id=2),
             "the log directory belongs to node 1 .*, this broker is node 2",
         ),
     ],
 )
-def test_a_directory_of_another_owner_is_refused_and_left_free(identity: Identity, sentence: str) -> None:
+def test_a_directory_of_another_owner_is_refused_and_left_free(identity: BrokerIdentity, sentence: str) -> None:
     filesystem = MemoryFileSystem()
     opened(filesystem).release()
     with pytest.raises(StorageError, match=sentence):

@@ -6,7 +6,8 @@
 The broker must advertise the proxy's address (`advertised.listeners=PLAINTEXT://127.0.0.1:9093`), otherwise the clients
 bypass the proxy after their first Metadata. Clients run one after another; each uses all APIs of `KEPT`, or with
 `--groups` those of `GROUPS`, with
-`group.initial.rebalance.delay.ms=0`, or with `--transactions` those of `TRANSACTIONS`. Of each API and version the requests of
+`group.initial.rebalance.delay.ms=0`, or with `--transactions` those of `TRANSACTIONS`. Of each API and version the
+requests of
 at most `FRAME_BYTES_MAX` that differ in length are kept, because they differ in form, and the shortest and the longest
 response.
 
@@ -40,7 +41,7 @@ import confluent_kafka
 
 from lowtide.protocol.api_keys import ApiKey
 from tests.clients.configuring import AiokafkaConfigurer, Configurer, ConfluentConfigurer, KafkaPythonConfigurer
-from tests.clients.driver import Driver, Sent, until
+from tests.clients.driver import Driver, OutgoingRecord, until
 from tests.clients.driver_aiokafka import Aiokafka
 from tests.clients.driver_confluent import Confluent
 from tests.clients.driver_kafka_python import KafkaPython
@@ -237,8 +238,8 @@ def produce_and_consume(driver: Driver, topic: str) -> None:
     driver.partition_count(topic)
     for codec in CODECS:
         headers = () if codec == "none" else (("header", codec.encode()),)
-        driver.produce(topic, [Sent(b"key", codec.encode() * 20, None, headers)] * 2, codec=codec)
-    driver.produce(topic, [Sent(b"key", b"idempotent")], idempotent=True)
+        driver.produce(topic, [OutgoingRecord(b"key", codec.encode() * 20, None, headers)] * 2, codec=codec)
+    driver.produce(topic, [OutgoingRecord(b"key", b"idempotent")], idempotent=True)
     with driver.reader(topic, 0, 1, reset="earliest") as reader:
         reader.read(10)
     driver.offsets(topic, [0, 1])
@@ -251,11 +252,11 @@ def exercise_groups(name: str, bootstrap: str) -> None:
     administrator = Confluent(bootstrap)
     administrator.create_topic(topic, 2, {})
     if name == "kcat":
-        administrator.produce(topic, [Sent(b"key", b"value")] * 4)
+        administrator.produce(topic, [OutgoingRecord(b"key", b"value")] * 4)
         kcat_group(bootstrap, topic, group, 4)
         return
     for instance_id in (None, "one"):
-        administrator.produce(topic, [Sent(b"key", b"value")])
+        administrator.produce(topic, [OutgoingRecord(b"key", b"value")])
         with member(name, bootstrap, topic, group, instance_id) as one:
             until(lambda one=one: bool(one.poll()))
             one.commit()
@@ -274,7 +275,7 @@ def exercise_transactions(name: str, bootstrap: str) -> None:
     administrator = Confluent(bootstrap)
     for topic in (source, f"{source}-2"):
         administrator.create_topic(topic, 1, {})
-    administrator.produce(source, [Sent(b"key", b"value")] * 2)
+    administrator.produce(source, [OutgoingRecord(b"key", b"value")] * 2)
     worker = TRANSFORMERS[name](bootstrap, group, f"{group}-id", source, f"{source}-2")
     worker.begin(1)
     worker.commit()
@@ -364,7 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     drivers = {"confluent_kafka": Confluent, "kafka_python": KafkaPython, "aiokafka": Aiokafka}
     runs: dict[str, tuple[str, Callable[[Proxy], None]]] = {
-        name: (library_version(kind.name), lambda _proxy, kind=kind: exercise(kind, given.listen))
+        name: (library_version(kind.name), lambda _proxy, kind=kind: exercise(kind, given.listen))  # type: ignore[attr-defined, misc]
         for name, kind in drivers.items()
     }
     runs["kcat"] = (kcat_version(), lambda proxy: exercise_kcat(Kcat(given.listen), Confluent(given.listen), proxy))

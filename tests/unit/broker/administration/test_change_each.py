@@ -32,7 +32,7 @@ async def test_many_large_requests_hold_the_loop_for_no_longer_than_one() -> Non
             await asyncio.sleep(0)
             passes.append(0)
 
-    counting = asyncio.create_task(count_passes())  # noqa: TID251 - awaited below
+    counting = asyncio.create_task(count_passes())
     await asyncio.gather(*(change_each(resources(f"{request}-", MANY), change, lane) for request in range(10)))
     looks = False
     await counting

@@ -27,6 +27,7 @@ from lowtide.replication.config_changes import KeyChange, Operation
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from tests.scenarios import played_by
 
 PREFIX = b"/lowtide/"
 TOPIC = Resource(ResourceType.TOPIC, "a")
@@ -101,124 +102,105 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     run_simulation(begin, 1, time_limit_s=600)
 
 
-def test_changes_at_once_through_one_broker_are_all_made() -> None:
+@played_by(play)
+async def test_changes_at_once_through_one_broker_are_all_made(world: World, /) -> None:
     """They take turns: each sees the result of the previous one."""
-
-    async def scenario(world: World) -> None:
-        wanted = {
-            f"{name}.ms": "5000" for name in ("retention", "segment", "flush", "file.delete.delay", "delete.retention")
-        }
-        codes = await asyncio.gather(
-            *(world.brokers[0].set(TOPIC, **{name.replace(".", "_"): value}) for name, value in wanted.items())
-        )
-        assert codes == [None] * len(wanted)
-        assert world.topic_configs == wanted
-
-    play(scenario)
+    wanted = {
+        f"{name}.ms": "5000" for name in ("retention", "segment", "flush", "file.delete.delay", "delete.retention")
+    }
+    codes = await asyncio.gather(
+        *(world.brokers[0].set(TOPIC, **{name.replace(".", "_"): value}) for name, value in wanted.items())
+    )
+    assert codes == [None] * len(wanted)
+    assert world.topic_configs == wanted
 
 
-def test_changes_at_once_through_two_brokers_are_all_made() -> None:
+@played_by(play)
+async def test_changes_at_once_through_two_brokers_are_all_made(world: World, /) -> None:
     """A change that finds a newer revision in the store is decided again. Only one of the brokers is controller."""
-
-    async def scenario(world: World) -> None:
-        names = (
-            "retention_ms",
-            "segment_ms",
-            "flush_ms",
-            "flush_messages",
-            "file_delete_delay_ms",
-            "delete_retention_ms",
+    names = (
+        "retention_ms",
+        "segment_ms",
+        "flush_ms",
+        "flush_messages",
+        "file_delete_delay_ms",
+        "delete_retention_ms",
+    )
+    writes = [
+        broker.set(TOPIC, **{name: "5000"})
+        for number, name in enumerate(names)
+        for broker in [world.brokers[number % 2]]
+    ]
+    appends = [
+        broker.administrator.alter(
+            TOPIC, [KeyChange("cleanup.policy", Operation.APPEND, "compact")], validate_only=False
         )
-        writes = [
-            broker.set(TOPIC, **{name: "5000"})
-            for number, name in enumerate(names)
-            for broker in [world.brokers[number % 2]]
-        ]
-        appends = [
-            broker.administrator.alter(
-                TOPIC, [KeyChange("cleanup.policy", Operation.APPEND, "compact")], validate_only=False
-            )
-            for broker in world.brokers
-        ]
-        assert await asyncio.gather(*writes, *appends) == [None] * (len(names) + 2)
-        wanted = {name.replace("_", "."): "5000" for name in names}
-        assert world.topic_configs == {**wanted, "cleanup.policy": "delete,compact"}
-
-    play(scenario)
+        for broker in world.brokers
+    ]
+    assert await asyncio.gather(*writes, *appends) == [None] * (len(names) + 2)
+    wanted = {name.replace("_", "."): "5000" for name in names}
+    assert world.topic_configs == {**wanted, "cleanup.policy": "delete,compact"}
 
 
-def test_a_change_that_always_conflicts_is_refused() -> None:
+@played_by(play)
+async def test_a_change_that_always_conflicts_is_refused(world: World, /) -> None:
     """After a bounded number of attempts, with a retriable error."""
+    hurried = world.brokers[0]
+    commit, attempts = hurried.session.commit, 0
 
-    async def scenario(world: World) -> None:
-        hurried = world.brokers[0]
-        commit, attempts = hurried.session.commit, 0
+    async def commit_after_another(plan: Any) -> int:
+        nonlocal attempts
+        attempts += 1
+        assert await world.brokers[1].set(TOPIC, retention_ms=str(attempts)) is None
+        return await commit(plan)
 
-        async def commit_after_another(plan: Any) -> int:
-            nonlocal attempts
-            attempts += 1
-            assert await world.brokers[1].set(TOPIC, retention_ms=str(attempts)) is None
-            return await commit(plan)
-
-        hurried.session.commit = commit_after_another  # type: ignore[method-assign]
-        assert await hurried.set(TOPIC, segment_ms="5000") is ErrorCode.REQUEST_TIMED_OUT
-        assert attempts == administration.ATTEMPTS
-        assert world.topic_configs == {"retention.ms": str(attempts)}
-
-    play(scenario)
+    hurried.session.commit = commit_after_another  # type: ignore[method-assign]
+    assert await hurried.set(TOPIC, segment_ms="5000") is ErrorCode.REQUEST_TIMED_OUT
+    assert attempts == administration.ATTEMPTS
+    assert world.topic_configs == {"retention.ms": str(attempts)}
 
 
-def test_a_change_of_two_keys_that_another_change_makes_impossible_is_refused() -> None:
+@played_by(play)
+async def test_a_change_of_two_keys_that_another_change_makes_impossible_is_refused(world: World, /) -> None:
     """Keys that were valid together at the decision are checked again together with the earlier change."""
-
-    async def scenario(world: World) -> None:
-        codes = await asyncio.gather(
-            world.brokers[0].set(TOPIC, min_compaction_lag_ms="10"),
-            world.brokers[1].set(TOPIC, max_compaction_lag_ms="9"),
-        )
-        assert sorted(codes, key=str) == [ErrorCode.INVALID_CONFIG, None]
-        assert len(world.topic_configs) == 1
-
-    play(scenario)
+    codes = await asyncio.gather(
+        world.brokers[0].set(TOPIC, min_compaction_lag_ms="10"),
+        world.brokers[1].set(TOPIC, max_compaction_lag_ms="9"),
+    )
+    assert sorted(codes, key=str) == [ErrorCode.INVALID_CONFIG, None]
+    assert len(world.topic_configs) == 1
 
 
-def test_brokers_apply_what_is_set_on_all_and_on_them() -> None:
-    async def scenario(world: World) -> None:
-        first, second = world.brokers
-        everyone, one, other = (Resource(ResourceType.BROKER, name) for name in ("", "0", "1"))
-        assert await first.set(everyone, message_max_bytes="3000") is None
-        assert await second.set(other, message_max_bytes="2000") is None
-        await second.session.wait_for(first.session.image.revision)
-        await first.session.wait_for(second.session.image.revision)
-        assert [broker.configs.current.message_max_bytes for broker in world.brokers] == [3000, 2000]
-        assert await second.set(one, message_max_bytes="1") is ErrorCode.INVALID_REQUEST
-        assert await first.administrator.replace(everyone, {}, validate_only=False) is None
-        assert first.configs.current == first.configs.started_with
-
-    play(scenario)
+@played_by(play)
+async def test_brokers_apply_what_is_set_on_all_and_on_them(world: World, /) -> None:
+    first, second = world.brokers
+    everyone, one, other = (Resource(ResourceType.BROKER, name) for name in ("", "0", "1"))
+    assert await first.set(everyone, message_max_bytes="3000") is None
+    assert await second.set(other, message_max_bytes="2000") is None
+    await second.session.wait_for(first.session.image.revision)
+    await first.session.wait_for(second.session.image.revision)
+    assert [broker.configs.current.message_max_bytes for broker in world.brokers] == [3000, 2000]
+    assert await second.set(one, message_max_bytes="1") is ErrorCode.INVALID_REQUEST
+    assert await first.administrator.replace(everyone, {}, validate_only=False) is None
+    assert first.configs.current == first.configs.started_with
 
 
-def test_a_check_changes_nothing() -> None:
-    async def scenario(world: World) -> None:
-        administrator = world.brokers[0].administrator
-        revision = world.brokers[0].session.image.revision
-        assert await administrator.replace(TOPIC, {"retention.ms": "5"}, validate_only=True) is None
-        assert await administrator.replace(TOPIC, {"retention.ms": "x"}, validate_only=True) is not None
-        assert await administrator.replace(TOPIC, {}, validate_only=False) is None
-        assert (world.topic_configs, world.brokers[0].session.image.revision) == ({}, revision)
-
-    play(scenario)
+@played_by(play)
+async def test_a_check_changes_nothing(world: World, /) -> None:
+    administrator = world.brokers[0].administrator
+    revision = world.brokers[0].session.image.revision
+    assert await administrator.replace(TOPIC, {"retention.ms": "5"}, validate_only=True) is None
+    assert await administrator.replace(TOPIC, {"retention.ms": "x"}, validate_only=True) is not None
+    assert await administrator.replace(TOPIC, {}, validate_only=False) is None
+    assert (world.topic_configs, world.brokers[0].session.image.revision) == ({}, revision)
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_unknown() -> None:
+@played_by(play)
+async def test_a_topic_that_is_deleted_meanwhile_is_unknown(world: World, /) -> None:
     """The change is decided again and finds no topic; it leaves nothing behind for a new topic of that name."""
-
-    async def scenario(world: World) -> None:
-        broker = world.brokers[0]
-        changing = asyncio.ensure_future(broker.set(TOPIC, retention_ms="5"))
-        gone = [Delete(PREFIX + keys.topic("a")), Delete(PREFIX + keys.partition(TOPIC_ID, 0))]
-        await world.store.transact([], gone)
-        assert await changing is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert await world.store.get(PREFIX + keys.topic_config("a")) is None
-
-    play(scenario)
+    broker = world.brokers[0]
+    changing = asyncio.ensure_future(broker.set(TOPIC, retention_ms="5"))
+    gone = [Delete(PREFIX + keys.topic("a")), Delete(PREFIX + keys.partition(TOPIC_ID, 0))]
+    await world.store.transact([], gone)
+    assert await changing is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await world.store.get(PREFIX + keys.topic_config("a")) is None

@@ -25,6 +25,7 @@ from lowtide.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from tests.scenarios import played_by
 
 from .test_config_administrator import World, play
 
@@ -161,122 +162,108 @@ async def describe(world: World, *rows: tuple[int, str, list[str] | None], **opt
         (77, "x", [("a", SET, None)], INVALID_REQUEST),
     ],
 )
-def test_a_change_is_answered_as_by_kafka(kind: int, name: str, changes: list[tuple[Any, ...]], code: int) -> None:
+@played_by(play)
+async def test_a_change_is_answered_as_by_kafka(
+    world: World, /, kind: int, name: str, changes: list[tuple[Any, ...]], code: int
+) -> None:
     """Also if it is only validated; and a refused change alters nothing."""
-
-    async def scenario(world: World) -> None:
-        before = world.brokers[0].session.image
-        assert [answer[0] for answer in await alter(world, [(kind, name, changes)], validate_only=True)] == [code]
+    before = world.brokers[0].session.image
+    assert [answer[0] for answer in await alter(world, [(kind, name, changes)], validate_only=True)] == [code]
+    assert world.brokers[0].session.image is before
+    assert [answer[0] for answer in await alter(world, [(kind, name, changes)])] == [code]
+    if code != NONE:
         assert world.brokers[0].session.image is before
-        assert [answer[0] for answer in await alter(world, [(kind, name, changes)])] == [code]
-        if code != NONE:
-            assert world.brokers[0].session.image is before
-
-    play(scenario)
 
 
-def test_of_a_resource_all_keys_are_changed_or_none() -> None:
-    async def scenario(world: World) -> None:
-        [(code, message)] = await alter(
-            world, [(TOPIC, "a", [("retention.ms", SET, "777"), ("segment.bytes", SET, "1")])]
-        )
-        assert code == INVALID_CONFIG
-        assert "segment.bytes=1" in (message or "")
-        assert world.topic_configs == {}
-
-    play(scenario)
+@played_by(play)
+async def test_of_a_resource_all_keys_are_changed_or_none(world: World, /) -> None:
+    [(code, message)] = await alter(world, [(TOPIC, "a", [("retention.ms", SET, "777"), ("segment.bytes", SET, "1")])])
+    assert code == INVALID_CONFIG
+    assert "segment.bytes=1" in (message or "")
+    assert world.topic_configs == {}
 
 
-def test_resources_are_answered_each_in_the_order_of_the_request() -> None:
+@played_by(play)
+async def test_resources_are_answered_each_in_the_order_of_the_request(world: World, /) -> None:
     """A resource that is named twice is refused in both rows; an invalid one does not affect the others."""
-
-    async def scenario(world: World) -> None:
-        rows: Rows = [
-            (TOPIC, "b", []),
-            (77, "x", []),
-            (TOPIC, "a", [("retention.ms", SET, "1")]),
-            (BROKER, "77", []),
-            (TOPIC, "b", []),
-        ]
-        assert [code for code, _ in await alter(world, rows)] == [
-            INVALID_REQUEST,
-            INVALID_REQUEST,
-            NONE,
-            INVALID_REQUEST,
-            INVALID_REQUEST,
-        ]
-        assert world.topic_configs == {"retention.ms": "1"}
-
-    play(scenario)
+    rows: Rows = [
+        (TOPIC, "b", []),
+        (77, "x", []),
+        (TOPIC, "a", [("retention.ms", SET, "1")]),
+        (BROKER, "77", []),
+        (TOPIC, "b", []),
+    ]
+    assert [code for code, _ in await alter(world, rows)] == [
+        INVALID_REQUEST,
+        INVALID_REQUEST,
+        NONE,
+        INVALID_REQUEST,
+        INVALID_REQUEST,
+    ]
+    assert world.topic_configs == {"retention.ms": "1"}
 
 
-def test_the_older_request_sets_all_keys() -> None:
+@played_by(play)
+async def test_the_older_request_sets_all_keys(world: World, /) -> None:
     """It refuses as the newer one does, and does not support loggers."""
-
-    async def scenario(world: World) -> None:
-        assert await replace(
-            world,
-            [(TOPIC, "a", [("retention.ms", "1"), ("segment.ms", "2")]), (BROKER, "", [("log.retention.ms", "5")])],
-        ) == [0, 0]
-        assert await replace(
-            world, [(TOPIC, "a", [("segment.ms", "3")]), (TOPIC, "b", []), (BROKER_LOGGER, "0", [])]
-        ) == [NONE, UNKNOWN_TOPIC, INVALID_REQUEST]
-        assert world.topic_configs == {"segment.ms": "3"}
-        twice = (TOPIC, "a", [("segment.ms", "3"), ("segment.ms", "4")])
-        assert await replace(world, [twice, (GROUP, "g", [("segment.ms", None)])]) == [INVALID_REQUEST, INVALID_REQUEST]
-        assert await replace(world, [twice, twice]) == [INVALID_REQUEST] * 2
-        assert await replace(world, [(TOPIC, "a", []), (BROKER, "", [("num.partitions", "3")])]) == [
-            NONE,
-            INVALID_REQUEST,
-        ]
-        assert world.topic_configs == {}
-        assert dict(world.brokers[0].configs.of_all) == {"log.retention.ms": "5"}
-
-    play(scenario)
+    assert await replace(
+        world,
+        [(TOPIC, "a", [("retention.ms", "1"), ("segment.ms", "2")]), (BROKER, "", [("log.retention.ms", "5")])],
+    ) == [0, 0]
+    assert await replace(world, [(TOPIC, "a", [("segment.ms", "3")]), (TOPIC, "b", []), (BROKER_LOGGER, "0", [])]) == [
+        NONE,
+        UNKNOWN_TOPIC,
+        INVALID_REQUEST,
+    ]
+    assert world.topic_configs == {"segment.ms": "3"}
+    twice = (TOPIC, "a", [("segment.ms", "3"), ("segment.ms", "4")])
+    assert await replace(world, [twice, (GROUP, "g", [("segment.ms", None)])]) == [INVALID_REQUEST, INVALID_REQUEST]
+    assert await replace(world, [twice, twice]) == [INVALID_REQUEST] * 2
+    assert await replace(world, [(TOPIC, "a", []), (BROKER, "", [("num.partitions", "3")])]) == [
+        NONE,
+        INVALID_REQUEST,
+    ]
+    assert world.topic_configs == {}
+    assert dict(world.brokers[0].configs.of_all) == {"log.retention.ms": "5"}
 
 
-def test_descriptions_by_kind() -> None:
+@played_by(play)
+async def test_descriptions_by_kind(world: World, /) -> None:
     """What Lowtide does not have is empty; what is invalid is refused."""
-
-    async def scenario(world: World) -> None:
-        rows: list[tuple[int, str, list[str] | None]] = [
-            (TOPIC, "a", None), (TOPIC, "a", ["retention.ms"]), (TOPIC, "b", None), (TOPIC, "", None), (TOPIC, "a b", None),
-            (BROKER, "0", None), (BROKER, "", None), (BROKER, "1", None), (BROKER, "x", None),
-            (BROKER_LOGGER, "0", None), (BROKER_LOGGER, "", None), (CLIENT_METRICS, "s", None), (CLIENT_METRICS, "", None),
-            (GROUP, "g", None), (GROUP, "", None),
-        ]  # fmt: skip
-        answer = await describe(world, *rows)
-        assert [(row.resource_type, row.resource_name) for row in answer.results] == [row[:2] for row in rows]
-        assert [(row.error_code, len(row.configs)) for row in answer.results] == [
-            (NONE, 39), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
-            (NONE, 351 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
-            (NONE, len(LOGGERS)), (INVALID_REQUEST, 0), (NONE, 3), (INVALID_REQUEST, 0),
-            (NONE, 12), (INVALID_REQUEST, 0),
-        ]  # fmt: skip
-
-    play(scenario)
+    rows: list[tuple[int, str, list[str] | None]] = [
+        (TOPIC, "a", None), (TOPIC, "a", ["retention.ms"]), (TOPIC, "b", None), (TOPIC, "", None),
+        (TOPIC, "a b", None),
+        (BROKER, "0", None), (BROKER, "", None), (BROKER, "1", None), (BROKER, "x", None),
+        (BROKER_LOGGER, "0", None), (BROKER_LOGGER, "", None), (CLIENT_METRICS, "s", None),
+        (CLIENT_METRICS, "", None),
+        (GROUP, "g", None), (GROUP, "", None),
+    ]  # fmt: skip
+    answer = await describe(world, *rows)
+    assert [(row.resource_type, row.resource_name) for row in answer.results] == [row[:2] for row in rows]
+    assert [(row.error_code, len(row.configs)) for row in answer.results] == [
+        (NONE, 39), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
+        (NONE, 351 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
+        (NONE, len(LOGGERS)), (INVALID_REQUEST, 0), (NONE, 3), (INVALID_REQUEST, 0),
+        (NONE, 12), (INVALID_REQUEST, 0),
+    ]  # fmt: skip
 
 
-def test_one_unknown_type_refuses_a_whole_description() -> None:
-    async def scenario(world: World) -> None:
-        answer = await describe(world, (TOPIC, "a", None), (77, "x", None))
-        assert [(row.error_code, row.configs) for row in answer.results] == [(INVALID_REQUEST, [])] * 2
-
-    play(scenario)
+@played_by(play)
+async def test_one_unknown_type_refuses_a_whole_description(world: World, /) -> None:
+    answer = await describe(world, (TOPIC, "a", None), (77, "x", None))
+    assert [(row.error_code, row.configs) for row in answer.results] == [(INVALID_REQUEST, [])] * 2
 
 
-def test_synonyms_and_documentation_are_returned_on_request() -> None:
-    async def scenario(world: World) -> None:
-        for synonyms, documentation in ((False, False), (True, True)):
-            answer = await describe(
-                world, (TOPIC, "a", ["segment.bytes"]), include_synonyms=synonyms, include_documentation=documentation
-            )
-            (config,) = answer.results[0].configs
-            assert bool(config.synonyms) is synonyms
-            assert (config.documentation is not None) is documentation
-            assert (config.value, config.config_source, config.config_type) == ("1073741824", 5, 3)
-
-    play(scenario)
+@played_by(play)
+async def test_synonyms_and_documentation_are_returned_on_request(world: World, /) -> None:
+    for synonyms, documentation in ((False, False), (True, True)):
+        answer = await describe(
+            world, (TOPIC, "a", ["segment.bytes"]), include_synonyms=synonyms, include_documentation=documentation
+        )
+        (config,) = answer.results[0].configs
+        assert bool(config.synonyms) is synonyms
+        assert (config.documentation is not None) is documentation
+        assert (config.value, config.config_source, config.config_type) == ("1073741824", 5, 3)
 
 
 @pytest.mark.parametrize(
@@ -290,67 +277,61 @@ def test_synonyms_and_documentation_are_returned_on_request() -> None:
         (1, [0], UNSUPPORTED_VERSION, []),
     ],
 )
-def test_resources_are_listed_by_type(version: int, types: list[int], code: int, found: list[tuple[str, int]]) -> None:
+@played_by(play)
+async def test_resources_are_listed_by_type(
+    world: World, /, version: int, types: list[int], code: int, found: list[tuple[str, int]]
+) -> None:
     """Version 0 has only clients' metrics."""
-
-    async def scenario(world: World) -> None:
-        await world.brokers[0].session.wait_for(world.brokers[1].session.broker_epoch)
-        handle = list_config_resources.handler(world.brokers[0].administrator).handle
-        assert handle is not None
-        context: RequestContext = SimpleNamespace(api_version=version)  # type: ignore[assignment]
-        answer = handle(ListConfigResourcesRequest(resource_types=types), context)
-        assert (answer.error_code, [(row.resource_name, row.resource_type) for row in answer.config_resources]) == (
-            code,
-            found,
-        )
-
-    play(scenario)
+    await world.brokers[0].session.wait_for(world.brokers[1].session.broker_epoch)
+    handle = list_config_resources.handler(world.brokers[0].administrator).handle
+    assert handle is not None
+    context: RequestContext = SimpleNamespace(api_version=version)  # type: ignore[assignment]
+    answer = handle(ListConfigResourcesRequest(resource_types=types), context)
+    assert (answer.error_code, [(row.resource_name, row.resource_type) for row in answer.config_resources]) == (
+        code,
+        found,
+    )
 
 
-def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_deleted() -> None:
+@played_by(play)
+async def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_deleted(world: World, /) -> None:
     """Whether or not the group exists; all keys, single keys, and with the broker's values for the others."""
+    list_resources: Any = list_config_resources.handler(world.brokers[0].administrator).handle
 
-    async def scenario(world: World) -> None:
-        list_resources: Any = list_config_resources.handler(world.brokers[0].administrator).handle
+    def listed() -> list[str]:
+        return [
+            row.resource_name
+            for row in list_resources(ListConfigResourcesRequest(resource_types=[GROUP]), CONTEXT).config_resources
+        ]
 
-        def listed() -> list[str]:
-            return [
-                row.resource_name
-                for row in list_resources(ListConfigResourcesRequest(resource_types=[GROUP]), CONTEXT).config_resources
-            ]
-
-        session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
-        assert await alter(world, [(GROUP, "g", [(session, SET, "50000"), (interval, SET, "6000")])]) == [(NONE, None)]
-        assert await alter(world, [(GROUP, "g", [(interval, DELETE, None)])]) == [(NONE, None)]
-        assert await replace(world, [(GROUP, "h", [(interval, "7000")])]) == [NONE]
-        assert listed() == ["g", "h"]
-        answer = await describe(world, (GROUP, "g", None), (GROUP, "h", [session, "no.such"]), include_synonyms=True)
-        told = [
-            [(each.name, each.value, each.config_source, each.config_type, each.read_only) for each in row.configs]
-            for row in answer.results
-        ]
-        assert ("share.auto.offset.reset", "latest", 5, 2, False) in told[0], "a key that the broker has none of"
-        told[0] = [row for row in told[0] if row[0].startswith("consumer.")]
-        assert told == [
-            [
-                ("consumer.assignment.interval.ms", "1000", 5, 3, False),
-                (interval, "5000", 5, 3, False),
-                (session, "50000", 8, 3, False),
-            ],
-            [(session, "45000", 5, 3, False)],
-        ]
-        (synonyms,) = [each.synonyms for each in answer.results[0].configs if each.name == session]
-        assert [(each.name, each.value, each.source) for each in synonyms] == [
-            (session, "50000", 8),
-            (f"group.{session}", "45000", 5),
-        ]
-        assert await replace(world, [(GROUP, "g", [])]) == [NONE]
-        assert await alter(world, [(GROUP, "h", [(interval, DELETE, None), ("no.such", DELETE, None)])]) == [
-            (NONE, None)
-        ]
-        assert listed() == []
-
-    play(scenario)
+    session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    assert await alter(world, [(GROUP, "g", [(session, SET, "50000"), (interval, SET, "6000")])]) == [(NONE, None)]
+    assert await alter(world, [(GROUP, "g", [(interval, DELETE, None)])]) == [(NONE, None)]
+    assert await replace(world, [(GROUP, "h", [(interval, "7000")])]) == [NONE]
+    assert listed() == ["g", "h"]
+    answer = await describe(world, (GROUP, "g", None), (GROUP, "h", [session, "no.such"]), include_synonyms=True)
+    told = [
+        [(each.name, each.value, each.config_source, each.config_type, each.read_only) for each in row.configs]
+        for row in answer.results
+    ]
+    assert ("share.auto.offset.reset", "latest", 5, 2, False) in told[0], "a key that the broker has none of"
+    told[0] = [row for row in told[0] if row[0].startswith("consumer.")]
+    assert told == [
+        [
+            ("consumer.assignment.interval.ms", "1000", 5, 3, False),
+            (interval, "5000", 5, 3, False),
+            (session, "50000", 8, 3, False),
+        ],
+        [(session, "45000", 5, 3, False)],
+    ]
+    (synonyms,) = [each.synonyms for each in answer.results[0].configs if each.name == session]
+    assert [(each.name, each.value, each.source) for each in synonyms] == [
+        (session, "50000", 8),
+        (f"group.{session}", "45000", 5),
+    ]
+    assert await replace(world, [(GROUP, "g", [])]) == [NONE]
+    assert await alter(world, [(GROUP, "h", [(interval, DELETE, None), ("no.such", DELETE, None)])]) == [(NONE, None)]
+    assert listed() == []
 
 
 def test_the_number_of_groups_with_a_configuration_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,39 +371,35 @@ LONG = "k" * 32_700
         (CLIENT_METRICS, "s", [(LONG, SET, "1")]),
     ],
 )
-def test_a_long_name_is_refused_with_a_sentence_that_can_be_sent(row: tuple[int, str, list[tuple[Any, ...]]]) -> None:
+@played_by(play)
+async def test_a_long_name_is_refused_with_a_sentence_that_can_be_sent(
+    world: World, /, row: tuple[int, str, list[tuple[Any, ...]]]
+) -> None:
     """A text on the wire has at most 32,767 bytes."""
-
-    async def scenario(world: World) -> None:
-        [(code, message)] = await alter(world, [row])
-        assert code != NONE
-        answer = incremental.AlterConfigsResourceResponse(
-            error_code=code, error_message=message, resource_type=2, resource_name="a"
-        )
-        assert codec_for(incremental.IncrementalAlterConfigsResponse, 0).encode(
-            incremental.IncrementalAlterConfigsResponse(responses=[answer])
-        )
-
-    play(scenario)
+    [(code, message)] = await alter(world, [row])
+    assert code != NONE
+    answer = incremental.AlterConfigsResourceResponse(
+        error_code=code, error_message=message, resource_type=2, resource_name="a"
+    )
+    assert codec_for(incremental.IncrementalAlterConfigsResponse, 0).encode(
+        incremental.IncrementalAlterConfigsResponse(responses=[answer])
+    )
 
 
-def test_others_are_served_while_a_long_request_is_refused() -> None:
+@played_by(play)
+async def test_others_are_served_while_a_long_request_is_refused(world: World, /) -> None:
     """One frame may have many rows that need no wait."""
+    turns = 0
 
-    async def scenario(world: World) -> None:
-        turns = 0
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
-        async def count_turns() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.ensure_future(count_turns())
-        rows: Rows = [(77, str(number), []) for number in range(1000)]
-        assert {code for code, _ in await alter(world, rows)} == {INVALID_REQUEST}
-        assert set(await replace(world, rows)) == {INVALID_REQUEST}
-        counting.cancel()
-        assert turns > 20
-
-    play(scenario)
+    counting = asyncio.ensure_future(count_turns())
+    rows: Rows = [(77, str(number), []) for number in range(1000)]
+    assert {code for code, _ in await alter(world, rows)} == {INVALID_REQUEST}
+    assert set(await replace(world, rows)) == {INVALID_REQUEST}
+    counting.cancel()
+    assert turns > 20

@@ -1,4 +1,7 @@
-"""Tokens on a broker under simulation, through their handlers: the order of refusals, the times, the sweep, what is kept."""
+"""Tokens on a broker under simulation, through their handlers.
+
+The order of refusals, the times, the sweep, what is kept.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class World:
 
     async def begin(self) -> None:
         self.machine.start()
-        while self.machine.state is not State.UP:  # noqa: ASYNC110 - of virtual time
+        while self.machine.state is not State.UP:
             await asyncio.sleep(0.01)
         assert self.machine.broker is not None
         self.broker: Any = self.machine.broker.serving.coordinators.groups.broker  # type: ignore[union-attr]
@@ -230,7 +233,7 @@ def test_no_id_of_a_token_looks_like_an_option() -> None:
     """The first six bits are its first letter; 62 is `-`."""
 
     class Drawn:
-        values = [62 << 122, (62 << 122) + 1, 7]
+        values = [62 << 122, (62 << 122) + 1, 7]  # noqa: RUF012
 
         def getrandbits(self, bits: int) -> int:
             assert bits == 128

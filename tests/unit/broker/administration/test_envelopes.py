@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, opened, sealed
+from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, open_envelope, seal_envelope
 from lowtide.broker.administration.forwarding import FORWARDED
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.handlers import envelope
@@ -34,13 +34,13 @@ VERSIONS = range(CreateTopicsRequest.VERSIONS.low, CreateTopicsRequest.VERSIONS.
 @pytest.mark.parametrize("address", ["10.0.0.7", "::1", "fe80::1", "a-host"])
 def test_what_goes_in_comes_out(version: int, address: str) -> None:
     origin = Origin(ALICE, address, "me", 7)
-    found = opened(sealed(ApiKey.CREATE_TOPICS, version, REQUEST, origin), FORWARDED)
+    found = open_envelope(seal_envelope(ApiKey.CREATE_TOPICS, version, REQUEST, origin), FORWARDED)
     assert (found.key, found.version, found.origin) == (ApiKey.CREATE_TOPICS, version, origin)
     assert found.body.topics[0].name == "t"  # type: ignore[attr-defined]
 
 
 def test_the_bytes_are_kafkas() -> None:
-    sent = sealed(ApiKey.CREATE_TOPICS, 7, REQUEST, Origin(ALICE, "10.0.0.7", "me", 7))
+    sent = seal_envelope(ApiKey.CREATE_TOPICS, 7, REQUEST, Origin(ALICE, "10.0.0.7", "me", 7))
     assert sent.request_data[:13].hex(" ") == "00 13 00 07 00 00 00 07 00 02 6d 65 00"
     assert sent.request_principal is not None
     assert sent.request_principal.hex(" ") == "00 00 05 55 73 65 72 06 61 6c 69 63 65 00 00"
@@ -52,10 +52,10 @@ def test_the_bytes_are_kafkas() -> None:
     [
         EnvelopeRequest(request_data=b"", request_principal=None, client_host_address=b""),
         EnvelopeRequest(request_data=bytes(30), request_principal=None, client_host_address=b""),
-        sealed(ApiKey.LIST_GROUPS, 0, ListGroupsRequest(), OF_THE_BROKER),
+        seal_envelope(ApiKey.LIST_GROUPS, 0, ListGroupsRequest(), OF_THE_BROKER),
         EnvelopeRequest(request_data=b"\0\x13\0\x63" + bytes(30), request_principal=None, client_host_address=b""),
         EnvelopeRequest(
-            request_data=sealed(ApiKey.CREATE_TOPICS, 7, REQUEST, OF_THE_BROKER).request_data,
+            request_data=seal_envelope(ApiKey.CREATE_TOPICS, 7, REQUEST, OF_THE_BROKER).request_data,
             request_principal=b"\0\1",
             client_host_address=b"",
         ),
@@ -63,7 +63,7 @@ def test_the_bytes_are_kafkas() -> None:
 )
 def test_what_is_no_request_for_the_controller_is_refused(wrong: EnvelopeRequest) -> None:
     with pytest.raises(ProtocolError):
-        opened(wrong, FORWARDED)
+        open_envelope(wrong, FORWARDED)
     assert asyncio.run(ask(wrong)).error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -102,7 +102,9 @@ async def ask(
 
 def test_a_request_is_carried_out_as_the_client_that_sent_it() -> None:
     seen: list[RequestContext] = []
-    answer = asyncio.run(ask(sealed(ApiKey.CREATE_TOPICS, 7, REQUEST, Origin(ALICE, "10.0.0.7", "me", 9)), seen=seen))
+    answer = asyncio.run(
+        ask(seal_envelope(ApiKey.CREATE_TOPICS, 7, REQUEST, Origin(ALICE, "10.0.0.7", "me", 9)), seen=seen)
+    )
     assert answer.response_data is not None
     assert answer_in(ApiKey.CREATE_TOPICS, 7, answer.response_data).throttle_time_ms == 5
     (context,) = seen
@@ -117,7 +119,7 @@ def test_a_request_is_carried_out_as_the_client_that_sent_it() -> None:
 
 def test_a_request_of_a_broker_itself_is_of_that_broker() -> None:
     seen: list[RequestContext] = []
-    asyncio.run(ask(sealed(ApiKey.CREATE_TOPICS, 7, REQUEST, OF_THE_BROKER), seen=seen))
+    asyncio.run(ask(seal_envelope(ApiKey.CREATE_TOPICS, 7, REQUEST, OF_THE_BROKER), seen=seen))
     assert (seen[0].principal, seen[0].client_address, seen[0].forwarded, seen[0].of_a_broker) == (
         BROKER,
         "10.0.0.1",
@@ -127,10 +129,10 @@ def test_a_request_of_a_broker_itself_is_of_that_broker() -> None:
 
 
 @pytest.mark.parametrize(("listener", "allowed"), [("CLIENTS", True), ("BROKERS", False)])
-def test_only_brokers_send_envelopes(listener: str, allowed: bool) -> None:  # noqa: FBT001
+def test_only_brokers_send_envelopes(listener: str, allowed: bool) -> None:
     """At their own listener, and with CLUSTER_ACTION: else a client could take another one's name."""
     seen: list[Any] = []
-    sent = sealed(ApiKey.CREATE_TOPICS, 7, REQUEST, Origin(ALICE))
+    sent = seal_envelope(ApiKey.CREATE_TOPICS, 7, REQUEST, Origin(ALICE))
     answer = asyncio.run(ask(sent, listener=listener, allowed=allowed, seen=seen))
     assert (answer.error_code, answer.response_data, seen) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None, [])
 

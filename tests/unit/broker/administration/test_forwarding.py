@@ -1,4 +1,7 @@
-"""Forwarding to the controller: the recipient, the time to wait for an answer, and requests that are never forwarded twice."""
+"""Forwarding to the controller.
+
+The recipient, the time to wait for an answer, and requests that are never forwarded twice.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answered, opened
+from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answered, open_envelope
 from lowtide.broker.administration.forwarding import (
     CONNECTIONS_MAX,
     CONNECTIONS_SHARE,
@@ -32,6 +35,7 @@ from lowtide.protocol.messages.list_partition_reassignments import (
 from lowtide.replication.refusal import Refusal
 from lowtide.runtime.simulated_loop import SimulatedLoop
 from lowtide.runtime.tasks import TaskRegistry
+from tests.scenarios import played_by
 
 REQUEST = ListPartitionReassignmentsRequest(timeout_ms=30_000)
 KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
@@ -106,7 +110,7 @@ class Peers:
                     peers.asked.append((broker_id, purpose, version))
                     return answer_of(broker_id)
                 assert key == ApiKey.ENVELOPE
-                inner = opened(envelope, FORWARDED)
+                inner = open_envelope(envelope, FORWARDED)
                 assert (inner.key, inner.body) == (KEY, REQUEST)
                 peers.asked.append((broker_id, purpose, inner.version))
                 peers.origins.append(inner.origin)
@@ -155,55 +159,52 @@ def play(scenario: Callable[[Session, Peers, Forwarder], Coroutine[Any, Any, Non
         loop.close()
 
 
-def test_the_controller_is_asked_over_as_many_connections_as_requests_wait() -> None:
+@played_by(play)
+async def test_the_controller_is_asked_over_as_many_connections_as_requests_wait(
+    _session: Session, peers: Peers, forwarder: Forwarder, /
+) -> None:
     """A request occupies its connection, so a long one would delay the others."""
-
-    async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
-        answers = await asyncio.gather(*(forwarder.ask(KEY, 0, REQUEST, 1000) for _ in range(3)))
-        assert answers == [answer_of(2)] * 3
-        assert {purpose for _, purpose, _ in peers.asked} == {"forwarding-0", "forwarding-1", "forwarding-2"}
-        assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
-        assert peers.asked[-1][1] == "forwarding-0"
-
-    play(scenario)
+    answers = await asyncio.gather(*(forwarder.ask(KEY, 0, REQUEST, 1000) for _ in range(3)))
+    assert answers == [answer_of(2)] * 3
+    assert {purpose for _, purpose, _ in peers.asked} == {"forwarding-0", "forwarding-1", "forwarding-2"}
+    assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
+    assert peers.asked[-1][1] == "forwarding-0"
 
 
-def test_a_controller_of_a_version_without_envelopes_is_asked_without_one() -> None:
+@played_by(play)
+async def test_a_controller_of_a_version_without_envelopes_is_asked_without_one(
+    session: Session, peers: Peers, forwarder: Forwarder, /
+) -> None:
     """In the middle of an upgrade.
 
     It closed the connection, and no topic could be created by way of an upgraded broker.
     """
-
-    async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
-        peers.know_no_envelopes = True
-        session.level = LOG_START_REPORTING_LEVEL
-        session.show(2)
-        assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
-        assert peers.asked == [(2, "forwarding-0", 0)], (
-            "the purpose is in the client id, by which it knows what is forwarded"
-        )
-
-    play(scenario)
+    peers.know_no_envelopes = True
+    session.level = LOG_START_REPORTING_LEVEL
+    session.show(2)
+    assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
+    assert peers.asked == [(2, "forwarding-0", 0)], (
+        "the purpose is in the client id, by which it knows what is forwarded"
+    )
 
 
-def test_a_controller_that_cannot_be_reached_is_waited_for() -> None:
+@played_by(play)
+async def test_a_controller_that_cannot_be_reached_is_waited_for(
+    session: Session, peers: Peers, forwarder: Forwarder, /
+) -> None:
     """So is a missing controller; the next one is asked as soon as the image has it."""
-
-    async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
-        peers.failures[2] = PeerError("no route", was_sent=False)
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        loop.call_later(2, session.show, -1)
-        loop.call_later(4, session.show, 3)
-        assert await forwarder.ask(KEY, 0, REQUEST, 30_000) == answer_of(3)
-        assert 4 <= loop.time() - begun < 4.2
-        session.show(2)
-        refusal = await forwarder.ask(KEY, 0, REQUEST, 30_000)
-        assert isinstance(refusal, Refusal)
-        assert refusal.error_code == ErrorCode.NOT_CONTROLLER
-        assert loop.time() - begun < 4.3 + CONTROLLER_WAIT_MS / 1000
-
-    play(scenario)
+    peers.failures[2] = PeerError("no route", was_sent=False)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    loop.call_later(2, session.show, -1)
+    loop.call_later(4, session.show, 3)
+    assert await forwarder.ask(KEY, 0, REQUEST, 30_000) == answer_of(3)
+    assert 4 <= loop.time() - begun < 4.2
+    session.show(2)
+    refusal = await forwarder.ask(KEY, 0, REQUEST, 30_000)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error_code == ErrorCode.NOT_CONTROLLER
+    assert loop.time() - begun < 4.3 + CONTROLLER_WAIT_MS / 1000
 
 
 def test_a_broker_that_becomes_controller_meanwhile_decides_itself() -> None:
@@ -217,119 +218,117 @@ def test_a_broker_that_becomes_controller_meanwhile_decides_itself() -> None:
     play(scenario, controller_id=-1)
 
 
-def test_what_was_sent_and_not_answered_is_not_sent_again() -> None:
+@played_by(play)
+async def test_what_was_sent_and_not_answered_is_not_sent_again(
+    _session: Session, peers: Peers, forwarder: Forwarder, /
+) -> None:
     """It may have been executed."""
-
-    async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
-        peers.failures[2] = PeerError("lost", was_sent=True)
-        refusal = await forwarder.ask(KEY, 0, REQUEST, 30_000)
-        assert isinstance(refusal, Refusal)
-        assert refusal.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert len(peers.asked) == 1
-
-    play(scenario)
+    peers.failures[2] = PeerError("lost", was_sent=True)
+    refusal = await forwarder.ask(KEY, 0, REQUEST, 30_000)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert len(peers.asked) == 1
 
 
-def test_a_stopped_controller_is_not_waited_for_when_its_registration_ends() -> None:
+@played_by(play)
+async def test_a_stopped_controller_is_not_waited_for_when_its_registration_ends(
+    session: Session, peers: Peers, forwarder: Forwarder, /
+) -> None:
     """Its connections stay open, and the request once waited for its whole time limit."""
-
-    async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
-        peers.never_answer = True
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        loop.call_later(4, lambda: session.show(3, without=2))
-        refusal = await forwarder.ask(KEY, 0, REQUEST, 30_000)
-        assert isinstance(refusal, Refusal)
-        assert refusal.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert loop.time() - begun < 5
-
-    play(scenario)
+    peers.never_answer = True
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    loop.call_later(4, lambda: session.show(3, without=2))
+    refusal = await forwarder.ask(KEY, 0, REQUEST, 30_000)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert loop.time() - begun < 5
 
 
-def test_a_client_that_goes_frees_the_connection_to_the_controller() -> None:
-    """And closes it, so that the controller ends its wait too, and the next request doesn't stand behind an abandoned one."""
-
-    async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
-        peers.never_answer = True
-        tasks = TaskRegistry(lambda _name, error: None)
-        answer = promised(lambda: forwarder.ask(KEY, 0, REQUEST, 30_000), tasks.spawn, name="forwarded")
-        await asyncio.sleep(1)
-        assert len(peers.asked_silently) == 1
-        answer.abandon()
-        await asyncio.sleep(0.1)
-        assert peers.disconnected == ["forwarding-0"]
-        assert len(tasks) == 0
-        peers.never_answer = False
-        assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
-        assert peers.asked[-1][1] == "forwarding-0"
-
-    play(scenario)
-
-
-def test_one_client_does_not_take_all_connections_to_the_controller() -> None:
-    async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
-        peers.never_answer = True
-        tasks = TaskRegistry(lambda _name, _error: None)
-        greedy = Origin(KafkaPrincipal("User", "greedy"), "10.0.0.1")
-        for _ in range(2 * CONNECTIONS_MAX):
-            tasks.spawn(forwarder.ask(KEY, 0, REQUEST, 30_000, greedy), name="greedy")
-        await asyncio.sleep(1)
-        held = {purpose for _, purpose, _ in peers.asked}
-        assert len(held) == CONNECTIONS_SHARE + 1
-        peers.never_answer = False
-        assert await forwarder.ask(KEY, 0, REQUEST, 1000, Origin(KafkaPrincipal("User", "alice"))) == answer_of(2)
-        assert peers.asked[-1][1] not in held
-        await tasks.cancel_all()
-
-    play(scenario)
+@played_by(play)
+async def test_a_client_that_goes_frees_the_connection_to_the_controller(
+    _session: Session, peers: Peers, forwarder: Forwarder, /
+) -> None:
+    """It also closes the connection, so that no later request waits behind an abandoned one."""
+    peers.never_answer = True
+    tasks = TaskRegistry(lambda _name, error: None)
+    answer = promised(lambda: forwarder.ask(KEY, 0, REQUEST, 30_000), tasks.spawn, name="forwarded")
+    await asyncio.sleep(1)
+    assert len(peers.asked_silently) == 1
+    answer.abandon()
+    await asyncio.sleep(0.1)
+    assert peers.disconnected == ["forwarding-0"]
+    assert len(tasks) == 0
+    peers.never_answer = False
+    assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
+    assert peers.asked[-1][1] == "forwarding-0"
 
 
-def test_what_was_forwarded_is_answered_here() -> None:
-    """Two brokers that consider each other the controller do not forward in a circle; a request without time left is not sent."""
-
-    async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
-        async def local(_request: object, _context: object) -> str:
-            return "here"
-
-        wrapped = forwarder.wrap(HandlerSpec(key=KEY, handle_later=local), lambda _request, _version, refusal: refusal)
-        handle = wrapped.handle_later
-        assert handle is not None
-        assert await handle(REQUEST, Context("me", forwarded=True)) == "here"
-        assert await handle(ListPartitionReassignmentsRequest(timeout_ms=0), Context("me")) == "here"
-        assert peers.asked == []
-        assert await handle(REQUEST, Context("me")) == answer_of(2)
-        session.show(1)
-        assert await handle(REQUEST, Context("me")) == "here"
-
-    play(scenario)
+@played_by(play)
+async def test_one_client_does_not_take_all_connections_to_the_controller(
+    _session: Session, peers: Peers, forwarder: Forwarder, /
+) -> None:
+    peers.never_answer = True
+    tasks = TaskRegistry(lambda _name, _error: None)
+    greedy = Origin(KafkaPrincipal("User", "greedy"), "10.0.0.1")
+    for _ in range(2 * CONNECTIONS_MAX):
+        tasks.spawn(forwarder.ask(KEY, 0, REQUEST, 30_000, greedy), name="greedy")
+    await asyncio.sleep(1)
+    held = {purpose for _, purpose, _ in peers.asked}
+    assert len(held) == CONNECTIONS_SHARE + 1
+    peers.never_answer = False
+    assert await forwarder.ask(KEY, 0, REQUEST, 1000, Origin(KafkaPrincipal("User", "alice"))) == answer_of(2)
+    assert peers.asked[-1][1] not in held
+    await tasks.cancel_all()
 
 
-def test_the_controller_gets_the_client_of_a_request() -> None:
+@played_by(play)
+async def test_what_was_forwarded_is_answered_here(session: Session, peers: Peers, forwarder: Forwarder, /) -> None:
+    """Two brokers that consider each other the controller do not forward in a circle.
+
+    A request without time left is not sent.
+    """
+
+    async def local(_request: object, _context: object) -> str:
+        return "here"
+
+    wrapped = forwarder.wrap(HandlerSpec(key=KEY, handle_later=local), lambda _request, _version, refusal: refusal)
+    handle = wrapped.handle_later
+    assert handle is not None
+    assert await handle(REQUEST, Context("me", forwarded=True)) == "here"
+    assert await handle(ListPartitionReassignmentsRequest(timeout_ms=0), Context("me")) == "here"
+    assert peers.asked == []
+    assert await handle(REQUEST, Context("me")) == answer_of(2)
+    session.show(1)
+    assert await handle(REQUEST, Context("me")) == "here"
+
+
+@played_by(play)
+async def test_the_controller_gets_the_client_of_a_request(
+    _session: Session, peers: Peers, forwarder: Forwarder, /
+) -> None:
     """For its quotas and its audit log. What a broker asks for itself has no client."""
 
-    async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
-        async def local(_request: object, _context: object) -> None: ...
+    async def local(_request: object, _context: object) -> None: ...
 
-        handle = forwarder.wrap(
-            HandlerSpec(key=KEY, handle_later=local), lambda _request, _version, refusal: refusal
-        ).handle_later
-        assert handle is not None
-        await handle(REQUEST, Context("broker-3-forwarding-0"))
-        await forwarder.ask(KEY, 0, REQUEST, 1000)
-        assert peers.origins == [
-            Origin(KafkaPrincipal("User", "alice"), "10.0.0.7", "broker-3-forwarding-0", 5),
-            OF_THE_BROKER,
-        ]
-
-    play(scenario)
+    handle = forwarder.wrap(
+        HandlerSpec(key=KEY, handle_later=local), lambda _request, _version, refusal: refusal
+    ).handle_later
+    assert handle is not None
+    await handle(REQUEST, Context("broker-3-forwarding-0"))
+    await forwarder.ask(KEY, 0, REQUEST, 1000)
+    assert peers.origins == [
+        Origin(KafkaPrincipal("User", "alice"), "10.0.0.7", "broker-3-forwarding-0", 5),
+        OF_THE_BROKER,
+    ]
 
 
 @pytest.mark.parametrize(("given", "code"), [(31, 31), (42, -1), (-1, -1)])
-def test_a_controller_that_does_not_take_the_envelope(given: int, code: int) -> None:
-    async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
-        peers.error_code = given
-        refusal = await forwarder.ask(KEY, 0, REQUEST, 1000)
-        assert isinstance(refusal, Refusal)
-        assert refusal.error_code == code
-
-    play(scenario)
+@played_by(play)
+async def test_a_controller_that_does_not_take_the_envelope(
+    _session: Session, peers: Peers, forwarder: Forwarder, /, given: int, code: int
+) -> None:
+    peers.error_code = given
+    refusal = await forwarder.ask(KEY, 0, REQUEST, 1000)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error_code == code

@@ -1,4 +1,7 @@
-"""The administrator of topics when the metadata changes during its work: it decides again, a bounded number of times."""
+"""The administrator of topics when the metadata changes during its work.
+
+It decides again, a bounded number of times.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def image(revision: int, *topics: TopicImage) -> MetadataImage:
 
 
 class Session:
-    """A metadata session whose commits have the `outcomes`, one after the other: an error to raise, or an image to show."""
+    """A metadata session whose commits have the `outcomes`, one after the other.
+
+    An error to raise, or an image to show.
+    """
 
     def __init__(
         self, first: MetadataImage, *outcomes: Exception | MetadataImage | tuple[Exception, MetadataImage]
@@ -159,7 +165,10 @@ def test_conflicting_topics_are_deleted_except_those_that_are_gone() -> None:
 
 
 def test_topics_that_are_still_there_after_a_lost_answer_are_deleted_again() -> None:
-    """If the first topic of a transaction is gone, the others may still be there: another broker may have deleted the first."""
+    """If the first topic of a transaction is gone, the others may still be there.
+
+    Another broker may have deleted the first.
+    """
     everything = many(5)
     session = Session(image(5, *everything), image(6, *everything[1:]), image(7))
     assert delete_all(session, everything) == [None] * 5
@@ -251,11 +260,11 @@ def test_a_request_waits_for_its_turn_no_longer_than_the_request_may_take() -> N
 
     async def run() -> None:
         topics = administrator(session)
-        first = asyncio.ensure_future(topics.create(NewTopic("a.b", 1, 1), (), TIMEOUT_MS))  # noqa: TID251
+        first = asyncio.ensure_future(topics.create(NewTopic("a.b", 1, 1), (), TIMEOUT_MS))
         await asyncio.sleep(0)
         assert code(await topics.create(NewTopic("a_b", 1, 1), (), 1)) == ErrorCode.REQUEST_TIMED_OUT
         assert len(held) == 1
-        other = asyncio.ensure_future(topics.create(NewTopic("c", 1, 1), (), TIMEOUT_MS))  # noqa: TID251
+        other = asyncio.ensure_future(topics.create(NewTopic("c", 1, 1), (), TIMEOUT_MS))
         await asyncio.sleep(0)
         assert len(held) == 2
         for release in held:

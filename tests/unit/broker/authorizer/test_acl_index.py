@@ -60,7 +60,7 @@ def rule(
         ([rule("+t", kind=ResourceType.GROUP)], "t", False),
     ],
 )
-def test_which_rule_wins(rules: Sequence[AclRecord], name: str, allowed: bool) -> None:  # noqa: FBT001
+def test_which_rule_wins(rules: Sequence[AclRecord], name: str, allowed: bool) -> None:
     for order in (rules, rules[::-1]):
         assert decide(AclIndex.of(order), "User:a", HOST, Operation.READ, topic(name)).allowed is allowed
 
@@ -101,7 +101,7 @@ def test_what_is_implied(asked: Operation) -> None:
         ([rule("+t"), rule("-*", principal="User:b")], True),
     ],
 )
-def test_any_resource_of_a_type(rules: Sequence[AclRecord], allowed: bool) -> None:  # noqa: FBT001
+def test_any_resource_of_a_type(rules: Sequence[AclRecord], allowed: bool) -> None:
     assert decide_by_type(AclIndex.of(rules), "User:a", HOST, Operation.READ, ResourceType.TOPIC) is allowed
     assert not decide_by_type(
         AclIndex.of([rule("+t", Operation.WRITE)]), "User:a", HOST, Operation.DESCRIBE, ResourceType.TOPIC

@@ -1,4 +1,7 @@
-"""The authorizer: super users, the default, decisions that are forgotten with the rules they come from, and its lines."""
+"""The authorizer.
+
+Super users, the default, decisions that are forgotten with the rules they come from, and its lines.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,7 @@ def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     authorizer, _ = made(READ_T)
     for number in range(100):
         authorizer.authorize(ALICE, Operation.READ, topic(f"t{number}"), Audit.NOTHING)
-        assert len(authorizer._decisions) <= 10  # noqa: SLF001
+        assert len(authorizer._decisions) <= 10
 
 
 def test_denials_that_were_asked_for_are_logged_and_do_not_flood() -> None:

@@ -402,7 +402,7 @@ def test_secrets_are_not_shown() -> None:
     names = ("ssl.keystore.password", "listener.name.a.ssl.keystore.password", "rsm.config.token", "sasl.jaas.config")
     # Such a broker does not start yet: the description is as if it had.
     given = {name: Given("hush", "settings") for name in names}
-    values = load_config().values | dict.fromkeys(names, "hush")
+    values = {**load_config().values, **dict.fromkeys(names, "hush")}
     configs = BrokerConfigs(msgspec.structs.replace(load_config(), given=given, values=values))
     entries = [entry for entry in describe_broker(configs, None) if entry.name in names]
     assert len(entries) == len(names)

@@ -1,4 +1,4 @@
-"""What a coordinator needs of its broker, in memory: partitions that are led here, and a loop, tasks and a worker that a test steps."""
+"""What a coordinator needs of its broker, in memory: partitions, and a loop, tasks and a worker that a test steps."""
 
 from __future__ import annotations
 
@@ -92,10 +92,12 @@ class BrokerWorld:
         """A partition that is led here, without followers until a test gives it a `leadership`."""
         log = SimpleNamespace(
             log_start_offset=0, log_end_offset=end_offset, high_watermark=end_offset, offline=False, flush_is_due=False,
-            config=SimpleNamespace(max_message_bytes=1 << 20), read=lambda *_args, **_values: SimpleNamespace(slice="unread"),
+            config=SimpleNamespace(max_message_bytes=1 << 20),
+            read=lambda *_args, **_values: SimpleNamespace(slice="unread"),
         )  # fmt: skip
         return SimpleNamespace(
-            topic_partition=key, log=log, leader_epoch=3, led_since=3, is_leader=True, leadership=None, has_enough_in_sync=True
+            topic_partition=key, log=log, leader_epoch=3, led_since=3, is_leader=True, leadership=None,
+            has_enough_in_sync=True,
         )  # fmt: skip
 
     def set_topics(self, *topics: TopicImage) -> None:
@@ -147,7 +149,7 @@ class BrokerWorld:
         return [batch for _, batch in self.appended if isinstance(batch, Marker)]
 
     def make_topic(self, internal_topic: Any) -> tuple[Any, dict[str, str]]:
-        """Have a coordinator make its topic in a cluster of this broker alone; returns what it asks for, and with which configs."""
+        """Lets a coordinator create its topic with this broker alone; returns the request and the configs."""
         self.metadata.image = MetadataImage(brokers={HERE: BrokerImage(HERE, 1, ())})
         made: list[tuple[Any, dict[str, str]]] = []
 

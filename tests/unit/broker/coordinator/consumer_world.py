@@ -1,4 +1,4 @@
-"""Groups whose partitions the broker assigns, in the world of `group_world`, with topics that a test creates, grows and deletes."""
+"""Consumer groups in the world of `group_world`, with topics that a test creates, grows and deletes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ConsumerWorld(World):
         )
         super().__init__(chosen, seed=seed)
 
-    def make_groups(self, settings: GroupSettings, seed: int) -> Groups:
+    def make_groups(self, settings: GroupSettings, seed: int) -> Groups:  # type: ignore[override]
         return super().make_groups(settings, seed, self.cluster.view)
 
     @property

@@ -1,4 +1,4 @@
-"""Share groups in the world of `group_world`, with topics that a test creates, and states that begin when a test says so."""
+"""Share groups in the world of `group_world`, with topics that a test creates, and states that it initializes."""
 
 from __future__ import annotations
 

@@ -97,7 +97,9 @@ def rights_of(row: dict[str, Any], names: dict[str, str]) -> list[list[Right]]:
     sets = [[text.split() for text in together] for together in row["needs"]]
     return [
         [
-            Right(Operation[words[0]], ResourceType[words[1]], names.get(words[2], words[2]), words[3])
+            Right(
+                getattr(Operation, words[0]), getattr(ResourceType, words[1]), names.get(words[2], words[2]), words[3]
+            )
             for words in together
         ]
         for together in sets
@@ -282,17 +284,17 @@ async def bits_shown(client: WireClient) -> dict[str, int]:
 async def prepare(client: WireClient) -> None:
     """Have what the requests of the table name: a group with an offset in the topic `t`, and a transactional id."""
     for kind, name in ((0, "g"), (1, "x")):
-        while (await client.request(FindCoordinatorRequest(key=name, key_type=kind), 3)).error_code:  # noqa: ASYNC110 - and below
+        while (await client.request(FindCoordinatorRequest(key=name, key_type=kind), 3)).error_code:
             await asyncio.sleep(0.1)
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=0, committed_metadata="")
     commit = OffsetCommitRequest(
         group_id="g", member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])]
     )
-    while (await client.request(commit, 8)).topics[0].partitions[0].error_code:  # noqa: ASYNC110
+    while (await client.request(commit, 8)).topics[0].partitions[0].error_code:
         await asyncio.sleep(0.1)
     while (
         await client.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 4)
-    ).error_code:  # noqa: ASYNC110
+    ).error_code:
         await asyncio.sleep(0.1)
 
 

@@ -34,7 +34,7 @@ class Follower:
 )
 def test_a_broker_that_wants_to_stop_refuses_consumers_of_its_followers(wants_to_stop: bool, answer: ErrorCode) -> None:
     """DR7: no delete waits for it any more, whatever its own image shows."""
-    metadata = SimpleNamespace(broker_epoch=17, wants_to_stop=wants_to_stop)
+    metadata = SimpleNamespace(broker_epoch=17, reports=SimpleNamespace(stops=wants_to_stop))
     broker: Any = SimpleNamespace(metadata=metadata, replicas=None, clock=SimpleNamespace(monotonic_ms=lambda: 1000))
     reader = FetchReaders(broker).of_listener["PLAINTEXT"]
     target: Any = SimpleNamespace(current_leader_epoch=3)

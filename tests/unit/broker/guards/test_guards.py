@@ -131,7 +131,7 @@ def produce(version: int, *names: str, acks: int = 1) -> ProduceRequest:
 
 @pytest.mark.parametrize("version", [3, 12, 13])
 @pytest.mark.parametrize("pending", [False, True])
-def test_produce(version: int, pending: bool) -> None:  # noqa: FBT001
+def test_produce(version: int, pending: bool) -> None:
     """Forbidden batches do not reach the log; the handler answers for an unknown topic id."""
     authorizer = Only((Operation.WRITE, topic("t")))
     request = produce(version, "secret", "t", *(["unknown"] if version >= 13 else []))

@@ -135,7 +135,7 @@ def test_topics_of_a_transaction_need_describe() -> None:
 )
 def test_markers_are_written_by_administrators_and_brokers(right: Operation, error: int) -> None:
     """`kafka-transactions.sh abort` of an administrator has ALTER."""
-    written = SimpleNamespace(write=lambda _end, keys, done, timeout_ms: [done(key, ErrorCode.NONE) for key in keys])  # noqa: ARG005
+    written = SimpleNamespace(write=lambda _end, keys, done, timeout_ms: [done(key, ErrorCode.NONE) for key in keys])
     broker: Any = SimpleNamespace(authorizer=Only((right, CLUSTER)))
     handle = write_txn_markers.handler(broker, written).handle  # type: ignore[arg-type]
     assert handle is not None
@@ -191,7 +191,7 @@ def test_share_groups_are_looked_for_by_brokers() -> None:
 
 
 @pytest.mark.parametrize("forwarded", [True, False])
-def test_what_a_broker_forwards_it_has_asked_about(forwarded: bool) -> None:  # noqa: FBT001
+def test_what_a_broker_forwards_it_has_asked_about(forwarded: bool) -> None:
     """A client id that looks like a broker's, and CLUSTER_ACTION, are not enough: it comes in an envelope."""
     request = ElectLeadersRequest(topic_partitions=None)
     empty = ElectLeadersResponse(replica_election_results=[])

@@ -84,7 +84,7 @@ class Closed:
     async def begin(self) -> None:
         """With a topic, a group and a transactional id."""
         self.machine.start()
-        while self.machine.state is not State.UP:  # noqa: ASYNC110 - of virtual time
+        while self.machine.state is not State.UP:
             await asyncio.sleep(0.01)
         assert self.machine.broker is not None
         context = self.machine.broker.serving.coordinators.groups.broker  # type: ignore[union-attr]

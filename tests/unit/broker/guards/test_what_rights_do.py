@@ -28,7 +28,7 @@ PAGE = (Path(__file__).parents[4] / "docs/security.md").read_text(encoding="utf-
 SECTION = PAGE.partition("### What a right can do\n")[2].partition("\n## ")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in SECTION.splitlines() if line.startswith("| ")]
 FIRST_OF_OURS = 32_000
-DEFAULTS: Final = {key.broker_key for key in TOPIC_KEYS} & DYNAMIC_KEYS
+DEFAULTS: Final = {str(key.broker_key) for key in TOPIC_KEYS} & DYNAMIC_KEYS
 """Of brokers, of keys of topics."""
 
 PLACES: Final = {"topic": topic("t"), "cluster": CLUSTER, "group": Resource(ResourceType.GROUP, "g")}
@@ -53,7 +53,7 @@ class Key(NamedTuple):
 def rights(text: str) -> tuple[tuple[Operation, Resource], ...]:
     """From `ALTER_CONFIGS and ALTER on the cluster`."""
     operations, place = text.split(" on the ")
-    return tuple((Operation[each], PLACES[place]) for each in operations.split(" and "))
+    return tuple((getattr(Operation, each), PLACES[place]) for each in operations.split(" and "))
 
 
 def keys_on_the_page() -> list[Key]:

@@ -1,4 +1,4 @@
-"""Which replicas make a broker not ready for the next one of a rolling restart, and that looking for them leaves others their turns."""
+"""Replicas that keep a rolling restart from the next broker are found, in steps."""
 
 from __future__ import annotations
 

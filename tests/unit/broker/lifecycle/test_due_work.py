@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 from lowtide.broker.lifecycle.due_work import FREEING_S, QUICK_ROUNDS, SLOW_FREEING_S, DueWork
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.storage.directory.log_directories import LogDirectories
 
 
 class Directories:
@@ -31,7 +30,7 @@ class Directories:
 def test_what_is_deleted_is_looked_for_more_often_while_there_is_any() -> None:
     async def main(loop: SimulatedLoop) -> None:
         directories = Directories()
-        work = DueWork(loop, SimulatedClock(loop), cast("LogDirectories", directories), ())
+        work = DueWork(loop, SimulatedClock(loop), cast("Any", directories), ())
         work.start()
 
         async def looks_in(seconds: float) -> int:

@@ -59,7 +59,7 @@ class Session:
     def is_fenced(self) -> bool:
         return self.broker_epoch == 0 or self.monotonic_ms() >= self.fenced_from_ms
 
-    def on_registration(self, listener: Any) -> None:
+    def on_change(self, listener: Any) -> None:
         self.listener = listener
 
     def register(self, epoch: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 from lowtide.broker.config.oauth_settings import KeySource, OAuthSettings
 from lowtide.broker.lifecycle import jwt_verifier
 from lowtide.broker.lifecycle.jwt_verifier import KEY_SET_BYTES_MAX, TokenVerifier, token_verifier
-from lowtide.broker.security.exchange import Accepted, Refused
+from lowtide.broker.security.exchange import LoginFailure, LoginSuccess
 from lowtide.broker.security.jwt_claims import TokenHolder, TokenRules
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.https import parse_url
@@ -51,7 +51,7 @@ def verifier(url: str, refresh_ms: int = HOUR_MS, authorities: Path | None = Non
     return TokenVerifier("OUTSIDE", OAuthSettings(source, rules), SystemClock(), log), log
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds: Callable[..., bool]) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not holds():
             await asyncio.sleep(0.01)
@@ -61,14 +61,14 @@ async def test_tokens_are_checked_by_the_keys_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_bytes(key_set(OLD))
     made, log = verifier(f"file:{file}")
-    assert made.check(OLD.token()) == Refused("the keys of its issuer could not be fetched yet")
+    assert made.check(OLD.token()) == LoginFailure("the keys of its issuer could not be fetched yet")
     await made.load()
     assert len(log.lines) == 1
     holder = made.check(OLD.token())
     assert isinstance(holder, TokenHolder)
     assert holder.name == "alice"
     for what, token in forgeries(OLD).items():
-        assert isinstance(made.check(token), Refused), what
+        assert isinstance(made.check(token), LoginFailure), what
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"keys":[]}', b" " * (KEY_SET_BYTES_MAX + 1)])
@@ -85,7 +85,7 @@ async def test_an_endpoint_that_is_out_of_reach_does_not_end_the_start(tmp_path:
     with https_server(tmp_path, lambda _request: answer(b"", "503 Later")) as server:
         made, log = verifier(server.url, authorities=server.authorities)
         await made.load()
-        assert isinstance(made.check(OLD.token()), Refused)
+        assert isinstance(made.check(OLD.token()), LoginFailure)
         assert "every token is refused until then" in log.lines[0]
         assert "status 503" in log.lines[0]
         running = asyncio.create_task(made.run())
@@ -103,14 +103,14 @@ async def test_keys_are_fetched_when_they_are_due_and_stay_when_that_fails(tmp_p
         await made.load()
         running = asyncio.create_task(made.run())
         for reply in (answer(b"", "500 Broken"), answer(b"{}"), b"", answer(key_set(OLD))[:-5]):
-            server.reply = lambda _request, reply=reply: reply
+            server.reply = lambda _request, reply=reply: reply  # type: ignore[misc]
             asked = len(server.requests)
             await until(lambda asked=asked: len(server.requests) > asked + 1)
             assert isinstance(made.check(OLD.token()), TokenHolder)
         assert any("those of before stay in use" in line for line in log.lines)
         server.reply = lambda _request: answer(key_set(NEW))
         await until(lambda: isinstance(made.check(NEW.token()), TokenHolder))
-        assert isinstance(made.check(OLD.token()), Refused), "a key that is withdrawn verifies nothing any more"
+        assert isinstance(made.check(OLD.token()), LoginFailure), "a key that is withdrawn verifies nothing any more"
         running.cancel()
 
 
@@ -120,11 +120,11 @@ async def test_an_unknown_key_has_the_set_fetched_once(tmp_path: Path, monkeypat
         made, _ = verifier(server.url, authorities=server.authorities)
         await made.load()
         running = asyncio.create_task(made.run())
-        assert isinstance(made.check(NEW.token()), Refused)
+        assert isinstance(made.check(NEW.token()), LoginFailure)
         await until(lambda: len(server.requests) == 2)
         server.reply = lambda _request: answer(key_set(OLD, NEW))
-        assert isinstance(made.check(NEW.token()), Refused), "the id is remembered"
-        assert isinstance(made.check(Issuer("third").token()), Refused)
+        assert isinstance(made.check(NEW.token()), LoginFailure), "the id is remembered"
+        assert isinstance(made.check(Issuer("third").token()), LoginFailure)
         await until(lambda: isinstance(made.check(NEW.token()), TokenHolder))
         assert len(server.requests) == 3
         running.cancel()
@@ -164,4 +164,4 @@ async def test_a_listener_that_expects_no_issuer_or_audience_warns(tmp_path: Pat
         assert len(lines) == len(expected[:1])
         assert all(f"sasl.oauthbearer.expected.{name}" in lines[0] for name in expected)
         token = OLD.token(aud=AUDIENCE if not expected else None)
-        assert isinstance(verifies.begin().step(f"n,,\x01auth=Bearer {token}\x01\x01".encode()), Accepted)
+        assert isinstance(verifies.begin().step(f"n,,\x01auth=Bearer {token}\x01\x01".encode()), LoginSuccess)

@@ -13,7 +13,7 @@ from lowtide.broker.config.broker_config import BrokerConfig, load_config
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.lifecycle.listener_logins import ListenerLogins
 from lowtide.broker.lifecycle.logger import quiet_logger
-from lowtide.broker.security.exchange import Accepted
+from lowtide.broker.security.exchange import LoginSuccess
 from lowtide.metadata.image import MetadataImage
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.tasks import TaskRegistry
@@ -51,7 +51,7 @@ class World:
         return load_config(settings=settings | changes)
 
     def is_right(self, mechanism: str, token: bytes) -> bool:
-        return isinstance(self.logins.by_listener["IN"].mechanisms[mechanism].begin().step(token), Accepted)
+        return isinstance(self.logins.by_listener["IN"].mechanisms[mechanism].begin().step(token), LoginSuccess)
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ def watch(act: Any) -> None:
 
 
 @pytest.mark.parametrize("by_quota", [True, False])
-def test_a_disk_without_room_is_logged_at_once_each_minute_and_when_it_is_over(by_quota: bool) -> None:  # noqa: FBT001
+def test_a_disk_without_room_is_logged_at_once_each_minute_and_when_it_is_over(by_quota: bool) -> None:
     def act(world: Watched) -> None:
         assert world.tick(5) == []
         if by_quota:
@@ -284,7 +284,7 @@ def test_a_recovery_is_logged_with_what_it_cut() -> None:
         TopicPartition("t", number): LoadReport(bytes_cut=number, reason="a torn batch")
         for number in range(LOGS_NAMED + 5)
     }
-    directories = SimpleNamespace(recoveries=[Recovery("/a", False, 7, 9, 300)], load_reports=reports)  # noqa: FBT003
+    directories = SimpleNamespace(recoveries=[Recovery("/a", False, 7, 9, 300)], load_reports=reports)
     manager = SimpleNamespace(directories=directories, logs={})
     log = Lines()
     tell_recoveries(cast("LogManager", manager), 1234, log)

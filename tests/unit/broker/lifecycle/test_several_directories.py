@@ -403,7 +403,7 @@ def test_log_directories_are_described_as_asked() -> None:
         simulation.filesystem.capacity_bytes = None
         client = await simulation.begin()
         everything = await simulation.directories(client)
-        assert await simulation.directories(client, []) == dict.fromkeys(DISKS, {})
+        assert await simulation.directories(client, []) == {key: {} for key in DISKS}
         wanted = [
             DescribableLogDirTopic(topic=TOPIC, partitions=[0, 0, 99]),
             DescribableLogDirTopic(topic=TOPIC, partitions=[0]),

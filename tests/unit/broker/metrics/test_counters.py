@@ -161,7 +161,7 @@ def test_records_are_counted_by_who_led_when_they_were_appended() -> None:
         for _ in range(3):
             await client.request(produce(-1), 9)
         world.machines[0].kill()
-        while led_by(world, 1) < 0:  # noqa: ASYNC110 - of virtual time
+        while led_by(world, 1) < 0:
             await asyncio.sleep(0.1)
         leader = world.machines[led_by(world, 1)]
         other = await WireClient.connect(*leader.address)

@@ -105,7 +105,7 @@ class World:
         fetch_bytes: int = 1 << 20,
     ):
         self.dispatcher, self.log, self.clock = FakeDispatcher(), Log(), SimulatedClock(loop)
-        self.host = ConnectionHost(
+        self.host: Any = ConnectionHost(
             dispatcher=self.dispatcher,  # type: ignore[arg-type]
             clock=self.clock,
             worker=SimulatedWorker(loop, random.Random(0)),

@@ -302,7 +302,7 @@ def test_attempts_to_connect_back_off_up_to_a_second_and_are_logged_once() -> No
                 await scene.client().request(ApiKey.API_VERSIONS, 3, VERSIONS, 5000)
             assert not raised.value.was_sent
             times.append(loop.time())
-        waits = [round((after - before) * 1000) for before, after in zip(times, times[1:], strict=False)]
+        waits = [round((after - before) * 1000) for before, after in zip(times, times[1:], strict=False)]  # noqa: RUF007
         assert all(
             abs(wait - expected) <= 5
             for wait, expected in zip(waits, [50, 100, 200, 400, 800, 1000, 1000], strict=True)

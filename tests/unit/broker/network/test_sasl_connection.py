@@ -153,13 +153,13 @@ def test_the_joint_form_is_reached_only_during_a_login(count: int, lifetime_ms: 
     """The joint form goes past `_on_request`, which knows about logins. A login that may end allows one request at a time."""
     taken: list[int] = []
 
-    def read(_buffer: memoryview, position: int, end: int, _frame_max: int, _is_one: bool) -> Any:  # noqa: FBT001
+    def read(_buffer: memoryview, position: int, end: int, _frame_max: int, _is_one: bool) -> Any:
         taken.append(end - position)
         return [SimpleNamespace(version=9, correlation_ids=(7,), places=(0,), stop=end)]
 
     async def test(world: World) -> None:
         joint = JointForm(read, lambda *_: [b"\0\0\0\1!"])
-        spec = HandlerSpec(key=ApiKey.PRODUCE, handle=world._serve, joint=joint)  # noqa: SLF001 - never called
+        spec = HandlerSpec(key=ApiKey.PRODUCE, handle=world._serve, joint=joint)
         world.host.dispatcher.register([spec])
         content = struct.pack(">hhi", 0, 9, 7) + bytes(10)
         frame = struct.pack(">i", len(content)) + content

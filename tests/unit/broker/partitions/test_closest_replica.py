@@ -125,7 +125,7 @@ def test_a_follower_answers_up_to_its_high_watermark() -> None:
         assert answer.preferred_read_replica == -1
         assert log.log_end_offset == 3
         assert len((await consume(world, 2)).records) == 0, "it is not known to be committed"
-        waiting = asyncio.ensure_future(consume(world, 2, wait_ms=400))  # noqa: TID251
+        waiting = asyncio.ensure_future(consume(world, 2, wait_ms=400))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await world.fetched(row(high_watermark=3))
@@ -190,11 +190,11 @@ def test_a_follower_that_may_not_serve_answers_not_leader(why: str) -> None:
 def test_a_waiting_fetch_ends_when_its_follower_may_not_serve_any_more() -> None:
     async def run(world: Following) -> None:
         await world.filled(0, 0, high_watermark=2)
-        waiting = asyncio.ensure_future(consume(world, 2, wait_ms=5000))  # noqa: TID251
+        waiting = asyncio.ensure_future(consume(world, 2, wait_ms=5000))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await world.change(leader_epoch=7)
         await asyncio.sleep(0.05)
-        assert (await asyncio.wait_for(waiting, 0.01)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # noqa: TID251
+        assert (await asyncio.wait_for(waiting, 0.01)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     following.simulate(run)

@@ -167,7 +167,7 @@ def test_only_as_many_rows_as_are_wanted_and_kept() -> None:
 
 def test_the_segments_of_a_partition_with_its_replicas_and_boundaries() -> None:
     async def run(world: Leading) -> None:
-        second, third = await begin(world)
+        second, _third = await begin(world)
         world.partition().log.roll(1)
         await world.produce(2, acks=1)
         second.start = 1

@@ -224,7 +224,7 @@ def test_a_consumer_knows_what_it_was_sent() -> None:
 def test_a_follower_that_names_a_partition_is_sent_all_again_but_where_it_has_more_records(
     offset: int,
     epoch: int,
-    has_used: bool,  # noqa: FBT001
+    has_used: bool,
 ) -> None:
     """In a new leader epoch it begins with nothing; and without more records something has become of what it was sent."""
     sessions, target = in_session(FOLLOWER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -283,7 +284,7 @@ def test_a_leader_that_does_not_have_the_metadata_yet_is_asked_again_soon_and_th
             times.append(asked.at_s)
             assert len(asked.rows) == 1
             world.answer(asked, row(error_code=ErrorCode.UNKNOWN_TOPIC_ID))
-        waits = [round((after - before) * 1000) for before, after in zip(times, times[1:], strict=False)]
+        waits = [round((after - before) * 1000) for before, after in itertools.pairwise(times)]
         assert all(
             abs(wait - expected) <= 6
             for wait, expected in zip(waits, [20, 40, 80, 160, 320, 640, 1000, 1000], strict=True)

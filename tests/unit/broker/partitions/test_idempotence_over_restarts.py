@@ -6,7 +6,7 @@ import pytest
 
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.storage.log.producers.producer_entry import REMEMBERED_BATCHES
+from lowtide.storage.log.producers.producer_snapshot import REMEMBERED_BATCHES
 
 from .test_slow_produce import HOST, World, produce, rows, simulate
 

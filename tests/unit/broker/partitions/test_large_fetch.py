@@ -45,7 +45,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_in_slices, "PARTITIONS_OF_A_STEP", 5)
 
 
-def fetch(  # noqa: PLR0913 - the fields of a request
+def fetch(
     offset: int = 0,
     *,
     wait_ms: int = 0,
@@ -149,7 +149,7 @@ def test_others_are_served_between_two_slices_and_the_connection_keeps_its_order
         behind = client.send(fetch(partitions=range(1)), VERSION)
         quick = other.send(fetch(partitions=range(1)), VERSION)
         for name, future in (("large", large), ("behind", behind), ("quick", quick)):
-            future.add_done_callback(lambda _future, name=name: done.append(name))
+            future.add_done_callback(lambda _future, name=name: done.append(name))  # type: ignore[misc]
         await asyncio.gather(large, behind, quick)
         assert done == ["quick", "large", "behind"]
         assert told(large.result()) == {number: (ErrorCode.NONE, 1, len(SMALL)) for number in range(PARTITIONS)}
@@ -160,7 +160,7 @@ def test_others_are_served_between_two_slices_and_the_connection_keeps_its_order
 
 @pytest.mark.parametrize("in_session", [False, True])
 @pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.2])
-def test_records_that_arrive_while_it_is_read_or_waits_ends_its_wait(after_s: float, in_session: bool) -> None:  # noqa: FBT001
+def test_records_that_arrive_while_it_is_read_or_waits_ends_its_wait(after_s: float, in_session: bool) -> None:
     """Also in a partition that was read before the record arrived."""
 
     async def run(world: World) -> None:
@@ -234,7 +234,7 @@ def test_a_session_receives_what_changed_between_a_read_and_its_answer(monkeypat
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_topic_that_is_deleted_between_two_slices_is_reported(waits: bool) -> None:  # noqa: FBT001
+def test_a_topic_that_is_deleted_between_two_slices_is_reported(waits: bool) -> None:
     async def run(world: World) -> None:
         client = await one_record_each(world)
         other = await world.connect()
@@ -335,7 +335,7 @@ def test_a_stop_answers_it() -> None:
         let_time_pass(world)
         reads = reading.send(fetch(1, wait_ms=600_000), VERSION)
         await asyncio.sleep(0.006)
-        stopped = asyncio.ensure_future(world.broker.stop())  # noqa: TID251 - the test's own
+        stopped = asyncio.ensure_future(world.broker.stop())
         assert len(told(await waits)) == len(told(await reads)) == PARTITIONS
         world.clock.look_costs_ms = 0
         await stopped

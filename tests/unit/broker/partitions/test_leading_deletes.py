@@ -40,7 +40,7 @@ async def begin(world: Leading, *, isr: tuple[int, ...] = (1, 2, 3)) -> tuple[Fo
 async def parked(world: Leading, offset: int = 2, **options: Any) -> asyncio.Future[Any]:
     """A delete that waits for followers."""
     client = await world.connect()
-    delete = asyncio.ensure_future(world.delete(offset, **{"timeout_ms": 5000, "client": client, **options}))  # noqa: TID251
+    delete = asyncio.ensure_future(world.delete(offset, **{"timeout_ms": 5000, "client": client, **options}))
     await asyncio.sleep(0.02)
     assert not delete.done()
     assert world.partition().log.log_start_offset >= offset
@@ -157,7 +157,7 @@ def test_a_client_that_disconnects_while_its_delete_waits_for_followers_is_forgo
         other = await parked(world)
         known = set(world.broker.serving.host.connections)
         client = await world.connect()
-        gone = asyncio.ensure_future(world.delete(2, timeout_ms=5000, client=client))  # noqa: TID251
+        gone = asyncio.ensure_future(world.delete(2, timeout_ms=5000, client=client))
         await asyncio.sleep(0.02)
         [connection] = set(world.broker.serving.host.connections) - known
         connection._transport.abort()  # as after a reset by the client: after a plain close the request is kept for some time
@@ -291,7 +291,7 @@ def test_a_report_of_a_follower_before_its_registration_was_known_is_asked_for_a
         delete = await parked(world)
         second.start = third.start = 2
         third.end = world.partition().log.log_end_offset
-        waiting = asyncio.ensure_future(third.fetch(replica_epoch=newer, wait_ms=LAG_MS))  # noqa: TID251
+        waiting = asyncio.ensure_future(third.fetch(replica_epoch=newer, wait_ms=LAG_MS))
         await asyncio.sleep(SOON_S)
         await second.fetch()
         await asyncio.sleep(SOON_S)

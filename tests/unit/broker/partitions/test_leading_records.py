@@ -26,7 +26,7 @@ def test_a_record_is_committed_when_all_in_sync_replicas_have_fetched_it() -> No
         await world.start(2, 3)
         await world.create_topic()
         second, third = await world.follower(2), await world.follower(3)
-        produced = asyncio.ensure_future(world.send_produce())  # noqa: TID251
+        produced = asyncio.ensure_future(world.send_produce())
         await asyncio.sleep(0.05)
         answer = await second.fetch()
         assert (answer.error_code, answer.high_watermark, len(answer.records or b"")) == (NONE, 0, 74)
@@ -49,7 +49,7 @@ def test_acks_1_is_answered_at_once_and_several_acks_all_of_one_connection_wait_
         started = world.loop.time()
         assert (await world.send_produce(acks=1)).error_code == NONE
         assert world.loop.time() - started < 0.01
-        waiting = [asyncio.ensure_future(world.send_produce()) for _ in range(5)]  # noqa: TID251
+        waiting = [asyncio.ensure_future(world.send_produce()) for _ in range(5)]
         await asyncio.sleep(0.05)
         assert world.partition().log.log_end_offset == 6
         for follower in (await world.follower(2, end=6), await world.follower(3, end=6)):
@@ -80,7 +80,7 @@ def test_an_answer_waits_for_the_flush_and_the_commit(flush_messages: str) -> No
         follower = await world.follower(2)
         await follower.fetch()
         started = world.loop.time()
-        produced = asyncio.ensure_future(world.send_produce())  # noqa: TID251
+        produced = asyncio.ensure_future(world.send_produce())
         await asyncio.sleep(0.001)
         follower.end = 1
         await follower.fetch()
@@ -102,7 +102,7 @@ def test_what_a_flush_leaves_that_is_not_due_any_more_is_answered(replicas: tupl
         await world.produce(2, acks=1)
         waiting = []
         for end in (3, 4):
-            waiting.append(asyncio.ensure_future(world.send_produce(acks=1, client=await world.connect())))  # noqa: TID251
+            waiting.append(asyncio.ensure_future(world.send_produce(acks=1, client=await world.connect())))
             await asyncio.sleep(0.01)
             assert world.partition().log.log_end_offset == end
         if len(replicas) == 1:
@@ -123,7 +123,7 @@ def test_a_leader_that_is_deposed_answers_waiting_requests_at_once() -> None:
         follower = await world.follower(2)
         await follower.fetch()
         waiting = follower.client.send(follower.request(wait_ms=5000), 17)
-        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))  # noqa: TID251
+        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))
         await asyncio.sleep(0.05)
         await waiting
         waiting = follower.client.send(follower.request(wait_ms=5000, fetch_offset=1), 17)
@@ -286,7 +286,7 @@ def test_too_few_in_sync_refuses_before_the_append_and_holds_the_high_watermark(
         await second.catch_up()
         await asyncio.sleep(0.01)
         assert world.partition().log.high_watermark == 3
-        produced = asyncio.ensure_future(world.send_produce())  # noqa: TID251
+        produced = asyncio.ensure_future(world.send_produce())
         await asyncio.sleep(0.01)
         await second.catch_up()
         assert (await produced).error_code == NONE

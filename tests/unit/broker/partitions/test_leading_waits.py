@@ -105,8 +105,7 @@ def test_what_waits_for_replicas_waits_on_when_another_one_is_removed(flush_mess
         follower = await world.follower(2, end=1)
         await follower.fetch()
         waiting = [
-            asyncio.ensure_future(world.send_produce(timeout_ms=5000, client=await world.connect()))  # noqa: TID251
-            for _ in range(2)
+            asyncio.ensure_future(world.send_produce(timeout_ms=5000, client=await world.connect())) for _ in range(2)
         ]
         outcomes: list[ErrorCode] = []
         await asyncio.sleep(SOON_S)
@@ -146,7 +145,7 @@ def test_a_listener_waits_for_a_due_flush_too() -> None:
         for committer in world.replicas.log_manager._committers.values():
             committer.delay_range_ms = (200, 200)
         told: list[ErrorCode] = []
-        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))  # noqa: TID251
+        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))
         await asyncio.sleep(0.01)
         world.replicas.when_committed(world.partition(), 3, told.append)
         await follower.catch_up()
@@ -208,7 +207,7 @@ def test_records_that_were_committed_by_too_few_are_reported_so() -> None:
         await follower.catch_up()
         for committer in world.replicas.log_manager._committers.values():
             committer.delay_range_ms = (200, 200)
-        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))  # noqa: TID251
+        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))
         await asyncio.sleep(0.01)
         await follower.catch_up()
         assert world.partition().log.high_watermark == 3
@@ -230,20 +229,20 @@ def test_a_re_created_topic_does_not_complete_requests_of_the_old_one() -> None:
 
     async def run(world: Leading) -> None:
         follower = await begin(world)
-        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))  # noqa: TID251
+        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))
         other = await world.connect()
         await asyncio.sleep(0.01)
         follower.end = 3
-        fetching = asyncio.ensure_future(follower.fetch(wait_ms=5000))  # noqa: TID251
+        fetching = asyncio.ensure_future(follower.fetch(wait_ms=5000))
         await asyncio.sleep(0.01)
         assert (await produced).error_code == NONE
-        deleting = asyncio.ensure_future(world.delete(2, timeout_ms=5000, client=other))  # noqa: TID251
+        deleting = asyncio.ensure_future(world.delete(2, timeout_ms=5000, client=other))
         await asyncio.sleep(0.01)
-        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000, client=await world.connect()))  # noqa: TID251
+        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000, client=await world.connect()))
         await asyncio.sleep(0.01)
         follower.start = 0
         assert fetching.done(), "a log start, and records"
-        fetching = asyncio.ensure_future(follower.fetch(wait_ms=5000, fetch_offset=4))  # noqa: TID251
+        fetching = asyncio.ensure_future(follower.fetch(wait_ms=5000, fetch_offset=4))
         await asyncio.sleep(0.01)
         before = world.loop.time()
         await delete_topic(world)

@@ -95,7 +95,7 @@ def test_a_client_that_leaves_in_between_has_its_deletes_executed(monkeypatch: p
 
     async def test(world: World) -> None:
         client = await begin(world)
-        asked = asyncio.ensure_future(client.request(request(), 2))  # noqa: TID251 - the client is about to leave
+        asked = asyncio.ensure_future(client.request(request(), 2))
         await asyncio.sleep(0.0001)
         asked.cancel()
         client.close()

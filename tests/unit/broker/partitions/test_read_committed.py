@@ -87,7 +87,7 @@ def test_a_reader_waits_for_the_end_of_the_transaction() -> None:
         await world.start()
         await world.create_topic("t", (1,))
         produce(world, 7, 0)
-        waiting = asyncio.ensure_future(fetch(world, 0, wait_ms=5000))  # noqa: TID251
+        waiting = asyncio.ensure_future(fetch(world, 0, wait_ms=5000))
         await asyncio.sleep(0.1)
         produce(world, 7, 1)
         await asyncio.sleep(0.1)
@@ -153,7 +153,7 @@ def test_a_transaction_is_open_until_its_marker_is_committed() -> None:
         await follower.fetch()
         answer = await fetch(world, 0)
         assert (answer.high_watermark, answer.last_stable_offset) == (1, 0)
-        waiting = asyncio.ensure_future(fetch(world, 0, wait_ms=5000))  # noqa: TID251
+        waiting = asyncio.ensure_future(fetch(world, 0, wait_ms=5000))
         await asyncio.sleep(0.1)
         assert not waiting.done()
         follower.end = 2

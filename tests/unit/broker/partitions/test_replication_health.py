@@ -70,12 +70,12 @@ def test_requests_that_wait_for_followers_are_counted() -> None:
         await world.start(2)
         await world.create_topic("t", (1, 2))
         follower = await world.follower(2)
-        produced = asyncio.ensure_future(world.send_produce())  # noqa: TID251
+        produced = asyncio.ensure_future(world.send_produce())
         await asyncio.sleep(0.01)
         assert now(world).parked_produces == 1
         await follower.catch_up()
         assert (await produced).error_code == NONE
-        deleted = asyncio.ensure_future(world.delete(1, client=await world.connect()))  # noqa: TID251
+        deleted = asyncio.ensure_future(world.delete(1, client=await world.connect()))
         await asyncio.sleep(0.05)
         assert (now(world).parked_deletes, now(world).parked_produces) == (1, 0)
         follower.start = 1

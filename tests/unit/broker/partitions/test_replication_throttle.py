@@ -68,7 +68,7 @@ def test_a_throttled_follower_receives_a_delete_at_once() -> None:
         follower = await begin(world)
         while (await follower.fetch(wait_ms=0, partition_max_bytes=A_FEW)).records:
             follower.end += 5
-        waiting = asyncio.ensure_future(follower.fetch(wait_ms=400))  # noqa: TID251
+        waiting = asyncio.ensure_future(follower.fetch(wait_ms=400))
         await asyncio.sleep(0.05)
         assert not waiting.done(), "there are records, and none for it"
         before = world.loop.time()

@@ -1,4 +1,4 @@
-"""How often a record is delivered, whichever way its deliveries end, and what a record that no member can process costs the others."""
+"""How often a record is delivered, however its deliveries end, and the cost of a record that no member can process."""
 
 from __future__ import annotations
 

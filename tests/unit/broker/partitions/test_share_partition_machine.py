@@ -1,6 +1,6 @@
-"""A share partition against a naive model of each offset: a record is delivered until it is acknowledged, and to one member at a time.
+"""A share partition against a naive model: a record is delivered to one member at a time until it is acknowledged.
 
-The share coordinator is a dictionary; its writes end in success or failure, late, and the leader may change at any time.
+The share coordinator is a dictionary. Its writes succeed or fail, late, and the leader may change at any time.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class SharePartitions(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ the log
     @rule(count=st.integers(1, 6), is_hidden=st.booleans(), gap=st.sampled_from((0, 0, 1, 4)))
-    def append(self, count: int, is_hidden: bool, gap: int) -> None:  # noqa: FBT001 - Hypothesis passes it by name
+    def append(self, count: int, is_hidden: bool, gap: int) -> None:
         base = self.log_end + gap
         self.log_end = base + count
         self.log.append(FetchedBatch(base, self.log_end - 1, is_hidden and count < 3))
@@ -130,7 +130,7 @@ class SharePartitions(RuleBasedStateMachine):
         is_joined=st.booleans(),
         depth=st.integers(1, 4),
     )
-    def fetch(self, member: str, most: int, size: int, is_strict: bool, is_joined: bool, depth: int) -> None:  # noqa: FBT001, PLR0913
+    def fetch(self, member: str, most: int, size: int, is_strict: bool, is_joined: bool, depth: int) -> None:
         self.take(member, AcquireLimits(most, size, is_strict, is_joined), depth)
 
     def take(self, member: str, wanted: AcquireLimits, depth: int) -> list[AcquiredRange]:
@@ -248,7 +248,7 @@ class SharePartitions(RuleBasedStateMachine):
 
     @precondition(lambda self: self.write is not None)
     @rule(is_stored=st.booleans())
-    def end_write(self, is_stored: bool) -> None:  # noqa: FBT001
+    def end_write(self, is_stored: bool) -> None:
         write, self.write = self.write, None
         assert write is not None
         if is_stored:

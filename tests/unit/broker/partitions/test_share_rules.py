@@ -18,8 +18,9 @@ BROKER = load_config(settings={"group.share.record.lock.duration.ms": "20000"}).
 @pytest.mark.parametrize(
     ("text", "duration_ms"),
     [
-        ("PT0S", 0), ("PT15M", 900_000), ("P2D", 172_800_000), ("pt1.5s", 1_500), ("P1DT2H3M4S", 93_784_000), ("PT-6H+3M", None),
-        ("-PT-6H", 21_600_000), ("-PT6H", None), ("P", None), ("PT", None), ("P1DT", None), ("1d", None), ("P1W", None), ("", None),
+        ("PT0S", 0), ("PT15M", 900_000), ("P2D", 172_800_000), ("pt1.5s", 1_500), ("P1DT2H3M4S", 93_784_000),
+        ("PT-6H+3M", None), ("-PT-6H", 21_600_000), ("-PT6H", None), ("P", None), ("PT", None), ("P1DT", None),
+        ("1d", None), ("P1W", None), ("", None),
     ],
 )  # fmt: skip
 def test_durations_are_those_of_java(text: str, duration_ms: int | None) -> None:
@@ -62,7 +63,8 @@ def test_acknowledgements_that_make_sense() -> None:
 @pytest.mark.parametrize(
     "batches",
     [
-        [batch(5, 4, 1)], [batch(-1, -1, 1)], [batch(0, 4, 1), batch(4, 5, 1)], [batch(5, 6, 1), batch(0, 1, 1)], [batch(0, 1)],
+        [batch(5, 4, 1)], [batch(-1, -1, 1)], [batch(0, 4, 1), batch(4, 5, 1)], [batch(5, 6, 1), batch(0, 1, 1)],
+        [batch(0, 1)],
         [batch(0, 1, 1, 1, 1)], [batch(0, 2, 1, 1)], [batch(0, 0, 4)], [batch(0, 0, 5)], [batch(0, 0, -1)],
     ],
 )  # fmt: skip

@@ -137,7 +137,7 @@ async def replicate(follower: Follower, fetch_s: float) -> None:
     while True:
         row = await follower.fetch(wait_ms=500)
         await asyncio.sleep(fetch_s)
-        data = bytes(row.records)  # type: ignore[arg-type]  # a client receives bytes
+        data = bytes(row.records)  # type: ignore[arg-type, call-overload]  # a client receives bytes
         for position, header in iterate_batches(data):
             if position + header.size_bytes <= len(data):
                 follower.end = header.next_offset
@@ -150,7 +150,7 @@ def test_followers_stay_in_sync_with_producers_that_have_much_under_way(producer
     async def test(world: Leading) -> None:
         await world.start(2, 3, replica_lag_time_max_ms=str(SHORT_LAG_MS))
         await world.create_topic("t", (1, 2, 3), min_insync_replicas="2")
-        followers = [asyncio.ensure_future(replicate(await world.follower(broker_id), fetch_s)) for broker_id in (2, 3)]  # noqa: TID251
+        followers = [asyncio.ensure_future(replicate(await world.follower(broker_id), fetch_s)) for broker_id in (2, 3)]
         before, began_s = world.image(), world.loop.time()
         rows = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=HALF_A_MEGABYTE)])]
         request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=rows)

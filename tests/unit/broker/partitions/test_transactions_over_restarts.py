@@ -117,7 +117,7 @@ class Client:
 
 @pytest.mark.parametrize(("is_commit", "told"), [(True, 9), (False, 5)])
 @pytest.mark.parametrize("version", [3, 5])
-def test_what_is_pending_stays_so_when_its_broker_is_killed(is_commit: bool, told: int, version: int) -> None:  # noqa: FBT001
+def test_what_is_pending_stays_so_when_its_broker_is_killed(is_commit: bool, told: int, version: int) -> None:
     async def run(world: World) -> None:
         client = Client(world)
         await client.begin()
@@ -139,14 +139,14 @@ def test_what_is_pending_stays_so_when_its_broker_is_killed(is_commit: bool, tol
 
 
 @pytest.mark.parametrize(("is_commit", "told"), [(True, 9), (False, -1)])
-def test_an_end_that_was_answered_is_completed_in_the_group_by_the_next_coordinator(is_commit: bool, told: int) -> None:  # noqa: FBT001
+def test_an_end_that_was_answered_is_completed_in_the_group_by_the_next_coordinator(is_commit: bool, told: int) -> None:
     async def run(world: World) -> None:
         client = Client(world)
         await client.begin()
         assert await client.add_group() == NONE
         assert await client.commit(9) == NONE
         assert world.broker is not None
-        world.broker.serving.coordinators.transactions._sender.close()  # noqa: SLF001 - it dies before any marker is written
+        world.broker.serving.coordinators.transactions._sender.close()
         assert await client.end(is_commit=is_commit) == NONE
         assert await client.offset() == (UNSTABLE, -1)
         await client.restart_broker()

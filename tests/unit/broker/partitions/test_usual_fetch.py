@@ -369,7 +369,7 @@ def played(operations: list[Operation], *, is_secured: bool = False) -> list[Any
 @example([("forbid", 4, 0, 0, 0), ("fetch", 8, 1, 0, 6), ("forbid", 4, 1, 0, 0), ("fetch", 8, 1, 0, 6)], True)
 @example([("follow", 0, 0, 0, 1), ("forbid", 0, 0, 0, 0), ("follow", 0, 0, 0, 1)], True)
 @given(st.lists(OPERATIONS, min_size=15, max_size=80), st.booleans())
-def test_both_forms_give_the_same_answers_sessions_and_figures(operations: list[Operation], is_secured: bool) -> None:  # noqa: FBT001
+def test_both_forms_give_the_same_answers_sessions_and_figures(operations: list[Operation], is_secured: bool) -> None:
     usual = played(operations, is_secured=is_secured)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(UsualFetch, "answer", lambda *_: None)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.administration.envelopes import Origin, sealed
+from lowtide.broker.administration.envelopes import Origin, seal_envelope
 from lowtide.broker.handlers.erase_records import PLACES_MIN, WAITING_SHARE
 from lowtide.broker.network.slow_clients import ABANDONED_MS
 from lowtide.broker.security.principal import ANONYMOUS
@@ -175,7 +175,7 @@ async def delete_topics(world: Leading) -> tuple[Any, int]:
 
 async def in_an_envelope(world: Leading) -> tuple[Any, int]:
     request, version = await create_topics(world)
-    return sealed(ApiKey.CREATE_TOPICS, version, request, Origin(ANONYMOUS, "10.0.0.9", "someone")), 0
+    return seal_envelope(ApiKey.CREATE_TOPICS, version, request, Origin(ANONYMOUS, "10.0.0.9", "someone")), 0
 
 
 GROUP = {"group_id": "g", "protocol_type": "consumer"}

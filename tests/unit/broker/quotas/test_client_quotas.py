@@ -132,7 +132,10 @@ def test_what_is_used_is_known_of_those_who_came_last() -> None:
 
 
 def test_each_pair_of_names_is_there_once() -> None:
-    """A client without a name, and a quota of all clients of a user, have the same labels; a page with both would be refused."""
+    """A client without a name, and a quota of all clients of a user, have the same labels.
+
+    A page with both would be refused.
+    """
     world = World(**{"user=alice": {BYTES: "50"}})
     world.quotas.use(BYTES, "alice", "a", 10, 0)
     world.configs = {"client-id&user=alice": ConfigImage({BYTES: "50"}, 2)}

@@ -1,4 +1,7 @@
-"""Handlers behind quotas: what is counted, what the client is asked to wait, and that nothing changes where no quota is set."""
+"""Handlers behind quotas.
+
+What is counted, what the client is asked to wait, and that nothing changes where no quota is set.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AlterClientQuotas: an entity changes as a whole, apart from the others of its request; of two requests at once none undoes the other."""
+"""AlterClientQuotas: an entity changes as a whole, apart from the others of its request.
+
+Of two requests at once none undoes the other.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity, entity_text
-from lowtide.broker.quotas.quota_limits import QuotaLimits, Share
+from lowtide.broker.quotas.quota_limits import QuotaLimits, QuotaShare
 from lowtide.metadata.config_image import ConfigImage
 
 KEY = "producer_byte_rate"
@@ -26,12 +26,12 @@ ORDER: tuple[tuple[QuotaEntity, str | None, str | None], ...] = (
 def test_the_first_in_the_order_that_is_set_holds(first: int) -> None:
     quotas = {entity: {KEY: float(number + 1)} for number, (entity, _, _) in enumerate(ORDER) if number >= first}
     _, user, client_id = ORDER[first]
-    assert QuotaLimits(quotas).share(KEY, "alice", "app") == Share(first + 1.0, user, client_id)
+    assert QuotaLimits(quotas).share(KEY, "alice", "app") == QuotaShare(first + 1.0, user, client_id)
 
 
 def test_an_entity_without_the_key_is_passed_over() -> None:
     limits = QuotaLimits({((USER, "alice"),): {"request_percentage": 5.0}, ((CLIENT_ID, "app"),): {KEY: 7.0}})
-    assert limits.share(KEY, "alice", "app") == Share(7.0, None, "app")
+    assert limits.share(KEY, "alice", "app") == QuotaShare(7.0, None, "app")
     assert limits.share(KEY, "alice", "other") is None
     assert limits.share("request_percentage", "bob", "app") is None
 
@@ -51,4 +51,4 @@ def test_limits_are_read_from_the_image() -> None:
         {entity_text(entity): ConfigImage({KEY: "12.5", "later": "what an older version cannot read"}, 3)}
     )
     assert limits.has_clients
-    assert limits.share(KEY, "any", "a&b=c/d %") == Share(12.5, "any", "a&b=c/d %")
+    assert limits.share(KEY, "any", "a&b=c/d %") == QuotaShare(12.5, "any", "a&b=c/d %")

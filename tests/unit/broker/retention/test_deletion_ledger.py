@@ -8,7 +8,7 @@ from typing import Any
 from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.broker.retention.deletion_ledger import LINES_AT_ONCE, QUIET_S, DeletedCount, DeletionLedger
 from lowtide.protocol.types import TopicPartition, topic_id_text
-from lowtide.storage.log.retention.retention_plan import Deletion, Reason
+from lowtide.storage.log.retention.retention_plan import Reason, SegmentDeletion
 
 KEY = TopicPartition("t", 0)
 ID = bytes(15) + b"\1"
@@ -90,7 +90,11 @@ def test_each_removed_segment_is_visited_once_for_any_number() -> None:
     half = count // 2
     sizes = half, half * 100
     world.ledger.expect(
-        KEY, [Deletion(Reason.SIZE, *sizes, 0, half * 10), Deletion(Reason.TIME, *sizes, half * 10, count * 10)]
+        KEY,
+        [
+            SegmentDeletion(Reason.SIZE, *sizes, 0, half * 10),
+            SegmentDeletion(Reason.TIME, *sizes, half * 10, count * 10),
+        ],
     )
     removed: Any = [Compared(base_offset=number * 10, size=100) for number in range(count)]
     world.ledger.on_prefix_deleted(SimpleNamespace(topic_partition=KEY, log_start_offset=count * 10), 0, removed)  # type: ignore[arg-type]
@@ -154,7 +158,7 @@ def test_announced_deletions_have_their_reasons_and_count_once() -> None:
     world = World()
     world.rise(0, 4)
     world.told()
-    deletions = (Deletion(Reason.CONSUMED, 1, 100, 0, 10), Deletion(Reason.SIZE, 2, 200, 10, 30))
+    deletions = (SegmentDeletion(Reason.CONSUMED, 1, 100, 0, 10), SegmentDeletion(Reason.SIZE, 2, 200, 10, 30))
     world.ledger.expect(KEY, deletions, Release(12, "etl", "User:etl"))
     world.rise(4, 30, 0, 10, 20)
     (audited,) = world.audited
@@ -205,7 +209,7 @@ def test_partitions_that_are_deleted_from_together_are_logged_in_one_line() -> N
 
 def test_counters_of_deleted_topics_are_removed() -> None:
     world = World()
-    world.ledger.expect(KEY, (Deletion(Reason.SIZE, 1, 100, 0, 10),))
+    world.ledger.expect(KEY, (SegmentDeletion(Reason.SIZE, 1, 100, 0, 10),))
     world.rise(0, 5, number=1)
     del world.partitions[("t", 0)]
     world.ledger.forget_all_but(["t"])

@@ -1,4 +1,7 @@
-"""Secrets are compared in constant time: `==` ends at the first byte that differs, and its time shows how much was right."""
+"""Secrets are compared in constant time.
+
+`==` ends at the first byte that differs, and its time shows how much was right.
+"""
 
 from __future__ import annotations
 

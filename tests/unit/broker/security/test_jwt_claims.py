@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lowtide.broker.security.exchange import Refused
+from lowtide.broker.security.exchange import LoginFailure
 from lowtide.broker.security.jwt_claims import TokenHolder, TokenRules, check_claims, unchecked
 
 NOW_S = 1_800_000_000
@@ -23,7 +23,7 @@ CLAIMS = {
 RULES = TokenRules(audiences=("kafka", "lake"), issuer="https://issuer.example/")
 
 
-def check(rules: TokenRules = RULES, **changes: Any) -> TokenHolder | Refused:
+def check(rules: TokenRules = RULES, **changes: Any) -> TokenHolder | LoginFailure:
     claims = {name: value for name, value in (CLAIMS | changes).items() if value is not ...}
     return check_claims(json.dumps(claims).encode(), rules, NOW_S * 1000)
 
@@ -74,7 +74,7 @@ def test_a_token_that_holds() -> None:
 )
 def test_a_token_that_does_not_hold(changes: dict[str, Any], reason: str) -> None:
     outcome = check(**changes)
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, LoginFailure)
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(outcome.reason)
 
@@ -83,14 +83,14 @@ def test_the_skew_counts_at_both_ends() -> None:
     assert isinstance(check(iat=NOW_S - 60, exp=NOW_S - 29), TokenHolder)
     assert isinstance(check(nbf=NOW_S + 30), TokenHolder)
     strict = msgspec.structs.replace(RULES, skew_s=0)
-    assert check(strict, exp=NOW_S) == Refused("it has expired", "alice")
+    assert check(strict, exp=NOW_S) == LoginFailure("it has expired", "alice")
     assert isinstance(check(strict, exp=NOW_S + 1), TokenHolder)
 
 
 def test_a_token_for_an_audience_needs_one_that_is_configured() -> None:
     """As with jose4j: it may be meant for another service of the same issuer."""
     anybody = TokenRules()
-    assert isinstance(check(anybody), Refused)
+    assert isinstance(check(anybody), LoginFailure)
     assert isinstance(check(anybody, aud=...), TokenHolder)
     assert isinstance(check(anybody, aud=..., iss=...), TokenHolder)
 
@@ -104,10 +104,10 @@ def test_what_is_not_expected_is_named() -> None:
 def test_other_claims_for_the_name_and_the_scope() -> None:
     rules = msgspec.structs.replace(RULES, subject_claim="email", scope_claim="scp")
     assert check(rules, email="a@example.org", scp=["x"], scope="") == TokenHolder("a@example.org", (NOW_S + 60) * 1000)
-    assert isinstance(check(rules), Refused)
-    assert isinstance(check(rules, email="a@example.org", sub=7), Refused), "sub has its type all the same"
+    assert isinstance(check(rules), LoginFailure)
+    assert isinstance(check(rules, email="a@example.org", sub=7), LoginFailure), "sub has its type all the same"
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b'{"exp":NaN}'])
 def test_a_payload_that_is_no_object(payload: bytes) -> None:
-    assert check_claims(payload, RULES, NOW_S * 1000) == Refused("the token's claims are not an object in JSON")
+    assert check_claims(payload, RULES, NOW_S * 1000) == LoginFailure("the token's claims are not an object in JSON")

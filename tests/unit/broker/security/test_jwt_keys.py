@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.security.exchange import Refused
-from lowtide.broker.security.jwt_keys import KEY_TYPES, KEYS_MAX, KeySetError, UnknownKey, read_key_set
+from lowtide.broker.security.exchange import LoginFailure
+from lowtide.broker.security.jwt_keys import (
+    ID_CHARACTERS_MAX,
+    KEY_TYPES,
+    KEYS_MAX,
+    UNKNOWN_IDS_MAX,
+    UNKNOWN_REMEMBERED_MS,
+    KeySetError,
+    UnknownKey,
+    UnknownKeys,
+    read_key_set,
+)
 from tests.issuer import Issuer, by_hand, encoded, key_set
 
 RSA, EC = Issuer("rsa", "RS256"), Issuer("ec", "ES256")
@@ -20,7 +30,7 @@ def test_every_algorithm_of_the_list_works(algorithm: str) -> None:
     keys = read_key_set(key_set(issuer, EC))
     claims = issuer.claims()  # Once: they name the second.
     assert json.loads(keys.verify(issuer.sign(claims))) == claims
-    assert isinstance(keys.verify(Issuer("one", algorithm).token()), Refused)
+    assert isinstance(keys.verify(Issuer("one", algorithm).token()), LoginFailure)
 
 
 def test_the_key_is_found_by_its_id_type_and_use() -> None:
@@ -37,7 +47,7 @@ def test_the_key_is_found_by_its_id_type_and_use() -> None:
 def test_without_an_id_there_must_be_one_key_that_fits() -> None:
     nameless = Issuer(None)
     assert isinstance(read_key_set(key_set(nameless, RSA)).verify(nameless.token()), bytes)
-    assert read_key_set(key_set(nameless, EC)).verify(nameless.token()) == Refused(
+    assert read_key_set(key_set(nameless, EC)).verify(nameless.token()) == LoginFailure(
         "it doesn't name the key that it is signed with"
     )
 
@@ -68,7 +78,7 @@ def test_without_an_id_there_must_be_one_key_that_fits() -> None:
     ],
 )
 def test_what_is_no_token_is_refused(token: str) -> None:
-    assert isinstance(read_key_set(key_set(EC)).verify(token), Refused)
+    assert isinstance(read_key_set(key_set(EC)).verify(token), LoginFailure)
 
 
 def test_headers_that_nobody_needs_to_understand_are_passed_over() -> None:
@@ -120,3 +130,28 @@ def test_what_is_no_key_set(content: bytes) -> None:
 def test_so_many_keys_at_most() -> None:
     members = [EC.public | {"kid": str(number)} for number in range(KEYS_MAX + 5)]
     assert len(read_key_set(json.dumps({"keys": members}).encode())) == KEYS_MAX
+
+
+def test_an_id_is_a_reason_once_in_a_minute() -> None:
+    unknown = UnknownKeys()
+    assert unknown.is_reason("a", 0)
+    assert not unknown.is_reason("a", UNKNOWN_REMEMBERED_MS - 1)
+    assert unknown.is_reason("b", UNKNOWN_REMEMBERED_MS - 1)
+    assert unknown.is_reason("a", UNKNOWN_REMEMBERED_MS)
+
+
+def test_an_id_that_was_found_is_a_reason_again() -> None:
+    unknown = UnknownKeys()
+    unknown.is_reason("a", 0)
+    unknown.forget({"a", "z"})
+    assert unknown.is_reason("a", 1)
+
+
+def test_few_short_ids_are_remembered() -> None:
+    unknown = UnknownKeys()
+    assert not unknown.is_reason("a" * (ID_CHARACTERS_MAX + 1), 0)
+    assert unknown.is_reason("a" * ID_CHARACTERS_MAX, 0)
+    assert all(unknown.is_reason(str(number), 0) for number in range(UNKNOWN_IDS_MAX + 1))
+    assert len(unknown._until_ms) == UNKNOWN_IDS_MAX
+    assert unknown.is_reason("0", 0)
+    assert not unknown.is_reason(str(UNKNOWN_IDS_MAX), 0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
-from lowtide.broker.security.exchange import Accepted
+from lowtide.broker.security.exchange import LoginSuccess
 from lowtide.broker.security.login import AGAIN_INTERVAL_MS, NEVER_MS, Login, Mechanism, Reply
 from lowtide.broker.security.login_state import LoginState
 from lowtide.broker.security.plain import PlainExchange, PlainUsers
@@ -151,8 +152,8 @@ class ByToken:
     def __init__(self, lifetime_ms: int) -> None:
         self.lifetime_ms = lifetime_ms
 
-    def step(self, _token: bytes) -> Accepted:
-        return Accepted("alice", b"", self.lifetime_ms, by_token=True)
+    def step(self, _token: bytes) -> LoginSuccess:
+        return LoginSuccess("alice", b"", self.lifetime_ms, by_token=True)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_a_login_by_token_ends_with_the_token(token_ms: int, mechanism_ms: int, 
 
 def test_a_login_again_with_the_own_password_is_no_longer_one_by_token() -> None:
     """The mechanism stays the same, the kind of the credential may be another."""
-    exchanges = iter([ByToken(5_000), PlainExchange(PlainUsers({"alice": "pencil"}))])
+    exchanges: Any = iter([ByToken(5_000), PlainExchange(PlainUsers({"alice": "pencil"}))])
     made = Login({"T": Mechanism(lambda: next(exchanges))})
     made.on_handshake(1, "T", 0)
     made.on_token(b"", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.broker.security.exchange import Accepted, Challenge, Refused
+from lowtide.broker.security.exchange import Challenge, LoginFailure, LoginSuccess
 from lowtide.broker.security.jwt_claims import TokenHolder
 from lowtide.broker.security.login import NEVER_MS, Login, Mechanism
 from lowtide.broker.security.login_state import LoginState
@@ -21,7 +21,9 @@ HOLDERS = {
 
 
 def exchange() -> OAuthBearerExchange:
-    return OAuthBearerExchange(lambda token: HOLDERS.get(token, Refused("it has expired", "alice")), lambda: NOW_MS)
+    return OAuthBearerExchange(
+        lambda token: HOLDERS.get(token, LoginFailure("it has expired", "alice")), lambda: NOW_MS
+    )
 
 
 def first(token: str = "a.b.c", authorization_id: str = "", extensions: str = "") -> bytes:
@@ -29,15 +31,15 @@ def first(token: str = "a.b.c", authorization_id: str = "", extensions: str = ""
 
 
 def test_a_token_that_holds_is_a_login_for_the_rest_of_its_time() -> None:
-    assert exchange().step(first()) == Accepted("alice", lifetime_ms=60_000)
-    assert exchange().step(first("d.e.f")) == Accepted("bob,=é", lifetime_ms=1), "within the skew"
+    assert exchange().step(first()) == LoginSuccess("alice", lifetime_ms=60_000)
+    assert exchange().step(first("d.e.f")) == LoginSuccess("bob,=é", lifetime_ms=1), "within the skew"
 
 
 def test_a_token_that_does_not_hold_is_challenged_and_then_refused() -> None:
     for answer in (b"\x01", b"", first()):
         made = exchange()
         assert made.step(first("x.y.z")) == Challenge(CHALLENGE)
-        assert made.step(answer) == Refused("it has expired", "alice"), "Kafka would look at another token"
+        assert made.step(answer) == LoginFailure("it has expired", "alice"), "Kafka would look at another token"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_a_token_that_does_not_hold_is_challenged_and_then_refused() -> None:
     ],
 )
 def test_forms_of_the_token(token: bytes) -> None:
-    assert exchange().step(token) == Accepted("alice", lifetime_ms=60_000)
+    assert exchange().step(token) == LoginSuccess("alice", lifetime_ms=60_000)
 
 
 @pytest.mark.parametrize(
@@ -82,20 +84,20 @@ def test_forms_of_the_token(token: bytes) -> None:
     ],
 )
 def test_what_is_no_token_of_oauthbearer_is_refused_at_once(token: bytes) -> None:
-    assert isinstance(exchange().step(token), Refused)
+    assert isinstance(exchange().step(token), LoginFailure)
 
 
 @pytest.mark.parametrize("authorization_id", ["a=bob", "a=Alice", "a=alice=2C"])
 def test_the_authorization_id_must_be_the_principal(authorization_id: str) -> None:
     """CVE-2017-12610."""
-    assert exchange().step(first(authorization_id=authorization_id)) == Refused(
+    assert exchange().step(first(authorization_id=authorization_id)) == LoginFailure(
         "it wants to act for another user", "alice"
     )
 
 
 def test_a_long_token_takes_no_long_time() -> None:
     for token in (b"n,,\x01" + b"a=b\x01" * 16_000, b"n,a=" + b"=2C" * 21_000, b"n,,\x01auth=Bearer " + b" " * 65_000):
-        assert isinstance(exchange().step(token), Refused)
+        assert isinstance(exchange().step(token), LoginFailure)
 
 
 def login(lifetime_ms: int = 0) -> Login:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pytest
 
 from lowtide.broker.security.delegation_tokens import SALT_BYTES
-from lowtide.broker.security.exchange import Accepted, Challenge, Refused
+from lowtide.broker.security.exchange import Challenge, LoginFailure, LoginSuccess
 from lowtide.broker.security.scram import TOKEN_BYTES_MAX, ScramExchange, ScramState, TokenOwner
 from lowtide.protocol.client.sasl import SaslExchange, SaslSettings
 from lowtide.protocol.scram import (
@@ -61,7 +61,9 @@ class KeptTokens(Kept):
 NO_TOKENS = KeptTokens(ScramMechanism.SHA_256)
 
 
-def log_in(name: str, user: str, password: str, kept: Kept, tokens: KeptTokens | None = None) -> Accepted | Refused:
+def log_in(
+    name: str, user: str, password: str, kept: Kept, tokens: KeptTokens | None = None
+) -> LoginSuccess | LoginFailure:
     """A login of our own client, by token where there are some; an accepted one has shown the broker's proof to it."""
     server = ScramExchange(SCRAM_MECHANISMS[name], kept, tokens or NO_TOKENS, "servernonce")
     settings = SaslSettings(mechanism=name, username=user, password=password, by_token=tokens is not None)
@@ -70,10 +72,10 @@ def log_in(name: str, user: str, password: str, kept: Kept, tokens: KeptTokens |
     while True:
         assert token is not None
         outcome = server.step(token)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, LoginFailure):
             return outcome
         answer = client.step(outcome.token)
-        if isinstance(outcome, Accepted):
+        if isinstance(outcome, LoginSuccess):
             assert answer is None
             return outcome
         token = answer
@@ -83,14 +85,14 @@ def log_in(name: str, user: str, password: str, kept: Kept, tokens: KeptTokens |
 @pytest.mark.parametrize("user", ["alice", "a=b,c", "zoë"])
 def test_the_right_password_is_accepted_and_the_broker_proves_that_it_has_it(name: str, user: str) -> None:
     kept = Kept(SCRAM_MECHANISMS[name], **{user: "pencil"})
-    assert log_in(name, user, "pencil", kept) == Accepted(user, log_in(name, user, "pencil", kept).token)  # type: ignore[union-attr]
-    assert log_in(name, user, "Pencil", kept) == Refused("the user is unknown, or the password is wrong", user)
+    assert log_in(name, user, "pencil", kept) == LoginSuccess(user, log_in(name, user, "pencil", kept).token)  # type: ignore[union-attr]
+    assert log_in(name, user, "Pencil", kept) == LoginFailure("the user is unknown, or the password is wrong", user)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_an_unknown_user_fails_where_a_wrong_password_does(name: str) -> None:
     kept = Kept(SCRAM_MECHANISMS[name], alice="pencil")
-    assert log_in(name, "mallory", "pencil", kept) == Refused(
+    assert log_in(name, "mallory", "pencil", kept) == LoginFailure(
         "the user is unknown, or the password is wrong", "mallory"
     )
 
@@ -100,7 +102,7 @@ def test_the_client_of_a_token_is_its_owner_while_it_lasts(name: str) -> None:
     """A token's id and a user's name are apart; a token that ends during the exchange logs no client in."""
     users, tokens = Kept(SCRAM_MECHANISMS[name], alice="pencil"), KeptTokens(SCRAM_MECHANISMS[name], token="hmac")
     accepted = log_in(name, "token", "hmac", users, tokens)
-    assert isinstance(accepted, Accepted)
+    assert isinstance(accepted, LoginSuccess)
     assert (accepted.user, accepted.lifetime_ms) == ("alice", 5_000)
     for user, password, kept in (
         ("token", "other", tokens),
@@ -108,11 +110,11 @@ def test_the_client_of_a_token_is_its_owner_while_it_lasts(name: str) -> None:
         ("other", "hmac", tokens),
         ("token", "hmac", None),
     ):
-        assert log_in(name, user, password, users, kept) == Refused(
+        assert log_in(name, user, password, users, kept) == LoginFailure(
             "the user is unknown, or the password is wrong", user
         )
     tokens.owner = None
-    assert log_in(name, "token", "hmac", users, tokens) == Refused("the token has ended meanwhile", "token")
+    assert log_in(name, "token", "hmac", users, tokens) == LoginFailure("the token has ended meanwhile", "token")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_the_client_of_a_token_is_its_owner_while_it_lasts(name: str) -> None:
         (",x=tokenauth=true", False),
     ],
 )
-def test_the_extension_says_that_a_name_is_a_tokens(extensions: str, is_by_token: bool) -> None:  # noqa: FBT001
+def test_the_extension_says_that_a_name_is_a_tokens(extensions: str, is_by_token: bool) -> None:
     tokens = KeptTokens(ScramMechanism.SHA_256, salt=b"T" * 24, both="hmac")
     exchange = ScramExchange(ScramMechanism.SHA_256, Kept(ScramMechanism.SHA_256, both="pencil"), tokens, "xyz")
     outcome = exchange.step(f"n,,n=both,r=abc{extensions}".encode())
@@ -201,7 +203,7 @@ def proof(first: bytes, server_first: bytes, without_proof: bytes, password: str
     return without_proof + b",p=" + base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
 
 
-def outcome_of(nonce: bytes, binding: bytes, header: bytes = b"n,,") -> Accepted | Refused | Challenge:
+def outcome_of(nonce: bytes, binding: bytes, header: bytes = b"n,,") -> LoginSuccess | LoginFailure | Challenge:
     """The end of an exchange with a right proof."""
     exchange = ScramExchange(ScramMechanism.SHA_256, Kept(ScramMechanism.SHA_256, alice="pencil"), NO_TOKENS, "xyz")
     first = b"n=alice,r=abc"
@@ -212,14 +214,14 @@ def outcome_of(nonce: bytes, binding: bytes, header: bytes = b"n,,") -> Accepted
 
 def test_the_nonce_and_the_channel_binding_of_the_proof_are_compared() -> None:
     """A proof that is right but was made for another exchange, or for another beginning of it (CVE-2024-56128)."""
-    assert isinstance(outcome_of(b"abcxyz", b"n,,"), Accepted)
-    assert outcome_of(b"abcuvw", b"n,,") == Refused("the nonce is not that of this exchange", "alice")
-    assert outcome_of(b"abc", b"n,,") == Refused("the nonce is not that of this exchange", "alice")
-    assert outcome_of(b"abcxyz", b"y,,") == Refused("the channel binding is not that of the first token", "alice")
-    assert isinstance(outcome_of(b"abcxyz", b"n,a=alice,", b"n,a=alice,"), Accepted)
-    assert isinstance(outcome_of(b"abcabcxyz", b"n,,"), Accepted), "librdkafka before 2.6.1 (librdkafka 4895)"
-    assert isinstance(outcome_of(b"abcabcuvw", b"n,,"), Refused)
-    assert isinstance(outcome_of(b"abcabcabcxyz", b"n,,"), Refused)
+    assert isinstance(outcome_of(b"abcxyz", b"n,,"), LoginSuccess)
+    assert outcome_of(b"abcuvw", b"n,,") == LoginFailure("the nonce is not that of this exchange", "alice")
+    assert outcome_of(b"abc", b"n,,") == LoginFailure("the nonce is not that of this exchange", "alice")
+    assert outcome_of(b"abcxyz", b"y,,") == LoginFailure("the channel binding is not that of the first token", "alice")
+    assert isinstance(outcome_of(b"abcxyz", b"n,a=alice,", b"n,a=alice,"), LoginSuccess)
+    assert isinstance(outcome_of(b"abcabcxyz", b"n,,"), LoginSuccess), "librdkafka before 2.6.1 (librdkafka 4895)"
+    assert isinstance(outcome_of(b"abcabcuvw", b"n,,"), LoginFailure)
+    assert isinstance(outcome_of(b"abcabcabcxyz", b"n,,"), LoginFailure)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_a_first_token_is_read_strictly(first: bytes, reason: str) -> None:
     if not reason:
         assert isinstance(outcome, Challenge)
         return
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, LoginFailure)
     assert reason in outcome.reason
     assert exchange.state is ScramState.ENDED
 
@@ -256,7 +258,7 @@ def test_a_first_token_is_read_strictly(first: bytes, reason: str) -> None:
 def test_a_proof_that_is_none_is_refused(token: bytes) -> None:
     exchange = ScramExchange(ScramMechanism.SHA_256, Kept(ScramMechanism.SHA_256, alice="pencil"), NO_TOKENS, "xyz")
     exchange.step(b"n,,n=alice,r=abc")
-    assert isinstance(exchange.step(token), Refused)
+    assert isinstance(exchange.step(token), LoginFailure)
 
 
 def test_no_text_shows_a_key() -> None:

@@ -1,4 +1,7 @@
-"""Clients' metrics (KIP-714): what is wanted of whom and when, what is read of a push, and that nothing of it is without bounds."""
+"""Clients' metrics (KIP-714).
+
+What is wanted of whom and when, what is read of a push, and that nothing of it is without bounds.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from lowtide.broker.telemetry.client_instances import (
     ClientInstance,
     ClientInstances,
     Push,
-    Wanted,
+    PushSubscription,
 )
 from lowtide.broker.telemetry.otlp import ATTRIBUTES_MAX, FIELDS_A_STEP, POINTS_MAX, TEXT_MAX, Point, read_metrics
 from lowtide.metadata.config_image import ConfigImage
@@ -144,9 +147,9 @@ def subscriptions(*configs: Mapping[str, str]) -> Any:
 
 def wanted(
     clients: ClientInstances, instance_id: bytes = ID, facts: Mapping[str, str] = FACTS, now_ms: int = 0
-) -> Wanted:
+) -> PushSubscription:
     answer = clients.ask(instance_id, facts, now_ms)
-    assert isinstance(answer, Wanted)
+    assert isinstance(answer, PushSubscription)
     return answer
 
 
@@ -182,7 +185,7 @@ def test_a_pattern_takes_no_more_time_than_its_text_is_long() -> None:
 
 
 # ------------------------------------------------------------------ when a client may do what
-def push(client: Wanted, **fields: Any) -> Push:
+def push(client: PushSubscription, **fields: Any) -> Push:
     given: dict[str, Any] = {
         "subscription_id": client.subscription_id,
         "compression": 0,
@@ -194,7 +197,7 @@ def push(client: Wanted, **fields: Any) -> Push:
 
 
 def pushed(clients: ClientInstances, what: Push, now_ms: int) -> ErrorCode:
-    answer = clients.check_push(ID, FACTS, what, now_ms)
+    answer = clients.begin_push(ID, FACTS, what, now_ms)
     return ErrorCode.NONE if isinstance(answer, ClientInstance) else answer
 
 
@@ -207,7 +210,7 @@ def test_a_client_asks_and_pushes_once_in_an_interval() -> None:
     assert pushed(clients, push(found), 59_000) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert pushed(clients, push(found), 60_010) == ErrorCode.NONE
     assert clients.ask(ID, FACTS, 60_020) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    assert isinstance(clients.ask(ID, FACTS, 130_000), Wanted)
+    assert isinstance(clients.ask(ID, FACTS, 130_000), PushSubscription)
 
 
 def test_after_a_change_of_subscriptions_a_push_is_refused_and_the_client_may_ask_at_once() -> None:
@@ -243,7 +246,7 @@ def point(name: str, value: float, *, is_delta: bool = False) -> Point:
 
 def test_the_last_value_is_kept_and_deltas_are_added_up() -> None:
     clients = ClientInstances()
-    client = clients.check_push(ID, FACTS, push(wanted(clients)), 1)
+    client = clients.begin_push(ID, FACTS, push(wanted(clients)), 1)
     assert isinstance(client, ClientInstance)
     clients.take(client, [point("a", 5), point("d", 5, is_delta=True)])
     clients.take(client, [point("a", 7), point("d", 7, is_delta=True)])
@@ -254,14 +257,17 @@ def test_the_last_value_is_kept_and_deltas_are_added_up() -> None:
 
 
 def test_what_a_client_pushed_goes_with_it_also_where_nobody_asks_any_more() -> None:
-    """Its last values would be shown for ever; one that is to push seldom doesn't keep those that are silent for longer."""
+    """Its last values would be shown for ever.
+
+    One that is to push seldom doesn't keep those that are silent for longer.
+    """
     clients = ClientInstances()
     clients.follow({"often": ConfigImage({"metrics": "*", "interval.ms": "1000", "match": "client_id=often"}, 1)})
     for instance_id, name in ((OTHER_ID, "seldom"), (ID, "often")):
         facts = FACTS | {"client_id": name}
         asked = clients.ask(instance_id, facts, 0)
-        assert isinstance(asked, Wanted)
-        client = clients.check_push(instance_id, facts, push(asked), 1)
+        assert isinstance(asked, PushSubscription)
+        client = clients.begin_push(instance_id, facts, push(asked), 1)
         assert isinstance(client, ClientInstance)
         clients.take(client, [point("a", 5)])
     clients.forget_silent(3_001)
@@ -277,8 +283,8 @@ def test_clients_of_one_address_leave_room_for_others() -> None:
     def pushed(number: int, address: str, count: int) -> int:
         instance_id, facts = number.to_bytes(16, "big"), FACTS | {SOURCE: address}
         asked = clients.ask(instance_id, facts, 0)
-        assert isinstance(asked, Wanted)
-        client = clients.check_push(instance_id, facts, push(asked), 0)
+        assert isinstance(asked, PushSubscription)
+        client = clients.begin_push(instance_id, facts, push(asked), 0)
         assert isinstance(client, ClientInstance)
         clients.take(client, [point(f"m{each}", 1) for each in range(count)])
         return len(client.series)
@@ -296,7 +302,7 @@ def test_clients_and_series_are_bounded_and_silent_clients_forgotten() -> None:
     clients = ClientInstances()
     for number in range(CLIENTS_MAX + 10):
         instance_id = number.to_bytes(16, "big")
-        client = clients.check_push(instance_id, FACTS, push(wanted(clients, instance_id)), 0)
+        client = clients.begin_push(instance_id, FACTS, push(wanted(clients, instance_id)), 0)
         assert isinstance(client, ClientInstance)
         clients.take(
             client, [point(f"m{each}", 1) for each in range(SERIES_PER_CLIENT_MAX + 100 if number < 50 else 1)]

@@ -206,7 +206,7 @@ def test_every_pair_of_state_and_event(state: State, event: Event):
         exchange.step(TOKENS[event])
         assert exchange.state is end
     else:
-        with pytest.raises(AssertionError if end is None else SaslError, match=end):
+        with pytest.raises(AssertionError if end is None else SaslError, match=None if end is None else str(end)):
             exchange.step(TOKENS[event])
         assert exchange.state is state
     assert {(at, what) for at, row in SaslExchange.TABLE.items() for what in row} == set(ENDS)

@@ -11,7 +11,7 @@ from lowtide.protocol.records import Record, iterate_batches, iterate_records, r
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier, OnDone
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Step, Work, WorkListener
+from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Work, WorkListener, WorkStep
 from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningPlace, CleaningReport, LogCleaning
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES
@@ -69,7 +69,7 @@ class StepwiseWorker:
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self._filesystem = filesystem
-        self._steps: Iterator[Step] | None = None
+        self._steps: Iterator[WorkStep] | None = None
         self._listener: WorkListener | None = None
         self._cancelled = False
 
@@ -206,7 +206,9 @@ class CompactedLog:
         return cleaning
 
     def remove_cleaned(self, log: Log, then: Callable[[], None]) -> None:
-        """Once they are gone; a file for whose removal there is no room is tried again when the test takes what is stalled."""
+        """Calls back once they are removed; a file without room for its removal is retried when the test repeats
+        stalled steps.
+        """
         try:
             remove_cleaned(self.filesystem, log.directory)
         except OSError as error:

@@ -75,7 +75,7 @@ def find(
     ],
 )
 def test_what_may_be_compacted(found: Cleanable, expected: tuple[object, ...]) -> None:
-    """Kafka's LogCleanerManagerTest: a checkpoint outside of the log is reset to the log start, which may lie in the last segment."""
+    """Kafka's LogCleanerManagerTest: a checkpoint outside of the log is reset to the log start."""
     assert tuple(found) == expected
 
 

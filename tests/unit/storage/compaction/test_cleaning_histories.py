@@ -1,4 +1,4 @@
-"""Histories of a log that is compacted, restarted, trimmed and truncated, beside the rules applied to a list of records."""
+"""Histories of a log that is compacted, restarted, trimmed and truncated, beside the rules applied to a list."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class History:
         self.sequences: dict[int, int] = {}
         self.aborted: set[int] = set()
         self.agreed_end = 0
-        """Committed when the log was compacted: a marker below may belong to an aborted record that was removed, so that marker stays."""
+        """Committed when the log was compacted: a marker below may belong to a removed aborted record, so it stays."""
 
     def apply(self, operation: tuple[object, ...]) -> None:
         getattr(self, "do_" + str(operation[0]))(*operation[1:])
@@ -67,7 +67,7 @@ class History:
             self.written[base + number] = (key.encode(), b"by %d" % producer, producer)
             self.open.setdefault(producer, []).append(base + number)
 
-    def do_end(self, producer: int, commits: bool) -> None:  # noqa: FBT001
+    def do_end(self, producer: int, commits: bool) -> None:
         offsets = self.open.pop(producer, None)
         if offsets is not None:
             end(self.log, producer, ControlRecordType.COMMIT if commits else ControlRecordType.ABORT)
@@ -85,7 +85,7 @@ class History:
             assert report.done is not None
             self.agreed_end = self.log.log.high_watermark
 
-    def do_restart(self, clean: bool) -> None:  # noqa: FBT001
+    def do_restart(self, clean: bool) -> None:
         self.log.flush()
         if clean:
             barrier = LogDurability(self.log.log).close()

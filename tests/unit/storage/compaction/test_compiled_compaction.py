@@ -110,7 +110,7 @@ def compacted(batches: list[bytes], room: int, dirty: int, retention_ms: int) ->
     described=BATCHES, room=st.integers(1, 4) | st.just(50), dirty=st.integers(0, 20), retention_ms=st.integers(0, 2000)
 )
 def test_what_is_left_is_the_same(described: Any, room: int, dirty: int, retention_ms: int) -> None:
-    """Protects every rule of compaction in its fast form: superseded, keyless, tombstones and their horizon, a map that is full."""
+    """Protects every rule of compaction in its fast form: superseded, keyless, tombstones, horizons, a full map."""
     batches = batches_of(described)
     compiled = compacted(batches, room, dirty, retention_ms)
     try:

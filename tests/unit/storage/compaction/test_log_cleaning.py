@@ -113,7 +113,7 @@ def read_headers(log: CompactedLog, offset: int, max_bytes: int = 1 << 20, **key
 
 
 def test_a_read_for_records_passes_over_segments_without_any() -> None:
-    """librdkafka gives up after eleven answers in a row without a record: it treats each as a batch that was too large."""
+    """librdkafka gives up after eleven answers in a row without a record: each looks like too large a batch."""
     log = new_log(segment_bytes=100)
     fill(log, *["a"] * (4 * GROUP_SEGMENTS_MAX), "b")
     log.append((b"z", b""))
@@ -297,7 +297,7 @@ def contents_on_the_way() -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_crash_at_any_step_leaves_a_group_as_it_was_or_as_it_will_be(power: bool) -> None:  # noqa: FBT001
+def test_a_crash_at_any_step_leaves_a_group_as_it_was_or_as_it_will_be(power: bool) -> None:
     """The start continues from there, and another compaction has the same result."""
     expected = contents_on_the_way()
     seen = set()
@@ -368,7 +368,7 @@ def test_a_full_disk_stops_it_without_harm() -> None:
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("crashes", [False, True])
-def test_a_folder_without_room_for_another_name_stops_it_without_harm(suffix: str, crashes: bool) -> None:  # noqa: FBT001
+def test_a_folder_without_room_for_another_name_stops_it_without_harm(suffix: str, crashes: bool) -> None:
     """A new name may need another block.
 
     The next start removes what is left, and takes none of it for the rest of a swap.
@@ -513,7 +513,7 @@ def test_files_of_an_attempt_that_was_killed_are_removed_by_the_next() -> None:
 
 
 def test_a_checkpoint_outside_of_the_log_is_ignored() -> None:
-    """LogCleanerManagerTest: testDirtyOffsetResetIfLargerThanEndOffset, testDirtyOffsetResetIfSmallerThanStartOffset."""
+    """LogCleanerManagerTest: testDirtyOffsetResetIfLargerThanEndOffset, ...IfSmallerThanStartOffset."""
     log = filled()
     log.log.swaps.cleaned_to = 1000
     assert log.cleanable().first_dirty_offset == 0

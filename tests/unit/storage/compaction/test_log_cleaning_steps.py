@@ -16,8 +16,8 @@ from .test_log_cleaning import contents_on_the_way, filled
 
 @pytest.mark.parametrize("lasts", [1, 4, 1000])
 @pytest.mark.parametrize("crashes", [False, True])
-def test_no_room_at_any_step_is_no_disk_failure(lasts: int, crashes: bool) -> None:  # noqa: FBT001
-    """Also not at the last renames of a swap, when the old segments are removed: the log reads files under their temporary names."""
+def test_no_room_at_any_step_is_no_disk_failure(lasts: int, crashes: bool) -> None:
+    """Not even at the last renames of a swap, when old segments go: the log reads files under temporary names."""
     expected = contents_on_the_way()
     for first in range(1, 200):
         log = filled()
@@ -26,7 +26,7 @@ def test_no_room_at_any_step_is_no_disk_failure(lasts: int, crashes: bool) -> No
         def lacks_room(_operation: Operation, _path: str) -> bool:
             nonlocal count
             count += 1
-            return first <= count < first + lasts  # noqa: B023 - asked before the next one
+            return first <= count < first + lasts
 
         log.filesystem.lacks_room = lacks_room
         log.begin_cleaning()

@@ -21,6 +21,7 @@ from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.log_values import AppendedBatch, LogConfig
+from lowtide.storage.log.segments.segment import load_timestamps
 from lowtide.storage.log.segments.segment_names import offset_name
 from lowtide.storage.log.timestamps import search_max_timestamp, search_timestamp
 from lowtide.storage.log.truncation import LogTruncation
@@ -362,7 +363,7 @@ def test_the_largest_timestamp_is_found_though_its_record_is_erased() -> None:
     log.append_as_leader(batch, leader_epoch=3, now_ms=1)
     produce(log, 19)
     assert erase(world, log, 2) == [None]
-    log.segments[0].load_timestamps()
+    load_timestamps(log.segments[0])
     assert log.segments[0].max_timestamp == 8_998, "rules of retention go by it"
     found_now: Any = search_max_timestamp(log)
     assert (found_now.timestamp, found_now.offset) == (8_998, 2)

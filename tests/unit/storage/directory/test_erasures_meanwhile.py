@@ -44,7 +44,7 @@ def test_a_compaction_that_runs_is_waited_for() -> None:
 
 
 def test_the_segment_that_gives_way_is_gone_before_the_answer() -> None:
-    """Also if a round comes while the new segment's name isn't durable yet: what it replaces still lies there as `.deleted`."""
+    """Also if a round comes before the new segment's name is durable: what it replaces is still there as `.deleted`."""
     world = World()
     log = filled(world)
     answers, _ = ask_to_erase(world, log, 52)

@@ -120,7 +120,7 @@ def test_a_disk_that_fails_is_reported_and_nothing_more_is_begun() -> None:
 
 
 def test_files_that_cannot_be_renamed_for_lack_of_room_are_removed_at_once() -> None:
-    """A longer name may need another block: a removal, which frees space, must not take the log directory offline for lack of space."""
+    """A longer name may need a block: a removal, which frees space, must not fail the directory for lack of it."""
     filesystem, worker = MemoryFileSystem(), HandWorker()
     failures: list[OSError] = []
     removal = FileRemoval(filesystem, worker, failures.append)

@@ -134,7 +134,7 @@ def test_no_room_at_any_step_is_no_disk_failure_and_all_is_done_when_there_is_ro
         def lacks_room(_operation: Operation, _path: str) -> bool:
             nonlocal count
             count += 1
-            return first <= count < first + lasts  # noqa: B023 - asked before the next one
+            return first <= count < first + lasts
 
         world.filesystem.lacks_room = lacks_room
         action(world, log)
@@ -216,7 +216,7 @@ def test_a_start_on_a_full_disk_finds_every_log(power: bool) -> None:
             nonlocal count
             count += 1
             # The journal has its size: writing it once more needs no room.
-            return count > allowed and not path.endswith(JOURNAL_NAME)  # noqa: B023 - asked before the next one
+            return count > allowed and not path.endswith(JOURNAL_NAME)
 
         world.filesystem.lacks_room = lacks_room
         world.start()

@@ -1,4 +1,4 @@
-"""A delete that leaves much is answered when its hole is made, unless that may take long: nothing deleted piles up behind a slow disk."""
+"""A delete that leaves much is answered when its hole is made: deleted bytes don't pile up behind a slow disk."""
 
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ from lowtide.storage.directory.hole_notes import HOLE_NOTES, read_notes, write_n
 from lowtide.storage.log.log import FileSlice, Log
 from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend
 from lowtide.storage.log.segments.hole import Hole, decode_hole
+from lowtide.storage.log.segments.index import read_indexes
 from lowtide.storage.log.segments.segment_names import offset_name
-from lowtide.storage.log.segments.unfreed import Waiting
+from lowtide.storage.log.segments.unfreed import UnfreedReason
 from lowtide.storage.log.timestamps import search_timestamp
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
@@ -58,7 +59,6 @@ def produce(log: Log, value: bytes, batches: int, **options: int) -> None:
 
 
 def filled(world: World, *, deleted: int = 20, kept: int = 4) -> Log:
-    """A log of one segment; batches of five records."""
     log = world.manager.create_log(A0, b"topic-a-16-bytes", LARGE)
     produce(log, DELETED, deleted)
     produce(log, KEPT, kept)
@@ -66,7 +66,6 @@ def filled(world: World, *, deleted: int = 20, kept: int = 4) -> Log:
 
 
 def loaded(world: World) -> Log:
-    """The log after a start."""
     log = world.manager.logs[A0]
     log.configure(LARGE)
     log.advance_high_watermark(log.log_end_offset)
@@ -74,9 +73,8 @@ def loaded(world: World) -> Log:
 
 
 def settle(world: World) -> None:
-    world.free()
-    world.tick(1000)
-    world.tick(1000)
+    for later_ms in (0, 1000, 1000):
+        world.tick(later_ms)
 
 
 def slice_at(log: Log, offset: int) -> FileSlice:
@@ -86,12 +84,12 @@ def slice_at(log: Log, offset: int) -> FileSlice:
 
 
 def offsets(log: Log) -> list[int]:
-    """Of all records from the log start on, as a consumer reads them."""
-    found, offset = [], log.log_start_offset
+    start = offset = log.log_start_offset
+    found: list[int] = []
     while offset < log.log_end_offset:
         part = slice_at(log, offset)
         for _, header in iterate_batches(part.file.pread(part.size, part.position)):
-            found += [each for each in range(header.base_offset, header.next_offset) if each >= log.log_start_offset]
+            found += range(max(header.base_offset, start), header.next_offset)
             offset = header.next_offset
     return found
 
@@ -281,7 +279,7 @@ def test_closed_segments_have_holes_too_and_their_indexes_know() -> None:
     world.manager.close()
     world.restart()
     log = loaded(world)
-    assert log.segments[0].stored_indexes() is not None
+    assert read_indexes(world.filesystem, log.segments[0].path.removesuffix(".log"), 0, log.segments[0].size)
     assert offsets(log) == list(range(100, 135))
     for offset in range(100, 135):
         assert search_timestamp(log, 1, offset) is not None
@@ -415,7 +413,7 @@ def test_notes_of_three_hundred_logs_fit_from_the_beginning() -> None:
     assert read_notes(disk, ONE) == (1, holes)
 
 
-def unfreed(world: World, key: TopicPartition = A0) -> tuple[bool, Waiting] | None:
+def unfreed(world: World, key: TopicPartition = A0) -> tuple[bool, UnfreedReason] | None:
     found = world.manager.directories.unfreed(ONE, world.manager.logs[key])
     return None if found is None else (found.size_bytes > 1000, found.waits_for)
 
@@ -427,33 +425,33 @@ def test_what_is_not_freed_has_a_reason() -> None:
     part = slice_at(log, 0)
     world.delete_to((A0, 50))
     world.run()
-    assert unfreed(world) == (True, Waiting.ROUND)
+    assert unfreed(world) == (True, UnfreedReason.ROUND)
     world.free()
-    assert unfreed(world) == (True, Waiting.READER)
+    assert unfreed(world) == (True, UnfreedReason.READER)
     del part
     settle(world)
     assert unfreed(world) is None
     world.delete_to((A0, 98))
     settle(world)
-    assert unfreed(world) == (False, Waiting.BATCH)
+    assert unfreed(world) == (False, UnfreedReason.BATCH)
     log.configure(msgspec.structs.replace(LARGE, cleanup_policy=frozenset({"compact", "delete"})))
     world.delete_to((A0, 110))
     settle(world)
-    assert unfreed(world) == (True, Waiting.COMPACTED)
+    assert unfreed(world) == (True, UnfreedReason.COMPACTED)
 
 
 @pytest.mark.parametrize("frees", [False, True])
-def test_what_is_never_freed_within_a_segment_has_a_reason(frees: bool) -> None:  # noqa: FBT001
+def test_what_is_never_freed_within_a_segment_has_a_reason(frees: bool) -> None:
     world = World(frees_deleted=frees)
     world.filesystem.can_punch = False
     filled(world)
     world.delete_to((A0, 98))
     settle(world)
-    assert unfreed(world) == (True, Waiting.FILE_SYSTEM if frees else Waiting.SWITCHED_OFF)
+    assert unfreed(world) == (True, UnfreedReason.FILE_SYSTEM if frees else UnfreedReason.SWITCHED_OFF)
 
 
 def with_a_gap(world: World) -> Log:
-    """Batches of five records below 50; then none before 60, as in the replica of a log that was compacted elsewhere."""
+    """Batches of five records below 50; then none before 60, as in a log that was compacted elsewhere."""
     log = world.manager.create_log(A0, b"topic-a-16-bytes", LARGE)
     for offset in (*range(0, 50, 5), *range(60, 80, 5)):
         value = DELETED if offset < 50 else KEPT
@@ -487,7 +485,7 @@ def test_a_log_start_in_a_gap_frees_all_that_lies_before(start: int, end: str, i
         assert (log.log_start_offset, log.log_end_offset, offsets(log)) == (start, 80, list(range(60, 80))), seed
         settle(world)
         assert DELETED not in raw(world)
-        world.delete_to((A0, 57 if start < 57 else start))
+        world.delete_to((A0, max(start, 57)))
         settle(world)
         assert offsets(log) == list(range(60, 80))
         assert unfreed(world) is None or not unfreed(world)[0]  # type: ignore[index]

@@ -109,7 +109,9 @@ class World:
 
 
 def test_after_an_unclean_stop_logs_are_flushed_a_few_at_a_time() -> None:
-    """Each may hold some ten files open: ten thousand logs at once would exceed the system's limit, which looks like a disk failure."""
+    """Each may hold ten files: ten thousand logs at once would exceed the system's limit, which looks like a disk
+    failure.
+    """
     world = World()
     world.tick()
     assert world.begun == len(world.committer.waiting) == FLUSHES_UNDER_WAY_MAX
@@ -172,7 +174,7 @@ def test_nothing_is_begun_when_the_broker_stops() -> None:
 
 
 class RecoveredLogs:
-    """Logs of one record each after an unclean stop, of which few may have their file open, in two directories with a flusher each."""
+    """Logs of one record each after an unclean stop, few of which may have open files, in two directories."""
 
     def __init__(self, count: int, files_max: int) -> None:
         self.filesystem = MemoryFileSystem(Random(1))
@@ -212,7 +214,7 @@ class RecoveredLogs:
 
 
 def test_logs_are_read_while_many_are_flushed() -> None:
-    """Those that were just read have their file open, and so a flush holds it: a slow disk must not keep all that may be open."""
+    """Logs that were just read have open files, which a flush holds: a slow disk must not hold all that may be open."""
     world = RecoveredLogs(count=40, files_max=8)
     for log in world.logs[:8]:
         assert world.read(log) > 0

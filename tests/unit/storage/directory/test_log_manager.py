@@ -1,4 +1,4 @@
-"""All logs of a broker: starts and stops of every kind, deletes that are durable before they are visible, reused names."""
+"""All logs of a broker: starts and stops of every kind, deletes durable before they are visible, reused names."""
 
 from __future__ import annotations
 
@@ -1030,7 +1030,7 @@ def test_left_overs_of_a_deletion_are_finished_at_the_next_start() -> None:
 
 
 class ManagerMachine(RuleBasedStateMachine):
-    """Deletes, deletions of topics, new topics of the same name, crashes and stops; an acknowledged log start never falls."""
+    """Deletes, deleted and recreated topics, crashes and stops; acknowledged log starts never fall."""
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:

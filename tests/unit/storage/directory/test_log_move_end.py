@@ -1,4 +1,4 @@
-"""The end of a move between log directories: no producer is answered by what a power cut may leave in a folder with the earlier name."""
+"""The end of a move: no producer is answered by what a power cut may leave in a folder with the earlier name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def offsets(recovery_point: int) -> Any:
 
 
 def test_records_that_wait_for_the_disk_wait_for_the_name_of_the_copy() -> None:
-    """A producer of a topic with `flush.messages=1` waits for offset 9, which the copy has synced and its source has not."""
+    """A producer with `flush.messages=1` waits for offset 9, which the copy has synced and its source has not."""
     seen: list[Any] = []
     source, future = offsets(9), offsets(10)
     committer = SimpleNamespace(submit=lambda barrier, _on_done: seen.append(barrier))

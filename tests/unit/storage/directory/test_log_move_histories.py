@@ -76,7 +76,7 @@ class History:
         self.world.manager.moves.listen(on_moved)
 
     def one_step(self) -> None:
-        ready: list[Any] = [each for each in (*self.world.committers.values(), self.world.worker) if each.waiting]
+        ready: list[Any] = [each for each in (*self.world.committers.values(), self.world.worker) if each.waiting]  # type: ignore[attr-defined]
         if ready:
             self.random.choice(ready).step()
 

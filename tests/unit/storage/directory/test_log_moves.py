@@ -1,4 +1,4 @@
-"""Logs that move between the directories of a broker: whatever ends it at whichever moment, nothing is lost and no delete is undone."""
+"""Logs that move between directories: wherever it is interrupted, nothing is lost and no delete is undone."""
 
 from __future__ import annotations
 
@@ -435,7 +435,7 @@ def moved_until(world: World, log: Log, meanwhile: Callable[[int], None] = lambd
     world.manager.moves.alter(log, other(log))
     for number in range(400):
         meanwhile(number)
-        ready: list[Any] = [each for each in (*world.committers.values(), world.worker) if each.waiting]
+        ready: list[Any] = [each for each in (*world.committers.values(), world.worker) if each.waiting]  # type: ignore[attr-defined]
         if ready and number % 3:
             world.random.choice(ready).step()
         else:
@@ -448,7 +448,7 @@ def moved_until(world: World, log: Log, meanwhile: Callable[[int], None] = lambd
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_an_empty_log_moves_and_the_power_goes_at_once(is_killed: bool) -> None:
-    """Its new name may survive what the folder has: that must tell which topic it is of, or the next start refuses two folders."""
+    """Its new name may survive what the folder has: it must say its topic, or the next start refuses two folders."""
     for seed in range(20):
         world = World(ONE, TWO, seed=seed)
         (log,) = world.create(A0)
@@ -466,7 +466,9 @@ def test_an_empty_log_moves_and_the_power_goes_at_once(is_killed: bool) -> None:
 
 
 def test_what_was_flushed_is_there_if_the_power_goes_as_soon_as_a_log_has_moved() -> None:
-    """With flush.messages=1 its producers were answered: the copy must have it on the disk before it takes the place."""
+    """With flush.messages=1 its producers were answered: the copy must have the records on the disk before it takes
+    over.
+    """
     for last in range(0, 60, 3):
         world = World(ONE, TWO, seed=last)
         (log,) = world.create(A0)

@@ -1,4 +1,4 @@
-"""Truncations of a follower's log: nothing is appended until they are durable, and a crash neither loses records nor restores old ones."""
+"""Truncations of a follower's log: no append before they are durable; a crash loses and restores no records."""
 
 from __future__ import annotations
 
@@ -198,7 +198,9 @@ def test_a_failing_disk_takes_the_directory_offline_and_the_log_stays_closed(pat
 
 @pytest.mark.parametrize("power", [True, False])
 def test_a_truncation_below_the_log_start_cut_off_at_any_step_brings_nothing_back(power: bool) -> None:
-    """The log is unchanged, or empty at its old start, or ends at the truncation offset; it never has records below the old start."""
+    """The log is unchanged, or empty at its old start, or ends at the truncation offset; never has records below the
+    start.
+    """
     outcomes = set()
     for step in range(1, 200):
         world, log = world_with(4, log_start=12)

@@ -1,4 +1,4 @@
-"""Erasing includes what a partition's logs have left behind in any directory: folders that are being deleted, set aside, or copies."""
+"""Erasing includes what a partition's logs left in any directory: folders being deleted, set aside, or copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs that lost their topic id: a start cannot load them before it has the metadata; it may end before, or find no space."""
+"""Logs without a topic id: a start loads them once it has the metadata; it may end before, or find no space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .test_log_manager import A0, ONE, World, append
 
 
 def test_a_log_that_was_never_loaded_has_not_been_stopped_cleanly() -> None:
-    """A power cut removed its topic id and the end of its last batch; the next start was refused before it had the metadata."""
+    """A power cut removed topic id and last batch; the next start was refused before it had the metadata."""
     world = World()
     append(world.create(A0)[0])
     world.filesystem.crash_process()

@@ -53,7 +53,7 @@ def batches_of(timestamps: list[int], producer: tuple[int, int] | None) -> list[
     segment_ms=st.sampled_from([1000, 1 << 40]),
     epoch=st.integers(0, 1),
 )
-def test_a_run_is_what_its_batches_are_one_by_one(  # noqa: PLR0917
+def test_a_run_is_what_its_batches_are_one_by_one(
     *,
     before: int,
     timestamps: list[int],

@@ -1,4 +1,4 @@
-"""What is cut from the end of a segment doesn't come back by a power cut in front of a later segment that was flushed (R1)."""
+"""What is cut from a segment's end doesn't come back by a power cut before a later, flushed segment (R1)."""
 
 from __future__ import annotations
 

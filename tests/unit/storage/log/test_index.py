@@ -64,7 +64,7 @@ def test_a_lookup_finds_the_last_entry_at_or_before_an_offset(
 
 
 def test_a_time_lookup_begins_before_the_first_record_that_may_match() -> None:
-    """An entry is the largest timestamp up to its offset: equal timestamps are behind it only if it is strictly older."""
+    """An entry is the largest timestamp up to its offset: equal ones are behind it only if it is strictly older."""
     index = TimeIndex(100)
     index.maybe_append(1000, 115)
     index.maybe_append(2000, 131)

@@ -5,6 +5,8 @@ A wrong entry makes a follower truncate at the wrong offset (KIP-101, KIP-279).
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,9 +117,7 @@ def test_entries_always_rise(changes: list[tuple[str, int, int]]) -> None:
         else:
             getattr(known, name)(offset)
         entries = known.entries()
-        assert all(
-            before[0] < after[0] and before[1] < after[1] for before, after in zip(entries, entries[1:], strict=False)
-        )
+        assert all(before[0] < after[0] and before[1] < after[1] for before, after in itertools.pairwise(entries))
         assert known.latest == (entries[-1][0] if entries else -1)
         if name == "truncate_from_start" and entries:
             assert entries[0][1] >= offset

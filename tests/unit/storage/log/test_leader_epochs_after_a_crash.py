@@ -1,4 +1,6 @@
-"""Leader epochs after an unclean stop: of a compacted log the batches don't know all of them, and of a damaged file they know better."""
+"""Leader epochs after an unclean stop: batches don't know all of a compacted log's, and know better than a damaged
+file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def stored(base_offset: Offset, leader_epoch: LeaderEpoch, records: int = 1) -> 
 
 
 def folder_with(batches: list[bytes], entries: Entries) -> MemoryFileSystem:
-    """A log with these batches, which had others between them before it was compacted, and a file with these entries."""
+    """A compacted log with these batches, which had others between them, and a file with these entries."""
     filesystem = MemoryFileSystem()
     log = create_log(LogPlace(filesystem=filesystem, directory=FOLDER, config=CONFIG, **IDENTITY), now_ms=NOW_MS)
     log.append_as_follower(memoryview(b"".join(batches)), now_ms=NOW_MS)
@@ -48,7 +50,7 @@ def folder_with(batches: list[bytes], entries: Entries) -> MemoryFileSystem:
     ],
 )
 def test_an_epoch_whose_batches_are_gone_stays(entries: Entries, expected: Entries) -> None:
-    """Without it a replica with records of epoch 0 at 67 and above would not be truncated: where epoch 0 ended, only the file knows."""
+    """Otherwise a replica with epoch 0 from 67 on would not be truncated: only the file knows where epoch 0 ended."""
     batches = [stored(0, 0), stored(35, 0, 2), stored(117, 3, 3), stored(130, 3)]
     log, report = load(folder_with(batches, entries), recovery_point=0, clean=False)
     assert report.segments_checked

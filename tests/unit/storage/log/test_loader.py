@@ -42,7 +42,7 @@ def append(log: Log, count: int = 1, size: int = 100, *, leader_epoch: int = 0, 
 
 
 def log_with(batches: int = 10, *, clean: bool = True, config: LogConfig = CONFIG) -> MemoryFileSystem:
-    """A folder with `batches` batches of two records and one producer, leader epochs 0 and 1, three batches a segment."""
+    """A folder with `batches` batches of two records, one producer, leader epochs 0 and 1, three batches a segment."""
     filesystem = MemoryFileSystem()
     log = create_log(LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY), now_ms=NOW_MS)
     for number in range(batches):
@@ -53,26 +53,11 @@ def log_with(batches: int = 10, *, clean: bool = True, config: LogConfig = CONFI
 
 
 def load(
-    filesystem: MemoryFileSystem,
-    *,
-    config: LogConfig = CONFIG,
-    recovery_point: int = 0,
-    log_start_offset: int = 0,
-    cleaned_to: int = 0,
-    high_watermark: int = 0,
-    clean: bool = False,
+    filesystem: MemoryFileSystem, *, config: LogConfig = CONFIG, clean: bool = False, **known: int
 ) -> tuple[Log, LoadReport]:
-    report, known = (
-        LoadReport(),
-        {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to},
-    )
-    log = load_log(
-        LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY),
-        KnownLog(**known, high_watermark=high_watermark, clean=clean),
-        now_ms=NOW_MS,
-        report=report,
-    )
-    return log, report
+    report, place = LoadReport(), LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY)
+    offsets = {"recovery_point": 0, "log_start_offset": 0, **known}
+    return load_log(place, KnownLog(**offsets, clean=clean), now_ms=NOW_MS, report=report), report
 
 
 def offsets_of(log: Log) -> list[int]:
@@ -253,7 +238,7 @@ def test_a_producer_may_send_again_what_was_not_answered_before_a_clean_stop(hig
 
 
 def test_a_crash_in_a_roll_loses_no_producer() -> None:
-    """The new segment is there, its snapshot isn't; then the segments before it are deleted (found by `test_log_machine`)."""
+    """The new segment exists and its snapshot doesn't; then the segments before it are deleted."""
     filesystem = log_with()
     log, _ = load(filesystem, clean=True)
     append(log, producer_id=7, producer_epoch=0, base_sequence=20)
@@ -350,7 +335,7 @@ def test_leftovers_are_removed_and_unknown_files_are_left_alone() -> None:
     gone = [
         f"{offset_name(0)}.log.deleted", f"{offset_name(0)}.snapshot.deleted", f"{offset_name(6)}.log.cleaned",
         "leader-epoch-checkpoint.3.tmp",
-        f"{offset_name(900)}.index", f"{offset_name(900)}.timeindex", f"{offset_name(900)}.txnindex", f"{offset_name(900)}.snapshot",
+        *(f"{offset_name(900)}.{suffix}" for suffix in ("index", "timeindex", "txnindex", "snapshot")),
     ]  # fmt: skip
     for name in [*kept, *gone]:
         filesystem.write_bytes(f"{FOLDER}/{name}", b"x")
@@ -396,7 +381,7 @@ def test_a_gap_that_a_power_cut_left_ends_the_log() -> None:
 @pytest.mark.parametrize(
     ("recovery_point", "cleaned_to", "is_there"), [(6, 11, False), (6, 12, True), (11, 0, False), (12, 0, True)]
 )
-def test_a_gap_below_what_is_compacted_or_flushed_stays(recovery_point: int, cleaned_to: int, is_there: bool) -> None:  # noqa: FBT001
+def test_a_gap_below_what_is_compacted_or_flushed_stays(recovery_point: int, cleaned_to: int, is_there: bool) -> None:
     """In a compacted log, too, a gap above both was left by a power cut: the next segment begins at 12."""
     filesystem = log_with()
     path = f"{FOLDER}/{offset_name(6)}.log"

@@ -25,8 +25,7 @@ from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.opening.known_log import KnownLog
 from lowtide.storage.log.opening.loader import create_log, load_log
-from lowtide.storage.log.segments.hole import Hole
-from lowtide.storage.log.segments.pending_hole import PendingHole
+from lowtide.storage.log.segments.hole import Hole, PendingHole
 from lowtide.storage.log.truncation import LogTruncation
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
@@ -74,7 +73,7 @@ def records_of(content: bytes) -> list[Record]:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """`rows[i]` is the record with offset i; those below `log_start` are deleted but may still lie in a straddling batch."""
+    """`rows[i]` is the record with offset i; those below `log_start` are deleted, perhaps in a straddling batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -336,7 +335,7 @@ class LogMachine(RuleBasedStateMachine):
         sizes=sizes,
     )
     def die_in_the_middle(self, after: int, operation: str, power: bool, share: float, sizes: list[int]) -> None:
-        """Crashes before the n-th change to the disk of an operation, or right after the operation if it has fewer changes."""
+        """Crashes before the n-th change to the disk of an operation, or right after it if it has fewer changes."""
         lowest = min(self.synced_end if power else len(self.rows), len(self.rows))
         self.filesystem.crash_at = self.filesystem.operation_count + after
         self.in_flight = []

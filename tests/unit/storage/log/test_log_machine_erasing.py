@@ -19,7 +19,7 @@ from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.storage.compaction import erasing
 from lowtide.storage.compaction.compaction import without_deleted
-from lowtide.storage.directory.log_erasure import LogErasure, Step, next_step
+from lowtide.storage.directory.log_erasure import ErasureStep, LogErasure, next_step
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.log.log import Log, RemovedSegment
 from lowtide.storage.log.log_holes import LogHoles
@@ -58,11 +58,11 @@ class ErasingLogMachine(LogMachine):
         if self.is_erasing:
             return
         step = next_step(self.log, makes_holes=False)
-        if step is Step.LET_GO:
+        if step is ErasureStep.REMOVE_SEGMENTS:
             if self.log_start == len(self.rows):
                 self.log.roll(self.now_ms)
             self._unlink(self.log, self.log.files.remove_below(self.log.log_start_offset, self.log.config))
-        elif step is Step.WRITE_AGAIN:
+        elif step is ErasureStep.REWRITE:
             log = self.log
             erasure = LogErasure(log, self._ports(), lambda each: each is self.log, self._unlink, self._on_erased)
             erasure.begin()
@@ -89,7 +89,7 @@ class ErasingLogMachine(LogMachine):
             self.begin_erasing()
             while self.jobs:
                 self.go_on()
-        assert next_step(self.log, makes_holes=False) is Step.NOTHING
+        assert next_step(self.log, makes_holes=False) is ErasureStep.NOTHING
         LogHoles(self.log).on_erased(self.log_start)
 
     @rule(share=st.floats(0, 1), steps=st.integers(0, 6), power=st.booleans(), finishes=st.booleans())

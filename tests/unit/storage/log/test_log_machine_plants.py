@@ -11,9 +11,8 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from lowtide.protocol.errors import ProtocolError
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.segments.hole import Hole
-from lowtide.storage.log.segments.pending_hole import PendingHole
-from lowtide.storage.log.segments.segment_file import SegmentFile
+from lowtide.storage.log.segments.hole import Hole, PendingHole
+from lowtide.storage.log.segments.segment import Segment
 from tests.unit.storage.log.test_log_machine import LogMachine
 
 FIND = settings(
@@ -71,11 +70,11 @@ def test_a_hole_of_a_segment_that_was_cut_meanwhile(monkeypatch: pytest.MonkeyPa
 
 
 def test_reading_from_byte_0_where_a_hole_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_out = SegmentFile.leave_out
+    leave_out = Segment.leave_out
 
-    def forgotten(self: SegmentFile, hole: Hole) -> None:
+    def forgotten(self: Segment, hole: Hole) -> None:
         leave_out(self, hole)
         self.floor = 0
 
-    monkeypatch.setattr(SegmentFile, "leave_out", forgotten)
+    monkeypatch.setattr(Segment, "leave_out", forgotten)
     finds(LogMachine)

@@ -95,7 +95,7 @@ def test_many_logs_are_written_and_read_in_few_descriptors():
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_many_logs_are_loaded_in_few_descriptors(clean: bool):  # noqa: FBT001
+def test_many_logs_are_loaded_in_few_descriptors(clean: bool):
     disk = Disk(files_max=4, open_files_max=6)
     for number in range(50):
         log = disk.create(f"t{number}")
@@ -147,7 +147,7 @@ def test_a_file_that_is_used_stays_open_while_others_come_and_go():
 
 
 def test_reads_never_take_more_than_there_are():
-    """Answers that wait for their clients hold all files: further reads fail for lack of descriptors, not as a disk failure."""
+    """Waiting answers hold all files: further reads fail for lack of descriptors, not as a disk failure."""
     disk = Disk(files_max=4)
     logs = [disk.create(f"t{number}") for number in range(10)]
     for log in logs:

@@ -13,7 +13,7 @@ from lowtide.protocol.control_records import ControlRecord, ControlRecordType, b
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
 from lowtide.storage.log.producers.producer_snapshot import CorruptSnapshotError, decode_snapshot
-from lowtide.storage.log.producers.producer_state import ACCEPTED, Duplicate, ProducerStateManager
+from lowtide.storage.log.producers.producer_state import ACCEPTED, DuplicateBatch, ProducerStateManager
 
 from .producing import header_of
 from .test_log import NOW_MS, AppendedBatch, new_log
@@ -66,14 +66,14 @@ def test_only_the_next_sequence_is_accepted() -> None:
 def test_a_duplicate_returns_where_it_was_appended() -> None:
     """Protects retries after a lost response: they receive the offsets and the timestamp of the first append."""
     state = appended((10, 0, 3), (20, 3, 2))
-    assert state.check(7, 0, 0, 3) == Duplicate(10, 12, 1010)
-    assert state.check(7, 0, 3, 2) == Duplicate(20, 21, 1020)
+    assert state.check(7, 0, 0, 3) == DuplicateBatch(10, 12, 1010)
+    assert state.check(7, 0, 3, 2) == DuplicateBatch(20, 21, 1020)
 
 
 def test_five_batches_are_remembered() -> None:
     """Protects the bound on both sides: the fifth last is a duplicate, the sixth last is out of order."""
     state = appended(*((n, n, 1) for n in range(6)))
-    assert state.check(7, 0, 1, 1) == Duplicate(1, 1, 1001)
+    assert state.check(7, 0, 1, 1) == DuplicateBatch(1, 1, 1001)
     assert state.check(7, 0, 0, 1) is OUT_OF_ORDER
 
 
@@ -92,14 +92,14 @@ def test_a_new_epoch_begins_at_zero_and_forgets_the_old_batches() -> None:
     assert state.check(7, 1, 0, 2) is ACCEPTED
     add(state, 3, 0, 1, epoch=1)
     assert state.check(7, 1, 2, 1) is OUT_OF_ORDER
-    assert state.check(7, 1, 0, 1) == Duplicate(3, 3, 1003)
+    assert state.check(7, 1, 0, 1) == DuplicateBatch(3, 3, 1003)
     assert state.check(7, 1, 1, 1) is ACCEPTED
 
 
 def test_sequences_wrap() -> None:
     """Protects producers beyond 2^31 records: after the largest sequence comes 0, also within a batch."""
     state = appended((0, 2**31 - 2, 1), (1, 2**31 - 1, 3))
-    assert state.check(7, 0, 2**31 - 1, 3) == Duplicate(1, 3, 1001)
+    assert state.check(7, 0, 2**31 - 1, 3) == DuplicateBatch(1, 3, 1001)
     assert state.check(7, 0, 2, 1) is ACCEPTED
     assert appended((0, 2**31 - 1, 1)).check(7, 0, 0, 1) is ACCEPTED
 
@@ -150,7 +150,7 @@ def test_a_plain_batch_within_a_transaction_is_refused() -> None:
     assert state.transactions.first_unstable(99) == 30
     assert state.check(7, 0, 2, 1) is ErrorCode.INVALID_TXN_STATE
     assert state.check(7, 0, 2, 1, is_transactional=True) is ACCEPTED
-    assert state.check(7, 0, 1, 1) == Duplicate(31, 31, 1031)
+    assert state.check(7, 0, 1, 1) == DuplicateBatch(31, 31, 1031)
 
 
 def test_expiry_counts_from_the_last_append() -> None:
@@ -167,7 +167,7 @@ def test_expiry_counts_from_the_last_append() -> None:
 
 
 def test_the_number_of_producers_is_bounded() -> None:
-    """Protects memory from clients that never reuse an id: those idle for longest are removed, open transactions stay."""
+    """Protects memory from clients with ever new ids: those idle for longest are removed, open transactions stay."""
     state = ProducerStateManager(maximum_producers=16)
     add(state, 0, 0, producer=0, now_ms=NOW - 9, transactional=True)
     for producer in range(1, 100):
@@ -256,7 +256,7 @@ def test_a_snapshot_of_kafkas_layout_is_read_and_written_back() -> None:
         NOW,
     )
     assert (second.batches, second.coordinator_epoch, second.transaction_first_offset) == ([], 12, 40)
-    assert state.check(7, 3, 7, 3) == Duplicate(40, 42, 0x18BCFE56800)
+    assert state.check(7, 3, 7, 3) == DuplicateBatch(40, 42, 0x18BCFE56800)
     assert state.check(7, 3, 10, 1) is ACCEPTED
     assert state.encode_snapshot() == SNAPSHOT
 

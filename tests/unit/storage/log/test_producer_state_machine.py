@@ -1,4 +1,4 @@
-"""Producers on a network that loses responses: after any retry, reordering or restore, the log has each record once, in order."""
+"""Producers on a lossy network: after any retry, reordering or restore the log has each record once, in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
-from lowtide.storage.log.producers.producer_state import Accepted, Duplicate, ProducerStateManager
+from lowtide.storage.log.producers.producer_state import AcceptedBatch, DuplicateBatch, ProducerStateManager
 from tests.examples import examples
 
 from .producing import header_of
@@ -44,13 +44,13 @@ class Producers(RuleBasedStateMachine):
         seen = {known: offset for offset, known in own[-5:]}
         if batch in seen:
             offset = seen[batch]
-            assert outcome == Duplicate(offset, offset + count - 1, NOW + offset)
+            assert outcome == DuplicateBatch(offset, offset + count - 1, NOW + offset)
         elif own and epoch < own[-1][1][1]:
             assert outcome is ErrorCode.INVALID_PRODUCER_EPOCH
         elif own and sequence != (0 if epoch > own[-1][1][1] else own[-1][1][2] + own[-1][1][3]):
             assert outcome is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         else:
-            assert isinstance(outcome, Accepted)
+            assert isinstance(outcome, AcceptedBatch)
             base = self.next_offset
             self.state.update(header_of(*batch, max_timestamp=NOW + base), base_offset=base, now_ms=NOW)
             self.log.append((base, batch))
@@ -58,7 +58,7 @@ class Producers(RuleBasedStateMachine):
 
     @rule(producer=PRODUCERS, count=st.integers(1, 4), lost=st.booleans())
     def produce(self, producer: int, count: int, lost: bool) -> None:
-        """The next batch is sent, or lost on the way: then the producer continues, and its next batches are out of order."""
+        """The next batch is sent, or lost: then the producer continues, and its next batches are out of order."""
         batch = (producer, self.epochs[producer], self.next_sequences[producer], count)
         if not lost:
             self.send(batch)

@@ -49,7 +49,7 @@ def test_what_unpacks_to_much_is_not_checked_at_once(codec: Compression) -> None
 @pytest.mark.parametrize("compiled", [True, False])
 def test_many_headers_that_the_plain_walk_has_to_check_take_long(
     monkeypatch: pytest.MonkeyPatch, compiled: bool
-) -> None:  # noqa: FBT001
+) -> None:
     """A record of a megabyte with half a million headers held the loop for a second."""
     if not compiled:
         monkeypatch.setattr(native, "compiled", None)

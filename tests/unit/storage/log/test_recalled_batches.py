@@ -1,6 +1,6 @@
-"""After a crash a producer's last five batches are still duplicates, wherever snapshots were taken: a retry is no gap in the sequence.
+"""After a crash a producer's last five batches are still duplicates, wherever snapshots were taken.
 
-A snapshot holds the last batch of each producer. A snapshot is written at each roll, and after a recovery.
+A snapshot has the last batch of each producer. It is written at each roll, and after a recovery.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.producers.producer_entry import REMEMBERED_BATCHES
-from lowtide.storage.log.producers.producer_state import Duplicate
+from lowtide.storage.log.producers.producer_snapshot import REMEMBERED_BATCHES
+from lowtide.storage.log.producers.producer_state import DuplicateBatch
 from lowtide.storage.log.truncation import LogTruncation
 
 from .test_loader import CONFIG, append, load, log_with
@@ -26,7 +26,7 @@ def known(log: Log, *, end: int) -> list[int]:
     found = []
     for number in range(end):
         verdict = log.producer_state.check(PRODUCER, EPOCH, number * RECORDS, RECORDS)
-        if isinstance(verdict, Duplicate):
+        if isinstance(verdict, DuplicateBatch):
             assert (verdict.base_offset, verdict.last_offset) == (number * RECORDS, number * RECORDS + 1)
             found.append(number)
         else:

@@ -1,12 +1,12 @@
-"""Retention of real logs over time against a list of records: appends, idle times, deletes by clients, consumption, and passes by
-changing rules, in any order.
+"""Retention of real logs beside a list of records: appends, idle times, deletes, consumption, and changing rules.
 
-D14 for one log. The model has each record's offset, timestamp and segment; the rules are applied to it one
-deletion at a time.
+D14 for one log. The model has each record's offset, timestamp and segment; the rules are applied to it one deletion at
+a time.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -84,7 +84,7 @@ class World:
 
     def forget_below_start(self) -> None:
         bases = sorted(self.segments)
-        for base, following in zip(bases, bases[1:], strict=False):
+        for base, following in itertools.pairwise(bases):
             if following <= self.log.log_start_offset:
                 del self.segments[base]
 
@@ -178,11 +178,11 @@ def take(world: World, what: str, value: Any) -> None:
 ONE = ("append", ([NO_TIMESTAMP], True))
 
 
-@example(False, [ONE] * 4, [("delete", 1.0), ONE, ("delete", 0.0)], ("look", (LogConfig(retention_ms=-1), None, None)))  # noqa: FBT003
+@example(False, [ONE] * 4, [("delete", 1.0), ONE, ("delete", 0.0)], ("look", (LogConfig(retention_ms=-1), None, None)))
 @settings(max_examples=examples(300), deadline=None)
 @given(st.booleans(), st.lists(appends, min_size=3, max_size=9), st.lists(steps, max_size=15), looks)
 def test_a_log_keeps_what_the_rules_keep_of_its_records(
-    by_append_time: bool,  # noqa: FBT001 - drawn
+    by_append_time: bool,
     first: list[tuple[str, Any]],
     some: list[tuple[str, Any]],
     last: tuple[str, Any],

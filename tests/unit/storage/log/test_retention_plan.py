@@ -19,10 +19,10 @@ from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.opening.loader import create_log
 from lowtide.storage.log.retention.retention_plan import (
     NOTHING_GOES,
-    Deletion,
     Reason,
     RetentionOffsets,
     RetentionPlan,
+    SegmentDeletion,
     plan_retention,
 )
 from lowtide.storage.log.retention.segment_ages import SegmentAges
@@ -170,7 +170,7 @@ def test_minimum_timestamp() -> None:
 
 
 def test_consumed_by_all() -> None:
-    """KIP-68: the largest offset is below the committed offset of every group, and the segment is old enough; in doubt it is kept."""
+    """KIP-68: the largest offset is below every group's committed offset, and the segment is old enough."""
     segments = segments_of([1, 1], [1, NOW_MS - 51], [NOW_MS - 50])
     config = replace(KEEPS_ALL, retention_commitoffset_ms=50)
     assert [told(plan(segments, config, consumed=consumed)) for consumed in (None, 0, 1, 2, 3, 4, 5)] == [
@@ -198,7 +198,7 @@ def test_the_rules_follow_each_other() -> None:
         ("size", 1, 4),
         ("time", 1, 5),
     ]
-    assert decided.deletions[2] == Deletion(Reason.MIN_TIMESTAMP, 1, 10, 2, 3)
+    assert decided.deletions[2] == SegmentDeletion(Reason.MIN_TIMESTAMP, 1, 10, 2, 3)
 
 
 @pytest.mark.parametrize("kept", [100, 10_000])
@@ -214,7 +214,7 @@ def test_what_is_kept_costs_nothing(kept: int) -> None:
 def naive(
     segments: list[FakeSegment], offsets: RetentionOffsets, config: LogConfig, now_ms: int = NOW_MS
 ) -> list[tuple[str, int]]:
-    """Each segment that is deleted, with its reason and base offset: the rules restated over records, one deletion at a time."""
+    """Each deleted segment, with reason and base offset: the rules restated over records, one deletion at a time."""
     records = [
         (segment.base_offset + number, segment.base_offset, timestamp)
         for segment in segments
@@ -312,7 +312,7 @@ def test_all_rules_mixed_as_a_naive_model_has_them(
 
 
 def test_the_timestamp_of_a_segment_is_read_without_keeping_it_in_memory() -> None:
-    """After a start nothing is known about closed segments; if timestamps are -1, the modification time of the file is used."""
+    """After a start closed segments are unknown; if timestamps are -1, the file's modification time is used."""
     filesystem = MemoryFileSystem()
     ages = SegmentAges(filesystem)
     log = create_log(
@@ -342,7 +342,7 @@ def test_the_timestamp_of_a_segment_is_read_without_keeping_it_in_memory() -> No
 
 
 def test_segments_are_closed_at_different_ages_up_to_the_jitter() -> None:
-    """As `segment.jitter.ms` defines: never later than `segment.ms`, never earlier than by the jitter, each at a time of its own."""
+    """As `segment.jitter.ms` says: never later than `segment.ms`, never earlier than by the jitter."""
     filesystem = MemoryFileSystem()
     config = LogConfig(segment_ms=1000, segment_jitter_ms=400)
     ages = []

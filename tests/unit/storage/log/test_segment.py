@@ -13,7 +13,8 @@ from lowtide.protocol.records import read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
-from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment import Segment, load_timestamps, next_offset
+from lowtide.storage.log.segments.segment_file import size_at
 from lowtide.storage.log.segments.segment_files import SegmentCache
 from tests.examples import examples
 
@@ -52,7 +53,7 @@ def closed(segment: Segment, filesystem: MemoryFileSystem) -> Segment:
     st.sampled_from([0, 100, 4096, 1 << 30]),
 )
 def test_the_batch_of_every_offset_is_found(batches: list[tuple[int, int, int]], interval_bytes: int) -> None:
-    """With a dense index, a sparse one and none: the position is that of the first batch that ends at or after the offset."""
+    """With a dense index, a sparse one and none: the position is that of the first batch at or after the offset."""
     segment = segment_with(*batches, interval_bytes=interval_bytes)
     offset = BASE
     for records, _, _ in batches:
@@ -62,14 +63,14 @@ def test_the_batch_of_every_offset_is_found(batches: list[tuple[int, int, int]],
             assert (place.base_offset, place.last_offset) == (offset, offset + records - 1)
             header = read_batch_header(segment.read_batch(place.position, place.size))
             assert (header.base_offset, header.size_bytes) == (offset, place.size)
-            assert segment.size_at(place.position) == place.size
+            assert size_at(segment, place.position) == place.size
         offset += records
     assert segment.find(offset) is None
-    assert segment.next_offset() == offset
+    assert next_offset(segment) == offset
 
 
 def test_index_entries_follow_kafkas_rules() -> None:
-    """LogSegment.append: after more bytes than the interval the next batch gets an entry; time entries only when the timestamp rises."""
+    """LogSegment.append: an entry after more bytes than the interval; time entries only when the timestamp rises."""
     segment = segment_with((1, 40, 10), (1, 40, 50), (2, 40, 30), (1, 40, 20), (1, 40, 90))
     offsets, times = segment.indexes
     sizes = [header.size_bytes for _, header in segment.batches(0)]
@@ -97,7 +98,7 @@ def test_a_written_index_ends_with_the_largest_timestamp() -> None:
     assert stored is not None
     assert stored.last_entry == (500, BASE)
     again = closed(segment, filesystem)
-    again.load_timestamps()
+    load_timestamps(again)
     assert (again.max_timestamp, again.max_timestamp_offset) == (500, BASE)
 
 
@@ -125,7 +126,7 @@ def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
         place = again.find(offset)
         assert place is not None
         assert place.base_offset == offset
-    again.load_timestamps()
+    load_timestamps(again)
     assert (again.max_timestamp, again.max_timestamp_offset) == (19, BASE + 19)
 
 

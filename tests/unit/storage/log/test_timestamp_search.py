@@ -1,4 +1,4 @@
-"""The search for a timestamp: the same record in the event loop, in a thread and in plain Python, and never long in the loop."""
+"""The search for a timestamp: the same result in loop, thread and plain Python, and never long in the loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_way_finds_the_first_record_of_a_scan(
     monkeypatch: pytest.MonkeyPatch,
     compression: Compression,
     timestamp_type: TimestampType,
-    compiled: bool,  # noqa: FBT001 - a parameter of the test
+    compiled: bool,
     times: list[int],
     wanted: int,
     start: int,
@@ -62,7 +62,7 @@ def test_every_way_finds_the_first_record_of_a_scan(
 
 
 def test_a_batch_that_decompresses_to_much_is_left_to_a_thread() -> None:
-    """A batch of some kilobytes blocked the loop for as long as 256 MiB take; Python read a million records one by one."""
+    """A batch of some kilobytes blocked the loop for as long as 256 MiB take; Python read a million records singly."""
     content = build_batch([(1, None, bytes(QUICK_BYTES), ()), (2, None, b"", ())], compression=Compression.ZSTD)
     with pytest.raises(DecompressedTooLargeError):
         find_in_batch(content, 2, 0)
@@ -110,7 +110,7 @@ def test_a_search_over_many_batches_pauses(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_largest_timestamp_of_what_a_delete_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The headers behind the log start are read a number at a time; of the batch that holds it the records that are left count."""
+    """The headers behind the log start are read in portions; in its batch only the remaining records count."""
     monkeypatch.setattr(timestamps, "BATCHES_AT_ONCE", 10)
     log = new_log()
     append(log, 1000, 7, 6)

@@ -1,8 +1,8 @@
-"""A log with transactions under any sequence of operations, stops, crashes and power cuts, beside a model that is a list of batches.
+"""A log with transactions under any sequence of operations, stops and crashes, beside a list of batches.
 
-Protected: a consumer that reads committed records, and drops the aborted transactions of the answer as the Java client does, sees the
-records of committed transactions and plain ones, no others, and all of them below the last stable offset; after any delete, truncation
-or recovery.
+Protected: a consumer of committed records, which drops aborted transactions as the Java client does, sees the records
+of committed transactions and plain ones, no others, and all of them below the last stable offset; after any delete,
+truncation or recovery.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def carry_out(filesystem: MemoryFileSystem, barrier: Barrier | None) -> None:
 
 
 class TransactionMachine(RuleBasedStateMachine):
-    """Runs operations on a log and its model, and compares what a consumer sees; the invariants are in the module's docstring."""
+    """Runs operations on a log and its model, and compares what a consumer sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -379,7 +379,7 @@ def test_a_snapshot_that_is_newer_than_what_is_committed_does_not_decide() -> No
     machine.produce(0, 1, is_plain=False)
     machine.end_transaction(0, is_commit=True)
     machine.log.roll(NOW_MS)
-    assert isinstance(machine.log.files.snapshots, ProducerSnapshots)  # noqa: SLF001 - there is one behind the marker
+    assert isinstance(machine.log.files.snapshots, ProducerSnapshots)
     machine.stop_cleanly("")
     machine.commit(0.0)
     assert machine.log.last_stable_offset == 0

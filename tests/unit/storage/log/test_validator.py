@@ -242,7 +242,7 @@ def test_the_first_of_equal_largest_timestamps_is_named() -> None:
 
 @pytest.mark.parametrize("timestamp", [-1, -2])
 def test_records_without_a_timestamp_are_accepted(timestamp: int) -> None:
-    """Protects producers without timestamps: -1 is no time, so it is never too old; the stored max is never below -1."""
+    """Protects producers without timestamps: -1 is never too old; the stored max is never below -1."""
     rules = ValidationRules(timestamp_before_max_ms=1000 if timestamp == -1 else ALL_TIMES)
     batch = accept(build_batch([(timestamp, None, b"", ())] * 3), rules)
     assert read_batch_header(stored(batch)).max_timestamp == -1
@@ -294,7 +294,7 @@ def test_log_append_time_is_written_into_the_header(codec: Compression) -> None:
 
 
 def test_the_log_append_bit_of_a_producer() -> None:
-    """Protects the bit's meaning: cleared where producers set timestamps, refused where the broker does or where there is none."""
+    """Protects the bit's meaning: cleared if producers set timestamps, refused if the broker does or there is none."""
     sent = make(2, attributes=8)
     assert read_batch_header(stored(accept(sent))).attributes == 0
     assert verdict(sent, ValidationRules(timestamp_type="log_append")) == (ErrorCode.INVALID_TIMESTAMP, True)
@@ -380,7 +380,7 @@ def test_no_bytes_raise(data: bytes) -> None:
 def test_a_changed_byte_under_a_right_crc_is_refused_or_stored_soundly(
     codec: Compression, place: int, byte: int, target: str
 ) -> None:
-    """Protects readers: for any contents with a valid CRC, the stored batch can be parsed and has consecutive offsets."""
+    """Protects readers: whatever the contents, the stored batch can be parsed and has consecutive offsets."""
     batch = bytearray(make(15, attributes=codec))
     batch[21 + place % (len(batch) - 21)] = byte
     batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")

@@ -1,4 +1,4 @@
-"""The walk over records: the fast forms against the plain one, on records with equal layout, different layouts, and damage."""
+"""The walk over records: the fast forms against the plain one, with equal and different layouts, and damage."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_long_runs_of_equal_sizes(step: Callable[[int], int], key: bytes | None)
 
 @pytest.mark.parametrize("later", [-60, -1, 63])
 def test_a_run_takes_no_timestamps_from_behind_its_end(later: int) -> None:
-    """Protects the max timestamp: records of the same size that end a run by a negative delta are not read as positive ones."""
+    """Protects the max timestamp: a negative delta at the end of a run of equal records is not read as positive."""
     shapes: list[Shape] = [(0, b"k", b"v", 0)] * 20 + [(-7, b"k", b"v", 0)] + [(later, b"k", b"v", 0)] * 20
     assert walk_records(encode(shapes), 41) == summary(decode(encode(shapes), 41))
 

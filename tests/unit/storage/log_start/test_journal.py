@@ -1,4 +1,4 @@
-"""The journal in use: an acknowledged log start survives every crash, and no log start is visible before it is durable."""
+"""The journal in use: an acknowledged log start survives every crash, and none is visible before it is durable."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Fixture:
         self.answers.append(name if error is None else (name, error.errno))
 
     def stop(self) -> None:
-        """A clean stop, as the log manager does it: no new entries, those under way complete, the rest are written at once."""
+        """A clean stop, as the log manager does it: no new entries, those under way complete, the rest written."""
         self.journal.stop()
         self.committer.run()
         self.journal.finish()
@@ -149,7 +149,7 @@ def test_what_a_killed_process_left_unsynced_is_made_durable_before_it_is_report
 
 @pytest.mark.parametrize("seed", range(20))
 def test_after_a_failed_sync_a_restart_trusts_nothing_that_can_merely_be_read(seed: int) -> None:
-    """The system may mark pages clean that the disk does not have; syncing them again proves nothing (PostgreSQL's fsyncgate)."""
+    """The system may call pages clean that the disk does not have; syncing them again proves nothing (fsyncgate)."""
     fixture = Fixture(MemoryFileSystem(Random(seed)))
     fixture.filesystem.fail_next("sync", errno.EIO)
     fixture.accept((A, 0, 100))
@@ -324,7 +324,7 @@ def test_on_a_full_disk_deletes_continue_in_their_reserved_space() -> None:
 @pytest.mark.parametrize("missing", [None, 600, 1100])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_full_disk_keeps_no_journal_from_being_opened(seed: int, missing: int | None) -> None:
-    """This holds for a journal with a torn frame or with Kafka's values too; and a power cut in between loses nothing."""
+    """Also for a journal with a torn frame or with Kafka's values; and a power cut in between loses nothing."""
     fixture = Fixture(MemoryFileSystem(Random(seed)))
     fixture.accept((A, 0, 5))
     fixture.committer.run()
@@ -418,7 +418,7 @@ ALLOWED_AFTER_FOLD = ({(A, 0): 40, (B, 1): 9}, {(A, 0): 40, (B, 1): 9, (A, 1): 3
 
 
 def folding(seed: int) -> Fixture:
-    """A journal with an old export (a: 100), a lower value since, and a fold about to begin with two entries waiting."""
+    """A journal with an old export (a: 100), a lower value since, and a fold about to begin with two entries."""
     fixture = Fixture(MemoryFileSystem(Random(seed)))
     fixture.accept((A, 0, 100), (B, 0, 1))
     fixture.journal.fold(partial(fixture.note, "first fold"))
@@ -431,7 +431,7 @@ def folding(seed: int) -> Fixture:
 @pytest.mark.parametrize("power", [True, False])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_crash_at_any_step_of_a_fold_leaves_the_values(seed: int, power: bool) -> None:
-    """The old export has 100 and the journal has a later 40: neither an old export nor half a fold may bring the 100 back."""
+    """The export has 100 and the journal a later 40: neither an old export nor half a fold may bring the 100 back."""
     steps = 0
     while True:
         fixture = folding(seed)
@@ -485,7 +485,7 @@ def test_a_failure_at_any_step_of_a_fold_leaves_the_values(operation: Any, name:
         assert fixture.reopened().journal.entries == expected
 
 
-# Opening: adoption and damage
+# Opening, with adoption and damage
 
 
 def test_a_directory_that_kafka_wrote_is_adopted_once() -> None:

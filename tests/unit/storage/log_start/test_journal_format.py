@@ -1,4 +1,4 @@
-"""Each byte of a journal, cut or changed, has a defined meaning: it is dropped if it cannot have been acknowledged, else it is damage."""
+"""Each byte of a journal, cut or changed, has a meaning: dropped if it cannot have been acknowledged, else damage."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_frame_of_which_sectors_are_missing_is_dropped(fill: int, count: int, 
 
 @pytest.mark.parametrize(("frames", "snapshot"), [([1, 1, 1], 0), ([2, 25, 3], 2), ([30], 0), ([1], 1), ([], 2)])
 def test_a_changed_bit_in_anything_written_is_damage(frames: list[int], snapshot: int) -> None:
-    """This includes the last frame: it was written whole, so it may have been acknowledged; dropping it would restore deleted records."""
+    """Also the last frame: it was written whole, so it may be acknowledged; dropping it would restore records."""
     image, positions = journal([entries_of(count) for count in frames], snapshot=entries_of(snapshot))
     written_end = positions[-1]
     for position in range(written_end):
@@ -167,7 +167,7 @@ def test_a_lost_sector_that_takes_older_frames_along_is_damage(older: int) -> No
 
 
 def test_a_snapshot_may_not_be_torn() -> None:
-    """It was durable before the file got its name, so a missing piece of it is damage even if it is the last part of the file."""
+    """It was durable before the file got its name, so a missing piece is damage even at the end of the file."""
     image, content = encode_journal(entries_of(30), first_sequence=1, exported_crc=None)
     torn = image[: content.end - 1].ljust(len(image), b"\0")
     with pytest.raises(JournalDamageError, match="durable before the file got its name"):

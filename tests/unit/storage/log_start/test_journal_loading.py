@@ -1,4 +1,4 @@
-"""A start that can't replace the journal: on a full disk it writes the journal over itself, and any other error ends it."""
+"""A start that can't replace the journal: on a full disk it overwrites the journal; any other error ends it."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_journal_written_over_itself_is_closed_before_it_is_used() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_on_a_full_disk_the_name_of_a_journal_becomes_durable_too(seed: int) -> None:
-    """The process was killed between the renames of a fold and the sync of the directory: the name is the new journal's, but the disk may
-    still have the old one's, without what is written from now on.
+    """The process was killed between the renames of a fold and the sync of the directory: the name is the new
+    journal's, but the disk may still have the old one's, without what is written from now on.
     """
     fixture = Fixture(MemoryFileSystem(Random(seed)))
     fixture.accept((A, 0, 5))

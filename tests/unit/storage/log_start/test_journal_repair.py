@@ -129,7 +129,7 @@ def test_every_frame_that_can_be_read_counts_and_gaps_are_reported(
 
 
 def test_the_damaged_file_is_kept_and_the_directory_counts_as_stale() -> None:
-    """Its replicas may have lost deletes, so they must fetch the log starts from their leaders before they may become leaders."""
+    """Its replicas may have lost deletes, so they must fetch the log starts from their leaders before they may lead."""
     filesystem = directory_with_journal()
     change(filesystem, SNAPSHOT_END + 9)
     damaged = filesystem.read_bytes(journal_path(DIRECTORY))

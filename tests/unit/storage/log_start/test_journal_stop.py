@@ -1,4 +1,4 @@
-"""A journal that stops, or whose fold finds no room, while entries wait: each is durable, or its caller has the error."""
+"""A journal that stops, or whose fold lacks room, while entries wait: each is durable, or its caller has the error."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_stop_never_writes_beyond_the_end_of_the_file() -> None:
 
 
 def test_a_stop_keeps_entries_that_no_export_has() -> None:
-    """Of a topic without a name nothing is exported: that the exports are right doesn't show that the journal has the entries."""
+    """A topic without a name isn't exported: right exports don't show that the journal has the entries."""
     fixture = Fixture()
     fixture.accept((A, 0, 1), name="first")
     fixture.journal.fold(partial(fixture.note, "fold"))

@@ -1,4 +1,4 @@
-"""What lies behind the last good frame: where sectors cut its fields, at the end of the file, and what no torn write leaves."""
+"""What follows the last good frame: where sectors cut its fields, at the end of the file, and impossible remains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def frames_before(first_piece_bytes: int) -> list[list[LogStartEntry]]:
 
 
 HEAD_CUTS = [4, 8, 12, 16, 20, 24]
-"""A sector may end behind each field of a frame's head, in the middle of its sequence, and behind four bytes of its first entry."""
+"""A sector may end after each field of a frame's head, within its sequence, and after four bytes of its first entry."""
 
 
 @pytest.mark.parametrize("first_piece_bytes", HEAD_CUTS)
@@ -109,7 +109,7 @@ def test_what_no_frame_has_room_for_is_damage(free_bytes: int) -> None:
 @pytest.mark.parametrize("count", [0, (1 << 20) + 1, (1 << 32) - 1])
 @pytest.mark.parametrize("checksum", [b"", b"\1\2\3\4"])
 def test_a_count_that_no_frame_has_is_damage(count: int, checksum: bytes) -> None:
-    """The mark and the count are one piece here: a torn write has the count that was written, or none of what follows the mark."""
+    """Mark and count are one piece here: a torn write has the written count, or nothing that follows the mark."""
     image, positions = journal([entries_of(1)])
     head = b"LSF1" + count.to_bytes(4, "big") + checksum
     image[positions[-1] : positions[-1] + len(head)] = head

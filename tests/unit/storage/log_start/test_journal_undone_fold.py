@@ -20,7 +20,7 @@ START_EXPORT = f"{DIRECTORY}/{LOG_START_CHECKPOINT}"
 
 
 def answer_next(fixture: Fixture) -> None:
-    """Reports the next barrier, whose failure is its own: others are carried out after it, as after a rename that failed."""
+    """Reports the next barrier, whose failure is its own: others are carried out after it, as after a failed rename."""
     on_done, error = fixture.committer.carry_out()
     fixture.committer.failure = None
     on_done(error)

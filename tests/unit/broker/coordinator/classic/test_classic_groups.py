@@ -22,7 +22,7 @@ def world() -> World:
 
 
 def state(world: World) -> GroupState:
-    return world.groups.by_id[GROUP].state
+    return world.groups.by_id[GROUP].state  # type: ignore[return-value]
 
 
 def test_the_first_member_gets_an_id_then_leads_and_shares_the_work(world: World):
@@ -52,13 +52,13 @@ def test_a_second_member_waits_until_the_first_has_joined_again(world: World):
     assert world.heartbeat(first, generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
     assert world.sync(first, generation_id).error == ErrorCode.REBALANCE_IN_PROGRESS
     again = world.join(first)
-    assert again.response.generation_id == joining.response.generation_id == generation_id + 1
-    assert (again.response.leader, joining.response.leader) == (first, first)
-    assert (len(again.response.members), joining.response.members) == (2, [])
+    assert again.response.generation_id == joining.response.generation_id == generation_id + 1  # type: ignore[attr-defined]
+    assert (again.response.leader, joining.response.leader) == (first, first)  # type: ignore[attr-defined]
+    assert (len(again.response.members), joining.response.members) == (2, [])  # type: ignore[attr-defined]
     waiting = world.sync(second, generation_id + 1)
     assert waiting.response is None
     assert world.sync(first, generation_id + 1, {first: b"1", second: b"2"}).response.assignment == b"1"
-    assert waiting.response.assignment == b"2"
+    assert waiting.response.assignment == b"2"  # type: ignore[attr-defined]
 
 
 def test_a_member_that_does_not_rejoin_in_time_is_removed(world: World):
@@ -111,7 +111,7 @@ def test_an_empty_group_waits_for_more_members_and_longer_while_they_come():
     world.pass_time(2_999)
     assert first.response is None
     world.pass_time(1)
-    assert first.response.generation_id == second.response.generation_id == 1
+    assert first.response.generation_id == second.response.generation_id == 1  # type: ignore[attr-defined]
 
 
 def test_the_first_delay_never_takes_longer_than_a_rebalance_may():
@@ -259,7 +259,7 @@ def test_assignments_are_given_out_when_they_are_committed(world: World):
     assert synced.response is None
     assert state(world) is GroupState.COMPLETING_REBALANCE
     world.commit()
-    assert synced.response.assignment == b"1"
+    assert synced.response.assignment == b"1"  # type: ignore[attr-defined]
 
 
 def test_assignments_that_cannot_be_written_restart_the_rebalance(world: World):
@@ -305,8 +305,8 @@ def test_a_loaded_generation_is_answered_only_when_its_record_is_committed(world
     assert effects.answers == []
     assert effects.barrier == other.end_offset - 1
     [waiting] = effects.then
-    assert waiting.outcome(ErrorCode.NONE).assignment == second.encode()
-    assert waiting.outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER).error_code == ErrorCode.NOT_COORDINATOR
+    assert waiting.outcome(ErrorCode.NONE).assignment == second.encode()  # type: ignore[attr-defined]
+    assert waiting.outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER).error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
 
 
 def test_requests_that_wait_at_a_deposed_coordinator_end(world: World):

@@ -46,7 +46,7 @@ def commit_in_transaction(
 
 
 def state(world: World) -> GroupState:
-    return world.groups.by_id[GROUP].state
+    return world.groups.by_id[GROUP].state  # type: ignore[return-value]
 
 
 def test_a_group_without_members_accepts_commits_from_outside_only(world: World) -> None:

@@ -41,7 +41,7 @@ def test_members_that_have_joined_do_not_wait_for_one_that_leaves(world: World) 
     again = world.join(first)
     assert again.response is None
     world.leave(MemberIdentity(member_id=second))
-    assert again.response.generation_id == joining.response.generation_id == generation_id + 1
+    assert again.response.generation_id == joining.response.generation_id == generation_id + 1  # type: ignore[attr-defined]
 
 
 def test_a_member_that_leaves_while_it_waits_for_its_assignment_is_answered(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Joins to a classic group: who is let in under which id, what a join of a known member starts, and static members that return."""
+"""Joins to a classic group: which members are let in, what a known member's join starts, returning static members."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_follower_that_joins_again_in_a_rebalance_waits_for_it(world: World) -
     again = world.join(second)
     assert again.response is None
     world.join(first)
-    assert again.response.generation_id == generation_id + 1
+    assert again.response.generation_id == generation_id + 1  # type: ignore[attr-defined]
 
 
 def test_a_repeated_join_while_assignments_are_awaited_is_answered_at_once(world: World) -> None:
@@ -207,7 +207,7 @@ def test_a_static_member_that_returns_may_complete_a_rebalance() -> None:
     again = world.join(leader)
     assert again.response is None
     back = world.join(instance_id="i")
-    assert again.response.generation_id == back.response.generation_id == 3
+    assert again.response.generation_id == back.response.generation_id == 3  # type: ignore[attr-defined]
 
 
 def test_a_static_member_that_returns_twice_is_answered_once() -> None:

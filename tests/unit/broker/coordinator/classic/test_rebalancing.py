@@ -98,7 +98,7 @@ def test_a_member_that_lives_but_does_not_join_again_is_out(world: World) -> Non
     beat(world, REBALANCE_MS - BEAT_MS, first)
     assert joining.response is None
     beat(world, BEAT_MS, first)
-    assert (joining.response.generation_id, joining.response.leader) == (generation_id + 1, second)
+    assert (joining.response.generation_id, joining.response.leader) == (generation_id + 1, second)  # type: ignore[attr-defined]
     assert list(world.classic_group.members) == [second]
     assert (deadline(world, "heartbeat", first), deadline(world, "join")) == (None, None)
 
@@ -138,7 +138,7 @@ def test_members_that_wait_for_others_need_no_heartbeats(world: World) -> None:
     beat(world, 2 * SESSION_MS, second)
     assert again.response is None
     world.join(second, rebalance_ms=600_000)
-    assert again.response.generation_id == generation_id + 1
+    assert again.response.generation_id == generation_id + 1  # type: ignore[attr-defined]
     assert deadline(world, "heartbeat", first) == world.now_ms + SESSION_MS
 
 
@@ -198,7 +198,7 @@ def test_a_member_that_waits_for_its_assignment_needs_no_heartbeats(world: World
     beat(world, SESSION_MS + BEAT_MS, first)
     assert waiting.response is None
     world.sync(first, 2, {second: b"part"})
-    assert waiting.response.assignment == b"part"
+    assert waiting.response.assignment == b"part"  # type: ignore[attr-defined]
     assert deadline(world, "heartbeat", second) == world.now_ms + SESSION_MS
     beat(world, SESSION_MS, first)
     assert world.heartbeat(second, 2) == UNKNOWN

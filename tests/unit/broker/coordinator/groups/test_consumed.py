@@ -1,4 +1,4 @@
-"""What counts as consumed by all groups (KIP-68), the answer of a coordinator about it, and every doubt that keeps records."""
+"""What counts as consumed by all groups (KIP-68), the coordinator's answer, and every doubt that keeps records."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def groups_of(**committed: int) -> Groups:
     return groups
 
 
-def commit(  # noqa: PLR0913 - what an offset is kept with
+def commit(
     groups: Groups,
     group_id: str,
     offset: int,
@@ -103,7 +103,7 @@ def consumed(*coordinators: Groups) -> tuple[int, str | None]:
 
 
 def authorized(groups: Groups, *names: str, start: int | None = None) -> ConsumedEnd:
-    """The same where there is an authorizer; `names` are the groups that the topic names, `start` is that of a share group."""
+    """As above, with an authorizer; `names` are the topic's named groups, `start` is a share group's start offset."""
     found = ConsumedOffsets(
         [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0], groups=list(names))], every_commit_deletes=False
     )
@@ -247,7 +247,7 @@ def test_a_group_that_is_deleted_or_expired_does_not_count() -> None:
 
 
 def test_what_is_pending_in_a_transaction_does_not_count_and_without_another_offset_keeps_all() -> None:
-    """If the transaction aborts, the group starts again without a committed offset; a group with manual assignment has no members."""
+    """If the transaction aborts, the group starts again without an offset, even if it has no members."""
     groups = groups_of(a=7, b=5)
     add_pending(groups, "a", 9)
     add_pending(groups, "c", 9, topic="u")
@@ -377,13 +377,13 @@ def test_a_coordinator_that_is_loading_reports_it() -> None:
 
 
 def test_surveys_take_turns() -> None:
-    """For any number of concurrent requests, the groups are visited a slice at a time, and the loop serves others in between."""
+    """However many requests are concurrent, the groups are visited in slices, and the loop serves others in between."""
     coordinator = Coordinator(groups_of(a=7))
     asked = [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])]
 
     async def scenario() -> None:
         async with coordinator.survey_turn:
-            waiting = asyncio.ensure_future(survey(coordinator, asked))  # type: ignore[arg-type]  # noqa: TID251 - a test's own loop
+            waiting = asyncio.ensure_future(survey(coordinator, asked))  # type: ignore[arg-type]
             for _ in range(5):
                 await asyncio.sleep(0)
             assert not waiting.done()

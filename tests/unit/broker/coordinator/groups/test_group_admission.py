@@ -1,4 +1,4 @@
-"""Limits of the groups and offsets in a broker: above a limit requests are refused with Kafka's codes, and existing groups continue."""
+"""Limits of groups and offsets: above them requests are refused with Kafka's codes, and existing groups continue."""
 
 from __future__ import annotations
 

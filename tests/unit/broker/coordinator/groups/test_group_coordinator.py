@@ -1,4 +1,4 @@
-"""The groups of one broker: whose turn it is, what may be answered, what is refused and counted, and what deleted topics leave."""
+"""The groups of one broker: leaderships, answers, refusals and their counts, and deleted topics."""
 
 from __future__ import annotations
 
@@ -261,8 +261,8 @@ def test_what_is_held_and_refused_is_counted() -> None:
 def test_hashes_are_forgotten_when_most_groups_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[int] = []
     world = World(HERE)
-    monkeypatch.setattr(group_coordinator, "forget_hashes", lambda: forgotten.append(count))
-    for count in (2 * GROUPS_GONE_MIN, GROUPS_GONE_MIN + 1, 10, 10):
+    monkeypatch.setattr(group_coordinator, "forget_hashes", lambda: forgotten.append(count))  # type: ignore[has-type]
+    for count in (2 * GROUPS_GONE_MIN, GROUPS_GONE_MIN + 1, 10, 10):  # type: int
         world.coordinator._admission.count_groups = lambda count=count: count  # type: ignore[misc]
         world.coordinator.on_tick()
     assert forgotten == [10]

@@ -1,4 +1,4 @@
-"""The groups of one partition: what its log says of them, what is answered without one, and what a coordinator that goes leaves."""
+"""The groups of one partition: records of the log, answers without a group, and the end of a coordinator."""
 
 from __future__ import annotations
 
@@ -197,7 +197,8 @@ def test_a_session_is_as_long_as_the_configuration_allows(session_ms: int, *, is
 
 
 @pytest.mark.parametrize(("generation", "version", "error"), [
-    (-1, 9, NONE), (0, 9, ErrorCode.GROUP_ID_NOT_FOUND), (0, 8, ErrorCode.ILLEGAL_GENERATION), (1, 9, ErrorCode.GROUP_ID_NOT_FOUND),
+    (-1, 9, NONE), (0, 9, ErrorCode.GROUP_ID_NOT_FOUND), (0, 8, ErrorCode.ILLEGAL_GENERATION),
+    (1, 9, ErrorCode.GROUP_ID_NOT_FOUND),
 ])  # fmt: skip
 def test_only_a_commit_without_a_generation_begins_a_group(generation: int, version: int, error: ErrorCode) -> None:
     world = World()

@@ -88,7 +88,7 @@ class Groups(RuleBasedStateMachine):
         self.world.pass_time(milliseconds)
 
     @rule(holds=st.booleans())
-    def commits(self, holds: bool) -> None:  # noqa: FBT001 - Hypothesis passes it by name
+    def commits(self, holds: bool) -> None:
         self.world.commit()
         self.world.holds_commits = holds
 
@@ -170,7 +170,7 @@ class Groups(RuleBasedStateMachine):
         for group in groups.by_id.values():
             assert (
                 group.memory.held_bytes
-                == sum(held_by(member) for member in group.members.values()) + len(group.pending_join) * MEMBER_BYTES
+                == sum(held_by(member) for member in group.members.values()) + len(group.pending_join) * MEMBER_BYTES  # type: ignore[misc]
             )
         assert groups.memory.held_bytes == sum(group.memory.held_bytes for group in groups.by_id.values())
 

@@ -1,4 +1,4 @@
-"""Which offsets of a commit are kept, and with what; which are forgotten with their topic, by a request, or because they are old."""
+"""Which offsets of a commit are kept, with what, and which are removed with their topic, by a request, or by age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets in transactions: which producers may commit them, that they are returned only after the commit, and which of them count."""
+"""Offsets in transactions: which producers may commit them, when they are returned, and which of them win."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def is_stable(world: World, topic: str = "t") -> bool:
 @pytest.mark.parametrize(("is_commit", "told"), [(True, 9), (False, 5)])
 def test_what_is_pending_counts_when_its_transaction_is_committed_and_never_otherwise(
     world: World, is_commit: bool, told: int
-):  # noqa: FBT001
+):
     commit(world, 5)
     commit_in_transaction(world, 8)
     assert commit_in_transaction(world, 9) == ErrorCode.NONE
@@ -220,7 +220,7 @@ PRODUCERS = (1, 2, 3)
 
 
 class Offsets(RuleBasedStateMachine):
-    """Commits in and out of transactions, ends, deletions, compactions, new coordinators, against a model that reads the whole log."""
+    """Commits with and without transactions, ends, deletions, compactions and loads, against a model."""
 
     @initialize()
     def begin(self) -> None:
@@ -238,7 +238,7 @@ class Offsets(RuleBasedStateMachine):
         self.append(change if producer_id is None else InTransaction(producer_id, change))
 
     @rule(producer_id=st.sampled_from(PRODUCERS), is_commit=st.booleans())
-    def ends(self, producer_id: int, is_commit: bool) -> None:  # noqa: FBT001
+    def ends(self, producer_id: int, is_commit: bool) -> None:
         self.append(TransactionEnded(producer_id, is_commit))
 
     @rule(topic=st.sampled_from(TOPICS))
@@ -257,7 +257,7 @@ class Offsets(RuleBasedStateMachine):
 
     @rule()
     def is_compacted(self) -> None:
-        """Below the first open transaction, the last committed record of each key stays; aborted records are removed."""
+        """Below the first open transaction, each key's last committed record stays; aborted records are removed."""
         entries, end = self.world.log, self.last_stable_offset()
         ends = [(offset, change) for offset, change in entries if isinstance(change, TransactionEnded)]
         last: dict[str, int] = {}
@@ -288,7 +288,7 @@ class Offsets(RuleBasedStateMachine):
         return min(opened.values(), default=self.world.end_offset)
 
     def expected(self, topic: str) -> tuple[int | None, bool]:
-        """The committed offset, and whether it is stable: the last record whose transaction is committed, unless deleted."""
+        """The committed offset and whether it is stable: the last record of a committed transaction, unless deleted."""
         found: int | None = None
         unstable: set[int] = set()
         for index, (_, change) in enumerate(self.history):

@@ -126,7 +126,7 @@ def test_no_partition_could_be_moved_to_a_member_with_two_fewer(members: Members
 @some
 @given(counts=counts_of_topics, ids=st.sets(member_ids, min_size=1), gone=st.sets(member_ids), new=member_ids)
 def test_equal_members_move_only_what_balance_needs(counts: Counts, ids: set[str], gone: set[str], new: str):
-    """If members leave, the others keep all their partitions; if one joins, only the partitions that it receives move."""
+    """If members leave, the others keep all their partitions; if one joins, only the partitions that it gets move."""
     members = {member_id: member() for member_id in ids}
     first = assign_uniform(members, counts)
     left = {member_id: row for member_id, row in taken_up(members, first).items() if member_id not in gone}
@@ -216,7 +216,7 @@ def test_a_free_partition_goes_to_the_member_with_least_of_its_subscription():
 
 
 def after_moves(monkeypatch: pytest.MonkeyPatch, count: int, *held: int) -> list[int]:
-    """The loads of members that had so many partitions of one topic each, after at most so many moves; one more consumes another topic."""
+    """The loads of members with these numbers of partitions after at most so many moves; one more has another topic."""
     names = "abcdef"[: len(held)]
     firsts = [sum(held[:number]) for number in range(len(held))]
     members = {name: has(*range(first, first + size)) for name, first, size in zip(names, firsts, held, strict=True)}

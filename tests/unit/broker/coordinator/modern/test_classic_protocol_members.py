@@ -1,4 +1,4 @@
-"""Members of the classic protocol in a consumer group: joins, syncs, heartbeats and leaves, and static ones that return."""
+"""Members of the classic protocol in a consumer group: joins, syncs, heartbeats, leaves, returning static members."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_the_last_member_of_the_new_protocol_returns_before_all_have_what_they_a
 
 
 def test_a_member_without_a_pattern_that_returns_with_the_classic_protocol_moves_nothing(world: ConsumerWorld) -> None:
-    """No pattern is the same as an empty one, which members of the classic protocol have: the group needs no rebalance."""
+    """No pattern equals an empty one, which members of the classic protocol have: the group needs no rebalance."""
     world.beat("new", -1)
     world.enter("static", instance_id="i")
     join_and_get(world, "static")

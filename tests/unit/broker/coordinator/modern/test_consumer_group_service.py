@@ -1,4 +1,4 @@
-"""The service of consumer groups: records of other types, room, epochs, targets in time, timers, and what happens when a write fails."""
+"""The service of consumer groups: records of other types, epochs, targets in time, timers, and failed writes."""
 
 from __future__ import annotations
 

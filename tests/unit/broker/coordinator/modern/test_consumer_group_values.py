@@ -1,4 +1,4 @@
-"""A consumer group as a value: what follows from its records, who may commit and fetch, what it holds, and its subscriptions."""
+"""A consumer group as a value: its records, who may commit and fetch, and its subscriptions."""
 
 from __future__ import annotations
 

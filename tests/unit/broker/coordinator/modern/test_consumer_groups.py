@@ -28,7 +28,7 @@ def test_the_first_member_gets_everything_in_epoch_2():
 
 
 def test_an_idle_group_holds_no_image():
-    """An image has all topics: groups that are idle while there are thousands of changes would hold thousands of images."""
+    """An image has all topics. If idle groups kept images, thousands of changes would leave thousands of images."""
     world = ConsumerWorld()
     epoch = world.enter("a").member_epoch
     world.beat("a", epoch)
@@ -158,7 +158,7 @@ def test_a_leaving_member_is_removed_at_once():
     ("epoch", "owned"), [(1, {}), (9, {}), (2, None), (2, {"t": {3}})], ids=["older", "newer", "silent", "too much"]
 )
 def test_a_wrong_epoch_is_fenced(epoch, owned):
-    """The member is in epoch 3 and has 0 and 1, or 2 and 3; without partitions its last response could have been lost."""
+    """The member is in epoch 3 and has 0 and 1, or 2 and 3; without partitions its last response may be lost."""
     world = ConsumerWorld()
     world.enter("a")
     world.enter("b")
@@ -307,17 +307,14 @@ def test_the_assignor_that_most_members_name_is_used():
 
 
 def test_many_members_that_come_together_cost_few_targets():
-    """Targets are computed at intervals; a member that joins in between waits for the next one in the epoch of the last."""
+    """Targets are computed at intervals. A member that joins in between waits for the next one in the last epoch."""
     world = ConsumerWorld(GroupSettings(consumer_assignment_interval_ms=1_000))
     world.enter("a")
     second = world.enter("b")
     assert (second.member_epoch, world.assigned(second)) == (2, {})
     world.enter("c")
-    assert (world.group.state, world.group.group_epoch, world.group.target_epoch) == (
-        ConsumerGroupState.ASSIGNING,
-        4,
-        2,
-    )
+    group = world.group
+    assert (group.state, group.group_epoch, group.target_epoch) == (ConsumerGroupState.ASSIGNING, 4, 2)
     world.pass_time(1_000)
     assert world.group.target_epoch == 4
     world.settle("a", "b", "c")

@@ -1,6 +1,9 @@
-"""Members of both protocols join, leave, are slow, lose responses and return, in a group whose partitions the broker assigns, while topics
-change, rights are given and taken, and coordinators take over: no partition has two owners, epochs only rise, and the group converges when
-events stop: all that its members subscribe to has an owner."""
+"""A consumer group under any sequence of events.
+
+Members of both protocols join, leave, are slow, lose responses and return, while topics and rights change and
+coordinators take over. No partition has two owners, epochs only rise, and when events stop, every subscribed partition
+has an owner.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +173,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.consumers) < 5)
     @rule(subscribed=CHOICES, is_static=st.booleans(), beats=st.booleans())
-    def comes(self, subscribed: int, is_static: bool, beats: bool) -> None:  # noqa: FBT001 - Hypothesis passes them by name
+    def comes(self, subscribed: int, is_static: bool, beats: bool) -> None:
         self.count += 1
         consumer = Consumer(self.count, f"static-{self.count % 2}" if is_static else None, SUBSCRIPTIONS[subscribed])
         self.consumers.append(consumer)
@@ -178,7 +181,7 @@ class ConsumerGroups(RuleBasedStateMachine):
             consumer.beat(self.world, self.hidden)
 
     @rule(number=st.integers(0, 4), loses_answer=st.booleans())
-    def beats(self, number: int, loses_answer: bool) -> None:  # noqa: FBT001
+    def beats(self, number: int, loses_answer: bool) -> None:
         self.choose(number).beat(self.world, self.hidden, loses_answer=loses_answer)
 
     @rule(number=st.integers(0, 4))
@@ -188,7 +191,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         consumer.take_up()
 
     @rule(number=st.integers(0, 4), subscribed=CHOICES, beats=st.booleans())
-    def subscribes_anew(self, number: int, subscribed: int, beats: bool) -> None:  # noqa: FBT001
+    def subscribes_anew(self, number: int, subscribed: int, beats: bool) -> None:
         consumer = self.choose(number)
         consumer.subscribed, consumer.changed = SUBSCRIPTIONS[subscribed], True
         if beats:
@@ -205,7 +208,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.consumers) > 1)
     @rule(number=st.integers(1, 4), says_so=st.booleans(), is_back_soon=st.booleans())
-    def goes(self, number: int, says_so: bool, is_back_soon: bool) -> None:  # noqa: FBT001
+    def goes(self, number: int, says_so: bool, is_back_soon: bool) -> None:
         consumer = self.consumers[1 + number % (len(self.consumers) - 1)]
         self.consumers.remove(consumer)
         if says_so and consumer.epoch:
@@ -251,7 +254,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         return isinstance(group, ConsumerGroup) and group.subscriptions.classic_count < len(group.members)
 
     @rule(classics_stay=st.booleans())
-    def is_quiet(self, classics_stay: bool) -> None:  # noqa: FBT001
+    def is_quiet(self, classics_stay: bool) -> None:
         """All members send heartbeats and apply their assignments until nothing changes any more."""
         if not classics_stay or not self.group_is_here():
             self.classics = []
@@ -266,7 +269,7 @@ class ConsumerGroups(RuleBasedStateMachine):
             for classic in self.classics if self.group_is_here() else ():
                 classic.beat(self.world)
         group, topics = self.world.group, self.world.cluster.image.topics
-        alive = [consumer for consumer in self.consumers if consumer.epoch]
+        alive: list[Any] = [consumer for consumer in self.consumers if consumer.epoch]
         assert {member.member_id for member in (*alive, *self.classics)} == set(group.members)
         assert group.state is ConsumerGroupState.STABLE, [str(member) for member in group.members.values()]
         rows = [

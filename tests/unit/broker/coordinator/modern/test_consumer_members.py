@@ -1,4 +1,4 @@
-"""Members of consumer groups as values: what their records say, who has a partition, and a member's way to its target."""
+"""Members of consumer groups as values: their records, the owners of partitions, and the way to a target."""
 
 from __future__ import annotations
 

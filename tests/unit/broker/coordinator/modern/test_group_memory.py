@@ -69,7 +69,7 @@ def come_and_go(world: ConsumerWorld, times: int) -> int:
 
 
 def bytes_left_of_a_group() -> float:
-    """The growth from the first time to the ninth: tables of dicts keep the room that they had at their fullest, once."""
+    """The growth from the first time to the ninth: dict tables keep their largest size."""
     world = make_world()
     world.pass_time(3 * SESSION_MS)
     tracemalloc.start()

@@ -48,7 +48,7 @@ def world_of(kind: str, interval_ms: int = INTERVAL_MS) -> Any:
     return world
 
 
-def beat(world: Any, member_id: str, epoch: int, *topics: str) -> ErrorCode:
+def beat(world: Any, member_id: str, epoch: int, *topics: str) -> ErrorCode | None:
     if isinstance(world, ShareGroupWorld):
         return world.beat(member_id, epoch, *topics).error
     more: dict[str, Any] = {"owned": {}, "rebalance_timeout_ms": 1} if epoch == 0 else {}

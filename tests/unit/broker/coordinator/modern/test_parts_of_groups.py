@@ -1,4 +1,4 @@
-"""What consumer groups are decided with: the topics that they see, their times, the records of a decision, and targets."""
+"""The parts of modern groups: the topics they see, their times, the records of decisions, and targets."""
 
 from __future__ import annotations
 
@@ -171,7 +171,8 @@ def test_the_hash_follows_the_image_and_is_computed_once() -> None:
 SETTINGS = GroupSettings(
     consumer_session_timeout_ms=50, consumer_session_timeout_min_ms=40, consumer_session_timeout_max_ms=60,
     consumer_heartbeat_interval_ms=5, consumer_heartbeat_interval_min_ms=4, consumer_heartbeat_interval_max_ms=6,
-    consumer_assignment_interval_ms=500, consumer_assignment_interval_min_ms=400, consumer_assignment_interval_max_ms=600,
+    consumer_assignment_interval_ms=500, consumer_assignment_interval_min_ms=400,
+    consumer_assignment_interval_max_ms=600,
     share_session_timeout_ms=51, share_session_timeout_min_ms=41, share_session_timeout_max_ms=61,
     share_heartbeat_interval_ms=15, share_heartbeat_interval_min_ms=14, share_heartbeat_interval_max_ms=16,
     share_assignment_interval_ms=501, share_assignment_interval_min_ms=401, share_assignment_interval_max_ms=601,
@@ -222,7 +223,7 @@ def test_a_group_is_found_by_its_id_and_type() -> None:
 
 
 # ------------------------------------------------------------------ decisions
-def kinds(decision: GroupDecision) -> list[tuple[RecordType, str, bool]]:
+def kinds(decision: GroupDecision) -> list[tuple[Any, str, bool]]:
     """Of each record of a decision: what it is about, whom, and whether it takes that back."""
     assert {change.group for change in decision.changes} == {"g"}
     return [(change.kind, change.name, change.value is None) for change in decision.changes]

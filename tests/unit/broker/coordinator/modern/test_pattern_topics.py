@@ -1,4 +1,4 @@
-"""The patterns of a group are matched to topics when that is due, one time at once, and what comes of it is kept in records."""
+"""The patterns of a group are matched to topics when due, once at a time, and the result is recorded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def member(pattern: str | None = None, *topics: str, name: str = "m") -> ModernM
 
 
 class World:
-    """A group whose members have these patterns; `matched` are those that were matched, at `WALL_MS` and the present revision."""
+    """A group with members of these patterns; `matched` were matched at `WALL_MS` and the current revision."""
 
     def __init__(self, *members: ModernMember, **matched: set[str]) -> None:
         self.cluster = Cluster({"apple": 1, "avocado": 1, "banana": 1})

@@ -1,4 +1,4 @@
-"""The states of share groups: which are asked to begin, and when again, which end, and what their records say meanwhile."""
+"""The states of share groups: which are requested, again or for the first time, which are deleted, and the records."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_partitions_that_were_added_to_a_topic_begin_at_their_first_record() -> 
 
 
 def test_what_is_asked_for_again_begins_where_it_was_to_begin() -> None:
-    """Some partitions were there from the first, others were added, and the share coordinator has not answered for either."""
+    """Some partitions were there from the first, others were added, and the share coordinator has answered for none."""
     world = waiting_world(t=2)
     world.enter("a")
     world.cluster.set_topic("t", 3)
@@ -249,7 +249,7 @@ def test_all_states_of_a_group_end_or_those_of_some_topics() -> None:
     assert ask(world, "begin_deletion", None) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     world.groups.shares.states.unlock(GROUP)
     world.groups.shares.states.unlock("gone")
-    assert ask(world, "begin_deletion", None) == NONE
+    assert ask(world, "begin_deletion", None) == 3
     assert world.group.states == KnownStates(
         deleting={OTHER: "o", b"2" * 16: "two", b"1" * 16: "one", world.ids(): "t"}
     )

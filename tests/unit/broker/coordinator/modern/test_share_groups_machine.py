@@ -54,7 +54,7 @@ class Machine(RuleBasedStateMachine):
         self.world.pass_time(milliseconds)
 
     @rule(begins=st.booleans())
-    def lose_states(self, begins: bool) -> None:  # noqa: FBT001
+    def lose_states(self, begins: bool) -> None:
         """From now on the share coordinator does what it is asked for, or nothing."""
         self.world.begins = begins
 

@@ -42,7 +42,7 @@ def test_it_is_balanced_and_complete_whatever_was_before(before, after, a, b, mo
     ),
 )
 def test_different_subscriptions(numbers, subscriptions) -> None:
-    """Each has only what it subscribes to, some of each topic if they differ, and each partition that anyone subscribes to has a member."""
+    """Members get only their topics, some of each if they differ; every subscribed partition has a member."""
     wanted = {f"m{number}": subscriptions[index] for index, number in enumerate(sorted(numbers))}
     partitions = {A: range(3), B: range(5)}
     made = assign(wanted, partitions, {})

@@ -1,5 +1,4 @@
-"""Every way in which the subscription of a member, or what it stands for, becomes smaller: the group's epoch rises, and each partition that
-members still subscribe to has an owner soon (G6; KAFKA-19899)."""
+"""Subscriptions that become smaller: the epoch rises, and each subscribed partition has an owner (G6; KAFKA-19899)."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def joined(world: ConsumerWorld, member_id: str, subscribed: dict[str, Any], **m
 def pair(
     subscribed: dict[str, Any], *, age_ms: int = REFRESH_MIN_MS + 1, other: dict[str, Any] | None = None, **more: Any
 ) -> ConsumerWorld:
-    """A group of `a` and `b` that share `t1` and `t2`, whose patterns were matched `age_ms` ago; both are where they are to be."""
+    """A group of `a` and `b` that share `t1` and `t2` at their targets; its patterns were matched `age_ms` ago."""
     world = ConsumerWorld(topics={"t1": 3, "t2": 3, "u1": 2})
     joined(world, "a", subscribed, **more)
     joined(world, "b", other or subscribed)
@@ -274,7 +273,7 @@ def test_a_static_member_is_replaced_by_one_that_subscribes_to_less(
 
 
 def test_a_static_member_is_replaced_while_a_worker_makes_the_target() -> None:
-    """What the worker has made is for a member that is gone, and the one in its place is in none: the target is made again."""
+    """The worker's target has the member that is gone, and not its successor: the target is computed again."""
     world = ConsumerWorld(topics={"t1": 4_000, "t2": 1})
     joined(world, "a", NAMES, instance_id="i")
     joined(world, "b", NAMES)
@@ -311,7 +310,7 @@ def test_a_static_member_has_its_place_in_a_full_group() -> None:
 
 
 def test_a_group_without_members_has_one_epoch() -> None:
-    """There is nothing to assign, so the target is that of the group's epoch; and the next member doesn't wait for its target."""
+    """Nothing is to be assigned: the target gets the group's epoch, and the next member doesn't wait for its target."""
     world = ConsumerWorld(GroupSettings(consumer_assignment_interval_ms=60_000))
     world.enter("a")
     world.beat("a", -1)
@@ -333,7 +332,7 @@ def test_the_preferred_assignor_changes() -> None:
 
 # ------------------------------------------------------------------ members of the classic protocol
 def classic_world(*topics: str, **more: Any) -> tuple[ConsumerWorld, str]:
-    """A group of `new`, which speaks the new protocol, and of a member of the classic protocol that has a part of `t1` and `t2`."""
+    """A group of `new`, a consumer member, and of a classic member that has a part of `t1` and `t2`."""
     world = ConsumerWorld(
         GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0, **more),
         topics={"t1": 3, "t2": 3, "u1": 2},

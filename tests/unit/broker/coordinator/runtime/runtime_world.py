@@ -1,4 +1,4 @@
-"""A runtime of coordinators over partitions, clock, loop and worker that a test moves by hand; its states note what they are asked."""
+"""A runtime over partitions, clock, loop and worker that a test moves by hand; its states note all calls."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def partition_of(number: int, **fields: Any) -> Any:
         config=SimpleNamespace(max_message_bytes=1 << 20),
     )  # fmt: skip
     made = {
-        "topic_partition": TopicPartition(TOPIC, number), "log": log, "led_since": 5, "is_leader": True, "leadership": None,
-        "has_enough_in_sync": True,
+        "topic_partition": TopicPartition(TOPIC, number), "log": log, "led_since": 5, "is_leader": True,
+        "leadership": None, "has_enough_in_sync": True,
     }  # fmt: skip
     return SimpleNamespace(**(made | fields))
 

@@ -143,7 +143,7 @@ def test_records_of_a_transaction_are_noted_as_such(world: World) -> None:
 def test_a_batch_may_be_as_large_as_the_topic_allows(world: World, spare_bytes: int) -> None:
     shard = world.shard()
     records = [encode_group_metadata("a", None)]
-    shard.partition.log.config.max_message_bytes = make_batch(records, WALL_MS).size_bytes + spare_bytes
+    shard.partition.log.config.max_message_bytes = make_batch(records, WALL_MS).size_bytes + spare_bytes  # type: ignore[misc]
     assert world.runtime.keep(shard, records, WALL_MS) == (0 if not spare_bytes else None)
     assert world.keep(shard, "a") == [NONE if not spare_bytes else ErrorCode.MESSAGE_TOO_LARGE]
 
@@ -210,7 +210,7 @@ def test_all_that_is_committed_continues_in_its_order() -> None:
     for name in ("first", "second", "third"):
         effects = world.runtime.effects()
         effects.keep_group(name, None)
-        effects.then.append(lambda _error, _effects, name=name: answered.append(name))
+        effects.then.append(lambda _error, _effects, name=name: answered.append(name))  # type: ignore[misc]
         world.runtime.carry_out(shard, effects)
     world.commit(shard, 2)
     assert answered == ["first", "second"]
@@ -365,7 +365,7 @@ def test_who_asks_for_an_offset_waits_behind_the_others() -> None:
     world, shard = waiting_world()
     outcomes: list[str] = []
     for name, end_offset in (("first", 1), ("second", 0)):
-        world.runtime.when_committed(shard, end_offset, [lambda _error, _effects, name=name: outcomes.append(name)])
+        world.runtime.when_committed(shard, end_offset, [lambda _error, _effects, name=name: outcomes.append(name)])  # type: ignore[misc]
     assert outcomes == []
     world.commit(shard, 1)
     assert outcomes == ["first", "second"]

@@ -1,4 +1,4 @@
-"""The topics of coordinators: where a group is kept, who coordinates it, and which topic is asked for, by whom, for how long."""
+"""The topics of coordinators: a group's partition and coordinator, and how the topic is created and awaited."""
 
 from __future__ import annotations
 

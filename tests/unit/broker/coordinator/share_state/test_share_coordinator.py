@@ -1,4 +1,4 @@
-"""The share coordinator of one broker: its topic, whose turn it is, what of the log is needed, and what deleted topics leave."""
+"""The share coordinator of one broker: its topic, leaderships, the part of the log it needs, and deleted topics."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_a_share_key_has_a_group_a_topic_id_and_a_partition(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [
-    "", "g", f"g:{ID_TEXT}", f":{ID_TEXT}:0", f"{ID_TEXT}:0", "g:t:0", "g::0", f"g:{ID_TEXT}:", f"g:{ID_TEXT}:x", f"g:{ID_TEXT}:-1",
-    f"g:{ID_TEXT}:٣", f"g:{ID_TEXT}:²", f"g:0:{ID_TEXT}",
+    "", "g", f"g:{ID_TEXT}", f":{ID_TEXT}:0", f"{ID_TEXT}:0", "g:t:0", "g::0", f"g:{ID_TEXT}:", f"g:{ID_TEXT}:x",
+    f"g:{ID_TEXT}:-1", f"g:{ID_TEXT}:٣", f"g:{ID_TEXT}:²", f"g:0:{ID_TEXT}",
 ])  # fmt: skip
 def test_other_texts_are_no_share_keys(key: str) -> None:
     assert not is_share_key(key)

@@ -1,4 +1,4 @@
-"""What share coordinators are asked, here and on other brokers: one request for each broker, and an outcome for each partition."""
+"""Requests to share coordinators, here and elsewhere: one for each broker, and an outcome for each partition."""
 
 from __future__ import annotations
 

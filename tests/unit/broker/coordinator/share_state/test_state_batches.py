@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,14 +39,14 @@ def test_each_record_has_the_state_that_is_furthest_on(batches, start_offset) ->
     """And ranges are in order, overlap nowhere, and are as few as can be."""
     combined = combine(batches, start_offset)
     assert by_offset(combined, UNKNOWN_START) == by_offset(batches, start_offset)
-    for before, after in zip(combined, combined[1:], strict=False):
+    for before, after in itertools.pairwise(combined):
         assert before.last_offset < after.first_offset
         same = (before.delivery_count, before.delivery_state) == (after.delivery_count, after.delivery_state)
         assert not (same and before.last_offset + 1 == after.first_offset)
 
 
 def test_the_same_in_two_steps() -> None:
-    """What was combined before is combined with what comes as if all had come at once: an update may be folded in at any time."""
+    """Combining in several steps equals combining at once: an update may be folded in at any time."""
     first = ShareStateBatch(first_offset=0, last_offset=10, delivery_state=0, delivery_count=1)
     later = ShareStateBatch(first_offset=3, last_offset=5, delivery_state=2, delivery_count=1)
     last = ShareStateBatch(first_offset=5, last_offset=20, delivery_state=0, delivery_count=2)

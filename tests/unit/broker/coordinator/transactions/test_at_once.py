@@ -1,4 +1,4 @@
-"""Changes of transactions that are committed with their append: when they may be, and that a new transaction gets its deadline."""
+"""Changes of transactions that are committed by their append: when that is possible, and deadlines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from lowtide.broker.coordinator.transactions.at_once import AtOnce
 
-from .test_transaction_machine import NAME, NONE, PARTITIONS, World, start
+from .transaction_world import NAME, NONE, PARTITIONS, World, start
 
 
 class Keeper(World):

@@ -1,4 +1,4 @@
-"""The response in every state of a transactional id to an end, a start and a new producer, as in Kafka's `TransactionCoordinator`."""
+"""The response in every state to an end, a start and a new producer, as in Kafka's `TransactionCoordinator`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_MAX
 from lowtide.protocol.errors import ErrorCode
 
-from .test_transaction_machine import NAME, NONE, PARTITIONS, World, start
+from .transaction_world import NAME, NONE, PARTITIONS, World, start
 
 FENCED, INVALID, CONCURRENT = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.CONCURRENT_TRANSACTIONS
 UNMAPPED = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -18,7 +18,7 @@ SAME = (NONE, 0)
 
 
 def made(state: str) -> tuple[World, int, int]:
-    """A transactional id of a client with an epoch for each transaction, in this state, with its producer id and epoch."""
+    """A transactional id of a client whose transactions have epochs, in this state, with its producer id and epoch."""
     world = World()
     producer_id, epoch = start(world)
     if state != "empty":
@@ -59,7 +59,7 @@ def test_the_table_of_ends(state: str) -> None:
 
 @pytest.mark.parametrize("is_commit", [True, False])
 @pytest.mark.parametrize("version", [0, 2])
-def test_while_markers_are_written_every_request_is_retried(is_commit: bool, version: int) -> None:  # noqa: FBT001
+def test_while_markers_are_written_every_request_is_retried(is_commit: bool, version: int) -> None:
     world = World()
     producer_id, epoch = start(world)
     world.add((producer_id, epoch), PARTITIONS[0], version)

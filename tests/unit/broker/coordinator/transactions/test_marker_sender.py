@@ -1,4 +1,4 @@
-"""Markers go to the leader that a partition has, are sent again until it has them, and are left to the next coordinator."""
+"""Markers go to a partition's current leader until it has them, or are left to the next coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markers in the partitions of a coordinator: none while its log is loaded, and its state receives each in the turn of its append."""
+"""Markers in a coordinator's partitions: none while its log is loaded; its state gets each at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transactions of one broker: whose turn it is, how ends get to partitions and are completed, and the topic that is made for it all."""
+"""The transactions of one broker: leaderships, markers, completion, and the creation of the topic."""
 
 from __future__ import annotations
 

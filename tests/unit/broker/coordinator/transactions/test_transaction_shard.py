@@ -1,4 +1,4 @@
-"""The transactions of one partition: what its log says, what is answered while a change is on its way, and what is due."""
+"""The transactions of one partition: records, answers while a change is incomplete, and deadlines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.transaction_records import TransactionLogValue, TransactionRecord
 from lowtide.protocol.types import TopicPartition
 
-from .test_transaction_machine import NAME, NONE, PARTITIONS, TIMEOUT_MS, World, start
+from .transaction_world import NAME, NONE, PARTITIONS, TIMEOUT_MS, World, start
 
 SETTINGS = TransactionSettings()
 EXPIRY: Any = ("expiry", "")
@@ -126,13 +126,6 @@ def test_a_record_says_when_it_was_made() -> None:
     assert changed.updated_ms == 4_711
 
 
-def test_a_coordinator_that_another_has_followed_forgets_all() -> None:
-    state = loading()
-    state.note(TransactionChange(NAME, known()), 0)
-    state.on_unloaded(Effects(0, 0))
-    assert state.count == 0
-
-
 # ---------------------------------------------------------------------- after a load
 def test_nothing_is_decided_on_what_was_loaded_before_it_is_committed() -> None:
     state = loading()
@@ -175,17 +168,14 @@ def test_a_timeout_is_above_zero_and_at_most_the_maximum(timeout_ms: int, *, is_
 
 def test_a_producer_learns_why_the_transaction_of_the_one_before_could_not_be_ended() -> None:
     world = World()
+    world.refuses = True
+    assert world.init() == (UNAVAILABLE, -1, -1), "an identity that could not be recorded"
+    world.refuses = False
     world.add(start(world), PARTITIONS[0])
     world.refuses = True
     assert world.init() == (UNAVAILABLE, -1, -1)
     world.refuses = False
     assert world.init() == (CONCURRENT, -1, -1)
-
-
-def test_a_producer_gets_no_identity_that_could_not_be_kept() -> None:
-    world = World()
-    world.refuses = True
-    assert world.init() == (UNAVAILABLE, -1, -1)
 
 
 def test_requests_without_a_name_are_invalid() -> None:
@@ -318,15 +308,6 @@ def test_an_end_without_partitions_is_complete_at_once_and_has_no_deadline() -> 
     assert world.state.timers.deadline_of(("timeout", NAME)) is None
 
 
-def test_a_transaction_that_ends_has_no_deadline() -> None:
-    world = World()
-    identity = start(world)
-    world.add(identity, PARTITIONS[0])
-    assert world.state.timers.deadline_of(("timeout", NAME)) is not None
-    world.end(identity, is_commit=True)
-    assert world.state.timers.deadline_of(("timeout", NAME)) is None
-
-
 def test_an_end_that_may_be_lost_is_recorded_again_after_a_while() -> None:
     world = World()
     identity = start(world)
@@ -360,13 +341,16 @@ def test_an_end_is_not_told_by_a_coordinator_that_another_has_followed() -> None
     assert told == [ErrorCode.NOT_COORDINATOR]
     assert not world.told
     assert world.state.timers.deadline_of(("retry", NAME)) is None
+    assert world.state.count == 0
 
 
 def test_an_end_whose_markers_are_being_sent_is_not_recorded_again() -> None:
     """A second sending would outlive the first, and end what begins after it."""
     world = World()
     world.add(identity := start(world), PARTITIONS[0])
+    assert world.state.timers.deadline_of(("timeout", NAME)) is not None
     world.end(identity, is_commit=True)
+    assert world.state.timers.deadline_of(("timeout", NAME)) is None
     kept = len(world.log)
     world.state.timers.schedule(("retry", NAME), 0)
     world.run_timers(world.now_ms)

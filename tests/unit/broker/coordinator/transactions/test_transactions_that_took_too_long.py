@@ -7,12 +7,12 @@ import pytest
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_MAX
 from lowtide.protocol.errors import ErrorCode
 
-from .test_transaction_machine import NAME, NONE, PARTITIONS, TIMEOUT_MS, World, start
+from .transaction_world import NAME, NONE, PARTITIONS, TIMEOUT_MS, World, start
 
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_a_producer_whose_transaction_took_too_long_continues_in_the_next_epoch(version: int) -> None:
-    """A producer that gets an error for the timeout can recover without a new instance, unless another producer came meanwhile."""
+    """A producer with a timeout error can recover without a new instance, unless another producer came meanwhile."""
     world = World()
     producer_id, epoch = start(world)
     assert world.add((producer_id, epoch), PARTITIONS[0], version) == NONE
@@ -48,7 +48,7 @@ def test_a_transaction_that_took_too_long_in_the_last_epoch_gives_its_producer_a
 
 
 def test_the_end_in_a_new_epoch_is_known_by_the_epoch_only() -> None:
-    """A client with an epoch for each transaction sends the previous epoch if its response was lost, and never the current one."""
+    """A client whose transactions have epochs may send the previous epoch, never the current one."""
     world = World()
     identity = start(world)
     world.add(identity, PARTITIONS[0])

@@ -1,4 +1,4 @@
-"""What may still be lost counts as changing: single records until they are committed, and all of a log until what was loaded is."""
+"""What may be lost counts as changing: records until they are committed, and a whole log after a load."""
 
 from __future__ import annotations
 

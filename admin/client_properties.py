@@ -1,4 +1,4 @@
-"""Properties of a client as they were given, with where each comes from: reading them, and sentences about what can't be."""
+"""Reads the properties of a client. Errors name the source, the key and the value."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Mapping
 
 
 class SettingsError(ValueError):
-    """Settings that can't be: one sentence that names where they come from, the key and the value."""
+    """Invalid settings: a sentence that names the source, the key and the value."""
 
 
-class Given:
-    """Properties with their sources; remembers which were asked for."""
+class ClientProperties:
+    """Properties with their sources. Notes which keys are used."""
 
     def __init__(self, given: Mapping[str, tuple[str, str]]) -> None:
         self._given = given
-        self.asked: set[str] = set()
+        self._used: set[str] = set()
 
     def get(self, *keys: str) -> str | None:
-        """The value of the first of these keys that was given, without white space around it."""
-        self.asked.update(keys)
+        """Returns the value of the first given key, without surrounding white space."""
+        self._used.update(keys)
         for key in keys:
             if key in self._given:
                 return self._given[key][0].strip()
         return None
 
     def secret(self, key: str) -> str | None:
-        """The value as it is: white space around it may belong to a password."""
-        self.asked.add(key)
+        """Returns the value unchanged: white space may belong to a password."""
+        self._used.add(key)
         return self._given[key][0] if key in self._given else None
 
     def error(self, key: str, allowed: str, *, secret: bool = False) -> SettingsError:
-        """A sentence about the value of `key`."""
+        """Returns the error for the value of `key`. A secret value is not shown."""
         value, source = self._given[key]
-        return SettingsError(f"{source}: {key} is {'not possible' if secret else repr(value)}: {allowed}.")
+        return SettingsError(f"{source}: {key} is {'invalid' if secret else repr(value)}: {allowed}.")
 
     def choice(self, key: str, allowed: tuple[str, ...]) -> str | None:
-        """A value that has to be one of a few, in capitals or not. Errors: SettingsError."""
+        """Returns a value that must be one of some words, in any case. Errors: SettingsError."""
         value = self.get(key)
         if value is None:
             return None
@@ -45,4 +45,5 @@ class Given:
         raise self.error(key, f"allowed are {', '.join(allowed)}")
 
     def unused(self) -> tuple[str, ...]:
-        return tuple(key for key in self._given if key not in self.asked)
+        """Returns the given keys that no method has read."""
+        return tuple(key for key in self._given if key not in self._used)

@@ -1,7 +1,7 @@
-"""How a broker becomes controller, and does the controller's work while it is.
+"""Becomes controller, and does the controller's work.
 
-The controller's key is under the lease of its registration: it is free when the broker that has it is gone. What the
-work is, is decided elsewhere (`replication/controller`), and handed in.
+The controller's key is under the lease of its registration, so it is free when that broker is gone. `reconcile` decides
+what the work is (`replication/controller`).
 
 Guards: the key is taken only if it is free, and each write of a controller compares its revision (`held_registration`).
 """
@@ -27,17 +27,17 @@ from lowtide.metadata.store import (
     Put,
     UnavailableError,
 )
-from lowtide.metadata.writer import Retry
+from lowtide.metadata.writer import Backoff
 
 if TYPE_CHECKING:
     from lowtide.metadata.held_registration import HeldRegistration
     from lowtide.metadata.store import KeyValue
 
 Reconcile: TypeAlias = Callable[[MetadataImage], ChangePlan]
-"""What must be changed, seen from an image."""
+"""Plans the necessary changes for an image."""
 
 
-class ControllerWork:
+class ControllerTask:
     """Part of a session, used from its loop."""
 
     def __init__(
@@ -50,23 +50,23 @@ class ControllerWork:
         self._due = asyncio.Event()
 
     def wake(self) -> None:
-        """Have the work looked at soon: brokers, the controller, or something else that it depends on has changed."""
+        """Schedules the work: brokers, the controller, or something else that it depends on has changed."""
         self._due.set()
 
     async def run(self) -> None:
-        """Whenever brokers or the controller change: become controller if there is none, and do its work; endless."""
-        retry = Retry()
+        """Becomes controller if there is none, and does its work, whenever woken. Never returns."""
+        backoff = Backoff()
         while True:
             await self._due.wait()
             self._due.clear()
             if await self.attempt() is None:
-                retry = Retry()
+                backoff = Backoff()
             else:
-                self._due.set()  # Compares the whole image with what should be, so it may just be done again.
-                await retry.wait()
+                self._due.set()  # Safe to repeat: it compares the whole image with the desired state.
+                await backoff.wait()
 
     async def attempt(self) -> Exception | None:
-        """Do the controller's work. Returns what went wrong, if a newer image or a store that answers can mend it."""
+        """Does the controller's work. Returns an error that a newer image or a later attempt may resolve."""
         try:
             await self._do()
         except (
@@ -92,7 +92,7 @@ class ControllerWork:
             await self._held.wait_for(await self._held.commit(plan))
 
     async def _elect_self(self) -> None:
-        """Take the controller's key if it is free. Returns when the image shows who has it."""
+        """Takes the controller's key if it is free. Returns when the image shows the owner."""
         epoch_key, controller_key = self._prefix + keys.CONTROLLER_EPOCH, self._prefix + keys.CONTROLLER
         current = await self._store.get(epoch_key)
         epoch = 1 if current is None else _next_epoch(current)
@@ -114,8 +114,5 @@ class ControllerWork:
 
 
 def _next_epoch(current: KeyValue) -> int:
-    """The epoch of the next controller.
-
-    Where the last one can't be read the revision is above it, for each election makes one.
-    """
+    """Returns the next controller epoch. If the last one is unreadable, the revision is above it."""
     return (int(current.value) if current.value.isdigit() else current.modify_revision) + 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.groups.group_coordinator import ShareStarter
+from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
 from lowtide.broker.coordinator.modern.modern_member import ModernMember
 from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.broker.pending import Pending
@@ -29,9 +29,9 @@ def group_of(world: World) -> ShareGroup:
     return group
 
 
-def starter(world: World) -> ShareStarter:
-    assert world.coordinator._share_starter is not None
-    return world.coordinator._share_starter
+def offsets_of(world: World) -> ShareOffsets:
+    assert world.coordinator._share_offsets is not None
+    return world.coordinator._share_offsets
 
 
 def delete(world: World, group_id: str = GROUP) -> ErrorCode | None:
@@ -48,7 +48,7 @@ def delete(world: World, group_id: str = GROUP) -> ErrorCode | None:
 def delete_states(world: World, *numbers: int) -> ErrorCode:
     """What follows where a group may be deleted."""
     places = [SharePlace(GROUP, T, number) for number in numbers]
-    return asyncio.run(starter(world).delete_group(world.shard(), GROUP, places))
+    return asyncio.run(offsets_of(world).delete_group(world.shard(), GROUP, places))
 
 
 def with_member(world: World) -> None:
@@ -61,7 +61,7 @@ def initialize(world: World, wanted: dict[TopicId, list[int]]) -> None:
         topic_id: {number: UNKNOWN_START if number < 2 else 0 for number in numbers}
         for topic_id, numbers in wanted.items()
     }
-    starter(world).initialize(GROUP, 7, starts)
+    offsets_of(world).initialize(GROUP, 7, starts)
     asyncio.run(world.do_tasks())
 
 
