@@ -12,8 +12,8 @@
 #include <stdint.h>
 
 /* Headers of Python 3.12 and 3.13 return these objects without a reference for the caller. On 3.11, which counts them,
-   each such return loses one. `return Py_NewRef(Py_None)` and PyBool_FromLong() count on every version; what uses one of
-   these does not compile. */
+   each such return loses one. `return Py_NewRef(Py_None)` and PyBool_FromLong() count on every version; a source that
+   uses one of these macros does not compile. */
 #undef Py_RETURN_NONE
 #undef Py_RETURN_TRUE
 #undef Py_RETURN_FALSE

@@ -1,4 +1,4 @@
-/* The type `Codec`: see codec.h. What its shape doesn't take is left to `plain`, which gives the generated Python by its name. */
+/* The type `Codec`: see codec.h. What does not fit the shape goes to the generated Python, by the names of `plain`. */
 
 #include "codec.h"
 

@@ -60,7 +60,8 @@ static bool read_count(struct reading *reading, const struct shape *shape, int64
 static PyObject *read_records(struct reading *reading, size_t size)
 {
     if (reading->view == NULL) {
-        reading->view = PyMemoryView_Check(reading->buffer) ? Py_NewRef(reading->buffer) : PyMemoryView_FromObject(reading->buffer);
+        bool is_view = PyMemoryView_Check(reading->buffer);
+        reading->view = is_view ? Py_NewRef(reading->buffer) : PyMemoryView_FromObject(reading->buffer);
         if (reading->view == NULL) {
             return NULL;
         }
@@ -73,7 +74,8 @@ static PyObject *read_records(struct reading *reading, size_t size)
 static PyObject *read_bytes(struct reading *reading, const struct shape *shape)
 {
     int64_t count;
-    if (!read_count(reading, shape, &count) || count > (int64_t)left(reading) || (shape->kind == TEXT && count > TEXT_BYTES_MAX)) {
+    if (!read_count(reading, shape, &count) || count > (int64_t)left(reading) ||
+        (shape->kind == TEXT && count > TEXT_BYTES_MAX)) {
         return NULL;
     }
     if (count < 0) {
@@ -84,7 +86,8 @@ static PyObject *read_bytes(struct reading *reading, const struct shape *shape)
     }
     const char *start = (const char *)reading->at;
     reading->at += count;
-    return shape->kind == TEXT ? PyUnicode_DecodeUTF8(start, (Py_ssize_t)count, NULL) : PyBytes_FromStringAndSize(start, (Py_ssize_t)count);
+    return shape->kind == TEXT ? PyUnicode_DecodeUTF8(start, (Py_ssize_t)count, NULL)
+                               : PyBytes_FromStringAndSize(start, (Py_ssize_t)count);
 }
 
 static PyObject *read_array_of(struct reading *reading, const struct shape *shape)
@@ -183,11 +186,27 @@ static PyObject *read_struct_of(struct reading *reading, const struct shape *sha
     return made;
 }
 
+static size_t fixed_size(enum kind kind)
+{
+    switch (kind) {
+    case UUID:
+        return 16;
+    case INT64:
+    case FLOAT64:
+        return 8;
+    case INT32:
+        return 4;
+    case INT16:
+    case UINT16:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
 static PyObject *read_fixed(struct reading *reading, const struct shape *shape)
 {
-    size_t size = shape->kind == UUID ? 16 : shape->kind == INT64 || shape->kind == FLOAT64 ? 8 : shape->kind == INT32 ? 4
-                  : shape->kind == INT16 || shape->kind == UINT16                            ? 2
-                                                                                             : 1;
+    size_t size = fixed_size(shape->kind);
     if (left(reading) < size) {
         return NULL;
     }
@@ -233,9 +252,11 @@ static PyObject *read_field(struct reading *reading, const struct shape *shape)
     }
 }
 
-PyObject *decode_shape(const struct shape *shape, PyObject *buffer, const uint8_t *bytes, size_t start, size_t end, int64_t rows_max)
+PyObject *decode_shape(const struct shape *shape, PyObject *buffer, const uint8_t *bytes, size_t start, size_t end,
+                       int64_t rows_max)
 {
-    struct reading reading = {.at = bytes + start, .end = bytes + end, .bytes = bytes, .buffer = buffer, .rows_left = rows_max};
+    struct reading reading = {
+        .at = bytes + start, .end = bytes + end, .bytes = bytes, .buffer = buffer, .rows_left = rows_max};
     PyObject *message = read_field(&reading, shape);
     Py_XDECREF(reading.view);
     if (message != NULL && reading.at != reading.end) {

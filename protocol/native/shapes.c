@@ -41,8 +41,8 @@ static bool read_tag(PyObject *description, struct tag *tag, unsigned depth)
 {
     int64_t number;
     PyObject *name = item(description, 1), *absent = item(description, 2), *is_absent = item(description, 3);
-    if (name == NULL || !PyUnicode_Check(name) || absent == NULL || is_absent == NULL || !as_int64(item(description, 0), &number) || number < 0 ||
-        number > UINT32_MAX) {
+    if (name == NULL || !PyUnicode_Check(name) || absent == NULL || is_absent == NULL ||
+        !as_int64(item(description, 0), &number) || number < 0 || number > UINT32_MAX) {
         return refuse("a tag of a shape is incomplete");
     }
     tag->number = (uint32_t)number;
@@ -96,7 +96,7 @@ static bool read_struct(PyObject *description, struct shape *shape, unsigned dep
     shape->names = Py_NewRef(names);
     return read_shapes(item(description, 4), &shape->field_count, &shape->fields, depth) &&
            read_tags(item(description, 5), shape, depth) &&
-           ((size_t)PyTuple_Size(names) == shape->field_count || refuse("a struct of a shape has not as many names as fields"));
+           ((size_t)PyTuple_Size(names) == shape->field_count || refuse("a struct has not one name for each field"));
 }
 
 /* ("a", nullable, compact, (element,), fewest bytes of an element) */

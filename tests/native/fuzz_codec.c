@@ -1,7 +1,9 @@
-/* Decodes and encodes mutated frames by the shapes of all messages: `fuzz_codec.py` builds this as a module with gcc's sanitizers.
+/* Decodes and encodes mutated frames by the shapes of all messages: a module that `fuzz_codec.py` builds with gcc's
+   sanitizers.
 
-   `fuzz(shape, frames, executions, seed)` mutates one of the frames for each execution and decodes it. What is accepted must be encoded, and
-   the bytes of that must be accepted and encoded alike. Inputs are allocated at their exact size. Returns how many were accepted. */
+   `fuzz(shape, frames, executions, seed)` mutates one of the frames for each execution and decodes it. An accepted
+   message must be encoded, and its bytes must be accepted and encoded alike. Inputs are allocated at their exact size.
+   Returns how many were accepted. */
 
 #include "shapes.h"
 

@@ -17,10 +17,10 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
-from hatch_build import link_command
 from lowtide.protocol.compiled_codec import shape_of
 from lowtide.protocol.compiler import plain_codec
 from lowtide.protocol.schema import wire_form
+from tests.unit.test_version import HOOK
 from tests.wire.conftest import CASES, RandomMessages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,13 +41,13 @@ def build() -> None:
     include = f"-I{sysconfig.get_path('include')}"
     folders = ["-Iprotocol/native", "-Itests/native"]
     files = ["tests/native/fuzz_codec.c", *SOURCES, "-o", str(MODULE)]
-    subprocess.run([*link_command(), *FLAGS, include, *folders, *files], cwd=ROOT, check=True)
+    subprocess.run([*HOOK.link_command(), *FLAGS, include, *folders, *files], cwd=ROOT, check=True)
 
 
 def run_again() -> int:
     """Runs this program under the sanitizers. Returns its exit code."""
     found = subprocess.run(
-        [link_command()[0], "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+        [HOOK.link_command()[0], "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
     )
     more = {
         _RUNS_AGAIN: "1",
