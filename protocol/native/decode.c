@@ -12,7 +12,8 @@ struct reading {
     const uint8_t *at, *end;
     const uint8_t *bytes; /* where the buffer begins */
     PyObject *buffer;
-    PyObject *view; /* of the buffer, made when records are met */
+    PyObject *view;  /* of the buffer, made for the first records */
+    PyObject *empty; /* one view for all empty records: a view takes 200 bytes */
     int64_t rows_left;
 };
 
@@ -68,7 +69,13 @@ static PyObject *read_records(struct reading *reading, size_t size)
     }
     Py_ssize_t start = reading->at - reading->bytes;
     reading->at += size;
-    return PySequence_GetSlice(reading->view, start, start + (Py_ssize_t)size);
+    if (size > 0) {
+        return PySequence_GetSlice(reading->view, start, start + (Py_ssize_t)size);
+    }
+    if (reading->empty == NULL) {
+        reading->empty = PySequence_GetSlice(reading->view, start, start);
+    }
+    return Py_XNewRef(reading->empty);
 }
 
 static PyObject *read_bytes(struct reading *reading, const struct shape *shape)
@@ -118,9 +125,10 @@ static bool read_tagged(struct reading *reading, const struct tag *tag, size_t s
 {
     struct reading content = *reading;
     content.end = reading->at + size;
-    content.view = NULL;
+    content.view = content.empty = NULL;
     PyObject *value = read_field(&content, &tag->content);
     Py_XDECREF(content.view);
+    Py_XDECREF(content.empty);
     if (value == NULL) {
         return false;
     }
@@ -259,6 +267,7 @@ PyObject *decode_shape(const struct shape *shape, PyObject *buffer, const uint8_
         .at = bytes + start, .end = bytes + end, .bytes = bytes, .buffer = buffer, .rows_left = rows_max};
     PyObject *message = read_field(&reading, shape);
     Py_XDECREF(reading.view);
+    Py_XDECREF(reading.empty);
     if (message != NULL && reading.at != reading.end) {
         Py_CLEAR(message);
     }

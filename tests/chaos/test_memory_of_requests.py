@@ -95,7 +95,7 @@ class MeasuredBroker:
             "group.initial.rebalance.delay.ms": "0",
             "offsets.topic.num.partitions": "1",
         }
-        cls.cluster = LowtideCluster(config=config)
+        cls.cluster = LowtideCluster(config=config, in_process=True)
         cls.cluster.start()
         cls.address = (cls.cluster.host, cls.cluster.port)
         room = bytearray(1 << 17)
