@@ -27,7 +27,7 @@ from lowtide.testing.cluster import LowtideCluster
 from .large_frames import LargeFrames, framed
 
 FACTOR = 8
-BUFFERS_BYTES = 4 << 20
+BUFFERS_BYTES = 6 << 20
 """What doesn't grow with the frame: the objects of ten thousand rows at most, and of their answer. It counts once, however
 many requests there are."""
 
