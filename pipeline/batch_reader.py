@@ -54,7 +54,7 @@ def read_range(client: ClientSettings, fetch: FetchSettings, partition: Any) -> 
     """
     if not isinstance(partition, RangePartition):
         return
-    from lowtide.pipeline.arrow_batches import BatchMaker  # noqa: PLC0415 the driver, which doesn't read, imports this module too
+    from lowtide.pipeline.arrow_batches import BatchMaker  # noqa: PLC0415 - the driver does not read
     from lowtide.pipeline.fetching import RangeReader  # noqa: PLC0415 as above
 
     exempt_imports_from_collection()

@@ -1,7 +1,7 @@
-"""`format("lowtide")` as Spark sees it: a name, a schema, and who reads and writes.
+"""The data source `format("lowtide")`: its name, its schema, its readers and writers.
 
-Spark starts several processes for a query, each of which imports this module and asks for one thing: so what reads and
-what writes is imported when it is asked for. It is a tenth of a second each time.
+Spark starts several processes for a query. Each imports this module and needs one reader or writer, so these are
+imported on demand, which saves a tenth of a second.
 """
 
 from __future__ import annotations
@@ -29,44 +29,41 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """Return the name for `format(...)`."""
         return "lowtide"
 
     def schema(self) -> str:
-        """Kafka's columns, whatever is read."""
+        """Return Kafka's columns."""
         return SCHEMA_WITH_HEADERS if wants_headers(self.options) else SCHEMA
 
     def reader(self, schema: StructType) -> Any:
         """Errors: OptionError."""
-        from lowtide.pipeline.batch_reader import BatchReader  # noqa: PLC0415 PySpark imports this module where it isn't needed
+        from lowtide.pipeline.batch_reader import BatchReader  # noqa: PLC0415
 
         return BatchReader(read_options(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 Spark's name
         """Errors: OptionError."""
-        from lowtide.pipeline.stream_reader import StreamReader  # noqa: PLC0415 PySpark imports this module where it isn't needed
+        from lowtide.pipeline.stream_reader import StreamReader  # noqa: PLC0415
 
         return StreamReader(read_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001 Spark's signature
         """Errors: OptionError, SettingsError, SinkError: before anything is written."""
-        from lowtide.pipeline.sink_columns import SinkError  # noqa: PLC0415 PySpark imports this module where it isn't needed
-        from lowtide.pipeline.writer import BatchWriter, SinkSettings  # noqa: PLC0415 PySpark imports this module where it isn't needed
+        from lowtide.pipeline.sink_columns import SinkError  # noqa: PLC0415
+        from lowtide.pipeline.writer import BatchWriter, SinkSettings  # noqa: PLC0415
 
         if overwrite:
-            raise SinkError(
-                'mode("overwrite") would have to delete what others have written: a topic is appended to, say '
-                'mode("append")'
-            )
+            raise SinkError('mode("overwrite") would delete records of others: use mode("append")')
         return BatchWriter(SinkSettings.of(self.options, column_types(schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802 Spark's signature
         """Errors: OptionError, SettingsError, SinkError: before anything is written."""
-        from lowtide.pipeline.writer import SinkSettings, StreamWriter  # noqa: PLC0415 PySpark imports this module where it isn't needed
+        from lowtide.pipeline.writer import SinkSettings, StreamWriter  # noqa: PLC0415
 
         return StreamWriter(SinkSettings.of(self.options, column_types(schema)))
 
 
 def column_types(schema: StructType) -> dict[str, str]:
-    """Each column with its type in Spark's words."""
+    """Return the type of each column in Spark's words."""
     return {field.name: field.dataType.simpleString() for field in schema.fields}

@@ -3,15 +3,16 @@
 It only decides: callers pass the time in and send the batches. Invariants:
 
 - Batches are appended in the order in which they were added. A refused or lost batch is sent again in its place, and
-nothing else is sent to the partition until all batches in flight there are answered. - The first batch of an epoch is
-sent alone. A broker that does not know the producer accepts any sequence, so it would   accept the second batch after
-it refused the first, as a broker does that is about to lead a new partition. - A batch keeps its sequence over all
-retries, so that a broker that has it does not append it again (KIP-98). The sequence   is the number of records before
-the batch, so a batch that is split keeps the range of the whole. - A broker that was restarted remembers only the last
-batch, and refuses earlier ones, which it has, as out of order. So   all batches that may have been appended are sent
-again before such a refusal counts: if the broker accepts one, it has   those before it. - The partition continues with
-the next producer epoch, from sequence 0, only when a broker has lost the producer's state   (KIP-360). As with Kafka's
-own clients, a batch without a known result may then be written twice.
+  nothing else is sent to the partition until all batches in flight there are answered.
+- The first batch of an epoch is sent alone. A broker that does not know the producer accepts any sequence, so it would
+  accept the second batch after it refused the first, as a broker does that is about to lead a new partition.
+- A batch keeps its sequence over all retries, so that a broker that has it does not append it again (KIP-98). The
+  sequence is the number of records before the batch, so a batch that is split keeps the range of the whole.
+- A broker that was restarted remembers only the last batch, and refuses earlier ones, which it has, as out of order. So
+  all batches that may have been appended are sent again before such a refusal counts: if the broker accepts one, it has
+  those before it.
+- The partition continues with the next producer epoch, from sequence 0, only when a broker has lost the producer's
+  state (KIP-360). As with Kafka's own clients, a batch without a known result may then be written twice.
 
 Source: KIP-98, KIP-360, Kafka's `TransactionManager.canRetry` and `RecordAccumulator`.
 """

@@ -65,7 +65,7 @@ class StickyPartition:
 
     batch_bytes: int
     turn: int
-    """Begins anywhere, so that many tasks don't all begin with partition 0."""
+    """Begins anywhere, so that many tasks do not all begin with partition 0."""
 
     _filled_bytes: int = 0
 

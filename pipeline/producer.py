@@ -309,7 +309,7 @@ class Producer:
                 return answer.producer_id, answer.producer_epoch
             if is_retriable(code):
                 raise RetriableError(code_name(code))
-            raise ClusterError(f"can't {what}: {code_name(code)}")
+            raise ClusterError(f"cannot {what}: {code_name(code)}")
 
         what = f"get a producer id for {place}"
         try:

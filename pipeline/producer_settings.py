@@ -55,7 +55,7 @@ class ProducerSettings:
     batch_bytes: int = BATCH_BYTES
     compression: Compression = Compression.NONE
     max_block_ms: int = 60_000
-    """How long a topic that isn't there is waited for."""
+    """How long a topic that is not there is waited for."""
 
     unused_keys: tuple[str, ...] = ()
 

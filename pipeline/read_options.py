@@ -43,7 +43,7 @@ TAKEN_KEYS: Final = (
     "fetch.max.bytes",
     "group.id",
 )
-"""Of `kafka.*`: what isn't the client's."""
+"""Of `kafka.*`: what is not the client's."""
 
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -212,7 +212,7 @@ def _ending(options: Options) -> Bound:
 
 
 def _bound(options: Options, side: str, default: Offset) -> Bound:
-    """The first of the three options of a side that is given. Errors: OptionError, also for one that doesn't count."""
+    """The first of the three options of a side that is given. Errors: OptionError, also for one that does not count."""
     timestamp = options.number(f"{side}Timestamp", 0)
     timestamps = options.json(f"{side}OffsetsByTimestamp", lambda value: _positions(value, 0, _TIMESTAMPS))
     word = options.text(f"{side}Offsets")

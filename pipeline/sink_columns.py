@@ -1,4 +1,4 @@
-"""The columns that are written, as Spark's Kafka sink has them, and the rows of Arrow batches sorted by where they go.
+"""Checks the columns of a write, as Spark's Kafka sink does, and sorts the rows of Arrow batches by partition.
 
 - `value` (string or binary) is required. Null is a tombstone of a compacted topic.
 - `key` (string or binary). A row without one goes to any partition.
@@ -31,11 +31,11 @@ _TYPES: Final = {"topic": ("string",), "key": _TEXT, "value": _TEXT, "headers": 
 
 
 class SinkError(ValueError):
-    """Rows that can't be written: a sentence that names the column and what would do."""
+    """Rows cannot be written. The message names the column and what it must be."""
 
 
 def check_columns(types: dict[str, str], topic: str | None) -> None:
-    """Errors: SinkError when the columns, each with its type in Spark's words, can't be written."""
+    """Check the columns, given with their types in Spark's words. Errors: SinkError."""
     if "value" not in types:
         raise SinkError(f"Required attribute 'value' not found: the columns are {', '.join(types) or 'none'}.")
     if topic is None and "topic" not in types:
@@ -56,7 +56,7 @@ class RowsOf(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class RowPlaces:
-    """Decides where each row goes; remembers where rows without a key went last."""
+    """Chooses the partition of each row. It remembers the last partition of rows without a key."""
 
     topic: str | None
     batch_bytes: int
@@ -64,7 +64,7 @@ class RowPlaces:
     _sticky: dict[str, StickyPartition] = field(default_factory=dict)
 
     def topics(self, rows: pa.RecordBatch) -> list[tuple[str, NDArray[np.int64] | None]]:
-        """Each topic of these rows with its rows, None for all. Errors: SinkError for a row without one."""
+        """Return each topic with its rows, None for all rows. Errors: SinkError for a row without a topic."""
         if self.topic is not None:
             return [(self.topic, None)]
         column = _column(rows, "topic")
@@ -85,7 +85,7 @@ class RowPlaces:
     ) -> Iterator[RowsOf]:
         """The rows of one topic, `count` partitions, of which `available` have a leader, partition by partition.
 
-        Errors: SinkError for a partition that the topic doesn't have.
+        Errors: SinkError for a partition that the topic does not have.
         """
         partitions = self._partitions(rows, topic, selected, available, count)
         if not len(partitions):
@@ -103,7 +103,7 @@ class RowPlaces:
     def _partitions(
         self, rows: pa.RecordBatch, topic: str, selected: NDArray[np.int64] | None, available: list[int], count: int
     ) -> NDArray[np.int32]:
-        """The partition of each selected row."""
+        """Return the partition of each selected row."""
         total = rows.num_rows if selected is None else len(selected)
         chosen = np.full(total, -1, np.int32)
         asked = _column(rows, "partition")
@@ -137,7 +137,7 @@ class RowPlaces:
 
 
 def record_rows(rows: pa.RecordBatch) -> RecordRows:
-    """The same rows as buffers, without a copy. They live as long as `rows`."""
+    """Return the rows as buffers of `rows`, without a copy."""
     return RecordRows(
         row_count=rows.num_rows,
         values=_binary(_column(rows, "value")),
@@ -147,7 +147,7 @@ def record_rows(rows: pa.RecordBatch) -> RecordRows:
 
 
 def _column(rows: pa.RecordBatch, name: str) -> Any:
-    """The column, byte strings as Arrow's binary; None where there is none."""
+    """Return the column, with byte strings as Arrow's binary, or None if there is no such column."""
     place = rows.schema.get_field_index(name)
     if place < 0:
         return None
@@ -202,7 +202,7 @@ def _offsets_and_content(column: Any) -> tuple[NDArray[np.int32], NDArray[np.uin
 
 
 def _sizes(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    """About what each row takes in a batch."""
+    """Return roughly the size of each row in a batch."""
     sizes = np.full(rows.num_rows, 10, np.int64)
     for name in ("key", "value"):
         column = _column(rows, name)

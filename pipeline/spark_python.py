@@ -6,7 +6,7 @@ Spark starts a process on the driver for each run of a streaming query, and othe
 puts its own `pyspark.zip` before everything else on their path. The archive has sources only, so each of these
 processes compiles what it imports. Where the environment has the same version of PySpark, which has bytecode, this
 command takes that one: it moves the archive to the end of the path. Everything else is as with `python -m MODULE`; what
-isn't of PySpark goes to Python as it is.
+is not of PySpark goes to Python as it is.
 """
 
 from __future__ import annotations

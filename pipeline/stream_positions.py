@@ -6,10 +6,11 @@ when the next batch begins. So `start` says what is durable as soon as a batch i
 later. Traps, each with a test:
 
 - `initial` is asked twice in the first batch, and again when that batch is repeated after a crash. The first answer is
-kept here, and in   the end of the first batch (`@startedAt`), or a stream from the latest offsets would lose what came
-between. - The initial offset is a start like any other, and says nothing about what was consumed. - An idle query asks
-about a hundred times a second: the cluster isn't asked each time. - Spark compares offsets as text: where nothing is
-new, the very start goes back.
+  kept here, and in the end of the first batch (`@startedAt`), or a stream from the latest offsets would lose what came
+  between.
+- The initial offset is a start like any other, and says nothing about what was consumed.
+- An idle query asks about a hundred times a second: the cluster is not asked each time.
+- Spark compares offsets as text: where nothing is new, the very start goes back.
 
 Sources: Spark's MicroBatchExecution, KafkaMicroBatchStream.
 """
@@ -225,7 +226,7 @@ def stream_positions(options: ReadOptions) -> StreamPositions:
     clock = SystemClock()
     trimmer = None
     if options.trim.trims or options.trim.commit_group is not None:
-        from lowtide.admin.blocking import BlockingAdminClient  # noqa: PLC0415 most queries don't trim, and each would import it
+        from lowtide.admin.blocking import BlockingAdminClient  # noqa: PLC0415 - most queries do not trim
         from lowtide.pipeline.trim import Trimmer  # noqa: PLC0415 as above
 
         trimmer = Trimmer(options.trim, lambda: BlockingAdminClient(options.client), clock)

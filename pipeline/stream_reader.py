@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Spark makes one for the driver, which lives as long as the query runs, and pickles another one for the executors.
 
-    `stop` isn't relied on: Spark ends the driver's process without it.
+    `stop` is not relied on: Spark ends the driver's process without it.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -38,7 +38,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @property
     def positions(self) -> StreamPositions:
-        """The driver's side, made when it is first needed. Executors don't even import it."""
+        """The driver's side, made when it is first needed. Executors do not even import it."""
         if self._positions is None:
             from lowtide.pipeline.stream_positions import stream_positions  # noqa: PLC0415 see above
 

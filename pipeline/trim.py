@@ -120,7 +120,7 @@ class Trimmer:
                 self._publish(admin, self._options.commit_group, consumed.positions)
             if self._options.trims:
                 self._delete(admin, consumed)
-        except Exception as error:  # noqa: BLE001 a query must not end because its input can't be deleted
+        except Exception as error:  # noqa: BLE001 a query must not end because its input cannot be deleted
             self._tell(f"trimming failed and is tried again with the next batch: {error}")
             failed, self._admin = self._admin, None
             if failed is not None:

@@ -81,7 +81,7 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
                 if consumed is not None:
                     self._on_consumed(event.name, consumed)
         except Exception as error:  # noqa: BLE001 a listener must not disturb the query
-            log.warning("query %s: what its last run left isn't trimmed before its next batch: %s", event.name, error)
+            log.warning("query %s: what its last run left is not trimmed before its next batch: %s", event.name, error)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 Spark's name
         """What the batch has consumed may go."""
@@ -139,7 +139,7 @@ def least_positions(
 ) -> tuple[Positions, dict[str, TopicId]]:
     """What all queries have consumed that were declared for a topic.
 
-    A partition that one of them hasn't reported isn't in it.
+    A partition that one of them has not reported is not in it.
     """
     least: Positions = {}
     ids: dict[str, TopicId] = {}

@@ -40,7 +40,7 @@ _OF_SPARK = ("checkpointLocation", "path", "includeHeaders")
 name.)"""
 
 RECORD_BYTES_MAX = 64 << 20
-"""One record, in its batch: Kafka's brokers don't take requests of more than 100 MB (`socket.request.max.bytes`)."""
+"""One record, in its batch: Kafka's brokers do not take requests of more than 100 MB (`socket.request.max.bytes`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

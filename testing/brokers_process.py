@@ -1,8 +1,8 @@
-"""`HostedBrokers` in a process of their own, which a test's frozen clock, forks and patches don't reach.
+"""`HostedBrokers` in a process of their own, which a test's frozen clock, forks and patches do not reach.
 
 The process is this program's Python. It inherits one end of a pair of sockets, and nothing else but its standard
 streams. Requests come over it, `(method, arguments)` or None for the stop, and what they return or raise goes back. It
-stops its brokers and ends when the other end closes, so it doesn't outlive the test's process, whichever way that ends.
+stops its brokers and ends when the other end closes, so it never outlives the test's process.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def main(descriptor: int) -> None:
 
 
 def _send(connection: Connection, outcome: Any) -> None:
-    """Send what a method returned, or its error: where that can't be pickled, its type and text."""
+    """Send what a method returned, or its error: where that cannot be pickled, its type and text."""
     try:
         pickle.loads(pickle.dumps(outcome))  # noqa: S301 - it was pickled here
     except Exception:  # noqa: BLE001  whatever a class does when it is pickled

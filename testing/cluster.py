@@ -4,8 +4,8 @@
 thread of the test's. They listen on free loopback ports and keep their files in a temporary directory unless one is
 given. Clients connect to them through real sockets.
 
-One broker is what `lowtide serve` runs. Several replicate to each other as on several machines; what they can't show is
-a machine's death: they share a process, and the file with the metadata.
+One broker is what `lowtide serve` runs. Several replicate to each other as on several machines; what they cannot show
+is a machine's death: they share a process, and the file with the metadata.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TextIO, cast
 from lowtide.testing.brokers import BrokerAddresses, ClusterPlan
 
 if TYPE_CHECKING:
-    from lowtide.broker.lifecycle.client_settings import Login
+    from lowtide.broker.lifecycle.client_settings import ClusterLogin
     from lowtide.testing.brokers_process import ProcessOfBrokers
     from lowtide.testing.brokers_thread import ThreadOfBrokers
 
@@ -141,7 +141,7 @@ class LowtideCluster:
         return {"bootstrap_servers": self.bootstrap.split(",")} if login is None else login.aiokafka
 
     @property
-    def _login(self) -> Login | None:
+    def _login(self) -> ClusterLogin | None:
         """The administrator's; None where every client may do everything."""
         if not self._plan.secure or self._host is None:
             return None
@@ -220,7 +220,7 @@ class LowtideCluster:
 
     def _call(self, name: str, *arguments: Any) -> None:
         """Have the brokers do something, and wait for it. Errors: what it raises."""
-        assert self._host is not None, "the cluster doesn't run"
+        assert self._host is not None, "the cluster does not run"
         self._reached = self._host.call(name, arguments, START_TIMEOUT_S + STOP_TIMEOUT_S)
 
 

@@ -98,7 +98,7 @@ class EtcdProcess:
         self.wait_ready()
 
     def launch(self, *cluster: str) -> None:
-        """Start the process, and don't wait for it.
+        """Start the process, and do not wait for it.
 
         `cluster`: what `--initial-cluster` says; by default it is alone.
         """

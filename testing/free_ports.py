@@ -12,21 +12,20 @@ HOST: Final = "127.0.0.1"
 
 FIRST_PORT: Final = 10_240
 PORTS_END: Final = 32_768
-"""Exclusive. From here on Linux takes ports for outgoing connections: one may have that of a server that is about to
-come back."""
+"""Exclusive. Linux uses higher ports for outgoing connections, which could take the port of a server that restarts."""
 
 HELD_MAX: Final = 128
-"""More than one test has servers."""
+"""More servers than one test starts."""
 
 _held: deque[int] = deque()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that no other server is given before theirs listen, and while one is away from its own.
+    """Returns ports that no other server gets before a server listens on them, or while it restarts.
 
     A socket stays bound to each of the last `HELD_MAX` ports until the process ends. It does not listen: a connection
     is refused, and a server that sets SO_REUSEADDR, as servers do on Linux, can listen on the port. A test of another
-    process that looks for ports doesn't set it, and is refused.
+    process that looks for ports does not set it, and is refused.
     """
     ports: list[int] = []
     while len(ports) < count:

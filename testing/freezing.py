@@ -1,4 +1,4 @@
-"""Suspends a process of a test, as a virtual machine is suspended: it keeps its connections, and is silent."""
+"""Suspends a process of a test, as a suspended virtual machine: it keeps its connections and does not answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RUNNING: Final = frozenset("RSDI")
 
 
 def freeze(process_id: int) -> None:
-    """SIGSTOP; returns when the process runs no longer, which the signal alone doesn't say where there is /proc.
+    """Sends SIGSTOP, and waits until the process has stopped if there is /proc to show it.
 
     Errors: TimeoutError; ProcessLookupError if there is no such process.
     """
@@ -28,12 +28,12 @@ def freeze(process_id: int) -> None:
 
 
 def thaw(process_id: int) -> None:
-    """SIGCONT. Errors: ProcessLookupError."""
+    """Sends SIGCONT. Errors: ProcessLookupError."""
     os.kill(process_id, signal.SIGCONT)
 
 
 def _states(process_id: int) -> list[str]:
-    """Of its threads; none where the machine doesn't tell."""
+    """Returns the states of its threads; none without /proc."""
     found = []
     for thread in Path(f"/proc/{process_id}/task").glob("*/stat"):
         try:

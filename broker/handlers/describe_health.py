@@ -16,8 +16,7 @@ from collections.abc import Generator
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.observation.health import Vitals, lag_histogram
-from lowtide.broker.observation.space import space_of
+from lowtide.broker.observation.health import Vitals, lag_histogram, space_of
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices

@@ -91,7 +91,7 @@ from lowtide.broker.handlers import (
 )
 from lowtide.broker.handlers.share.registry import ShareParts
 from lowtide.broker.network.routes import HandlerSpec, Route, VersionRange
-from lowtide.broker.observation.observed import Observed
+from lowtide.broker.observation.health import Observed
 from lowtide.broker.retention.explained import Explanations
 from lowtide.broker.retention.log_retention import Retention
 from lowtide.protocol.api_keys import ApiKey

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from lowtide.runtime.filesystem.nodes import FileNode
 from lowtide.runtime.filesystem.planned_faults import Operation
@@ -12,7 +13,22 @@ from lowtide.runtime.filesystem.port import Buffer, CannotPunchError
 from lowtide.runtime.filesystem.tree import path_error
 
 if TYPE_CHECKING:
-    from lowtide.runtime.filesystem.memory import MemoryFileSystem
+    from lowtide.runtime.random import Random
+
+
+class MemoryDisk(Protocol):
+    """The disk of open files: see `memory.MemoryFileSystem`."""
+
+    random: Random | None
+    now_ms: Callable[[], int]
+    fault_counts: Counter[str]
+    can_punch: bool
+    cold_read_probability: float
+    lives_count: int
+
+    def begin(self, operation: Operation, path: str) -> None: ...
+
+    def free_bytes(self, path: str) -> int: ...
 
 
 class SimulatedCrashError(BaseException):
@@ -24,7 +40,7 @@ class MemoryFile:
 
     __slots__ = ("__weakref__", "_disk", "_life", "_node", "_path", "_writable")
 
-    def __init__(self, disk: MemoryFileSystem, path: str, node: FileNode, *, writable: bool) -> None:
+    def __init__(self, disk: MemoryDisk, path: str, node: FileNode, *, writable: bool) -> None:
         self._disk = disk
         self._path = path
         self._node = node

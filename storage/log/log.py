@@ -1,12 +1,10 @@
 """One replica of a partition on disk: append, read, roll over, delete a prefix.
 
-Guards: offsets rise without gaps from the log start to the log end, and each is given once; a batch is in the log whole
-or not at all; a batch that straddles the log start is read whole and never lowers it; slices stay good until the bytes
-under them are truncated.
+Guards: each offset from the log start to the log end is given once; a batch is in the log whole or not at all, and is
+read whole even if it straddles the log start; slices stay good until the bytes under them are truncated.
 
-It is synchronous, has one caller at a time and never waits for the disk: what must be durable is handed out as barriers
-for a committer. It doesn't journal log starts, and doesn't delete the files of segments below the log start.
-Source: Kafka's UnifiedLog and LocalLog.
+It has one caller at a time and never waits for the disk: what must be durable is handed out as barriers. It doesn't
+journal log starts, and doesn't delete the files below the log start. Source: Kafka's UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.runtime.filesystem import Buffer
 from lowtide.storage.checkpoint import parent_directory
-from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, is_passing, storage_error
+from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.log.log_files import LogFiles, LogParts, LogPlace
 from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend, LogConfig
 from lowtide.storage.log.markers import check_producer, refused, remember_producer
@@ -44,7 +42,6 @@ __all__ = ["AppendedBatch", "FileSlice", "FollowerAppend", "Log", "LogConfig", "
 
 _PREFIX: Final = Struct(">qii")
 """What the leader sets in a batch: base offset, batch length, leader epoch. The CRC doesn't cover it."""
-
 _LENGTH_END: Final = 12
 
 
@@ -130,8 +127,6 @@ class Log(LogOffsets):
         if config.asks_for_flushes or config.lowtide_delete_erase:
             self.upkeep_queue[self] = None
 
-    # Appending
-
     def append_as_leader(
         self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int
     ) -> AppendedBatch | ErrorCode:
@@ -172,16 +167,14 @@ class Log(LogOffsets):
             if completed is not None:
                 self._on_transaction_ended(segment, completed)
         self.move_log_end(last_offset + 1)
-        return AppendedBatch(
-            base_offset, last_offset, max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1
-        )
+        append_time = max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1
+        return AppendedBatch(base_offset, last_offset, append_time)
 
     def append_committed(self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int) -> Offset | None:
         """Appends a batch as the only replica, which commits it at once. Returns its base offset.
 
         Returns None and changes nothing in an unusual case, which `append_as_leader` then decides: a refused batch, a
-        new or full segment, a new leader epoch, a flush that would be due, a full disk. Errors: StorageError when the
-        disk fails.
+        new or full segment, a new leader epoch, a flush that would be due, a full disk. Errors: StorageError.
         """
         config, segment, size = self.config, self.segments.active, batch.size_bytes
         base_offset = self.log_end_offset
@@ -222,9 +215,8 @@ class Log(LogOffsets):
         """Appends several batches, of `size` bytes together, with one write. Returns their base offsets.
 
         Only `deciding` batches are checked: all of them if each has no producer or one of its own; the first one if
-        all have no producer, or one producer in one epoch without a gap between sequences. Returns None and changes
-        nothing in an unusual case, where each is appended by itself: a refused batch, a new or full segment, a full
-        disk. Errors: StorageError when the disk fails.
+        all have no producer, or one in one epoch without gaps. Returns None and changes nothing in an unusual case: a
+        refused batch, a new or full segment, a full disk. Errors: StorageError.
         """
         base_offset = end = self.log_end_offset
         segment = self.segments.active
@@ -269,41 +261,35 @@ class Log(LogOffsets):
 
     def _on_write_failed(self, error: OSError | StorageError) -> ErrorCode:
         """Answers a write that failed and was cut back, if it lacked room or a resource. Else raises StorageError."""
-        if is_passing(error):
-            self.disk_full = (error.error_number if isinstance(error, StorageError) else error.errno) in DISK_FULL
+        failure = error if isinstance(error, StorageError) else storage_error(self.segments.active.path, error)
+        if failure.is_passing:
+            self.disk_full = failure.is_disk_full
             self.flush_wanted = True  # The cut is to be durable, too: a clean stop promises where the log ends.
             self.upkeep_queue[self] = None
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.offline = True
-        if isinstance(error, StorageError):
-            raise error
-        raise storage_error(self.segments.active.path, error) from error
+        raise failure
 
     def roll(self, now_ms: int, base_offset: Offset | None = None) -> bool:
         """Begins a new segment at `base_offset`, by default the log end.
 
-        Returns False if the active segment is empty and begins there. Errors: StorageError, also for a full disk; the
-        log is then as before.
+        Returns False if the active segment is empty and begins there. Errors: StorageError; the log is then as before.
         """
         begins_at = self.log_end_offset if base_offset is None else base_offset
-        before = self.segments.active
         try:
             if not self.files.roll(begins_at, self.producer_state, self.config, now_ms):
                 return False
         except OSError as error:
-            raise storage_error(before.path, error) from error
+            raise storage_error(self.segments.active.path, error) from error
         self.flush_wanted = True
         self.upkeep_queue[self] = None
         return True
 
-    # Deleting a prefix
-
     def make_log_start_visible(self, offset: Offset) -> list[RemovedSegment]:
         """Raises the log start to `offset`, which is durable in the journal. A lower one changes nothing.
 
-        Returns the segments wholly below it, never the active one: they are out of the log, and a worker renames and
-        later unlinks their files. Open slices of them stay good. An offset above `log_start_pending` was overtaken by a
-        truncation, and must not delete what was written since.
+        Returns the segments wholly below it, never the active one: a worker renames and later unlinks their files. An
+        offset above `log_start_pending` was overtaken by a truncation, and must not delete what was written since.
         """
         if offset > self.log_start_pending or not self.move_log_start(offset):
             return []
@@ -312,12 +298,8 @@ class Log(LogOffsets):
         bases, active = self.segments.bases, self.segments.active
         may_free_many = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
         removed = [] if len(bases) == 1 or bases[1] > offset else self.files.remove_below(offset, self.config)
-        self.frees_many_bytes = may_free_many and (
-            self.segments.unfreed_bytes(self.log_start_offset, self.log_end_offset) >= MUCH_BYTES
-        )
+        self.frees_many_bytes = may_free_many and self.segments.unfreed_bytes(offset, self.log_end_offset) >= MUCH_BYTES
         return removed
-
-    # Following
 
     def append_as_follower(
         self, records: memoryview, *, now_ms: int, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX
@@ -357,9 +339,8 @@ class Log(LogOffsets):
         except (OSError, StorageError) as error:
             return self._on_write_failed(error)
         self.disk_full = False
-        return FollowerAppend(
-            first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed
-        )
+        size_bytes = sum(len(batch.content) for batch in batches)
+        return FollowerAppend(first.base_offset, self.log_end_offset - 1, size_bytes, removed)
 
     def _note_stored(self, batch: StoredBatch, now_ms: int) -> None:
         """Makes a batch count that was written behind the end of the active segment."""
@@ -379,8 +360,6 @@ class Log(LogOffsets):
                 self._on_transaction_ended(segment, completed)
         self.move_log_end(last_offset + 1)
 
-    # Reading
-
     def read(
         self,
         offset: Offset,
@@ -394,9 +373,8 @@ class Log(LogOffsets):
 
         The slice has at most `max_bytes`, and nothing at or above `end_offset` (exclusive). The first batch is always
         whole, even if larger; without `minimum_one_batch` such a batch gives no slice. The last batch may be cut
-        anywhere, as in Kafka, and the first may begin below `offset` and below the log start. `seeks_records` skips
-        segments that have only empty batches left. Errors: OFFSET_OUT_OF_RANGE in the result below the log start and
-        above the log end. StorageError when the disk fails.
+        anywhere, as in Kafka, and the first may begin below `offset` and the log start. `seeks_records` skips segments
+        of empty batches. Errors: OFFSET_OUT_OF_RANGE in the result for an offset outside of the log. StorageError.
         """
         if offset < self.log_start_offset or offset > self.log_end_offset:
             return READ_OUT_OF_RANGE

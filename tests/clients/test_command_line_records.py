@@ -18,14 +18,14 @@ from tests.interrupts import sigint
 
 from .command_lines import answer, command, environment, run, run_process, sentence
 from .conftest import NOT_YET
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 
 HOUR_MS = 3_600_000
 
 
-def ten(now_ms: int) -> list[Sent]:
+def ten(now_ms: int) -> list[OutgoingRecord]:
     """Ten records, an hour apart; the last one is an hour old."""
-    return [Sent(b"k", b"%d" % n, now_ms - (10 - n) * HOUR_MS) for n in range(10)]
+    return [OutgoingRecord(b"k", b"%d" % n, now_ms - (10 - n) * HOUR_MS) for n in range(10)]
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_sweep_that_is_killed_continues(
     other.create_topic(lowtide_topic, 24, {})
     until(lambda: len(other.offsets(lowtide_topic, range(24))) == 24, but=NOT_YET)
     for number in range(24):
-        other.produce(lowtide_topic, [Sent(b"k", b"v")] * 3, partition=number)
+        other.produce(lowtide_topic, [OutgoingRecord(b"k", b"v")] * 3, partition=number)
     state = tmp_path / "state.json"
     words = ("records", "sweep", f"{lowtide_topic}*", "--offset", "end", "--state", state, "--yes", "--output", "json")
     process = subprocess.Popen(
@@ -240,7 +240,7 @@ def test_a_sweep_that_is_killed_continues(
     assert state.stat().st_mode & 0o777 == 0o600
     begun = json.loads(state.read_text())
     assert any(row[4] == "pending" for row in begun["partitions"])
-    other.produce(lowtide_topic, [Sent(b"k", b"late")], partition=23)
+    other.produce(lowtide_topic, [OutgoingRecord(b"k", b"late")], partition=23)
     assert "belongs to another sweep" in sentence(*words[:4], 1, *words[5:], bootstrap=lowtide.bootstrap, code=2)
     report = tmp_path / "report.json"
     told = json.loads(run(*words, "--report", report, bootstrap=lowtide.bootstrap).stdout)
@@ -248,7 +248,7 @@ def test_a_sweep_that_is_killed_continues(
     expected = dict.fromkeys(range(24), (3, 3)) | {23: (3, 4)}
     assert other.offsets(lowtide_topic, range(24)) == expected
     assert len(json.loads(report.read_text())["outcomes"]) == 24
-    assert "nothing was left to do" in run(*words, bootstrap=lowtide.bootstrap).stderr
+    assert "nothing to do" in run(*words, bootstrap=lowtide.bootstrap).stderr
 
 
 def test_a_report_that_cannot_be_written_is_reported_before_anything_is_deleted(
@@ -271,7 +271,7 @@ def test_an_unknown_code_is_a_name(lowtide: SimpleNamespace, filled: tuple[str, 
 
 def test_a_re_created_topic_is_not_swept(lowtide: SimpleNamespace, other: Driver, topic: str, tmp_path: Path) -> None:
     """A sweep continues after its topic was deleted and re-created: nothing of the new one is deleted."""
-    other.produce(topic, [Sent(b"k", b"v")] * 3)
+    other.produce(topic, [OutgoingRecord(b"k", b"v")] * 3)
     state = tmp_path / "state.json"
     words = ("records", "sweep", topic, "--offset", 2, "--state", state, "--yes", "--timeout", 10)
     run(*words, bootstrap=lowtide.bootstrap, code=1)  # Two of its partitions are empty.
@@ -279,7 +279,7 @@ def test_a_re_created_topic_is_not_swept(lowtide: SimpleNamespace, other: Driver
     stored["partitions"] = [[*row[:4], "pending"] for row in stored["partitions"] if row[1] == 0]
     stored["topic_ids"] = {topic: "AAAAAAAAAAAAAAAAAAAAEQ"}
     state.write_text(json.dumps(stored))
-    other.produce(topic, [Sent(b"k", b"v")] * 3)
+    other.produce(topic, [OutgoingRecord(b"k", b"v")] * 3)
     before = other.offsets(topic, [0])
     told = answer(*words, bootstrap=lowtide.bootstrap, code=1)
     assert "was created again" in told["failures"][0]["reason"]
@@ -371,7 +371,7 @@ def test_what_comes_is_followed_until_ctrl_c(lowtide: SimpleNamespace, other: Dr
         deadline = time.monotonic() + 60
         while not seen:  # The other one may still be looking for the end: it shows what is written behind that.
             assert time.monotonic() < deadline
-            other.produce(topic, [Sent(b"k", b"later", int(time.time() * 1000))], partition=0)
+            other.produce(topic, [OutgoingRecord(b"k", b"later", int(time.time() * 1000))], partition=0)
             if select.select([new.stdout], [], [], 0.5)[0]:
                 seen.append(json.loads(new.stdout.readline())["value"])
         assert seen == ["later"]

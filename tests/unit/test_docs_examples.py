@@ -10,12 +10,11 @@ from unittest.mock import MagicMock
 import pytest
 
 from lowtide.broker.config.broker_config import broker_key, load_config
-from lowtide.broker.config.maximum_versions import api_name
 from lowtide.broker.config.sources import from_environment, from_settings, merge
 from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
 from lowtide.broker.handlers.share.registry import ShareParts, share_handlers
 from lowtide.broker.network.dispatcher import Dispatcher
-from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
+from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, api_name
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention.retention_plan import Reason
 
