@@ -1,4 +1,5 @@
-"""`python -m tests.native.fuzz_codec SECONDS SEED`: the compiled codec over mutated frames of all messages, with sanitizers.
+"""`python -m tests.native.fuzz_codec SECONDS SEED`: the compiled codec over mutated frames of all messages, with
+sanitizers.
 
 Builds `fuzz_codec.c` with the codec's sources, and starts Python again with the library of the address sanitizer.
 """

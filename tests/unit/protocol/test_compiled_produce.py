@@ -136,7 +136,8 @@ def frames_of(content: bytes, frame_max: int, most: int) -> list[tuple[int, int]
 
 
 def check(groups: list[ProduceGroup], content: bytes, *, is_one: bool, frame_max: int = FRAME_MAX) -> None:
-    """Each request in a group is one that the plain form accepts, with these values, and groups have what belongs together."""
+    """Each request in a group is one that the plain form accepts, with these values, and groups have what belongs
+    together."""
     frames = frames_of(content, frame_max, OF_ONE_MAX if is_one else OF_SEVERAL_MAX)
     seen = list[int]()
     for group in groups:

@@ -1,4 +1,5 @@
-"""The joint form of Produce against the definition: the same answers, records, producers and figures, for any number of requests."""
+"""The joint form of Produce against the definition: the same answers, records, producers and figures, for any number of
+requests."""
 
 from __future__ import annotations
 
@@ -226,7 +227,8 @@ class World:
         return await self.ask_behind(frames)
 
     async def beside(self, chance: Chance) -> Any:
-        """Requests of several connections that are alike, of different producers: each form appends them in the same order."""
+        """Requests of several connections that are alike, of different producers: each form appends them in the same
+        order."""
         topic, version, acks = chance.choice(NAMES), chance.choice(VERSIONS), chance.choice((1, 1, -1))
         kind, frames = chance.choice(("small", "small", "large", "older", "damaged")), []
         for line in range(chance.randint(2, CONNECTIONS)):
@@ -359,7 +361,8 @@ def test_most_requests_are_answered_by_the_joint_form(monkeypatch: pytest.Monkey
 
 
 async def with_followers(loop: SimulatedLoop) -> list[Any]:
-    """acks=all and acks=1 on several connections and behind each other: with followers, without, and with them again."""
+    """acks=all and acks=1 on several connections and behind each other: with followers, without, and with them
+    again."""
     world = Cluster(loop, 3)
     client = await world.begin()
     loop.network.arrival_step_ms, loop.network.split_probability, loop.network.delay_range_ms = 2.0, 0.0, (0.1, 0.1)
