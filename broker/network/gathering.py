@@ -1,4 +1,4 @@
-"""Small requests of different connections that arrive in one pass of the event loop, executed together: see `GroupPath`.
+"""Small requests of different connections that arrive in one pass of the event loop, executed together: see `JointForm`.
 
 A producer that waits for each answer has one request in flight, so its connection alone brings nothing that could be appended together.
 Where many such producers keep the loop busy, one pass finds many of them readable. Their requests are left in the receive buffer, one
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from lowtide.broker.network.request_times import RequestClock
 from lowtide.broker.network.routes import JointForm, Route
+from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import Client
 from lowtide.protocol.api_keys import ApiKey
 
@@ -150,7 +151,7 @@ class Gathering:
         took_ns, times = clock.now_ns() - began_ns, route.times
         clock.times, clock.moment_ns = times, began_ns
         times.queue[(began_ns - self._first_ns).bit_length()] += len(connections)
-        if count := sum([type(answer) is bytes for answer in answers]):
+        if count := sum([type(answer) is not Pending for answer in answers]):
             times.quick[(took_ns // count).bit_length()] += count
             times.quick_ns += took_ns
         for connection, correlation_id, answer in zip(connections, group.correlation_ids, answers, strict=True):

@@ -79,15 +79,17 @@ class RunTaking(TurnTaking):
             return 0
         stop: int = group.stop
         count = len(answers)
-        if self._slots or type(answers[0]) is not bytes:
+        took_ns = clock.now_ns() - clock.moment_ns
+        waiting = sum([type(answer) is Pending for answer in answers])
+        if done := count - waiting:  # Those that wait are counted when they are answered.
+            times = clock.times = route.times
+            times.quick[(took_ns // done).bit_length()] += done
+            times.quick_ns += took_ns
+        if self._slots or waiting or type(answers[0]) is not bytes:
             for correlation_id, answer in zip(group.correlation_ids, answers, strict=True):
                 self._give(route, correlation_id, answer, (stop - position) // count)
-            return stop
-        self._ready += answers
-        took_ns = clock.now_ns() - clock.moment_ns
-        times = clock.times = route.times
-        times.quick[(took_ns // count).bit_length()] += count
-        times.quick_ns += took_ns
+        else:
+            self._ready += answers
         return stop
 
     # ------------------------------------------------------------------ with others

@@ -14,7 +14,7 @@ from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.authorizer.standard_authorizer import StandardAuthorizer
 from lowtide.broker.guards import topics
 from lowtide.broker.guards.producing import guarded_produce
-from lowtide.broker.network.routes import GroupPath, HandlerSpec, QuickPath, RunPath
+from lowtide.broker.network.routes import HandlerSpec, JointForm
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.acl_image import AclImage
@@ -54,34 +54,25 @@ class Guarded:
 
         monkeypatch.setattr(topics, "produce", counted)
         spec = HandlerSpec(key=ApiKey.PRODUCE, handle=lambda _request, _context: ProduceResponse(responses=[]))
-        quick = QuickPath(
-            lambda *_: None,
-            lambda asked, _buffer, _client: asked,
-            RunPath(lambda *_: None, lambda asked, _buffer, _client: asked),
-            GroupPath(lambda *_: None, lambda asked, _buffer, _clients: asked),
-        )
-        guarded = guarded_produce(msgspec.structs.replace(spec, quick=quick), broker)
+        joint = JointForm(lambda *_: None, lambda group, _buffer, _clients: [group])
+        guarded = guarded_produce(msgspec.structs.replace(spec, joint=joint), broker)
         self.handle: Any = guarded.handle
-        assert guarded.quick is not None
-        assert guarded.quick.run is not None
-        assert guarded.quick.group is not None
-        self.handle_quickly, self.handle_run = guarded.quick.handle, guarded.quick.run.handle
-        self.handle_group: Any = guarded.quick.group.handle
+        assert guarded.joint is not None
+        self.answer_joint: Any = guarded.joint.answer
 
     def use(self, *rules: AclRecord) -> None:
         self.authorizer.use({repr(rule).encode(): AclImage(rule, 1) for rule in rules})
 
-    def is_quick(self, topic: str | bytes) -> bool:
-        """Whether the quick path takes a request for a topic, a run, and a group where all others may write; never a transactional one."""
-        asked = (9, 1, 1, 1000, topic, 0, 0, 0, 0, (), None)
-        assert self.handle_quickly((*asked[:10], "x"), memoryview(b""), self.connection) is None
-        run = (9, (1, 2), 1, 100, topic, 0, 0, 0, 0, 0, (), 1000)
-        is_taken = self.handle_quickly(asked, memoryview(b""), self.connection) is asked
-        assert (self.handle_run(run, memoryview(b""), self.connection) is run) == is_taken
+    def is_joint(self, topic: str | bytes) -> bool:
+        """Whether the joint form takes requests for a topic, where all other clients may write; never a transactional one."""
+        group = SimpleNamespace(topic=topic, transactional_id=None)
+        is_taken = self.answer_joint(group, memoryview(b""), [self.connection]) == [group]
         other: Any = SimpleNamespace(principal=BOB, write_grants=WriteGrants(BOB))
         other.write_grants.remember(topic)
         for clients in ([other, self.connection], [self.connection, other]):
-            assert (self.handle_group(run, memoryview(b""), clients) is run) == is_taken
+            assert (self.answer_joint(group, memoryview(b""), clients) == [group]) == is_taken
+        transactional = SimpleNamespace(topic=topic, transactional_id="x")
+        assert self.answer_joint(transactional, memoryview(b""), [self.connection]) is None
         return is_taken
 
     def errors(self, *names: str | bytes, records: bytes = b"", transactional_id: str | None = None) -> list[int]:
@@ -138,22 +129,22 @@ def test_another_principal_on_the_connection_is_asked_about(monkeypatch: pytest.
     assert guarded.errors("t") == []
 
 
-def test_the_quick_path_takes_what_may_be_written_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_joint_form_takes_what_may_be_written_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     guarded = Guarded(monkeypatch, allows("t"))
-    assert not guarded.is_quick("t"), "the guard was not asked yet"
+    assert not guarded.is_joint("t"), "the guard was not asked yet"
     assert guarded.errors("t") == guarded.errors(ID) == []
-    assert guarded.is_quick("t")
-    assert guarded.is_quick(ID)
-    assert not guarded.is_quick("secret")
-    assert not guarded.is_quick(SECRET_ID)
+    assert guarded.is_joint("t")
+    assert guarded.is_joint(ID)
+    assert not guarded.is_joint("secret")
+    assert not guarded.is_joint(SECRET_ID)
     guarded.connection.principal = BOB
-    assert not guarded.is_quick("t")
+    assert not guarded.is_joint("t")
     guarded.connection.principal = ALICE
-    assert guarded.is_quick("t")
+    assert guarded.is_joint("t")
     guarded.use(allows("t"), allows("t", "User:*", permission=2))
-    assert not guarded.is_quick("t")
+    assert not guarded.is_joint("t")
     assert guarded.errors("t") == [TOPIC]
-    assert not guarded.is_quick("t")
+    assert not guarded.is_joint("t")
 
 
 def test_transactions_always_go_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from lowtide.broker.network.client_quirks import SURPLUS_SERIES_MAX, SurplusBytes
 from lowtide.broker.network.dispatcher import Dispatcher
-from lowtide.broker.network.routes import HandlerSpec, QuickPath
+from lowtide.broker.network.routes import HandlerSpec, JointForm
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -44,12 +44,12 @@ def test_only_registered_apis_and_versions_have_routes() -> None:
         assert dispatcher.routes[key, version] is None
 
 
-def test_a_handler_that_is_wrapped_loses_its_quick_path() -> None:
+def test_a_handler_that_is_wrapped_loses_its_joint_form() -> None:
     """It would go past what is around the handler: a guard, a quota, a line of the audit log."""
-    quick = QuickPath(lambda *_: None, lambda *_: None)
-    spec = HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, quick=quick)
-    assert spec.wrapped(handle=spec.handle).quick is None
-    assert spec.wrapped(handle=spec.handle, quick=quick).quick is quick
+    joint = JointForm(lambda *_: None, lambda *_: None)
+    spec = HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, joint=joint)
+    assert spec.wrapped(handle=spec.handle).joint is None
+    assert spec.wrapped(handle=spec.handle, joint=joint).joint is joint
 
 
 def test_unknown_versions_are_not_cached() -> None:

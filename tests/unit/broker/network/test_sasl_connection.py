@@ -7,6 +7,7 @@ import random
 import struct
 from collections.abc import Callable, Coroutine
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.listener_security import ListenerSecurity
 from lowtide.broker.network.login_memory import LOGIN_MEMORY_BYTES
-from lowtide.broker.network.routes import HandlerSpec, QuickPath, RunPath
+from lowtide.broker.network.routes import HandlerSpec, JointForm
 from lowtide.broker.network.sasl_connection import FREE_FRAME_BYTES, SaslSettings
 from lowtide.broker.network.server import Server
 from lowtide.broker.pending import AnswerRounds
@@ -146,30 +147,38 @@ def simulate(test: Callable[[World], Coroutine[Any, Any, None]], **world: int) -
     run_simulation(main, 1)
 
 
-def test_requests_that_come_together_are_executed_together_only_behind_a_login() -> None:
-    """A run goes past `_on_request`, which knows about logins."""
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("lifetime_ms", [0, 1000])
+def test_the_joint_form_is_reached_only_during_a_login(count: int, lifetime_ms: int) -> None:
+    """The joint form goes past `_on_request`, which knows about logins. A login that may end allows one request at a time."""
     taken: list[int] = []
 
-    def take(buffer: memoryview, position: int, end: int, _frame_max: int) -> Any:
+    def read(_buffer: memoryview, position: int, end: int, _frame_max: int, _is_one: bool) -> Any:
         taken.append(end - position)
-        return end
+        return [SimpleNamespace(version=9, correlation_ids=(7,), places=(0,), stop=end)]
 
     async def test(world: World) -> None:
-        quick = QuickPath(lambda *_: None, lambda *_: None, RunPath(take, lambda end, *_: (b"\0\0\0\1!", end, 2)))
-        spec = HandlerSpec(key=ApiKey.PRODUCE, handle=world._serve, quick=quick)
+        joint = JointForm(read, lambda *_: [b"\0\0\0\1!"])
+        spec = HandlerSpec(key=ApiKey.PRODUCE, handle=world._serve, joint=joint)
         world.host.dispatcher.register([spec])
         content = struct.pack(">hhi", 0, 9, 7) + bytes(10)
-        frames = (struct.pack(">i", len(content)) + content) * 2
+        frame = struct.pack(">i", len(content)) + content
         early, late = await world.client(), await world.client()
-        early.writer.write(frames)
+        early.writer.write(frame * count)
         assert await early.is_closed()
         assert not taken
         assert (await late.log_in()).error_code == 0
-        late.writer.write(frames)
-        assert await late.frame() == b"!"
-        assert taken == [len(frames)]
+        late.writer.write(frame * count)
+        expected = [len(frame) * count] if lifetime_ms == 0 else [len(frame)] * count
+        assert [await late.frame() for _ in expected] == [b"!"] * len(expected)
+        assert taken == expected
+        if lifetime_ms:
+            await asyncio.sleep(lifetime_ms / 1000)
+            late.writer.write(frame * count)
+            assert await late.is_closed()
+            assert taken == expected
 
-    simulate(test)
+    simulate(test, lifetime_ms=lifetime_ms)
 
 
 def test_a_client_logs_in_and_is_served_as_its_principal() -> None:

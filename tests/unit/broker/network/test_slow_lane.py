@@ -197,7 +197,7 @@ def test_a_parked_request_holds_its_connection_in_the_lane_too() -> None:
         await asyncio.sleep(0.1)
         assert len(world.host.lane) == 0
         assert connection._turns_left == turns
-        world.dispatcher.parked[0][1].complete(b"done")
+        world.dispatcher.parked[0][1].complete(bytearray(b"done"))
         assert [await answer(reader) for _ in range(3)] == [(1, b"done"), (2, b"fast"), (3, b"more")]
 
     simulate(run)
