@@ -9,7 +9,7 @@ import pytest
 
 from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.admin.errors import AuthenticationFailedError, ConnectionFailedError, UnsupportedVersionError
-from lowtide.admin.settings import Address, ClientSettings, SaslSettings
+from lowtide.admin.settings import Address, ClientSettings, ClientSaslSettings
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.client.opening import FIRST_TRIED
 from lowtide.protocol.compiler import codec_for
@@ -183,7 +183,7 @@ def test_a_worker_authenticates(password):
             body = SaslAuthenticateResponse(error_code=58, error_message="who is that?", auth_bytes=b"")
         return framed(struct.pack(">i", correlation_id), codec_for(type(body), version).encode(body))
 
-    sasl = SaslSettings(mechanism="PLAIN", username="ada", password=password)
+    sasl = ClientSaslSettings(mechanism="PLAIN", username="ada", password=password)
     with ScriptedBroker(answer) as broker:
         if password == "wrong":
             with pytest.raises(AuthenticationFailedError, match="ada cannot log in with PLAIN: who is that?"):

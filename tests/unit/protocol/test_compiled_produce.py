@@ -318,7 +318,7 @@ def test_requests_and_their_batches_are_bounded() -> None:
 )
 def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
     assert native.compiled is not None
-    assert native.compiled.read_produce(TYPES, *arguments, True) is None
+    assert native.compiled.read_produce(TYPES, *arguments, True) is None  # type: ignore[call-arg]
 
 
 @needs_compiled

@@ -390,5 +390,5 @@ def test_most_fetches_of_consumers_are_answered_by_the_short_form(monkeypatch: p
 
     monkeypatch.setattr(UsualFetch, "answer", counted)
     source = Random(1)
-    played([(source.choice(KINDS), *(source.randrange(2**16) for _ in range(4))) for _ in range(600)])
+    played([(source.choice(KINDS), *(source.randrange(2**16) for _ in range(4))) for _ in range(600)])  # type: ignore[misc]
     assert min(met[who, is_usual] for who in ("alone", "session") for is_usual in (True, False)) > 20, met
