@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from lowtide.admin.errors import ConnectionFailedError, UnsupportedVersionError, error_of, no_token
 from lowtide.protocol.client.connection import ClientConnection
 from lowtide.protocol.client.opening import Ask, Opening
-from lowtide.protocol.client.refused import Refused
-from lowtide.protocol.client.sasl import SaslSettings
+from lowtide.protocol.client.refused import ClientFailure
+from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.random import system_random
 from lowtide.runtime.tls import TlsError, client_context
@@ -92,7 +92,7 @@ class BlockingConnection:
     def version(self, request: type[ApiMessage], newest: int | None = None) -> int:
         """Returns the newest common version of a request, at most `newest`. Errors: UnsupportedVersionError."""
         version = self._core.versions.choose(request, at_most=newest)
-        if isinstance(version, Refused):
+        if isinstance(version, ClientFailure):
             raise UnsupportedVersionError(f"broker {self.address}: {version.reason}")
         return version
 
@@ -143,7 +143,7 @@ class BlockingConnection:
         while isinstance(step, Ask):
             self._send(step.request, step.version, deadline_ms)
             step = opening.on_answer(self.receive(deadline_ms))
-        if isinstance(step, Refused):
+        if isinstance(step, ClientFailure):
             raise error_of(step)
         self._core.begin_session(step, self._clock.monotonic_ms())
 
@@ -196,7 +196,7 @@ class BlockingConnection:
         return ConnectionFailedError(f"broker {self.address}: {reason}", was_sent=was_sent)
 
 
-def _login(address: Address, settings: ClientSettings) -> SaslSettings | None:
+def _login(address: Address, settings: ClientSettings) -> ClientSaslSettings | None:
     """Returns the SASL settings, with a valid token. Errors: ConnectionFailedError, AuthenticationFailedError."""
     if settings.sasl is None or settings.tokens is None:
         return settings.sasl

@@ -19,7 +19,7 @@ from lowtide.admin.errors import AdminError, ClientClosedError, no_token
 from lowtide.admin.settings import Address, ClientSettings, SettingsError
 from lowtide.protocol.client.opening import Opening
 from lowtide.protocol.client.retries import Backoff, Reachability
-from lowtide.protocol.client.sasl import SaslSettings
+from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.random import Random
 from lowtide.runtime.tasks import TaskRegistry
@@ -193,7 +193,7 @@ class BrokerConnections:
         place.reachability.on_success()
         return connection
 
-    async def _login(self, address: Address) -> SaslSettings | None:
+    async def _login(self, address: Address) -> ClientSaslSettings | None:
         """Returns the SASL settings, with a valid token. Errors: AdminError."""
         sasl, source = self._settings.sasl, self._settings.tokens
         if sasl is None or source is None:

@@ -20,7 +20,7 @@ from lowtide.admin.first_answer import FirstAnswer
 from lowtide.admin.patience import Deadline
 from lowtide.admin.settings import Address, ClientSettings
 from lowtide.protocol.client.opening import SOFTWARE_NAME, SOFTWARE_VERSION
-from lowtide.protocol.client.refused import Refused
+from lowtide.protocol.client.refused import ClientFailure
 from lowtide.protocol.client.retries import SILENT_MS, is_retriable
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -62,7 +62,7 @@ class BrokerHandle:
     def choose(self, request: type[ApiMessage], *, at_least: int = 0, at_most: int | None = None) -> int:
         """Returns the highest version that both sides support. Errors: UnsupportedVersionError."""
         version = self.versions.choose(request, at_least=at_least, at_most=at_most)
-        if isinstance(version, Refused):
+        if isinstance(version, ClientFailure):
             raise error_of(version)
         return version
 

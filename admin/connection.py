@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from lowtide.admin.errors import AuthenticationFailedError, ConnectionFailedError, error_of
 from lowtide.protocol.client.connection import NEVER_MS, ClientConnection
 from lowtide.protocol.client.opening import Ask, Opening
-from lowtide.protocol.client.refused import Refused
+from lowtide.protocol.client.refused import ClientFailure
 from lowtide.runtime.network import connect
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         step = opening.begin()
         while isinstance(step, Ask):
             step = opening.on_answer(await self.ask(step.request, step.version, timeout_ms))
-        if isinstance(step, Refused):
+        if isinstance(step, ClientFailure):
             raise error_of(step)
         self._core.begin_session(step, self._clock.monotonic_ms())
 

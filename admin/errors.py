@@ -6,7 +6,7 @@ raised.
 
 from __future__ import annotations
 
-from lowtide.protocol.client.refused import Refusal, Refused
+from lowtide.protocol.client.refused import ClientFailure, ClientFailureKind
 from lowtide.protocol.errors import ErrorCode
 
 
@@ -82,11 +82,11 @@ def no_token(address: object, reason: object, *, is_final: bool) -> AdminError:
     )
 
 
-def error_of(refused: Refused) -> AdminError:
+def error_of(refused: ClientFailure) -> AdminError:
     """Returns the error for a refused login or version."""
-    if refused.kind is Refusal.ANSWER:
+    if refused.kind is ClientFailureKind.ANSWER:
         return BrokerAnsweredError(refused.code, refused.reason)
-    return (AuthenticationFailedError if refused.kind is Refusal.AUTHENTICATION else UnsupportedVersionError)(
+    return (AuthenticationFailedError if refused.kind is ClientFailureKind.AUTHENTICATION else UnsupportedVersionError)(
         refused.reason
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from lowtide.admin.client_properties import ClientProperties, SettingsError
 from lowtide.protocol.client.retries import Backoff
-from lowtide.protocol.client.sasl import SaslSettings
+from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.protocol.jaas import JaasError, parse_jaas
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
 from lowtide.runtime.properties import PropertiesError, property_text, read_properties
@@ -62,7 +62,7 @@ class ClientSettings:
     client_id: str = "lowtide"
     tls: TlsSettings | None = None
     """None for plain text."""
-    sasl: SaslSettings | None = None
+    sasl: ClientSaslSettings | None = None
     tokens: TokenSource | None = None
     """The source of tokens for OAUTHBEARER; each login uses the current one."""
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
@@ -279,7 +279,7 @@ _LOGIN_MODULES: Final = {
 }
 
 
-def _sasl(given: ClientProperties, *, required: bool) -> SaslSettings | None:
+def _sasl(given: ClientProperties, *, required: bool) -> ClientSaslSettings | None:
     """Errors: SettingsError for invalid settings, and for missing ones if a login is required."""
     mechanism = given.choice("sasl.mechanism", MECHANISMS) or given.choice("sasl.mechanisms", MECHANISMS) or "GSSAPI"
     username, password, by_token = given.get("sasl.username"), given.secret("sasl.password"), False
@@ -291,10 +291,10 @@ def _sasl(given: ClientProperties, *, required: bool) -> SaslSettings | None:
     if mechanism in _LOGIN_MODULES and (not username or password is None):
         needed = "sasl.jaas.config, or sasl.username and sasl.password, must give username and password"
         raise SettingsError(f"sasl.mechanism is {mechanism}: {needed}.")
-    return SaslSettings(mechanism=mechanism, username=username or "", password=password or "", by_token=by_token)
+    return ClientSaslSettings(mechanism=mechanism, username=username or "", password=password or "", by_token=by_token)
 
 
-def _tokens(given: ClientProperties, sasl: SaslSettings | None) -> TokenSource | None:
+def _tokens(given: ClientProperties, sasl: ClientSaslSettings | None) -> TokenSource | None:
     """Errors: SettingsError."""
     if sasl is None or sasl.mechanism != "OAUTHBEARER":
         return None

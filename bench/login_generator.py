@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from lowtide.protocol.client.sasl import SaslExchange, SaslSettings
+from lowtide.protocol.client.sasl import ClientSaslSettings, SaslExchange
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
@@ -23,7 +23,7 @@ from .targets import LOOPBACK
 
 USER, PASSWORD, MECHANISM = "bench", "bench-password", "SCRAM-SHA-256"  # of a broker that lives for a workload
 _THREADS = 8
-_SETTINGS = SaslSettings(mechanism=MECHANISM, username=USER, password=PASSWORD)
+_SETTINGS = ClientSaslSettings(mechanism=MECHANISM, username=USER, password=PASSWORD)
 _VERSION = 1
 """Of both requests of a login."""
 

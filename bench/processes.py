@@ -100,7 +100,7 @@ def _running(count: int) -> Iterator[tuple[Address, int]]:
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
-                wanted = "ready" if count == 1 else "all brokers serve"
+                wanted = "ready" if count == 1 else "all brokers ready"
                 while json.loads(process.stderr.readline() or "{}").get("event") != wanted:
                     assert process.poll() is None, "it has ended"
                 yield (_LOOPBACK, port), process.pid

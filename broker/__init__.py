@@ -1,8 +1,7 @@
-"""The broker: sockets, requests, waiting, configuration, and what holds them together.
+"""The broker: sockets, requests, waiting, configuration, and what connects them.
 
-Guards: decisions are made below (`storage`, `replication`, the coordinators' pure modules); here they are executed, in
-one event loop, and answered. Each folder is a room that says what it sees; `.importlinter` holds them to it, from
-`lifecycle` above to `config` below. What stands beside the rooms belongs to all: `pending`, `turns`, `slices`,
-`request_context`, `context`, `authorizer`. Begin with `network` for the way of a request, with `lifecycle` for that of
-a broker.
+Guards: decisions are made in `storage`, `replication` and the coordinators' pure modules; here they are executed in one
+event loop, and answered. Each folder is a room whose imports `.importlinter` restricts, from `lifecycle` at the top to
+`config` at the bottom. The modules beside the rooms are shared: `pending`, `turns`, `slices`, `request_context`,
+`context`. Begin with `network` for the path of a request, and with `lifecycle` for that of a broker.
 """

@@ -1,10 +1,10 @@
-"""Requests that wait: the wait of a handler's task ends when its client has gone.
+"""Ends the waits of a handler's task when its client disconnects.
 
-A connection that ends abandons the requests that it has parked (`Pending.abandon`). A request that a task works on
-(`promised`) isn't cancelled then, for what it has begun is carried out and audited. Instead every wait that only its
-answer needs ends at once, as if its time were over. Such a wait is written `async with client_wait(deadline)`.
+A closed connection abandons its parked requests (`Pending.abandon`). A request in a task (`promised`) is not cancelled,
+because work that has begun is completed and audited. Instead every wait that only its response needs ends at once, like
+a timeout. Such a wait is `async with client_wait(deadline)`.
 
-Guards: nothing that belongs to a request outlives its connection, but for work that was accepted.
+Guards: nothing of a request outlives its connection, except accepted work.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from contextvars import ContextVar
 
 
 class ClientPresence:
-    """Whether the client of one request is still there."""
+    """The client of one request: whether it is still connected."""
 
     __slots__ = ("_listeners", "gone", "task")
 
     def __init__(self) -> None:
         self.gone = False
         self.task: asyncio.Task[object] | None = None
-        """Works on that request."""
+        """The task of the request."""
         self._listeners: dict[Callable[[], None], None] = {}
 
     def begin(self) -> None:
-        """Ties the current task to this client, until it ends."""
+        """Binds the current task to this client."""
         self.task = asyncio.current_task()
         _PRESENCE.set(self)
 
     def leave(self) -> None:
-        """Ends all waits for the answer: the connection has ended."""
+        """Ends all waits: the client disconnected."""
         self.gone = True
         for listener in list(self._listeners):
             listener()
 
     @contextmanager
     def listening(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Calls `listener` if the client goes meanwhile, or has gone already."""
+        """Calls `listener` if the client disconnects in the block, or already has."""
         self._listeners[listener] = None
         try:
             if self.gone:
@@ -53,17 +53,17 @@ _PRESENCE: ContextVar[ClientPresence | None] = ContextVar("client_presence", def
 
 
 def current_presence() -> ClientPresence | None:
-    """Returns the client of the request that this task works on; None for a task that serves no client."""
+    """Returns the client of the current task's request; None for other tasks."""
     presence = _PRESENCE.get()
-    # A task that was started from here has a copy of the variable, and may work for others too.
+    # Tasks started by this one inherit the variable, but can work for others.
     return presence if presence is not None and presence.task is asyncio.current_task() else None
 
 
 @asynccontextmanager
 async def client_wait(deadline: float | None = None) -> AsyncIterator[None]:
-    """Bounds a wait that only the answer needs.
+    """Bounds a wait that only the response needs.
 
-    Errors: TimeoutError at `deadline` (the loop's time), or when the client has gone.
+    Errors: TimeoutError at `deadline` (the loop's time), or when the client disconnects.
     """
     async with asyncio.timeout_at(deadline) as limit:
         presence = current_presence()

@@ -1,4 +1,4 @@
-"""What the handlers of one broker share."""
+"""The parts of a broker that its handlers share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lowtide.runtime.worker import Worker
 
 
 class BrokerContext(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker's parts, as handlers see them."""
+    """The parts of a broker that its handlers share."""
 
     configs: BrokerConfigs
     replicas: ReplicaManager
@@ -37,21 +37,18 @@ class BrokerContext(msgspec.Struct, frozen=True, kw_only=True):
     tasks: TaskRegistry
     worker: Worker
     batch_lane: BatchLane
-    """For all that decompresses much of what clients sent."""
+    """For work that decompresses large requests."""
     log: Any
     authorizer: Authorizer = ALLOW_ALL
     audit: AuditLog = NO_AUDIT
     recent_deletes: RecentDeletes = msgspec.field(default_factory=RecentDeletes)
-    """Deletes of records that were answered."""
     clients: ClientInstances = msgspec.field(default_factory=ClientInstances)
-    """Clients that push their metrics."""
 
     @property
     def turns(self) -> Turns:
-        """For the long work of requests."""
+        """For long work of requests."""
         return self.replicas.slices.turns
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration in force now."""
         return self.configs.current

@@ -1,14 +1,13 @@
-"""How the descriptors that a broker may open are shared out: RLIMIT_NOFILE, from which every file and socket takes one.
+"""Divides the file descriptors of a broker (RLIMIT_NOFILE) among its uses.
 
-| share | for |
+| share | use |
 |---|---|
-| the reserve | journals, locks, checkpoints, the metadata store, recovery, compaction, connections to other brokers and etcd, accepting |
-| segments | `.log` files that are open (`storage/log/segments/open_files.py`); others are opened when they are used |
-| connections | accepted ones; `max.connections` may set less, never more |
+| reserve | journals, locks, checkpoints, metadata store, recovery, compaction, connections to brokers, accepting |
+| segments | open `.log` files (`storage/log/segments/open_files.py`); others are opened when they are used |
+| connections | accepted connections; `max.connections` can only lower it |
 
-So neither partitions nor clients take the descriptors that a broker needs: without a descriptor for its journal or its
-store it can only stop. Source: the table of `RLIMIT_NOFILE` in Kafka's operations guide, which asks for 100,000 and
-shares nothing out.
+So neither partitions nor clients take the descriptors that a broker needs: without one for its journal or its store it
+must stop. Source: Kafka's operations guide asks for 100,000 and divides nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 DESCRIPTORS_MIN = 128
-"""With fewer a broker doesn't start."""
+"""The minimum for a broker to start."""
 
 _RESERVE_MIN, _RESERVE_MAX = 64, 1024
 _RESERVE_PART = 8
@@ -25,7 +24,7 @@ _BACKLOG_PART = 2
 
 
 class DescriptorBudget(NamedTuple):
-    """Keeps descriptors in reserve for files, and says how many connections there may be."""
+    """The shares of a limit."""
 
     limit: int
     reserve: int
@@ -34,18 +33,17 @@ class DescriptorBudget(NamedTuple):
 
     @property
     def accept_backlog(self) -> int:
-        """Connections that may wait to be accepted: asyncio's loop accepts all that wait at once, uvloop one in each of its passes."""
+        """The listen backlog: asyncio accepts all waiting connections at once, uvloop one per pass."""
         return self.reserve // _BACKLOG_PART
 
     def as_log(self) -> dict[str, int]:
-        """For the line about limits that a start writes."""
         return {"open_files": self.limit, "open_segments": self.segment_files, "reserved_files": self.reserve}
 
 
 def share_out(limit: int) -> DescriptorBudget:
-    """The shares of `limit` descriptors.
+    """Divides `limit` descriptors.
 
-    Errors: OSError, in one sentence, for a limit with which a broker can't work.
+    Errors: OSError, one sentence, if the limit is too low.
     """
     if limit < DESCRIPTORS_MIN:
         message = (

@@ -1,10 +1,10 @@
-"""An answer that isn't there yet, and requests that wait for an event in a queue until they can give theirs.
+"""Responses that are not complete yet, and queues of requests that wait for an event.
 
-`DelayedQueue` is the loop's side of a purgatory: one timer for the earliest deadline, and completions once per pass of the loop, whose
-answers leave together (`AnswerRounds`).
+`DelayedQueue` runs a purgatory on the event loop: one timer for the earliest deadline, and completions once per pass of
+the loop, whose responses are sent together (`AnswerRounds`).
 
-Guards: a request is answered once. One that fails costs its own client the connection and no other one anything; those
-that became ready with it are answered all the same, and the timer stays set.
+Guards: a request is answered once. A failing request closes only its own connection; the others that became ready with
+it are answered, and the timer stays set.
 """
 
 from __future__ import annotations
@@ -22,25 +22,21 @@ from lowtide.runtime.completions import call_all
 ResponseT = TypeVar("ResponseT")
 
 NO_ANSWER: Final[Any] = object()
-"""Completes a request whose client wants no answer."""
+"""The response to a request that wants none."""
 
 
 class Spawn(Protocol):
-    """Start a named task whose reference is kept."""
+    """Starts a named task and keeps a reference."""
 
     def __call__(self, coro: Coroutine[Any, Any, Any], *, name: str) -> object: ...
 
 
 class Pending(Generic[ResponseT]):
-    """Stands in a connection's queue until `complete` is called, exactly once.
+    """A response in a connection's queue, until `complete` is called exactly once.
 
-    `on_abandoned` is called when the connection goes away first, so that whatever waits can be forgotten; a completion after that
-    goes nowhere.
-
-    One that `completes_anyway` is completed also after `on_abandoned` was called, and soon then: for what waits for
-    more than the answer.
-
-    One that `holds_connection` must take effect before the connection's next request is executed, whatever that is.
+    `on_abandoned` is called if the connection closes first, to drop waiting work; a later completion is ignored. With
+    `completes_anyway` it is completed soon after `on_abandoned`, because more than the response depends on it. With
+    `holds_connection` it must take effect before the connection's next request is executed.
     """
 
     __slots__ = ("_listener", "abandoned", "completes_anyway", "done", "holds_connection", "on_abandoned", "response")
@@ -51,11 +47,11 @@ class Pending(Generic[ResponseT]):
         self.abandoned = self.completes_anyway = False
         self.on_abandoned: Callable[[], None] | None = None
         self.response: ResponseT | None = None
-        """The answer, when it is there; None if there won't be one."""
+        """The response, once complete; None if there is none."""
         self._listener: Callable[[ResponseT | None], None] | None = None
 
     def complete(self, response: ResponseT | None) -> None:
-        """Give the answer; None closes the connection without one."""
+        """Completes the response; None closes the connection."""
         assert not self.done, "a request is answered once"
         self.done = True
         self.on_abandoned = None
@@ -64,7 +60,7 @@ class Pending(Generic[ResponseT]):
             self._listener(response)
 
     def fail(self) -> None:
-        """Close the connection: a bug prevented the answer, or its sending, in which case `complete` was called before."""
+        """Closes the connection after an unexpected error, also if the completed response could not be sent."""
         self.done = True
         self.on_abandoned = None
         self.response = None
@@ -72,15 +68,15 @@ class Pending(Generic[ResponseT]):
             self._listener(None)
 
     def listen(self, listener: Callable[[ResponseT | None], None]) -> None:
-        """Call `listener` with the answer: now if it is there, else when it comes."""
+        """Calls `listener` with the response, now or when it is complete."""
         self._listener = listener
         if self.done:
             listener(self.response)
 
     def abandon(self) -> None:
-        """The client doesn't wait for this answer any more."""
+        """The client no longer waits for this response."""
         self.abandoned = True
-        self._listener = None  # It refers to the connection, and what waits may wait on.
+        self._listener = None  # It references the connection, which can be freed earlier.
         if not self.done and self.on_abandoned is not None:
             self.on_abandoned()
 
@@ -88,9 +84,9 @@ class Pending(Generic[ResponseT]):
 def promised(
     work: Callable[[], Coroutine[Any, Any, ResponseT | None]], spawn: Spawn, *, name: str
 ) -> Pending[ResponseT]:
-    """The answer that a task will give. If it gives none, or one that can't be sent, the connection is closed.
+    """Returns the response of a task. Without one, or if it cannot be sent, the connection is closed.
 
-    When the client goes, the task ends its waits for the answer (`client_wait`), and carries out the rest.
+    When the client disconnects, the task ends its waits (`client_wait`) and completes the rest.
     """
     pending: Pending[ResponseT] = Pending()
     presence = ClientPresence()
@@ -101,7 +97,7 @@ def promised(
         try:
             pending.complete(await work())
         except BaseException:
-            pending.fail()  # Also when the answer was there and had no bytes: its client would wait for ever.
+            pending.fail()  # Also if the response could not be encoded.
             raise
 
     spawn(run(), name=name)
@@ -109,10 +105,7 @@ def promised(
 
 
 def mapped(pending: Pending[Any], change: Callable[[Any], Any]) -> Pending[Any]:
-    """The answer that `change` makes of another one, which is not changed itself.
-
-    Where there is none, there is none either.
-    """
+    """Returns a response that `change` makes from another one; none if there is none."""
     changed: Pending[Any] = Pending(holds_connection=pending.holds_connection)
     changed.on_abandoned = pending.abandon
 
@@ -127,9 +120,9 @@ def mapped(pending: Pending[Any], change: Callable[[Any], Any]) -> Pending[Any]:
 
 
 async def answer_of(pending: Pending[ResponseT], *, for_client: bool = False) -> ResponseT | None:
-    """Wait for an answer; None if there won't be one.
+    """Waits for a response; returns None if there is none.
 
-    One that is only passed on, `for_client`, is abandoned when that client goes.
+    With `for_client` it is abandoned when that client disconnects.
     """
     answered: asyncio.Future[ResponseT | None] = asyncio.get_running_loop().create_future()
 
@@ -150,58 +143,57 @@ async def answer_of(pending: Pending[ResponseT], *, for_client: bool = False) ->
 
 
 LOCAL_COMMIT_GRACE_MS = 500
-"""The leader's own disk is not counted against a request's time-out (Kafka's begins when its disk is done), up to this."""
+"""The leader's disk does not count against a request's timeout (Kafka's starts after it), up to this time."""
 
 
 def commit_deadline_ms(clock: Clock, timeout_ms: int) -> int:
-    """When a request that waits for our own disk is answered with what there is; a time-out below 0 is 0."""
+    """Returns the deadline of a request that waits for the leader's disk; a negative timeout is 0."""
     return clock.monotonic_ms() + max(timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
 
 
 class DelayedRequest(DelayedOperation):
-    """A waiting request that knows how to test itself and how to answer."""
+    """A waiting request that can test and complete itself."""
 
     __slots__ = ()
 
     def try_complete(self) -> bool:
-        """Answer if what is waited for has come, or can no longer come. Returns whether it was answered."""
+        """Completes the request if its condition holds, or no longer can. Returns whether it was completed."""
         raise NotImplementedError
 
     def on_complete(self) -> None:
-        """Answer with what there is now."""
+        """Completes the request with the current state."""
         raise NotImplementedError
 
     def on_expiration(self) -> None:
-        """The time is up, or the broker stops: answer with what there is."""
+        """Completes the request at its deadline, or when the broker stops."""
         self.on_complete()
 
     def fail(self) -> None:
-        """Answer nothing and close the connection: a bug of ours came in between."""
+        """Closes the connection after an unexpected error."""
         raise NotImplementedError
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
-        """What to wait for next, and the deadline stays."""
+        """Returns the next values to wait for; the deadline stays."""
         raise NotImplementedError
 
     @property
     def deadline_ms(self) -> int:
-        """On the monotonic clock."""
+        """The monotonic deadline."""
         raise NotImplementedError
 
 
 class AnsweredConnection(Protocol):
-    """A connection with answers that are ready and not sent."""
+    """A connection with unsent responses."""
 
-    def send_answers(self) -> None:
-        """Send them."""
-        ...
+    def send_answers(self) -> None: ...
 
 
 class AnswerRounds:
-    """Answers that are given one after the other in one step of the loop, such as all that a follower's fetch sets free.
+    """Responses that are completed in one step of the loop, such as by a follower's fetch.
 
-    Each connection sends once, at the end of the step, what it was given: one system call, and one wake-up of its client, whose next
-    requests come together in turn. Nothing waits for another pass of the loop. A connection that can't send costs no other one anything.
+    Each connection sends its responses once, at the end of the step: one system call, and one wake-up of the client,
+    whose next requests then arrive together. Nothing waits for another pass of the loop. A connection that cannot send
+    affects no other one.
     """
 
     __slots__ = ("_loop", "answered")
@@ -209,20 +201,18 @@ class AnswerRounds:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.answered: dict[AnsweredConnection, None] | None = None
-        """Whom `end` calls; each adds itself that has an answer. None where answers aren't given together: then it is to send it."""
+        """The connections with responses for `end` to send. None outside a round: then connections send at once."""
 
     def begin(self) -> None:
-        """Answers are given together until `end`."""
         self.answered = {}
 
     def end(self) -> None:
-        """Have all of them sent."""
         answered, self.answered = self.answered, None
         call_all(self._loop, [(type(connection).send_answers, connection) for connection in answered or ()])
 
 
 class DelayedQueue:
-    """A purgatory that runs on an event loop."""
+    """A purgatory on an event loop."""
 
     def __init__(
         self,
@@ -233,9 +223,9 @@ class DelayedQueue:
         on_bug: Callable[[DelayedRequest, Exception], None],
         rounds: AnswerRounds | None = None,
     ) -> None:
-        """`on_bug` is called with a request that raised; its connection is being closed.
+        """Calls `on_bug` with a request that raised, whose connection is closed.
 
-        Answers leave at the end of their round.
+        Responses are sent at the end of their round.
         """
         self._on_bug = on_bug
         self._rounds = AnswerRounds(loop) if rounds is None else rounds
@@ -243,7 +233,7 @@ class DelayedQueue:
             maximum_per_key=maximum_per_key
         )
         self.watched = self._purgatory.watched_keys
-        """The keys that anything waits for: where nothing does, a call is saved."""
+        """The keys with waiting requests; checking them saves calls."""
         self._clock = clock
         self._loop = loop
         self._scheduled = False
@@ -252,17 +242,15 @@ class DelayedQueue:
         self._timer_ms = 0
 
     def __len__(self) -> int:
-        """Requests that wait."""
         return len(self._purgatory)
 
     def waiting(self) -> list[DelayedRequest]:
-        """The requests that wait, in no order."""
         return cast("list[DelayedRequest]", self._purgatory.operations())
 
     def watch(self, request: DelayedRequest) -> bool:
-        """Park a request whose condition doesn't hold.
+        """Parks a request whose condition does not hold.
 
-        Returns False, and parks nothing, where too many wait already, or at a stop.
+        Returns False without parking if too many wait already, or during a stop.
         """
         thresholds = list(request.thresholds())
         if self._closed or not all(self._purgatory.has_room(key) for key, _ in thresholds):
@@ -277,33 +265,31 @@ class DelayedQueue:
             self._set_timer()
 
     def advance(self, key: TopicPartition, value: int) -> None:
-        """A value rose: see the purgatory."""
+        """Raises a value: see the purgatory."""
         if key in self.watched and self._purgatory.advance(key, value) and not self._scheduled:
             self._schedule()
 
     def release(self, key: TopicPartition) -> None:
-        """Something failed or changed hands: all that wait for this key are tested again."""
+        """Tests all requests that wait for this key, after a failure or a change of leadership."""
         if self._purgatory.release(key) and not self._scheduled:
             self._schedule()
 
     def wake(self, request: DelayedRequest) -> None:
-        """Let one request be tested again."""
         if self._purgatory.wake(request) and not self._scheduled:
             self._schedule()
 
     def remove(self, request: DelayedRequest) -> None:
-        """Forget a request."""
         self._purgatory.remove(request)
 
     def close(self) -> None:
-        """Answer everything with what there is, and let nothing wait any more: an answer may set free the next request of its client."""
+        """Completes all waits at shutdown, and refuses new ones, which responses may cause."""
         self._closed = True
         self._purgatory.release_all()
         for operation in self._purgatory.take_ready():
             request = cast("DelayedRequest", operation)
             try:
                 request.on_expiration()
-            except Exception as error:  # noqa: BLE001  as above all, at a stop too: the others are owed their answers
+            except Exception as error:  # noqa: BLE001  the others must be answered
                 self._end(request, error)
         if self._timer is not None:
             self._timer.cancel()
@@ -330,7 +316,7 @@ class DelayedQueue:
                 request.on_expiration()
             elif not request.try_complete():
                 self._watch(request, list(request.thresholds()))
-        except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
+        except Exception as error:  # noqa: BLE001  an unexpected error closes one connection
             self._end(request, error)
 
     def _end(self, request: DelayedRequest, error: Exception) -> None:
@@ -339,7 +325,7 @@ class DelayedQueue:
         request.fail()
 
     def _set_timer(self) -> None:
-        """Have one timer, for the earliest deadline; a later one is left standing: an early wake-up costs less than two timers."""
+        """Sets one timer for the earliest deadline. An early wake-up is cheaper than a second timer."""
         deadline_ms = self._purgatory.next_deadline_ms()
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return

@@ -1,4 +1,4 @@
-"""Bounded places for requests that wait or are worked on, of which no client takes all. Pure."""
+"""A bounded number of waiting requests, of which each client gets a share. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from lowtide.broker.security.principal import KafkaPrincipal
 
 
-class AskingClient(Protocol):
-    """What tells clients apart."""
+class RequestOwner(Protocol):
+    """The identity of a client."""
 
     @property
     def client_address(self) -> str: ...
@@ -23,13 +23,13 @@ class AskingClient(Protocol):
     def principal(self) -> KafkaPrincipal | None: ...
 
 
-def client_of(asker: AskingClient) -> str:
-    """Returns whose share a request uses: a principal's, or without a login that of the address."""
+def client_of(asker: RequestOwner) -> str:
+    """Returns the owner of a share: the principal, or the address without a login."""
     return network_of(asker.client_address) if asker.principal in (None, ANONYMOUS) else str(asker.principal)
 
 
 class WaitingPlaces:
-    """A bounded number of places for requests, of which each client may take `share`."""
+    """A bounded number of places, of which each client can take `share`."""
 
     def __init__(self, total: int, share: int) -> None:
         self._total = total
@@ -37,14 +37,13 @@ class WaitingPlaces:
         self._taken: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """Returns how many places are taken."""
         return self._taken.total()
 
     @contextmanager
-    def taken_by(self, asker: AskingClient, places: int = 1) -> Iterator[bool]:
-        """Takes places until the block ends.
+    def taken_by(self, asker: RequestOwner, places: int = 1) -> Iterator[bool]:
+        """Takes places for the block.
 
-        Gives False, and takes none, where all are taken or the client has its share.
+        Yields False without taking any if all are taken, or the client's share is.
         """
         client = client_of(asker)
         if self._taken[client] + places > self._share or self._taken.total() + places > self._total:

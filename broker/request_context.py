@@ -1,4 +1,4 @@
-"""What a handler may know of a request besides its body."""
+"""What a handler knows of a request besides its body."""
 
 from __future__ import annotations
 
@@ -10,39 +10,37 @@ from lowtide.broker.security.principal import KafkaPrincipal, ShownBy
 
 
 class Client(Protocol):
-    """The connection by which a request came."""
+    """The connection of a request."""
 
     listener_name: str
     peer: str
     """Address and port."""
     client_address: str
-    """The address alone, as rules name it."""
+    """The address alone, as in ACLs."""
     local_address: tuple[str, int] | None
-    """The address of this machine, and the port, at which the connection arrived; None where that isn't known."""
+    """The local address and port of the connection; None if unknown."""
     principal: KafkaPrincipal
-    """Who the client is; it may become another one with a new login on the same connection."""
+    """The client's principal, which can change with a new login."""
     shown_by: ShownBy
-    """How it has shown that."""
+    """How the principal was authenticated."""
 
     software: tuple[str, str]
-    """The name and version of the client's software, as it has said (KIP-511); empty until then."""
+    """The client's software name and version (KIP-511); empty until sent."""
     write_grants: Any
-    """What the connection was found to be allowed to write to; None while that isn't known (`guards/producing`)."""
+    """The topics that the connection may write to; None if not checked yet (`guards/producing`)."""
 
     of_a_follower: bool
-    """Whether its last Fetch was one of a broker, of what that replicates."""
+    """Whether its last Fetch was that of a follower."""
 
     @property
-    def closed(self) -> bool:
-        """Whether the connection has ended."""
-        ...
+    def closed(self) -> bool: ...
 
     def mute(self, for_ms: int) -> None:
-        """Execute no further request for so long: the client is above its quota. What is answered is sent."""
+        """Stops executing requests for this time, because a quota is exceeded. Responses are sent."""
         ...
 
     def close(self, reason: str) -> None:
-        """End the connection without another answer; the reason is logged."""
+        """Closes the connection without a response; the reason is logged."""
         ...
 
 
@@ -53,23 +51,21 @@ class RequestContext(msgspec.Struct):
     client_id: str | None
     connection: Client
     shared: dict[str, Any] | None = None
-    """What the parts of a request that was cut share (`request_parts`); None for one that wasn't."""
+    """The shared state of a request in parts (`request_parts`); None for other requests."""
     correlation_id: int = 0
     forwarded: bool = False
-    """Another broker received it, and has asked whether its client may do that."""
+    """Whether another broker received and authorized it."""
     of_a_broker: bool = False
-    """A broker asks for what it needs itself, for no client: no quota counts."""
+    """Whether a broker sent it for itself; quotas do not apply."""
 
     @property
     def principal(self) -> KafkaPrincipal:
-        """Who sent the request."""
         return self.connection.principal
 
     @property
     def client_address(self) -> str:
-        """From which address."""
         return self.connection.client_address
 
     def close_connection(self, reason: str) -> None:
-        """End the connection: an error that has no place in an answer (acks=0)."""
+        """Closes the connection for an error without a response (acks=0)."""
         self.connection.close(reason)

@@ -1,7 +1,7 @@
-"""Long work in the event loop, a slice at a time, so that nothing else waits for it.
+"""Runs long work on the event loop in slices, so that other work is not delayed.
 
-What requests cause takes turns (`turns`): however many there are, one slice is taken in a pass of the loop. What the
-broker does by itself (`run_in_slices`, `SlicedWork`) doesn't wait for them: there is one of each kind at a time.
+Work of requests takes turns (`turns`): one slice per pass of the loop, however many there are. The broker's own work
+(`run_in_slices`, `SlicedWork`) does not wait for them: there is one of each kind at a time.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ ResponseT = TypeVar("ResponseT")
 RowT = TypeVar("RowT")
 
 OWN_SLICE_MS = 2
-"""How long one slice of the broker's own work may hold the loop; a step that takes longer is not cut short."""
+"""The length of a slice of the broker's own work; longer steps are not interrupted."""
 
 IDLE_PASS_NS = 10_000
-"""A pass of the loop that took less had no request in it: the smallest takes longer, an empty one about a microsecond."""
+"""A shorter pass of the loop had no request: the smallest takes longer, an empty pass about a microsecond."""
 
 PARTITIONS_AT_ONCE = 1_000
-"""A request of more partitions is worked on in slices: so many take some five milliseconds."""
+"""Larger requests run in slices: this many partitions take about five milliseconds."""
 
 PARTITIONS_OF_A_STEP = 50
-"""A fifth of a millisecond's work."""
+"""About a fifth of a millisecond of work."""
 
 _END = object()
 
 PARTITIONS_IN_SLICES_MAX = 100_000
-"""Of all requests together that are worked on in slices, or that wait and were: some fifty megabytes."""
+"""The maximum number of partitions of all requests in slices, including waiting ones: about fifty megabytes."""
 
 
 def _no_rest() -> int:
@@ -48,11 +48,10 @@ def run_in_slices(
     on_done: Callable[[], None],
     rest_ms: Callable[[], int] = _no_rest,
 ) -> None:
-    """Take `steps` to their end, the first slice of them at once; then `on_done` is called.
+    """Runs `steps` in slices, the first one at once, then calls `on_done`.
 
-    Whatever is ready runs between two slices.
-    `rest_ms` is asked after each slice for how long others are to have the loop to themselves. They have it if one was ready: a loop
-    with nothing else to do takes the next slice.
+    Other work runs between two slices. `rest_ms` returns the pause after a slice, which applies only if other work was
+    ready.
     """
     until_ms = clock.monotonic_ms() + OWN_SLICE_MS
     for _step in steps:
@@ -70,7 +69,7 @@ def run_in_slices(
 def _rest(
     loop: asyncio.AbstractEventLoop, clock: Clock, since_ns: int, rest_s: float, go_on: Callable[[], None]
 ) -> None:
-    """A pass of the loop has ended that began at `since_ns`."""
+    """Ends a pass of the loop that began at `since_ns`."""
     if clock.monotonic_ns() - since_ns < IDLE_PASS_NS:
         go_on()
     else:
@@ -78,10 +77,7 @@ def _rest(
 
 
 def taken(rows: list[RowT], count: int) -> Iterator[list[RowT]]:
-    """The rows in their order, in lists of `count`.
-
-    They are taken out of `rows`, which is empty then: what is done needs no memory.
-    """
+    """Yields the rows in lists of `count`, and removes them from `rows` to free memory."""
     rows.reverse()
     while rows:
         some = rows[: -count - 1 : -1]
@@ -90,7 +86,7 @@ def taken(rows: list[RowT], count: int) -> Iterator[list[RowT]]:
 
 
 async def walk_in_slices(turns: Turns, steps: Iterator[object]) -> None:
-    """Take `steps` to their end: the first slice at once, the others in turn with other work."""
+    """Runs `steps`: the first slice at once, the others in turns with other work."""
     walked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_done(_: None) -> None:
@@ -117,21 +113,18 @@ def _each(steps: Iterator[object]) -> Generator[None, None, None]:
 def run_in_turns(
     turns: Turns, steps: Iterator[object], on_done: Callable[[], None], on_failed: Callable[[Exception], None]
 ) -> None:
-    """Take `steps` to their end: the first slice at once, the others in turn with other work.
-
-    Then `on_done` is called, or `on_failed`.
-    """
+    """Runs `steps` like `walk_in_slices`, then calls `on_done` or `on_failed`."""
     turns.run(_each(steps), lambda _: on_done(), on_failed)
 
 
 def answer_in_slices(turns: Turns, log: Any, steps: Generator[None, None, ResponseT]) -> ResponseT | Pending[ResponseT]:
-    """The answer that `steps` return: at once, if one slice is enough, else a promise.
+    """Returns the result of `steps` if one slice is enough, otherwise a promise.
 
-    For a client that goes no more steps are taken.
+    The steps end when the client disconnects.
     """
     pending: Pending[ResponseT] = Pending()
 
-    def on_failed(error: Exception) -> None:  # A bug of ours costs one connection.
+    def on_failed(error: Exception) -> None:  # An unexpected error closes one connection.
         log.error("request failed", exc_info=error)
         pending.fail()
 
@@ -143,7 +136,7 @@ def answer_in_slices(turns: Turns, log: Any, steps: Generator[None, None, Respon
 
 
 class SlicedWork:
-    """Pieces of work that are done in their order, in slices. A piece may add others."""
+    """Pieces of work that run in order, in slices. A piece can add others."""
 
     def __init__(
         self,
@@ -152,7 +145,7 @@ class SlicedWork:
         on_done: Callable[[], None],
         rest_ms: Callable[[], int] = _no_rest,
     ) -> None:
-        """`on_done` is called whenever nothing is left to do. `rest_ms`: see `run_in_slices`."""
+        """Calls `on_done` whenever no work is left. `rest_ms`: see `run_in_slices`."""
         self._loop = loop
         self._clock = clock
         self._on_done = on_done
@@ -162,19 +155,18 @@ class SlicedWork:
 
     @property
     def waits(self) -> bool:
-        """Whether a piece is still to be begun."""
+        """Whether a piece has not started."""
         return bool(self._pieces)
 
     def add(self, piece: Callable[[], None]) -> None:
-        """Have it done after what was added before; see `begin`."""
+        """Adds a piece; see `begin`."""
         self._pieces.append(piece)
 
     def extend(self, pieces: Iterable[Callable[[], None]]) -> None:
-        """Have them done after what was added before."""
         self._pieces.extend(pieces)
 
     def begin(self) -> None:
-        """Do what was added, the first slice of it at once; nothing new where that is under way."""
+        """Runs the pieces, the first slice at once, unless they are running."""
         if not self._is_begun:
             self._is_begun = True
             run_in_slices(self._loop, self._clock, self._steps(), self._on_all_done, self._rest_ms)
@@ -190,10 +182,10 @@ class SlicedWork:
 
 
 class RequestSlices:
-    """Requests of very many partitions, each worked on in slices; what they hold in memory together is bounded."""
+    """Requests with very many partitions, which run in slices; their total memory is bounded."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, log: Any) -> None:
-        """`log` gets a line about a request that raised."""
+        """Logs errors of requests to `log`."""
         self._loop = loop
         self._log = log
         self._held = 0
@@ -201,13 +193,12 @@ class RequestSlices:
 
     @property
     def held(self) -> int:
-        """Partitions of all requests that are held."""
         return self._held
 
     def take(self, partitions: int) -> bool:
-        """Whether a request of so many may be held; then `give_back` is owed.
+        """Reserves memory for a request; then `give_back` must follow.
 
-        Where not, it must not wait for anything.
+        Without it, the request must not wait.
         """
         if self._held + partitions > PARTITIONS_IN_SLICES_MAX:
             return False
@@ -215,18 +206,15 @@ class RequestSlices:
         return True
 
     def give_back(self, partitions: int) -> None:
-        """A request of so many is answered, or its client is gone."""
         self._held -= partitions
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
-        """Call `callback` when some time has passed."""
         self._loop.call_later(delay_ms / 1000, callback)
 
     def run(self, steps: Iterator[object], is_wanted: Callable[[], bool], on_failed: Callable[[], None]) -> None:
-        """Take `steps` to their end, beginning in the loop's next pass.
+        """Runs `steps` from the loop's next pass, as long as `is_wanted` returns True.
 
-        They end early when `is_wanted` says so, asked before each step.
-        An exception is a bug of ours: it is logged, and `on_failed` is called.
+        An unexpected error is logged, and `on_failed` is called.
         """
 
         def fail(error: Exception) -> None:
@@ -242,9 +230,9 @@ def _while_wanted(steps: Iterator[object], is_wanted: Callable[[], bool]) -> Ste
 
 
 def ask_in_slices(turns: Turns, log: Any, pending: Pending[Any], steps: Generator[None, None, bool]) -> None:
-    """Take steps that complete `pending`, or begin what does, and return True.
+    """Runs steps that complete `pending`, or start what does, and return True.
 
-    For a client that goes no more are taken.
+    The steps end when the client disconnects.
     """
     taken = answer_in_slices(turns, log, steps)
     if isinstance(taken, Pending):

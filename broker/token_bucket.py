@@ -1,8 +1,7 @@
-"""A rate with bursts: so many units a second, and what was not used for a while at once.
+"""A token bucket: a rate with bursts.
 
-A request is let in while any unit is left, and may take more than there are: the bucket is in debt then, and no request
-is let in until that is paid. So a request is never too large to be let in at all. Source: KIP-599, Kafka's
-`TokenBucket`.
+A request is accepted while any token is left, and can take more than there are; the debt must be paid before the next
+one. So no request is too large. Source: KIP-599, Kafka's `TokenBucket`.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 BURST_S: Final = 20
-"""What is saved up at most, in seconds."""
+"""The maximum burst in seconds."""
 
 
 class TokenBucket:
-    """Lets in so many units a second. It begins full."""
+    """A token bucket, initially full."""
 
     __slots__ = ("_at_ms", "_burst_s", "_tokens")
 
@@ -24,7 +23,7 @@ class TokenBucket:
         self._tokens: float = per_second * burst_s
 
     def take(self, count: int, now_ms: int, per_second: float) -> int:
-        """Takes `count` units and returns 0, or takes nothing and returns after how many milliseconds to ask again."""
+        """Takes `count` tokens and returns 0, or takes nothing and returns the wait in milliseconds."""
         self._fill(now_ms, per_second)
         if self._tokens <= 0:
             return int((1 - self._tokens) * 1000 / per_second) + 1
@@ -32,7 +31,7 @@ class TokenBucket:
         return 0
 
     def spend(self, count: int, now_ms: int, per_second: float) -> int:
-        """Takes `count` units in any case; returns after how many milliseconds the debt is paid, 0 where there is none."""
+        """Takes `count` tokens unconditionally; returns the milliseconds until the debt is paid, or 0."""
         self._fill(now_ms, per_second)
         self._tokens -= count
         return 0 if self._tokens >= 0 else int(-self._tokens * 1000 / per_second) + 1

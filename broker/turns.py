@@ -1,7 +1,7 @@
-"""Work in slices that takes turns: however many pieces there are, one slice is taken in a pass of the event loop, and others have theirs.
+"""Takes turns among long tasks: one slice per pass of the event loop, however many tasks there are.
 
-Between two slices there is a rest as long as a slice, so that requests of usual size find the loop free at least half of the time. A piece
-that waits for something else has no turns until that is there.
+A pause as long as a slice follows each slice, so small requests find the loop free at least half of the time. A task
+that waits has no turns.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from lowtide.broker.pending import Pending
 from lowtide.runtime.clock import Clock
 
 SLICE_MS: Final = 1
-"""How long one slice holds the loop; a step that takes longer is not cut short."""
+"""The length of a slice; longer steps are not interrupted."""
 
 REST_MS: Final = 1
-"""How long others have the loop to themselves between two slices."""
+"""The pause between two slices."""
 
 ResultT = TypeVar("ResultT")
 
@@ -27,10 +27,9 @@ Steps = Generator[Pending[Any] | None, None, Any]
 
 
 class Piece:
-    """One piece of work. `on_failed` is called with what its steps raised; nothing is called for one that was dropped.
+    """A task in steps. `on_failed` gets an exception of its steps; a dropped task calls nothing.
 
-    One that `goes_on` has the next slice too, before all others: it is short, or what it has in memory goes when it is
-    done.
+    With `goes_on` it also gets the next slice: it is short, or frees memory when done.
     """
 
     __slots__ = ("dropped", "goes_on", "on_failed", "steps")
@@ -42,12 +41,11 @@ class Piece:
         self.goes_on = False
 
     def drop(self) -> None:
-        """Take no more steps."""
         self.dropped = True
 
 
 class Turns:
-    """Gives pieces of work their turns. One for each broker."""
+    """Gives tasks their turns. One per broker."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
@@ -56,11 +54,10 @@ class Turns:
         self._is_scheduled = False
 
     def __len__(self) -> int:
-        """Pieces that wait for a turn."""
         return len(self._ready)
 
     def add(self, piece: Piece) -> None:
-        """Give a piece its turn behind those that are there, the first one in a later pass of the loop."""
+        """Adds a task at the end, starting in a later pass of the loop."""
         self._ready.append(piece)
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -72,10 +69,10 @@ class Turns:
         on_done: Callable[[ResultT], None],
         on_failed: Callable[[Exception], None],
     ) -> Piece | None:
-        """Take the first slice of `steps` now, and the others in turn; then `on_done` is called with what they return.
+        """Runs the first slice of `steps` now, and the others in turns; then calls `on_done` with their result.
 
-        Returns the piece that has turns, None where one slice was enough. What the first slice raises is raised here;
-        later `on_failed` is called with it.
+        Returns the task, or None if one slice was enough. Exceptions of the first slice are raised here; later ones go
+        to `on_failed`.
         """
         until_ms = self.now_ms() + SLICE_MS
         try:
@@ -110,7 +107,7 @@ class Turns:
             self._loop.call_later(REST_MS / 1000, self._take_slice)
 
     def _take_steps(self, piece: Piece, until_ms: int) -> bool:
-        """Whether the piece is to have another turn."""
+        """Returns whether the task needs another turn."""
         try:
             for waited in piece.steps:
                 if waited is not None and not waited.done:
@@ -118,6 +115,49 @@ class Turns:
                     return False
                 if self.now_ms() >= until_ms:
                     return True
-        except Exception as error:  # noqa: BLE001  a bug of ours costs one request, and is logged by who asked for the work
+        except Exception as error:  # noqa: BLE001  `on_failed` logs it
             piece.on_failed(error)
         return False
+
+
+R = TypeVar("R")
+
+APART_MS: Final = 2 * (SLICE_MS + REST_MS)
+"""The time since the last request after which one is executed at once."""
+
+
+class Pacing:
+    """Executes requests at once, or in turns. One per broker and kind of request."""
+
+    def __init__(self, turns: Turns, log: Any) -> None:
+        """Logs errors of requests to `log`."""
+        self._turns = turns
+        self._log = log
+        self._next_ms = 0
+
+    def carry_out(self, act: Callable[[], R | Pending[R]]) -> R | Pending[R]:
+        """Returns the result of `act`, or a promise. If the client disconnects before its turn, `act` is not called."""
+        now_ms = self._turns.now_ms()
+        is_due, self._next_ms = now_ms >= self._next_ms, now_ms + APART_MS
+        return act() if is_due else self._in_turn(act)
+
+    def _in_turn(self, act: Callable[[], R | Pending[R]]) -> Pending[R]:
+        promise: Pending[R] = Pending()
+
+        def steps() -> Steps:
+            answer = act()
+            if isinstance(answer, Pending):
+                promise.on_abandoned = answer.abandon
+                answer.listen(lambda response: promise.fail() if response is None else promise.complete(response))
+            else:
+                promise.complete(answer)
+            yield None
+
+        def on_failed(error: Exception) -> None:  # An unexpected error closes one connection.
+            self._log.error("request failed", exc_info=error)
+            promise.fail()
+
+        piece = Piece(steps(), on_failed)
+        promise.on_abandoned = piece.drop
+        self._turns.add(piece)
+        return promise

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.broker.config.broker_config import ConfigError, Given, load_config
+from lowtide.broker.config.broker_config import ConfigError, Setting, load_config
 from lowtide.broker.config.log_levels import level_of_start
 from lowtide.cli.options import SOURCES, add_configuration, given_configuration, whole_number
 from lowtide.cli.serve import SWITCH_INTERVAL_S
@@ -93,7 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(given: Mapping[str, Given], directory: str, options: argparse.Namespace, secured: SecureCluster | None) -> int:
+def _run(
+    given: Mapping[str, Setting], directory: str, options: argparse.Namespace, secured: SecureCluster | None
+) -> int:
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as `lowtide serve` does
     from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415
     from lowtide.broker.lifecycle.local_cluster import configurations_of_several  # noqa: PLC0415
@@ -117,7 +119,7 @@ def _run(given: Mapping[str, Given], directory: str, options: argparse.Namespace
 
 
 async def _serve(
-    configurations: Sequence[Mapping[str, Given]],
+    configurations: Sequence[Mapping[str, Setting]],
     directory: str,
     secured: SecureCluster | None,
     make_logger: Callable[[int], Any],

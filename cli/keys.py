@@ -8,18 +8,17 @@ from typing import Final
 
 from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS
 from lowtide.broker.config.key import ConfigKey
-from lowtide.broker.config.keys_cluster import CLUSTER_KEYS
+from lowtide.broker.config.keys_cluster import CLUSTER_KEYS, REMOTE_KEYS
 from lowtide.broker.config.keys_groups import GROUP_KEYS
 from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config.keys_own import OWN_KEYS
-from lowtide.broker.config.keys_remote import REMOTE_KEYS
 from lowtide.broker.config.keys_security import SECURITY_KEYS
 from lowtide.broker.config.keys_server import SERVER_KEYS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
-from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX, api_name
+from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX
 from lowtide.broker.config.sasl_settings import LOGIN_KEYS
 from lowtide.broker.config.tls_settings import STORE_KEYS
-from lowtide.protocol.api_keys import API
+from lowtide.protocol.api_keys import API, api_name
 
 _HEAD: Final = """\
 # Configuration

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import PurePath
 
-from lowtide.broker.config.broker_config import BROKER_KEYS, ConfigError, Given
+from lowtide.broker.config.broker_config import BROKER_KEYS, ConfigError, Setting
 from lowtide.broker.config.log_levels import LEVELS, LOG_LEVEL
 from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX
 from lowtide.broker.config.sources import from_environment, from_properties, from_settings, merge
@@ -53,9 +53,9 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def given_configuration(options: argparse.Namespace) -> dict[str, Given]:
+def given_configuration(options: argparse.Namespace) -> dict[str, Setting]:
     """Reads all sources. Errors: ConfigError, also for an unreadable file."""
-    file: dict[str, Given] = {}
+    file: dict[str, Setting] = {}
     if options.config is not None:
         name = PurePath(options.config).name
         try:
@@ -67,5 +67,5 @@ def given_configuration(options: argparse.Namespace) -> dict[str, Given]:
         except OSError as error:
             raise ConfigError(f"--config {options.config} can't be read: {error.strerror}.") from error
     caps = from_settings(options.max_versions, "--max-version", MAX_VERSION_PREFIX)
-    level = {} if options.log_level is None else {LOG_LEVEL: Given(options.log_level, "--log-level")}
+    level = {} if options.log_level is None else {LOG_LEVEL: Setting(options.log_level, "--log-level")}
     return merge(file, from_environment(environment(), BROKER_KEYS), from_settings(options.settings), caps, level)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lowtide import __version__
-from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Given, load_config
+from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Setting, load_config
 from lowtide.broker.config.http_listeners import DEFAULT_HTTP_LISTENERS, HTTP_LISTENERS, SERVE_DEFAULT
 from lowtide.broker.config.log_levels import level_of_start
 from lowtide.broker.config.sources import PROCESSES
@@ -50,7 +50,7 @@ def _serve(arguments: Sequence[str]) -> int:
     if not __debug__:
         return _refuse("Python must not run with -O: the broker relies on its assertions.")
     try:
-        given = {HTTP_LISTENERS: Given(DEFAULT_HTTP_LISTENERS, SERVE_DEFAULT), **given_configuration(options)}
+        given = {HTTP_LISTENERS: Setting(DEFAULT_HTTP_LISTENERS, SERVE_DEFAULT), **given_configuration(options)}
         config = load_config(given=given, host_name=host_name())
         etcd = given_metadata(options, environment(), OsFileSystem().read_bytes)
         processes = options.processes or _given_processes(environment())
@@ -89,10 +89,10 @@ def _supervise(config: BrokerConfig, processes: int, etcd: EtcdAddress | None) -
     """Runs several brokers until they are stopped. Errors: ConfigError, StorageError."""
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as below
     from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
-    from lowtide.broker.lifecycle.supervisor.supervisor import Plan, supervise  # noqa: PLC0415
+    from lowtide.broker.lifecycle.supervisor.supervisor import SupervisorPlan, supervise  # noqa: PLC0415
     from lowtide.metadata.store import MetadataStoreError  # noqa: PLC0415
 
-    plan = Plan(
+    plan = SupervisorPlan(
         config=config,
         shares=tuple(shares(config, processes, host_name=host_name(), is_alone=etcd is None)),
         command=(sys.executable, "-P", "-m", "lowtide.cli.child_broker"),

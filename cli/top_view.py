@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from lowtide.admin.retained import duration, size
 from lowtide.cli.printing import plural, printable
 from lowtide.cli.top_sample import Sample
-from lowtide.protocol.messages.describe_health import LagHistogram
+from lowtide.protocol.messages.describe_health import LoopLagHistogram
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -146,7 +146,7 @@ def _brokers(sample: Sample, before: Sample | None) -> list[BrokerRow]:
     return rows
 
 
-def high_share(now: LagHistogram | None, before: LagHistogram | None) -> float | None:
+def high_share(now: LoopLagHistogram | None, before: LoopLagHistogram | None) -> float | None:
     """Returns the 99th percentile between two histograms: a bucket's bound, or the largest sample."""
     if now is None or not now.count:
         return None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
     from lowtide.console.sessions import ConsoleSession
     from lowtide.protocol.messages.describe_deletes import AwaitedFollower, DeleteOrigin, FinishedDelete, WaitingDelete
-    from lowtide.protocol.messages.describe_health import LagHistogram
+    from lowtide.protocol.messages.describe_health import LoopLagHistogram
     from lowtide.protocol.messages.describe_segments import DescribedReplica, RetentionBoundary
 
 SEGMENTS_MAX: Final = 400
@@ -176,7 +176,7 @@ def health_value(found: DescribeHealthResponse | None) -> dict[str, Any] | None:
     }
 
 
-def quantile_ms(lag: LagHistogram, share: float) -> float | None:
+def quantile_ms(lag: LoopLagHistogram, share: float) -> float | None:
     """Returns a quantile: the bound of its bucket, or the largest sample if the bucket has no bound."""
     if not lag.count:
         return None

@@ -19,7 +19,7 @@ from lowtide.admin.client import AdminClient
 from lowtide.admin.errors import AuthenticationFailedError
 from lowtide.console.settings import ConsoleSettings, LoginKind
 from lowtide.console.work import SessionWork
-from lowtide.protocol.client.sasl import SaslSettings
+from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.runtime.failed_logins import FailedLogins
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Sessions:
 
     async def _connected(self, user: str, password: str, mechanism: str) -> ConsoleSession:
         settings = replace(
-            self._settings.client, sasl=SaslSettings(mechanism=mechanism, username=user, password=password)
+            self._settings.client, sasl=ClientSaslSettings(mechanism=mechanism, username=user, password=password)
         )
         session = self._new(user, settings)
         try:

@@ -164,7 +164,7 @@ class LocalStore:
 
     def __init__(self, *, engine: Engine, journal: Journal, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         """Serves `engine`, whose state is durable in the journal."""
-        self._engine = engine
+        self.engine = engine
         self._journal = journal
         self._clock = clock
         self._loop = loop
@@ -185,15 +185,15 @@ class LocalStore:
 
     async def get(self, key: bytes) -> KeyValue | None:
         self._check_usable()
-        return self._engine.keys.get(key)
+        return self.engine.keys.get(key)
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
         self._check_usable()
-        return self._engine.range(prefix), self._engine.revision
+        return self.engine.range(prefix), self.engine.revision
 
     async def revision(self) -> Revision:
         self._check_usable()
-        return self._engine.revision
+        return self.engine.revision
 
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
         """Yields batches from the history, which is the queue: a slow watcher needs no memory of its own."""
@@ -202,8 +202,8 @@ class LocalStore:
         while True:
             self._check_usable()
             batches = (
-                self._engine.batches_from(next_revision, MAX_WATCH_BATCHES)
-                if next_revision <= self._engine.revision
+                self.engine.batches_from(next_revision, MAX_WATCH_BATCHES)
+                if next_revision <= self.engine.revision
                 else []
             )
             for batch in batches:
@@ -226,17 +226,17 @@ class LocalStore:
 
     async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
         self._check_usable()
-        lease = self._engine.grant_lease(time_to_live_ms, self._clock.monotonic_ms())
+        lease = self.engine.grant_lease(time_to_live_ms, self._clock.monotonic_ms())
         self.leases.arm()
         return lease
 
     async def lease_keep_alive(self, lease: LeaseId) -> None:
         self._check_usable()
-        self._engine.keep_lease_alive(lease, self._clock.monotonic_ms())
+        self.engine.keep_lease_alive(lease, self._clock.monotonic_ms())
 
     async def lease_revoke(self, lease: LeaseId) -> None:
         self._check_usable()
-        if self._engine.begin_lease_end(lease):
+        if self.engine.begin_lease_end(lease):
             await self._submit(_QueuedTransaction(self._loop.create_future(), ended_lease=lease))
 
     @property
@@ -264,11 +264,6 @@ class LocalStore:
         self._stop()
         self._queue.clear()
 
-    @property
-    def engine(self) -> Engine:
-        """The committed state, for tests."""
-        return self._engine
-
     def _stop(self) -> None:
         self.leases.stop()
         self._wake_watchers()
@@ -286,30 +281,30 @@ class LocalStore:
     def _write_group(self) -> None:
         """Evaluates all queued transactions, in order, and passes their changes to the journal."""
         group, self._queue = self._queue, []
-        staged = self._engine.stage()
+        staged = self.engine.stage()
         for waiting in group:
             self._evaluate(staged, waiting)
         if staged.batches:
             self._writing = True
             self._journal.write(staged.batches, lambda failure: self._on_written(staged, group, failure))
         else:
-            self._engine.commit(staged)
+            self.engine.commit(staged)
             _answer(group)
 
     def _evaluate(self, staged: Staged, waiting: _QueuedTransaction) -> None:
         if waiting.ended_lease != NO_LEASE:
-            self._engine.stage_lease_end(staged, waiting.ended_lease)
+            self.engine.stage_lease_end(staged, waiting.ended_lease)
             waiting.result = TransactionResult(succeeded=True, revision=staged.revision)
             return
         try:
-            waiting.result = self._engine.evaluate(staged, waiting.compares, waiting.operations, waiting.otherwise)
+            waiting.result = self.engine.evaluate(staged, waiting.compares, waiting.operations, waiting.otherwise)
         except LeaseGoneError as error:
             _refuse(waiting, error)
 
     def _on_written(self, staged: Staged, group: list[_QueuedTransaction], failure: WriteFailedError | None) -> None:
         self._writing = False
         if failure is None:
-            self._engine.commit(staged)
+            self.engine.commit(staged)
             _answer(group)
             self._wake_watchers()
         else:

@@ -7,8 +7,7 @@ remove, truncate or serve what it must not. Five things reveal such a store:
 * A broker writes to the store, soon after a change, that it has acted on it. No other broker writes that key, so its
   revision can't be mistaken for a later one.
 * The store's raft log is shorter than it would be without a restore. That needs no memory, so even a broker that was
-  away
-  finds out.
+  away finds out.
 * The store goes back while a broker is connected, or has another state after a reconnection.
 * Another broker found out and suspended the store, which stops every broker.
 

@@ -1,4 +1,4 @@
-"""The numbers by which rules of access control are written, on the wire and in the metadata (KIP-140, KIP-430)."""
+"""The numbers of ACLs, in requests and in the metadata (KIP-140, KIP-430)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class AclResourceType(IntEnum):
-    """What a rule is about. Source: Kafka's ResourceType."""
+    """The resource type of an ACL. Source: Kafka's ResourceType."""
 
     ANY = 1
     TOPIC = 2
@@ -18,17 +18,17 @@ class AclResourceType(IntEnum):
 
 
 class AclPattern(IntEnum):
-    """How a name stands for resources; the first two are for filters. Source: Kafka's PatternType."""
+    """How a name matches resources; the first two are for filters. Source: Kafka's PatternType."""
 
     ANY = 1
     MATCH = 2
-    """All rules that are about a resource of the name."""
+    """All ACLs that apply to a resource of the name."""
     LITERAL = 3
     PREFIXED = 4
 
 
 class AclOperation(IntEnum):
-    """What a rule is about; ANY is for filters. Source: Kafka's AclOperation."""
+    """The operation of an ACL; ANY is for filters. Source: Kafka's AclOperation."""
 
     ANY = 1
     ALL = 2
@@ -48,7 +48,7 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
-    """What a rule says; ANY is for filters. Source: Kafka's AclPermissionType."""
+    """The effect of an ACL; ANY is for filters. Source: Kafka's AclPermissionType."""
 
     ANY = 1
     DENY = 2

@@ -1,10 +1,9 @@
-"""Kafka's API keys, and for each API that Lowtide declares: its messages, its versions and the form of its headers.
+"""Kafka's API keys and Lowtide's own, and the messages, versions and header form of each supported API.
 
-A request header is flexible (version 2, with tagged fields) from the API's first flexible version on; a response header
-(version 1) likewise, except that of ApiVersions, which a client must be able to read before it knows any version
-(KIP-511).
+A request header is flexible (version 2, with tagged fields) from the API's first flexible version; a response header
+(version 1) likewise, except that of ApiVersions, which a client reads before it knows any version (KIP-511).
 
-What is declared here isn't yet advertised: the table of versions that clients see comes from the handlers' registry.
+The versions that clients see come from the handlers' registry.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ if TYPE_CHECKING:
 
 
 class ApiKey(IntEnum):
-    """Every API of Apache Kafka, and ours; members are plain integers.
-
-    Source: the protocol guide's table of API keys.
-    """
+    """Every API of Apache Kafka and Lowtide. Source: the protocol guide's table of API keys."""
 
     PRODUCE = 0
     FETCH = 1
@@ -125,7 +121,7 @@ class ApiKey(IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
     DESCRIBE_CONSUMED_OFFSETS = 32_001
-    """Ours, from `FIRST_OF_OURS` on."""
+    """Lowtide's own, from `FIRST_OF_OURS`."""
     DESCRIBE_RETENTION = 32_002
     AWAIT_METADATA = 32_003
     DESCRIBE_DELETES = 32_004
@@ -136,14 +132,14 @@ class ApiKey(IntEnum):
 
 
 FIRST_OF_OURS: Final = 32_000
-"""Keys from here on are of Lowtide alone. They are served and not advertised, so that no client meets a key that its own table lacks."""
+"""The first of Lowtide's own keys. They are not advertised, so that no client gets an unknown key."""
 
 TOPIC_IDS_SINCE: Final = 13
-"""The version of Produce, and of Fetch, from which topics go by their ids instead of their names (KIP-516)."""
+"""The version of Produce and Fetch from which topics are identified by id (KIP-516)."""
 
 
 class ApiSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One declared API. The versions are inclusive, and the same for request and response."""
+    """One supported API. Versions are inclusive, and the same for request and response."""
 
     key: ApiKey
     request: type[ApiMessage]
@@ -151,13 +147,18 @@ class ApiSpec(msgspec.Struct, frozen=True, kw_only=True):
     min_version: int
     max_version: int
     first_flexible_version: int
-    """May be above `max_version`: then no version is flexible."""
+    """Above `max_version` if no version is flexible."""
+
+
+def api_name(key: ApiKey) -> str:
+    """Returns the API's name as the protocol guide writes it: `DeleteRecords`."""
+    return key.name.title().replace("_", "")
 
 
 def _spec(key: ApiKey) -> ApiSpec:
     """Returns the API whose messages `messages/<name of the key>.py` declares."""
     module = importlib.import_module(f"{messages.__name__}.{key.name.lower()}")
-    name = key.name.title().replace("_", "")
+    name = api_name(key)
     request, response = getattr(module, f"{name}Request"), getattr(module, f"{name}Response")
     return ApiSpec(
         key=key,
@@ -183,20 +184,20 @@ SHARE_STATE_KEYS: Final = frozenset(
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     }
 )
-"""What brokers ask share coordinators (KIP-932)."""
+"""The APIs of share coordinators, for brokers (KIP-932)."""
 
 _FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in API.items()}
 _NEVER_FLEXIBLE = 32_768
 
 
 def request_header_is_flexible(api_key: int, version: int) -> bool:
-    """Whether a request header of this API and version ends in tagged fields; False for an API that isn't declared.
+    """Returns whether a request header ends with tagged fields; False for an unsupported API.
 
-    The version needn't be one that Lowtide speaks: an ApiVersions request of a future version has a flexible header.
+    Unsupported versions are allowed: an ApiVersions request of a future version has a flexible header.
     """
     return version >= _FIRST_FLEXIBLE.get(api_key, _NEVER_FLEXIBLE)
 
 
 def response_header_is_flexible(api_key: int, version: int) -> bool:
-    """Whether a response header of this API and version ends in tagged fields: as the request's, but never for ApiVersions."""
+    """Returns whether a response header ends with tagged fields: as in the request, but never for ApiVersions."""
     return api_key != ApiKey.API_VERSIONS and request_header_is_flexible(api_key, version)

@@ -52,13 +52,14 @@ class Codec(Generic[M]):
     exclusive; without `rows_max` the number of rows has no limit.
 
     Records in it are memoryviews into `buffer`. Errors: ProtocolError for everything that isn't this message;
-    SurplusBytesError, which is one, where it ends before `end`; TooManyRowsError where it has more than `rows_max` rows,
-    which are the elements of its arrays at every level. Tagged fields that are there count too, 255 of one struct at
-    most.
+    SurplusBytesError, which is one, where it ends before `end`; TooManyRowsError where it has more than `rows_max`
+    rows, which are the elements of its arrays at every level. Tagged fields that are there count too, 255 of one struct
+    at most.
     """
 
     read_request: Callable[[Buffer, int, int, int, bool], tuple[M, str | None]]
-    """`read_request(buffer, start, stop, rows_max, is_flexible)`: the request in `buffer[start:stop]`, header included, and
+    """`read_request(buffer, start, stop, rows_max, is_flexible)`: the request in `buffer[start:stop]`, header included,
+    and
     its client id. `is_flexible` says whether tagged fields end the header. Errors: as of `decode`."""
 
     encode: Callable[[M], bytes]

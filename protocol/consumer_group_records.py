@@ -1,15 +1,15 @@
-"""The records of `__consumer_offsets` about groups whose partitions the broker assigns (KIP-848).
+"""The records of consumer groups in `__consumer_offsets` (KIP-848); keys and values are those of `coordinator_records`.
 
-One group is many records, so that a change costs what it changes. Keys and values begin as those of `group_records`.
+A group has many records, so that a change is small.
 
-| key type | key                  | says | written |
+| key type | key                  | content | written |
 |----------|----------------------|------|---------|
-| 3        | group                | the group's epoch, and a hash of the topics it was made for | 0 |
-| 4        | group                | the topics themselves, as Kafka kept them before 4.1 | tombstones only |
-| 5        | group, member        | what a member says of itself | 0 |
+| 3        | group                | the group epoch, and a hash of its topics | 0 |
+| 4        | group                | the topics, in Kafka before 4.1 | tombstones only |
+| 5        | group, member        | the member and its subscription | 0 |
 | 6        | group                | the epoch of the target assignment | 0 |
-| 7        | group, member        | what the member is to have | 0 |
-| 8        | group, member        | what the member has, and the epoch in which it does | 0 |
+| 7        | group, member        | the target assignment of the member | 0 |
+| 8        | group, member        | the current assignment and epoch of the member | 0 |
 | 16       | group, pattern       | the topics that match a pattern | 0 |
 
     >>> change = ConsumerGroupChange(RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=3))
@@ -19,7 +19,7 @@ One group is many records, so that a change costs what it changes. Keys and valu
     >>> decode_change(key, value) == change
     True
 
-A record of these types that can't be read is an error; other types are ignored here. Migration: as in `group_records`.
+An invalid record of these types is an error; other types are ignored. Migration: as in `group_records`.
 
 Source: Kafka's ConsumerGroup*Key/Value, `GroupCoordinatorRecordHelpers`; KIP-848, KIP-1101 (the hash instead of the
 topics).
@@ -27,14 +27,19 @@ topics).
 
 from __future__ import annotations
 
-import struct
 from enum import IntEnum
 from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
-from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.coordinator_records import (
+    CoordinatorRecord,
+    decode_group_key,
+    decode_value,
+    encode_group_key,
+    encode_value,
+    record_type,
+)
 from lowtide.protocol.schema import (
     ApiMessage,
     Bytes,
@@ -49,12 +54,9 @@ from lowtide.protocol.schema import (
     Versions,
 )
 
-_INT16 = struct.Struct(">h")
-_VERSION: Final = _INT16.pack(0)
-
 
 class RecordType(IntEnum):
-    """What a record is about: the number that its key begins with."""
+    """The type of a record, at the beginning of its key."""
 
     GROUP = 3
     TOPICS = 4
@@ -65,23 +67,8 @@ class RecordType(IntEnum):
     PATTERN = 16
 
 
-class _GroupKey(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
-
-    group_id: String
-
-
-class _NamedKey(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
-
-    group_id: String
-    name: String
-
-
 class GroupEpoch(ApiMessage, kw_only=True):
-    """In which epoch a group is, and for which topics, as a hash."""
+    """The group epoch, and the hash of the topics for which it was increased."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -91,14 +78,14 @@ class GroupEpoch(ApiMessage, kw_only=True):
 
 
 class PartitionRacks(Message, kw_only=True):
-    """Where the replicas of a partition are."""
+    """The racks of a partition's replicas."""
 
     partition: Int32
     racks: list[String]
 
 
 class TopicMetadata(Message, kw_only=True):
-    """A topic as an older coordinator saw it."""
+    """A topic in the records of older coordinators."""
 
     topic_id: Uuid
     topic_name: String
@@ -107,7 +94,7 @@ class TopicMetadata(Message, kw_only=True):
 
 
 class SubscribedTopics(ApiMessage, kw_only=True):
-    """The topics of a group, as Kafka kept them before it kept a hash."""
+    """The topics of a group, in records before the hash."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -116,21 +103,21 @@ class SubscribedTopics(ApiMessage, kw_only=True):
 
 
 class ClassicProtocol(Message, kw_only=True):
-    """A protocol that a member of a classic group speaks."""
+    """A protocol of a classic member."""
 
     name: String
     metadata: Bytes
 
 
 class ClassicMemberMetadata(Message, kw_only=True):
-    """What a member says that speaks the classic protocol."""
+    """The metadata of a member with the classic protocol."""
 
     session_timeout_ms: Int32
     supported_protocols: list[ClassicProtocol]
 
 
 class MemberSubscription(ApiMessage, kw_only=True):
-    """What a member says of itself."""
+    """A member and its subscription."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -147,7 +134,7 @@ class MemberSubscription(ApiMessage, kw_only=True):
 
 
 class TargetAssignmentEpoch(ApiMessage, kw_only=True):
-    """The epoch of a target assignment, and when it was computed, in wall-clock milliseconds; 0 if unknown."""
+    """The epoch of a target assignment, and its time in wall-clock milliseconds; 0 if unknown."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -164,7 +151,7 @@ class TargetTopicPartitions(Message, kw_only=True):
 
 
 class MemberTarget(ApiMessage, kw_only=True):
-    """What a member is to have."""
+    """The target assignment of a member."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -173,7 +160,7 @@ class MemberTarget(ApiMessage, kw_only=True):
 
 
 class CurrentTopicPartitions(Message, kw_only=True):
-    """Partitions of one topic, and the epochs in which each was given; older coordinators don't tell these (KIP-1251)."""
+    """Partitions of one topic with their assignment epochs, which older coordinators do not store (KIP-1251)."""
 
     topic_id: Uuid
     partitions: list[Int32]
@@ -181,7 +168,7 @@ class CurrentTopicPartitions(Message, kw_only=True):
 
 
 class MemberCurrent(ApiMessage, kw_only=True):
-    """What a member has, what it is asked to give back, and in which epoch it is."""
+    """The current assignment, pending revocations and epoch of a member."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -194,7 +181,7 @@ class MemberCurrent(ApiMessage, kw_only=True):
 
 
 class PatternTopics(ApiMessage, kw_only=True):
-    """The topics that match a pattern, at a revision of the metadata, found at a time in wall-clock milliseconds."""
+    """The topics that match a pattern, at a metadata revision and a time in wall-clock milliseconds."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -228,7 +215,7 @@ _TYPES: Final = {int(kind): kind for kind in RecordType}
 
 
 class ConsumerGroupChange(msgspec.Struct, frozen=True):
-    """One record. `name` is the member's id, or the pattern, or empty; `value` is None in a tombstone."""
+    """One record. `name` is a member id, a pattern, or empty; `value` is None in a tombstone."""
 
     kind: RecordType
     group: str
@@ -236,41 +223,21 @@ class ConsumerGroupChange(msgspec.Struct, frozen=True):
     value: ChangeValue | None
 
 
-def encode_change(change: ConsumerGroupChange) -> tuple[bytes, bytes | None]:
-    """Key and value of the record that says this."""
+def encode_change(change: ConsumerGroupChange) -> CoordinatorRecord:
+    """Returns the record of a change."""
     kind, value = change.kind, change.value
-    if kind in _NAMED:
-        key = codec_for(_NamedKey, 0).encode(_NamedKey(group_id=change.group, name=change.name))
-    else:
-        key = codec_for(_GroupKey, 0).encode(_GroupKey(group_id=change.group))
-    if value is None:
-        return _INT16.pack(kind) + key, None
-    assert isinstance(value, _VALUES[kind]), f"a {type(value).__name__} in a record of {kind.name}"
-    return _INT16.pack(kind) + key, _VERSION + codec_for(type(value), 0).encode(value)
+    assert value is None or isinstance(value, _VALUES[kind]), f"a {type(value).__name__} in a record of {kind.name}"
+    key = encode_group_key(kind, change.group, change.name if kind in _NAMED else None)
+    return key, None if value is None else encode_value(value)
 
 
 def decode_change(key: bytes, value: bytes | None) -> ConsumerGroupChange | None:
-    """What a record says; None for a type that isn't known here. `key` has a type.
+    """Decodes a record whose key has a type; returns None for an unknown type.
 
-    Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
+    Errors: ProtocolError for invalid bytes, and for an unknown version.
     """
-    kind = _TYPES.get(_INT16.unpack_from(key)[0])
+    kind = _TYPES.get(record_type(key))
     if kind is None:
         return None
-    group, name = _decode_key(kind, key)
-    if value is None:
-        return ConsumerGroupChange(kind, group, name, None)
-    message = _VALUES[kind]
-    version = _INT16.unpack_from(value)[0] if len(value) >= _INT16.size else -1
-    if version not in message.VERSIONS:
-        text = f"{message.__name__} of version {version}, which isn't known"
-        raise ProtocolError(text)
-    decoded = codec_for(message, version).decode(value, _INT16.size, len(value))
-    return ConsumerGroupChange(kind, group, name, decoded)
-
-
-def _decode_key(kind: RecordType, key: bytes) -> tuple[str, str]:
-    if kind in _NAMED:
-        named = codec_for(_NamedKey, 0).decode(key, _INT16.size, len(key))
-        return named.group_id, named.name
-    return codec_for(_GroupKey, 0).decode(key, _INT16.size, len(key)).group_id, ""
+    group, name = decode_group_key(key, is_named=kind in _NAMED)
+    return ConsumerGroupChange(kind, group, name, decode_value(_VALUES[kind], value))  # type: ignore[arg-type]  # by kind

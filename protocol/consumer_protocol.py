@@ -1,10 +1,9 @@
-"""What consumers say to each other inside JoinGroup and SyncGroup, as far as a coordinator has to know it.
+"""The subscriptions and assignments of consumers in JoinGroup and SyncGroup, as far as a coordinator needs them.
 
-A subscription is `version int16 | topics: count int32, then strings | user data | ...`. Every version begins so, and
-for a classic group nothing behind the topics is read. A member of the classic protocol in a group whose partitions the
-broker assigns is read whole, and gets an assignment: `version int16 | topics with partitions | user data`. A version
-above 3 is read as 3, and what it has more is left aside. Source: Kafka's ConsumerProtocolSubscription,
-ConsumerProtocolAssignment and `ConsumerProtocol`.
+A subscription is `version int16 | topics: count int32, then strings | user data | ...`; of classic groups only the
+topics are read. Members of consumer groups with the classic protocol are read completely, and get an assignment:
+`version int16 | topics with partitions | user data`. A version above 3 is read as 3, without its additional fields.
+Source: Kafka's ConsumerProtocolSubscription, ConsumerProtocolAssignment and `ConsumerProtocol`.
 
     >>> subscribed_topics(bytes.fromhex("0003 00000002 0001 61 0002 6262 ffffffff"))
     ('a', 'bb')
@@ -23,7 +22,7 @@ import msgspec
 from lowtide.protocol.errors import ProtocolError
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-"""The protocol type of groups whose members are consumers."""
+"""The protocol type of consumers' groups."""
 
 VERSION_MAX: Final = 3
 OWNED_PARTITIONS_SINCE: Final = 1
@@ -33,42 +32,21 @@ RACK_SINCE: Final = 3
 T = TypeVar("T")
 
 TopicPartitionRows: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
-"""Partitions by topic."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _VERSION_AND_COUNT = struct.Struct(">hi")
-_LENGTH = struct.Struct(">h")
 
 
 def subscribed_topics(subscription: bytes) -> tuple[str, ...]:
-    """The topics of a subscription.
-
-    Errors: ProtocolError for bytes that are none.
-    """
-    try:
-        version, count = _VERSION_AND_COUNT.unpack_from(subscription)
-        if version < 0 or not 0 <= count <= len(subscription) // _LENGTH.size:
-            message = f"a subscription of version {version} with {count} topics in {len(subscription)} bytes"
-            raise ProtocolError(message)
-        position = _VERSION_AND_COUNT.size
-        topics = []
-        for _ in range(count):
-            (length,) = _LENGTH.unpack_from(subscription, position)
-            position += _LENGTH.size
-            if not 0 <= length <= len(subscription) - position:
-                message = f"a topic of {length} bytes at {position} of a subscription of {len(subscription)}"
-                raise ProtocolError(message)
-            topics.append(subscription[position : position + length].decode())
-            position += length
-    except (struct.error, UnicodeDecodeError) as error:
-        message = f"not a subscription: {error}"
-        raise ProtocolError(message) from error
-    return tuple(topics)
+    """Returns the topics of a subscription. Errors: ProtocolError for invalid bytes."""
+    reader = _Reader(subscription)
+    _version(reader)
+    return reader.array(reader.name, _INT16.size)
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """A whole subscription: what a member consumes, has, and where it is."""
+    """A subscription: topics, owned partitions and rack."""
 
     version: int
     topics: tuple[str, ...]
@@ -77,14 +55,14 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 class ParsedAssignment(msgspec.Struct, frozen=True):
-    """What a member of a classic group was given, with what an assignor of its own had to say to it."""
+    """An assignment, with the user data of the assignor."""
 
     topics: TopicPartitionRows
     user_data: bytes | None
 
 
 class _Reader:
-    """Reads values one behind the other. Errors: ProtocolError."""
+    """Reads consecutive values. Errors: ProtocolError."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -103,14 +81,12 @@ class _Reader:
         try:
             return None if length < 0 else self._take(length).decode()
         except UnicodeDecodeError as error:
-            message = f"not a text: {error}"
-            raise ProtocolError(message) from error
+            raise ProtocolError(f"not a text: {error}") from error
 
     def name(self) -> str:
         name = self.text()
         if name is None:
-            message = "a topic without a name"
-            raise ProtocolError(message)
+            raise ProtocolError("a topic without a name")
         return name
 
     def blob(self) -> bytes | None:
@@ -118,11 +94,10 @@ class _Reader:
         return None if length < 0 else self._take(length)
 
     def array(self, read: Callable[[], T], least_bytes: int) -> tuple[T, ...]:
-        """`read` as often as a count says; each takes `least_bytes` or more, so a count can't promise more than is there."""
+        """Reads an array whose members have at least `least_bytes`, so a count cannot exceed the content."""
         count = self.int32()
         if not 0 <= count <= (len(self._content) - self._position) // least_bytes:
-            message = f"{count} members in {len(self._content) - self._position} bytes"
-            raise ProtocolError(message)
+            raise ProtocolError(f"{count} members in {len(self._content) - self._position} bytes")
         return tuple(read() for _ in range(count))
 
     def topic_partitions(self) -> TopicPartitionRows:
@@ -131,8 +106,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         end = self._position + size
         if end > len(self._content):
-            message = f"{len(self._content)} bytes end within a value at {self._position}"
-            raise ProtocolError(message)
+            raise ProtocolError(f"{len(self._content)} bytes end within a value at {self._position}")
         taken = self._content[self._position : end]
         self._position = end
         return taken
@@ -141,13 +115,12 @@ class _Reader:
 def _version(reader: _Reader) -> int:
     version = reader.int16()
     if version < 0:
-        message = f"version {version}"
-        raise ProtocolError(message)
+        raise ProtocolError(f"version {version}")
     return min(version, VERSION_MAX)
 
 
 def parse_subscription(content: bytes) -> Subscription:
-    """A subscription. Errors: ProtocolError for bytes that are none."""
+    """Parses a subscription. Errors: ProtocolError for invalid bytes."""
     reader = _Reader(content)
     version = _version(reader)
     topics = reader.array(reader.name, _INT16.size)
@@ -160,7 +133,7 @@ def parse_subscription(content: bytes) -> Subscription:
 
 
 def parse_assignment(content: bytes) -> ParsedAssignment:
-    """An assignment. Errors: ProtocolError for bytes that are none."""
+    """Parses an assignment. Errors: ProtocolError for invalid bytes."""
     reader = _Reader(content)
     _version(reader)
     topics = reader.topic_partitions()
@@ -168,9 +141,9 @@ def parse_assignment(content: bytes) -> ParsedAssignment:
 
 
 def encode_assignment(version: int, topics: Iterable[tuple[str, Iterable[int]]]) -> bytes:
-    """An assignment without anything for an assignor of the member's own."""
+    """Encodes an assignment without user data."""
     rows = []
     for topic, partitions in topics:
         name, numbers = topic.encode(), list(partitions)
-        rows.append(_LENGTH.pack(len(name)) + name + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
+        rows.append(_INT16.pack(len(name)) + name + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
     return _VERSION_AND_COUNT.pack(version, len(rows)) + b"".join(rows) + _INT32.pack(-1)

@@ -1,7 +1,7 @@
 """Control batches: the markers that end a producer's transaction on one partition.
 
-A control batch has one record, whose key says how the transaction ended and whose value has the epoch of the
-coordinator that ended it. Source: KIP-98, `ControlRecordTypeSchema` and `EndTxnMarker`.
+The key of the only record has the outcome, and the value the epoch of the coordinator. Source: KIP-98,
+`ControlRecordTypeSchema` and `EndTxnMarker`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _END_TRANSACTION_VALUE = struct.Struct(">hi")
 
 
 class ControlRecordType(IntEnum):
-    """What a control batch says. Source: KIP-98."""
+    """The type of a control batch. Source: KIP-98."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class ControlRecord(msgspec.Struct, gc=False):
-    """The only record of a control batch: how a transaction ended, and in which epoch of its coordinator."""
+    """The only record of a control batch: the outcome of a transaction, and its coordinator epoch."""
 
     type: ControlRecordType
     coordinator_epoch: int
 
 
 def end_transaction_record(control: ControlRecord) -> tuple[bytes, bytes]:
-    """Key and value of a marker. Both start with their version, 0 (`ControlRecordTypeSchema` and `EndTxnMarker`)."""
+    """Returns the key and value of a marker. Both start with version 0 (`ControlRecordTypeSchema`, `EndTxnMarker`)."""
     return _CONTROL_KEY.pack(0, control.type), _END_TRANSACTION_VALUE.pack(0, control.coordinator_epoch)
 
 
@@ -52,7 +52,7 @@ def build_end_transaction_marker(
     base_offset: Offset = 0,
     leader_epoch: LeaderEpoch = -1,
 ) -> bytes:
-    """Build the control batch that ends a producer's transaction on one partition. Markers have no sequence."""
+    """Builds the control batch that ends a producer's transaction on one partition. Markers have no sequence."""
     key, value = end_transaction_record(control)
     return build_batch(
         [(timestamp_ms, key, value, ())],
@@ -66,10 +66,10 @@ def build_end_transaction_marker(
 
 
 def read_control_record(batch: Buffer, *, max_bytes: int) -> ControlRecord | None:
-    """Read the marker of a control batch, or None for a type that ends no transaction (Kafka's readers skip those).
+    """Reads the marker of a control batch; returns None for another type, or without records.
 
-    None, too, for one without records: that is what compaction leaves of a marker that nothing needs.
-    Errors: ProtocolError when the batch is broken or its key or value is too short.
+    Kafka's readers skip other types; compaction leaves batches without records of unneeded markers. Errors:
+    ProtocolError if the batch is invalid or its key or value is too short.
     """
     if not read_batch_header(batch).record_count:
         return None

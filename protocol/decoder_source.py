@@ -80,6 +80,7 @@ class DecoderSource:
         if has_view:
             self.writer.line(1, "else:")
             self.writer.line(2, "view = memoryview(buf)")
+            self.writer.line(1, "empty = view[:0]")
 
     # ------------------------------------------------------------ fields of fixed width
     def _flush(self, depth: int) -> None:
@@ -159,7 +160,7 @@ class DecoderSource:
         self._null(depth, content, count, value, what)
         self.writer.line(depth + 1, f"e = p + {count}{' - 1' if content.compact else ''}")
         self.writer.line(depth + 1, f"if e > end: refuse_size({what!r}, e - p, end - p)")
-        cut = "view[p:e]" if content.is_view else "bytes(buf[p:e])"
+        cut = "view[p:e] if e > p else empty" if content.is_view else "bytes(buf[p:e])"
         self.writer.line(depth + 1, f"{value} = {cut}")
         self.writer.line(depth + 1, "p = e")
         return value

@@ -1,7 +1,7 @@
-"""Kafka's error codes, and the exceptions that stand for bad bytes.
+"""Kafka's error codes, and the exceptions for invalid bytes.
 
-An expected outcome is an `ErrorCode` in a result, per partition. Bytes that are not the protocol raise `ProtocolError`:
-the connection that sent them is closed. Source: the protocol guide's table of error codes.
+An expected outcome is an `ErrorCode` in a result, per partition. Bytes that violate the protocol raise `ProtocolError`,
+which closes the connection. Source: the protocol guide's table of error codes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class ErrorCode(IntEnum):
-    """The code that goes on the wire; members are plain integers."""
+    """The codes in responses; members are plain integers."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -154,7 +154,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether a client may send the same request again and hope."""
+        """Whether a client can retry the same request."""
         return self in _RETRIABLE
 
 
@@ -197,13 +197,13 @@ _RETRIABLE = frozenset(
 
 
 class ProtocolError(ValueError):
-    """Bytes that are not the protocol: cut short, too long, or out of bounds. The connection is closed."""
+    """Bytes that violate the protocol: too short, too long, or out of bounds. The connection is closed."""
 
 
 class SurplusBytesError(ProtocolError):
-    """A message that is whole, and bytes behind it up to the end of its frame.
+    """A complete message followed by surplus bytes in its frame.
 
-    `value` is what the decoder would have returned, `position` where the message ends. For Kafka a request may be so; nothing else may.
+    `value` is the decoded message, `position` its end. Kafka accepts surplus bytes in requests only.
     """
 
     def __init__(self, text: str, value: Any, position: int) -> None:
@@ -213,9 +213,9 @@ class SurplusBytesError(ProtocolError):
 
 
 class TooManyRowsError(ProtocolError):
-    """A message whose arrays have more elements, together, than its reader takes, or that has a field which is too large.
+    """A message with too many elements in its arrays, or with a field that is too large.
 
-    `rows_max` is the most that it takes, where it counted them.
+    `rows_max` is the maximum number of elements, if they were counted.
     """
 
     def __init__(self, text: str, rows_max: int | None = None) -> None:

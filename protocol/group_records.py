@@ -1,11 +1,10 @@
-"""The records of `__consumer_offsets`: committed offsets, and classic groups with their members.
+"""The records of committed offsets and classic groups in `__consumer_offsets`.
 
-Keys and values each begin with an int16: in a key it is the type of the record, in a value the version of what follows.
-A null value (a tombstone) takes back what the same key said before.
+Keys and values are those of `coordinator_records`.
 
 | key type | key                     | value versions | written |
 |----------|-------------------------|----------------|---------|
-| 0, 1     | group, topic, partition | 0-4            | 4; 1 where a client of old said how long to keep the offset |
+| 0, 1     | group, topic, partition | 0-4            | 4; 1 if an old client set the retention time |
 | 2        | group                   | 0-4            | 3       |
 
     >>> key, value = encode_offset_commit("g", "t", 3, OffsetCommitValue(offset=7, metadata="", commit_timestamp=9))
@@ -14,12 +13,11 @@ A null value (a tombstone) takes back what the same key said before.
     >>> value.hex(" ")
     '00 04 00 00 00 00 00 00 00 07 ff ff ff ff 01 00 00 00 00 00 00 00 09 00'
 
-Where commits may delete records (KIP-68) an offset has two tagged fields of Lowtide's own: who committed, and whether
-with DELETE on the topic. Readers that don't know them skip them.
+If commits can delete records (KIP-68), an offset has two tagged fields of Lowtide's own: the committer, and whether it
+had DELETE on the topic. Other readers skip them.
 
-Groups of KIP-848 have records of their own (`consumer_group_records`), which `decode_record` reads too; it gives None
-for keys of other types. A version above the known ones is an error, for it may mean anything. Migration: a new version
-is added to the declaration; what is written changes when every broker of a cluster reads it.
+`decode_record` also decodes the records of consumer and share groups, and returns None for other types. An unknown
+version is an error. Migration: a new version is added to the declaration, and written once all brokers can read it.
 
 Source: Kafka's GroupMetadataKey/Value, OffsetCommitKey/Value and `GroupCoordinatorRecordHelpers`, and
 `CoordinatorRecordType`.
@@ -31,13 +29,13 @@ import struct
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, ClassVar, Final, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, decode_change
-from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.coordinator_records import INT16, CoordinatorRecord, decode_value, encode_value, record_type
 from lowtide.protocol.schema import (
     ApiMessage,
     Bool,
@@ -54,9 +52,6 @@ from lowtide.protocol.schema import (
 from lowtide.protocol.share_group_records import ShareGroupChange, decode_share_change
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, TopicId
 
-CoordinatorRecord: TypeAlias = tuple[bytes, bytes | None]
-"""Key and value of one record, as they are in the log."""
-
 OFFSET_COMMIT_TYPES: Final = (0, 1)
 GROUP_METADATA_TYPE: Final = 2
 OFFSET_COMMIT_VERSION: Final = 4
@@ -64,31 +59,28 @@ OFFSET_COMMIT_VERSION_WITH_EXPIRY: Final = 1
 GROUP_METADATA_VERSION: Final = 3
 
 COMMITTER_TAG: Final = 10_000
-"""The first of Lowtide's own tags, far above Kafka's, which are given out from 0. Who doesn't know a tag skips it (KIP-482)."""
+"""The first of Lowtide's own tags, far above Kafka's, which start at 0. Readers skip unknown tags (KIP-482)."""
 
 REMEMBERED_KEYS: Final = 4096
 REMEMBERED_NAMES_MAX: Final = 500
-"""The beginnings of keys of so many pairs of a group and a topic are kept, if both names together are no longer: some megabytes at most."""
+"""The number of cached key prefixes, and the maximum length of both names in one: some megabytes in total."""
 
-V = TypeVar("V", bound=ApiMessage)
-
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _OFFSET_VALUE = struct.Struct(">hqiB")
-"""Version, offset, leader epoch, and the length of the metadata, plus one, if that is one byte."""
+"""Version, offset, leader epoch, and the metadata length plus one, if that fits into one byte."""
 
 _SHORT_METADATA: Final = 127
 _NO_TAGS = b"\0"
 _TOPIC_ID_FOLLOWS = bytes((1, 0, len(ZERO_TOPIC_ID)))
-"""One tagged field, the tag 0, and its size."""
+"""One tagged field, tag 0, and its size."""
 
-_OFFSET_COMMIT_TYPE = _INT16.pack(1)
-_GROUP_METADATA_TYPE = _INT16.pack(GROUP_METADATA_TYPE)
+_OFFSET_COMMIT_TYPE = INT16.pack(1)
+_GROUP_METADATA_TYPE = INT16.pack(GROUP_METADATA_TYPE)
 
 
 class OffsetCommitKey(ApiMessage, kw_only=True):
-    """Whose offset."""
+    """The group, topic and partition of an offset."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("1+")
@@ -101,7 +93,7 @@ class OffsetCommitKey(ApiMessage, kw_only=True):
 class OffsetCommitValue(ApiMessage, kw_only=True):
     """A committed offset: the next one to be read.
 
-    Times are wall-clock milliseconds; without `expire_timestamp` the broker decides.
+    Times are wall-clock milliseconds; without `expire_timestamp` the broker's retention applies.
     """
 
     VERSIONS: ClassVar = Versions("0-4")
@@ -114,13 +106,13 @@ class OffsetCommitValue(ApiMessage, kw_only=True):
     expire_timestamp: Annotated[Int64, Versions("1")] = NO_TIMESTAMP
     topic_id: Annotated[Uuid, Tagged(0, "4+")] = ZERO_TOPIC_ID
     committer: Annotated[String | None, Tagged(COMMITTER_TAG, "4+"), Nullable("4+")] = None
-    """Lowtide's own: the principal, where commits may let records go (KIP-68)."""
+    """Lowtide's own: the principal, if commits can delete records (KIP-68)."""
     may_delete: Annotated[Bool, Tagged(COMMITTER_TAG + 1, "4+")] = False
-    """Lowtide's own: whether it had DELETE on the topic, by an authorizer."""
+    """Lowtide's own: whether the principal had DELETE on the topic."""
 
 
 class GroupMetadataKey(ApiMessage, kw_only=True):
-    """Which group."""
+    """The key of a classic group."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("1+")
@@ -129,7 +121,7 @@ class GroupMetadataKey(ApiMessage, kw_only=True):
 
 
 class MemberMetadata(Message, kw_only=True):
-    """A member of a generation, with what it said and what it got."""
+    """A member of a generation, with its subscription and assignment."""
 
     member_id: String
     group_instance_id: Annotated[String | None, Versions("3+"), Nullable("3+")] = None
@@ -142,7 +134,7 @@ class MemberMetadata(Message, kw_only=True):
 
 
 class GroupMetadataValue(ApiMessage, kw_only=True):
-    """A classic group in one generation. `current_state_timestamp`: since when it is in its state."""
+    """A classic group in one generation. `current_state_timestamp` is the time of its last state change."""
 
     VERSIONS: ClassVar = Versions("0-4")
     FLEXIBLE: ClassVar = Versions("4+")
@@ -156,14 +148,14 @@ class GroupMetadataValue(ApiMessage, kw_only=True):
 
 
 class OffsetCommit(msgspec.Struct, frozen=True):
-    """A record of an offset; `value` is None in a tombstone."""
+    """An offset; `value` is None in a tombstone."""
 
     key: OffsetCommitKey
     value: OffsetCommitValue | None
 
 
 class OffsetCommits(msgspec.Struct, frozen=True):
-    """Records of one group's offsets in one topic, one after the other: the partition, and what was committed for it; at least one."""
+    """Consecutive offsets of one group and topic, by partition; at least one."""
 
     group: str
     topic: str
@@ -171,33 +163,30 @@ class OffsetCommits(msgspec.Struct, frozen=True):
 
 
 class GroupMetadata(msgspec.Struct, frozen=True):
-    """A record of a classic group; `value` is None in a tombstone."""
+    """A classic group; `value` is None in a tombstone."""
 
     group: str
     value: GroupMetadataValue | None
 
 
 class OffsetRecords:
-    """Makes the records of one group's offsets in one topic.
+    """Encodes the offsets of one group and topic.
 
-    What they have in common is encoded once: a request commits many. What the codecs of `OffsetCommitKey` and
-    `OffsetCommitValue` make, in a fraction of the time: a broker writes tens of thousands in a second.
+    Common parts are encoded once. The result equals that of the codecs of `OffsetCommitKey` and `OffsetCommitValue`, in
+    a fraction of the time: a broker writes tens of thousands per second.
     """
 
     __slots__ = ("key_start", "value_end")
 
     def __init__(self, group: str, topic: str, *, commit_timestamp: int, topic_id: TopicId) -> None:
-        """The values have this time and this topic id."""
+        """All values have this time and topic id."""
         self.key_start = _key_start(group, topic)
         self.value_end = _INT64.pack(commit_timestamp) + (
             _NO_TAGS if topic_id == ZERO_TOPIC_ID else _TOPIC_ID_FOLLOWS + topic_id
         )
 
     def encode_all(self, values: Iterable[tuple[int, OffsetCommitValue]]) -> list[CoordinatorRecord]:
-        """The records that keep offsets.
-
-        Most have no metadata and no expiry: these are encoded here, in a loop without calls.
-        """
+        """Encodes offsets. Those without metadata and expiry, which are most, are encoded inline."""
         key_start, end, encode, rows = self.key_start, self.value_end, self.encode, []
         pack_key, pack_value = _INT32.pack, _OFFSET_VALUE.pack
         for partition, value in values:
@@ -213,7 +202,6 @@ class OffsetRecords:
         return rows
 
     def encode(self, partition: int, value: OffsetCommitValue) -> CoordinatorRecord:
-        """The record that keeps an offset."""
         key = self.key_start + _INT32.pack(partition)
         if value.expire_timestamp == NO_TIMESTAMP:
             metadata = value.metadata.encode()
@@ -223,11 +211,11 @@ class OffsetRecords:
             version = OFFSET_COMMIT_VERSION
         else:
             version = OFFSET_COMMIT_VERSION_WITH_EXPIRY
-        return key, _INT16.pack(version) + codec_for(OffsetCommitValue, version).encode(value)
+        return key, encode_value(value, version)
 
 
 def encode_offset_commit(group: str, topic: str, partition: int, value: OffsetCommitValue | None) -> CoordinatorRecord:
-    """The record that keeps an offset, or with None the one that takes it back."""
+    """Encodes an offset, or a tombstone for None."""
     if value is None:
         return _key_start(group, topic) + _INT32.pack(partition), None
     return OffsetRecords(group, topic, commit_timestamp=value.commit_timestamp, topic_id=value.topic_id).encode(
@@ -236,10 +224,7 @@ def encode_offset_commit(group: str, topic: str, partition: int, value: OffsetCo
 
 
 def _key_start(group: str, topic: str) -> bytes:
-    """The key of an offset up to the partition.
-
-    Those of the groups that commit again and again are kept, but not large ones.
-    """
+    """Returns the key of an offset up to the partition, cached unless it is large."""
     return (
         _remembered_key_start(group, topic)
         if len(group) + len(topic) <= REMEMBERED_NAMES_MAX
@@ -249,54 +234,34 @@ def _key_start(group: str, topic: str) -> bytes:
 
 def _make_key_start(group: str, topic: str) -> bytes:
     names = group.encode(), topic.encode()
-    return _OFFSET_COMMIT_TYPE + b"".join(_INT16.pack(len(name)) + name for name in names)
+    return _OFFSET_COMMIT_TYPE + b"".join(INT16.pack(len(name)) + name for name in names)
 
 
 _remembered_key_start = lru_cache(REMEMBERED_KEYS)(_make_key_start)
 
 
 def encode_group_metadata(group: str, value: GroupMetadataValue | None) -> CoordinatorRecord:
-    """The record that keeps a classic group, or with None the one that takes it back."""
+    """Encodes a classic group, or a tombstone for None."""
     name = group.encode()
-    key = _GROUP_METADATA_TYPE + _INT16.pack(len(name)) + name
-    if value is None:
-        return key, None
-    return key, _INT16.pack(GROUP_METADATA_VERSION) + codec_for(GroupMetadataValue, GROUP_METADATA_VERSION).encode(
-        value
-    )
+    key = _GROUP_METADATA_TYPE + INT16.pack(len(name)) + name
+    return key, None if value is None else encode_value(value, GROUP_METADATA_VERSION)
 
 
 def decode_record(
     key: bytes | None, value: bytes | None
 ) -> OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | None:
-    """What a record says; None for a type that isn't known here.
+    """Decodes a record; returns None for an unknown type.
 
-    Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
+    Errors: ProtocolError for invalid bytes, and for an unknown version.
     """
-    if key is None or len(key) < _INT16.size:
-        message = "a record of a coordinator without a type"
-        raise ProtocolError(message)
-    kind = _INT16.unpack_from(key)[0]
+    kind = record_type(key)
+    assert key is not None
     if kind in OFFSET_COMMIT_TYPES:
-        commit = _decode_value(OffsetCommitValue, value)
+        commit = decode_value(OffsetCommitValue, value)
         if commit is not None and commit.committer is not None:
-            commit.committer = sys.intern(commit.committer)  # Few principals commit many offsets.
-        return OffsetCommit(codec_for(OffsetCommitKey, 0).decode(key, _INT16.size, len(key)), commit)
+            commit.committer = sys.intern(commit.committer)  # Many offsets share few principals.
+        return OffsetCommit(codec_for(OffsetCommitKey, 0).decode(key, INT16.size, len(key)), commit)
     if kind == GROUP_METADATA_TYPE:
-        group = codec_for(GroupMetadataKey, 0).decode(key, _INT16.size, len(key)).group
-        return GroupMetadata(group, _decode_value(GroupMetadataValue, value))
+        group = codec_for(GroupMetadataKey, 0).decode(key, INT16.size, len(key)).group
+        return GroupMetadata(group, decode_value(GroupMetadataValue, value))
     return decode_change(key, value) or decode_share_change(key, value)
-
-
-def _decode_value(message: type[V], value: bytes | None) -> V | None:
-    if value is None:
-        return None
-    if len(value) < _INT16.size:
-        text = f"{message.__name__} without a version"
-        raise ProtocolError(text)
-    version = _INT16.unpack_from(value)[0]
-    if version not in message.VERSIONS:
-        text = f"{message.__name__} of version {version}, which isn't known"
-        raise ProtocolError(text)
-    decoded: V = codec_for(message, version).decode(value, _INT16.size, len(value))
-    return decoded

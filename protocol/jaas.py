@@ -1,8 +1,7 @@
-"""One line of Java's login configuration, as `sasl.jaas.config` has it: `module required key="value" ...;`.
+"""A line of Java's login configuration, as in `sasl.jaas.config`: `module required key="value" ...;`.
 
-Clients name themselves in it, brokers also their users: `user_alice="secret"`. Values may stand in double or single
-quotes, or in none, and a backslash in quotes takes the next character as it is. Messages never show a value, which may
-be a secret.
+Clients have their credentials in it, and brokers also their users: `user_alice="secret"`. Values have double, single or
+no quotes; in quotes a backslash escapes the next character. Messages never show values, which may be secrets.
 """
 
 from __future__ import annotations
@@ -17,34 +16,32 @@ _OPTION: Final = re.compile(
 
 
 class JaasError(ValueError):
-    """What a line has wrong: words that follow the name of its key."""
+    """An invalid line; the message follows the name of its key."""
 
 
 class LoginModule(NamedTuple):
-    """What a line says."""
+    """A parsed line."""
 
     name: str
-    """The class, with its package."""
+    """The class name with its package."""
     options: dict[str, str]
 
     @property
     def simple_name(self) -> str:
-        """The class without its package."""
         return self.name.rpartition(".")[2]
 
     def __repr__(self) -> str:
-        """Without the values."""
         return f"LoginModule({self.name}, {sorted(self.options)})"
 
 
 def scram_login(username: str, password: str) -> str:
-    """The line by which a client logs in by SCRAM. `parse_jaas` reads it, and Java does."""
+    """Returns the line of a SCRAM login, for Java and `parse_jaas`."""
     user, secret = (re.sub(r'([\\"])', r"\\\1", text) for text in (username, password))
     return f'org.apache.kafka.common.security.scram.ScramLoginModule required username="{user}" password="{secret}";'
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Read a line with one login module. Errors: JaasError."""
+    """Parses a line with one login module. Errors: JaasError."""
     start = _START.match(text)
     if start is None:
         raise JaasError('allowed is `module required username="..." password="...";`')
@@ -55,6 +52,5 @@ def parse_jaas(text: str) -> LoginModule:
         options[option[1]] = option[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
         position = option.end()
     if text[position:].strip() not in ("", ";"):
-        message = f"the part after its {len(options)} options can't be read"
-        raise JaasError(message)
+        raise JaasError(f"the text after its {len(options)} options is invalid")
     return LoginModule(start[1], options)

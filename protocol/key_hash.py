@@ -1,4 +1,4 @@
-"""The partition of one key, where Kafka's Java client would send it: murmur2, as `pipeline/partitioner.py` has it for whole columns.
+"""The partition of a key in Kafka's Java client (murmur2). `pipeline/partitioner.py` does whole columns.
 
 >>> partition_of_key(b"21", 1000), partition_of_key(b"foobar", 1000)
 (340, 166)
@@ -17,12 +17,12 @@ _POSITIVE: Final = 0x7FFF_FFFF
 
 
 def partition_of_key(key: bytes, count: int) -> int:
-    """The partition of a topic that has so many."""
+    """Returns the partition of a key in a topic with `count` partitions."""
     return (murmur2(key) & _POSITIVE) % count
 
 
 def murmur2(key: bytes) -> int:
-    """The hash of a key, as an unsigned number of 32 bits."""
+    """Returns the hash of a key as an unsigned 32-bit number."""
     hashed = _SEED ^ len(key)
     whole = len(key) & ~3
     for at in range(0, whole, 4):

@@ -1,11 +1,12 @@
-"""What SCRAM-SHA-256 and -512 compute, for the side that checks a password (RFC 5802, RFC 7677).
+"""The computations of SCRAM-SHA-256 and -512 for the side that verifies a password (RFC 5802, RFC 7677).
 
     salted password = PBKDF2(password, salt, iterations)
     client key      = HMAC(salted password, "Client Key")      stored key = H(client key)
     server key      = HMAC(salted password, "Server Key")
-    proof           = client key XOR HMAC(stored key, messages) signature  = HMAC(server key, messages)
+    proof           = client key XOR HMAC(stored key, messages)
+    signature       = HMAC(server key, messages)
 
-Neither names nor passwords are normalized (SASLprep), as in Kafka.
+Names and passwords are not normalized (SASLprep), as in Kafka.
 """
 
 from __future__ import annotations
@@ -23,41 +24,38 @@ ITERATIONS_MAX: Final = 16_384
 
 
 class ScramMechanism(IntEnum):
-    """The mechanisms by their numbers on the wire (KIP-554)."""
+    """The mechanisms with their numbers in the protocol (KIP-554)."""
 
     SHA_256 = 1
     SHA_512 = 2
 
     @property
     def text(self) -> str:
-        """The name of the mechanism, as `SCRAM-SHA-256`."""
         return f"SCRAM-{self.name.replace('_', '-')}"
 
     @property
     def hash_name(self) -> str:
-        """As `hashlib` names it."""
         return self.name.replace("_", "").lower()
 
 
 SCRAM_MECHANISMS: Final = {mechanism.text: mechanism for mechanism in ScramMechanism}
-"""By their names."""
 
 
 SALT_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
-"""What the salts of Kafka's tools are made of; those of others are any bytes."""
+"""The characters in salts of Kafka's tools; other salts are arbitrary bytes."""
 
 
 class ChallengeForm(NamedTuple):
-    """What the challenges of several users have in common."""
+    """The common properties of several users' challenges."""
 
     salt_bytes: int
     has_digits: bool
-    """Whether the salt is of `SALT_DIGITS`."""
+    """Whether the salt consists of `SALT_DIGITS`."""
     iterations: int
 
 
 class ScramCredential(msgspec.Struct, frozen=True, gc=False):
-    """What checks a password, and doesn't contain it. With it a process can act as the broker towards that user."""
+    """Verifies a password without containing it. Its owner can impersonate the broker towards the user."""
 
     salt: bytes
     stored_key: bytes
@@ -66,28 +64,26 @@ class ScramCredential(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def form(self) -> ChallengeForm:
-        """The form of the challenge that the user gets."""
         return ChallengeForm(len(self.salt), all(byte in SALT_DIGITS for byte in self.salt), self.iterations)
 
     def __repr__(self) -> str:
-        """Without the keys."""
         return f"ScramCredential(iterations={self.iterations})"
 
 
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    """The slow step: milliseconds, by intention."""
+    """Returns the salted password; takes milliseconds by design."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
 
 
 def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """What a broker keeps of a salted password."""
+    """Returns the credential of a salted password."""
     client_key = hmac.digest(salted, b"Client Key", mechanism.hash_name)
     stored_key = hashlib.new(mechanism.hash_name, client_key).digest()
     return ScramCredential(salt, stored_key, hmac.digest(salted, b"Server Key", mechanism.hash_name), iterations)
 
 
 def proves(mechanism: ScramMechanism, credential: ScramCredential, messages: bytes, proof: bytes) -> bool:
-    """Whether a client's proof shows that it has the password. Takes the same time whatever is wrong with it."""
+    """Verifies a client's proof in constant time."""
     signature = hmac.digest(credential.stored_key, messages, mechanism.hash_name)
     if len(proof) != len(signature):
         return False
@@ -96,5 +92,5 @@ def proves(mechanism: ScramMechanism, credential: ScramCredential, messages: byt
 
 
 def server_signature(mechanism: ScramMechanism, credential: ScramCredential, messages: bytes) -> bytes:
-    """What shows the client that the broker has its credential."""
+    """Returns the broker's proof that it has the credential."""
     return hmac.digest(credential.server_key, messages, mechanism.hash_name)

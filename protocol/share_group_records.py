@@ -1,13 +1,13 @@
-"""The records of `__consumer_offsets` about share groups (KIP-932). Keys and values begin as those of `group_records`.
+"""The records of share groups in `__consumer_offsets` (KIP-932); keys and values are those of `coordinator_records`.
 
-| key type | key           | says |
+| key type | key           | content |
 |----------|---------------|------|
-| 10       | group, member | what a member says of itself |
-| 11       | group         | the group's epoch, and a hash of the topics it was made for |
+| 10       | group, member | the member and its subscription |
+| 11       | group         | the group epoch, and a hash of its topics and share partitions |
 | 12       | group         | the epoch of the target assignment |
-| 13       | group, member | what the member is to have |
-| 14       | group, member | what the member has, and the epoch in which it does |
-| 15       | group         | the share partitions whose state has begun, is about to, or is being deleted |
+| 13       | group, member | the target assignment of the member |
+| 14       | group, member | the current assignment and epoch of the member |
+| 15       | group         | the share partitions whose state is initialized, being initialized, or being deleted |
 
     >>> change = ShareGroupChange(ShareRecordType.GROUP, "g", "", ShareGroupEpoch(epoch=2, metadata_hash=0))
     >>> key, value = encode_share_change(change)
@@ -16,31 +16,33 @@
     >>> decode_share_change(key, value) == change
     True
 
-All are written in version 0. Migration: as in `group_records`. Source: Kafka's ShareGroup*Key/Value,
+All have version 0. Migration: as in `group_records`. Source: Kafka's ShareGroup*Key/Value,
 `GroupCoordinatorRecordHelpers`.
 """
 
 from __future__ import annotations
 
-import struct
 from enum import IntEnum
 from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
-from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_group_records import MemberTarget, TargetAssignmentEpoch, TargetTopicPartitions
-from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.coordinator_records import (
+    CoordinatorRecord,
+    decode_group_key,
+    decode_value,
+    encode_group_key,
+    encode_value,
+    record_type,
+)
 from lowtide.protocol.schema import ApiMessage, Int8, Int32, Int64, Message, String, Tagged, Uuid, Versions
 
 UNKNOWN_PARTITION_COUNT: Final = -1
 
-_INT16 = struct.Struct(">h")
-_VERSION: Final = _INT16.pack(0)
-
 
 class ShareRecordType(IntEnum):
-    """What a record is about: the number that its key begins with."""
+    """The type of a record, at the beginning of its key."""
 
     MEMBER = 10
     GROUP = 11
@@ -50,23 +52,8 @@ class ShareRecordType(IntEnum):
     STATES = 15
 
 
-class _GroupKey(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
-
-    group_id: String
-
-
-class _MemberKey(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
-
-    group_id: String
-    member_id: String
-
-
 class ShareGroupEpoch(ApiMessage, kw_only=True):
-    """In which epoch a group is, and for which topics and share partitions, as a hash."""
+    """The group epoch, and the hash of the topics and share partitions for which it was increased."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -76,7 +63,7 @@ class ShareGroupEpoch(ApiMessage, kw_only=True):
 
 
 class ShareMemberSubscription(ApiMessage, kw_only=True):
-    """What a member says of itself."""
+    """A member and its subscription."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -88,7 +75,7 @@ class ShareMemberSubscription(ApiMessage, kw_only=True):
 
 
 class ShareMemberCurrent(ApiMessage, kw_only=True):
-    """What a member has, and in which epoch it is. `state` is 0, stable: nothing has to be given back."""
+    """The current assignment and epoch of a member. `state` is always 0, stable."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -100,10 +87,9 @@ class ShareMemberCurrent(ApiMessage, kw_only=True):
 
 
 class StatePartitions(Message, kw_only=True):
-    """Partitions of one topic; `create_timestamp` is when their state was asked to begin, in wall-clock milliseconds.
+    """Partitions of one topic; `create_timestamp` is when their initialization started, in wall-clock milliseconds.
 
-    `first_count` is Lowtide's own, in a tag far above those of Kafka: how many partitions the topic had when the group first knew it, -1 in
-    records of versions that didn't note it.
+    `first_count` is Lowtide's own tag: the number of partitions when the group first saw the topic, -1 if not recorded.
     """
 
     topic_id: Uuid
@@ -113,22 +99,22 @@ class StatePartitions(Message, kw_only=True):
     first_count: Annotated[Int32, Tagged(10_000, "0+")] = UNKNOWN_PARTITION_COUNT
 
 
-class StateTopic(Message, kw_only=True):
-    """A topic whose states are being deleted."""
+class DeletingStateTopic(Message, kw_only=True):
+    """A topic whose state is being deleted."""
 
     topic_id: Uuid
     topic_name: String
 
 
 class SharePartitionStates(ApiMessage, kw_only=True):
-    """The share partitions that have a state at the share coordinator, or are about to have or to lose it."""
+    """The share partitions whose state is initialized, being initialized, or being deleted."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
     initializing_topics: list[StatePartitions]
     initialized_topics: list[StatePartitions]
-    deleting_topics: list[StateTopic]
+    deleting_topics: list[DeletingStateTopic]
 
 
 ShareChangeValue: TypeAlias = (
@@ -153,7 +139,7 @@ _TYPES: Final = {int(kind): kind for kind in ShareRecordType}
 
 
 class ShareGroupChange(msgspec.Struct, frozen=True):
-    """One record. `name` is the member's id, or empty; `value` is None in a tombstone."""
+    """One record. `name` is a member id, or empty; `value` is None in a tombstone."""
 
     kind: ShareRecordType
     group: str
@@ -161,39 +147,21 @@ class ShareGroupChange(msgspec.Struct, frozen=True):
     value: ShareChangeValue | None
 
 
-def encode_share_change(change: ShareGroupChange) -> tuple[bytes, bytes | None]:
-    """Key and value of the record that says this."""
+def encode_share_change(change: ShareGroupChange) -> CoordinatorRecord:
+    """Returns the record of a change."""
     kind, value = change.kind, change.value
-    if kind in _OF_MEMBERS:
-        key = codec_for(_MemberKey, 0).encode(_MemberKey(group_id=change.group, member_id=change.name))
-    else:
-        key = codec_for(_GroupKey, 0).encode(_GroupKey(group_id=change.group))
-    if value is None:
-        return _INT16.pack(kind) + key, None
-    assert isinstance(value, _VALUES[kind]), f"a {type(value).__name__} in a record of {kind.name}"
-    return _INT16.pack(kind) + key, _VERSION + codec_for(type(value), 0).encode(value)
+    assert value is None or isinstance(value, _VALUES[kind]), f"a {type(value).__name__} in a record of {kind.name}"
+    key = encode_group_key(kind, change.group, change.name if kind in _OF_MEMBERS else None)
+    return key, None if value is None else encode_value(value)
 
 
 def decode_share_change(key: bytes, value: bytes | None) -> ShareGroupChange | None:
-    """What a record says; None for a type that isn't known here. `key` has a type.
+    """Decodes a record whose key has a type; returns None for an unknown type.
 
-    Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
+    Errors: ProtocolError for invalid bytes, and for an unknown version.
     """
-    kind = _TYPES.get(_INT16.unpack_from(key)[0])
+    kind = _TYPES.get(record_type(key))
     if kind is None:
         return None
-    name = ""
-    if kind in _OF_MEMBERS:
-        of_member = codec_for(_MemberKey, 0).decode(key, _INT16.size, len(key))
-        group, name = of_member.group_id, of_member.member_id
-    else:
-        group = codec_for(_GroupKey, 0).decode(key, _INT16.size, len(key)).group_id
-    if value is None:
-        return ShareGroupChange(kind, group, name, None)
-    message = _VALUES[kind]
-    version = _INT16.unpack_from(value)[0] if len(value) >= _INT16.size else -1
-    if version not in message.VERSIONS:
-        text = f"{message.__name__} of version {version}, which isn't known"
-        raise ProtocolError(text)
-    decoded = codec_for(message, version).decode(value, _INT16.size, len(value))
-    return ShareGroupChange(kind, group, name, decoded)
+    group, name = decode_group_key(key, is_named=kind in _OF_MEMBERS)
+    return ShareGroupChange(kind, group, name, decode_value(_VALUES[kind], value))  # type: ignore[arg-type]  # by kind

@@ -1,26 +1,25 @@
-"""The records of `__share_group_state`: snapshots of the state of a share partition, and what has changed since (KIP-932).
+"""The records of `__share_group_state`: snapshots and updates of the state of share partitions (KIP-932).
 
-Key and value each begin with an int16: in the key it is the type of the record, 0 for a snapshot and 1 for an update, in the value the
-version of what follows, 0. After a key's type come group, topic id and partition. A snapshot without a value takes the state back.
+Keys and values are those of `coordinator_records`: type 0 is a snapshot and 1 an update, both in version 0. The type is
+followed by group, topic id and partition. A snapshot without a value deletes the state.
 
     >>> place = SharePlace("g", bytes(16), 7)
     >>> key, value = encode_share_state(place, None)
     >>> key.hex(" ", -4), value
     ('00000001 67000000 00000000 00000000 00000000 00000000 07', None)
 
-Source: Kafka's ShareSnapshotKey/Value and ShareUpdateKey/Value, `ShareCoordinatorRecordHelpers`; KIP-1226 (the complete count).
+Source: Kafka's ShareSnapshotKey/Value and ShareUpdateKey/Value, `ShareCoordinatorRecordHelpers`; KIP-1226 (the number
+of complete deliveries).
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.coordinator_records import INT16, CoordinatorRecord, decode_value, encode_value, record_type
 from lowtide.protocol.messages.read_share_group_state import ShareStateBatch
 from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, Versions
 from lowtide.protocol.types import Offset, TopicId
@@ -29,17 +28,14 @@ SNAPSHOT_TYPE: Final = 0
 UPDATE_TYPE: Final = 1
 
 UNKNOWN_COUNT: Final = -1
-"""A leader of an earlier version doesn't tell how many deliveries are complete."""
+"""An earlier version does not store the number of complete deliveries."""
 
 UNKNOWN_START: Final[Offset] = -1
-"""Where a share partition starts whose leader hasn't chosen that yet."""
-
-_INT16 = struct.Struct(">h")
-_VERSION: Final = _INT16.pack(0)
+"""The leader has not chosen a start offset yet."""
 
 
 class SharePlace(NamedTuple):
-    """A share partition: one group's view of one partition."""
+    """A share partition: a group and a partition."""
 
     group_id: str
     topic_id: TopicId
@@ -56,7 +52,7 @@ class _Key(ApiMessage, kw_only=True):
 
 
 class ShareSnapshot(ApiMessage, kw_only=True):
-    """The whole state of a share partition.
+    """The state of a share partition.
 
     Times are wall-clock milliseconds: of the last change, and of this record.
     """
@@ -75,7 +71,7 @@ class ShareSnapshot(ApiMessage, kw_only=True):
 
 
 class ShareUpdate(ApiMessage, kw_only=True):
-    """What has changed since a snapshot and the updates after it. `start_offset` is -1 where it hasn't."""
+    """The changes since the last snapshot or update. `start_offset` is -1 if unchanged."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -93,39 +89,30 @@ _VALUES: Final[dict[int, type[ShareSnapshot | ShareUpdate]]] = {SNAPSHOT_TYPE: S
 
 
 class ShareStateChange(msgspec.Struct, frozen=True):
-    """One record; `value` is None in one that takes the state back."""
+    """One record; `value` is None if the state is deleted."""
 
     place: SharePlace
     value: ShareStateValue | None
 
 
 def encode_share_state(place: SharePlace, value: ShareStateValue | None) -> CoordinatorRecord:
-    """Key and value of the record that says this."""
+    """Encodes a state, or its deletion for None."""
     kind = UPDATE_TYPE if isinstance(value, ShareUpdate) else SNAPSHOT_TYPE
     key = _Key(group_id=place.group_id, topic_id=place.topic_id, partition=place.partition)
-    encoded = None if value is None else _VERSION + codec_for(type(value), 0).encode(value)
-    return _INT16.pack(kind) + codec_for(_Key, 0).encode(key), encoded
+    return INT16.pack(kind) + codec_for(_Key, 0).encode(key), None if value is None else encode_value(value)
 
 
 def decode_share_state(key: bytes | None, value: bytes | None) -> ShareStateChange | None:
-    """What a record says; None for a type that isn't known here, and for an update without a value, which says nothing.
+    """Decodes a record; returns None for an unknown type, and for an update without a value.
 
-    Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
+    Errors: ProtocolError for invalid bytes, and for an unknown version.
     """
-    if key is None or len(key) < _INT16.size:
-        message = "a record of a share partition's state without a key"
-        raise ProtocolError(message)
-    kind = _INT16.unpack_from(key)[0]
-    known = _VALUES.get(kind)
-    if known is None:
+    kind = record_type(key)
+    message = _VALUES.get(kind)
+    if message is None or key is None:
         return None
-    named = codec_for(_Key, 0).decode(key, _INT16.size, len(key))
+    named = codec_for(_Key, 0).decode(key, INT16.size, len(key))
     place = SharePlace(named.group_id, named.topic_id, named.partition)
-    if value is None:
-        return ShareStateChange(place, None) if kind == SNAPSHOT_TYPE else None
-    version = _INT16.unpack_from(value)[0] if len(value) >= _INT16.size else -1
-    if version not in known.VERSIONS:
-        message = f"{known.__name__} of version {version}, which isn't known"
-        raise ProtocolError(message)
-    decoded = codec_for(known, version).decode(value, _INT16.size, len(value))
-    return ShareStateChange(place, decoded)
+    if value is None and kind != SNAPSHOT_TYPE:
+        return None
+    return ShareStateChange(place, decode_value(message, value))

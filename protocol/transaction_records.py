@@ -1,8 +1,7 @@
-"""The records of `__transaction_state`: one for each transactional id, the newest of which is its whole state.
+"""The records of `__transaction_state`: the newest record of a transactional id is its whole state.
 
-Key and value each begin with an int16: in the key it is the type of the record, 0, in the value the version of what
-follows, 0 or 1. What is written is version 1, as in Kafka with `transaction.version` 1 or above. A null value takes the
-transactional id back.
+Keys and values are those of `coordinator_records`: type 0, versions 0 and 1. Version 1 is written, as in Kafka with
+`transaction.version` 1 or above.
 
     >>> key, value = encode_transaction("t", None)
     >>> key.hex(" "), value
@@ -20,8 +19,7 @@ from typing import Annotated, ClassVar, Final, Protocol
 import msgspec
 
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.coordinator_records import INT16, CoordinatorRecord, decode_value, encode_value, record_type
 from lowtide.protocol.primitives import unsigned_varint
 from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Tagged, Versions
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
@@ -29,27 +27,25 @@ from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEp
 TRANSACTION_TYPE: Final = 0
 TRANSACTION_VERSION: Final = 1
 
-_INT16 = struct.Struct(">h")
-_KEY_TYPE = _INT16.pack(TRANSACTION_TYPE)
-_VALUE_VERSION = _INT16.pack(TRANSACTION_VERSION)
+_KEY_TYPE = INT16.pack(TRANSACTION_TYPE)
 _VALUE_START = struct.Struct(">hqhib")
 """Version, producer id, producer epoch, timeout, status."""
 
 _TIMES = struct.Struct(">qq")
 _TAGGED_INT16 = struct.Struct(">BBh")
-"""A tagged field: its tag, its size, and what it says."""
+"""A tagged field: its tag, its size, and its value."""
 
 _CLIENT_VERSION_TAG: Final = 2
 _LAST_EPOCH_TAG: Final = 4
 
 REMEMBERED_PARTITIONS: Final = 1024
 REMEMBERED_PARTITIONS_MAX: Final = 16
-"""The encoded partitions of so many transactions are kept, of those with no more than these: producers write to the same ones again and
-again. Some megabytes at most."""
+"""The number of cached encodings of partitions, and their maximum number: producers use the same ones repeatedly. Some
+megabytes in total."""
 
 
 class TransactionLogKey(ApiMessage, kw_only=True):
-    """Which transactional id."""
+    """The key of a transactional id."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("1+")
@@ -58,7 +54,7 @@ class TransactionLogKey(ApiMessage, kw_only=True):
 
 
 class PartitionsSchema(Message, kw_only=True):
-    """Partitions of one topic that a transaction writes to."""
+    """Partitions of one topic in a transaction."""
 
     topic: String
     partition_ids: list[Int32]
@@ -82,18 +78,18 @@ class TransactionLogValue(ApiMessage, kw_only=True):
     transaction_start_timestamp_ms: Int64
     client_transaction_version: Annotated[Int16, Tagged(_CLIENT_VERSION_TAG, "1+")] = 0
     last_producer_epoch: Annotated[Int16, Tagged(_LAST_EPOCH_TAG, "1+")] = NO_PRODUCER_EPOCH
-    """Kafka up to 4.4 doesn't keep it, and skips it as it does any tag that it doesn't know."""
+    """Kafka up to 4.4 does not store it, and skips the unknown tag."""
 
 
 class TransactionRecord(msgspec.Struct, frozen=True):
-    """A record of a transactional id; `value` is None in a tombstone."""
+    """A transactional id; `value` is None in a tombstone."""
 
     transactional_id: str
     value: TransactionLogValue | None
 
 
-class TransactionState(Protocol):
-    """What `TransactionLogValue` says, as a coordinator has it. Without partitions there is no list of them."""
+class StoredTransaction(Protocol):
+    """The state of `TransactionLogValue` in a coordinator. An empty set of partitions is stored as null."""
 
     @property
     def transactional_id(self) -> str: ...
@@ -117,10 +113,10 @@ class TransactionState(Protocol):
     def last_producer_epoch(self) -> ProducerEpoch: ...
 
 
-def encode_plain_transaction(transaction: TransactionState) -> CoordinatorRecord:
-    """The record that keeps a transactional id whose producer id isn't changing, as nearly all are, and that of nearly every step.
+def encode_plain_transaction(transaction: StoredTransaction) -> CoordinatorRecord:
+    """Encodes a transactional id whose producer id is not changing, as in nearly every step.
 
-    What the codec makes, in a fraction of the time: a transaction writes four of these.
+    The result equals that of the codec, in a fraction of the time: a transaction writes four of these.
     """
     name = transaction.transactional_id.encode()
     partitions = transaction.partitions
@@ -145,11 +141,11 @@ def encode_plain_transaction(transaction: TransactionState) -> CoordinatorRecord
         count, tagged = 1, _TAGGED_INT16.pack(_CLIENT_VERSION_TAG, 2, transaction.client_version)
     if transaction.last_producer_epoch != NO_PRODUCER_EPOCH:
         count, tagged = count + 1, tagged + _TAGGED_INT16.pack(_LAST_EPOCH_TAG, 2, transaction.last_producer_epoch)
-    return _KEY_TYPE + _INT16.pack(len(name)) + name, value + bytes((count,)) + tagged
+    return _KEY_TYPE + INT16.pack(len(name)) + name, value + bytes((count,)) + tagged
 
 
 def _encode_partitions(partitions: frozenset[TopicPartition]) -> bytes:
-    """The compact array of topics with their partitions, or null."""
+    """Encodes the compact array of topics with their partitions, or null."""
     if not partitions:
         return b"\0"
     topics: dict[str, list[int]] = {}
@@ -167,29 +163,18 @@ _remembered_partitions = lru_cache(REMEMBERED_PARTITIONS)(_encode_partitions)
 
 
 def encode_transaction(transactional_id: str, value: TransactionLogValue | None) -> CoordinatorRecord:
-    """The record that keeps a transactional id's state, or with None the one that takes it back."""
+    """Encodes the state of a transactional id, or a tombstone for None."""
     name = transactional_id.encode()
-    key = _KEY_TYPE + _INT16.pack(len(name)) + name
-    if value is None:
-        return key, None
-    return key, _VALUE_VERSION + codec_for(TransactionLogValue, TRANSACTION_VERSION).encode(value)
+    key = _KEY_TYPE + INT16.pack(len(name)) + name
+    return key, None if value is None else encode_value(value, TRANSACTION_VERSION)
 
 
 def decode_transaction(key: bytes | None, value: bytes | None) -> TransactionRecord | None:
-    """What a record says; None for a type that isn't known here.
+    """Decodes a record; returns None for an unknown type.
 
-    Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
+    Errors: ProtocolError for invalid bytes, and for an unknown version.
     """
-    if key is None or len(key) < _INT16.size:
-        message = "a record of a coordinator without a type"
-        raise ProtocolError(message)
-    if _INT16.unpack_from(key)[0] != TRANSACTION_TYPE:
+    if record_type(key) != TRANSACTION_TYPE or key is None:
         return None
-    name = codec_for(TransactionLogKey, 0).decode(key, _INT16.size, len(key)).transactional_id
-    if value is None:
-        return TransactionRecord(name, None)
-    version = _INT16.unpack_from(value)[0] if len(value) >= _INT16.size else -1
-    if version not in TransactionLogValue.VERSIONS:
-        message = f"TransactionLogValue of version {version}, which isn't known"
-        raise ProtocolError(message)
-    return TransactionRecord(name, codec_for(TransactionLogValue, version).decode(value, _INT16.size, len(value)))
+    name = codec_for(TransactionLogKey, 0).decode(key, INT16.size, len(key)).transactional_id
+    return TransactionRecord(name, decode_value(TransactionLogValue, value))

@@ -1,6 +1,6 @@
-"""What administrators do to a simulated cluster while it runs: they move leaderships and replicas, and delete topics and create them again.
+"""Administrative actions during a run: moving leaderships and replicas, and deleting and recreating topics.
 
-Nothing of it may harm; it counts as a fault when it was done (`faults`).
+None may cause harm; each counts as a fault once it was done (`faults`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lowtide.simulation.cluster_world import OLD_VERSION_KEY, ClusterWorld
 from lowtide.simulation.machines import Machine
 
 BRIEF: Final = "brief"
-"""A topic that is deleted and created again."""
+"""A topic that is deleted and recreated."""
 
 _ADMIN_TIMEOUT_MS: Final = 3000
 _RECORDS: Final = 4
@@ -43,7 +43,7 @@ _OVER: Final = frozenset(
 
 
 async def move_leader(cluster: ClusterWorld) -> None:
-    """Leadership goes to the preferred replica, or, by a reassignment, another replica becomes the preferred one first."""
+    """Moves leadership to the preferred replica, or first makes another replica the preferred one."""
     topic, number, state = cluster.some_partition()
     replicas = list(state.replicas)
     if len(replicas) > 1 and cluster.random.random() < 0.7:  # noqa: PLR2004
@@ -63,7 +63,7 @@ async def move_leader(cluster: ClusterWorld) -> None:
 
 
 async def flip_leader(cluster: ClusterWorld) -> None:
-    """Leadership goes away and comes back, while one follower is stopped, so that deletes are parked."""
+    """Moves leadership away and back while one follower is stopped, so that deletes are parked."""
     leader, follower = cluster.leader_and_follower()
     if leader is None or follower is None:
         return
@@ -78,7 +78,7 @@ async def flip_leader(cluster: ClusterWorld) -> None:
 
 
 async def change_replicas(cluster: ClusterWorld) -> None:
-    """A partition loses a replica, or gets one that it doesn't have."""
+    """Removes or adds a replica of a partition."""
     topic, number, state = cluster.some_partition()
     replicas = list(state.replicas)
     others = [machine.broker_id for machine in cluster.machines if machine.broker_id not in replicas]
@@ -91,7 +91,7 @@ async def change_replicas(cluster: ClusterWorld) -> None:
 
 
 async def leave_while_waiting(cluster: ClusterWorld) -> None:
-    """A leader that was cut off is back, has to cut its log, and loses the replica while its slow disk is at that."""
+    """Removes a replica from a former leader that is truncating its log on a slow disk."""
     topic, number, state = cluster.some_partition()
     machine = next((each for each in cluster.machines if each.broker_id == state.leader), None)
     replicas = [each for each in state.replicas if each != state.leader]
@@ -113,9 +113,9 @@ async def leave_while_waiting(cluster: ClusterWorld) -> None:
 
 
 async def late_removal(cluster: ClusterWorld) -> None:
-    """A partition loses a replica whose broker is cut off from the others, and sees late that it did: who reads there reads on.
+    """Removes a replica whose broker is cut off and learns it late, while readers continue there.
 
-    Sometimes it is added again before its broker sees either, and joins with the log that it has.
+    Sometimes it is added again before its broker sees either change, and rejoins with its log.
     """
     topic, number, state = cluster.some_partition()
     machine = cluster.random.choice(
@@ -142,7 +142,7 @@ async def late_removal(cluster: ClusterWorld) -> None:
 
 
 async def _is_busy(machine: Machine, key: TopicPartition) -> bool:
-    """Wait until the machine cuts its log of that partition, for a while; returns whether it does."""
+    """Waits a while until the machine truncates its log of that partition; returns whether it does."""
     for _ in range(_LOOKS):
         broker = machine.broker
         log = broker.log_manager.logs.get(key) if broker is not None and broker.replicas is not None else None
@@ -153,7 +153,7 @@ async def _is_busy(machine: Machine, key: TopicPartition) -> bool:
 
 
 async def reassign(cluster: ClusterWorld, topic: str, number: int, replicas: list[int]) -> bool:
-    """Ask for other replicas, and wait until they are there. Returns whether they are."""
+    """Requests other replicas, and waits for them. Returns whether they are there."""
     partition = ReassignablePartition(partition_index=number, replicas=replicas)
     request = AlterPartitionReassignmentsRequest(
         topics=[ReassignableTopic(name=topic, partitions=[partition])], timeout_ms=_ADMIN_TIMEOUT_MS
@@ -174,12 +174,12 @@ async def reassign(cluster: ClusterWorld, topic: str, number: int, replicas: lis
 
 
 async def _administer(cluster: ClusterWorld, request: Any, version: int) -> Any:
-    """Ask any broker; None when that fails."""
+    """Asks any broker; returns None on failure."""
     return await ask(cluster.random.choice(cluster.machines), request, version)
 
 
 async def ask(machine: Machine, request: Any, version: int) -> Any:
-    """Ask this broker; None when that fails."""
+    """Asks this broker; returns None on failure."""
     client: WireClient | None = None
     try:
         async with asyncio.timeout(_ADMIN_TIMEOUT_MS / 1000 + 1):
@@ -193,7 +193,7 @@ async def ask(machine: Machine, request: Any, version: int) -> Any:
 
 
 async def upgrade(cluster: ClusterWorld) -> None:
-    """The second of KIP-107's rolling restarts reaches a broker: it reports log starts from now on."""
+    """Runs the second rolling restart of KIP-107 on a broker: it reports log start offsets from now on."""
     old = [machine for machine in cluster.machines if OLD_VERSION_KEY in machine.settings]
     if old:
         machine = cluster.random.choice(old)
@@ -205,7 +205,7 @@ async def upgrade(cluster: ClusterWorld) -> None:
 
 
 async def topic_created_again(cluster: ClusterWorld) -> None:
-    """A topic is created again while a delete of its records waits for a stopped follower: the new one begins at 0 (rule DR6)."""
+    """Recreates a topic while a delete waits for a stopped follower: the new one starts at 0 (rule DR6)."""
     if BRIEF in cluster.busy:
         return
     cluster.busy.add(BRIEF)
@@ -264,7 +264,7 @@ def _check_anew(cluster: ClusterWorld, former_id: bytes) -> None:
 
 
 async def _create_brief(cluster: ClusterWorld) -> bool:
-    """Make the topic. Returns whether it is led, and by whom it should be."""
+    """Creates the topic. Returns whether it has its expected leader."""
     ids = [machine.broker_id for machine in cluster.shuffled()][: cluster.replication_factor]
     assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=ids)
     topic = CreatableTopic(name=BRIEF, num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=[])

@@ -1,10 +1,9 @@
-"""Access rules of a simulated cluster that change while it runs; an administrator looks whether every broker obeys.
+"""ACLs of a simulated cluster that change while it runs; an administrator checks that every broker applies them.
 
-A1: an operation that is asked for after its denial was answered with success succeeds at no broker. A broker that has
-not confirmed the denial has lost its registration, or is fenced before its image is that old.
-
-Each rule is another one, and is created once: a removal whose answer was lost may be carried out later. All clients are
-the same principal; what is denied is a topic that nothing else uses.
+A1: an operation that is requested after its denial was answered with success succeeds at no broker. A broker that has
+not confirmed the denial has lost its registration, or is fenced before its image is that old. Each rule is different
+and created once, because a removal whose answer was lost may happen later. All clients have one principal; only a topic
+that nothing else uses is denied.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_world import ClusterWorld
 
 GUARDED_TOPIC: Final = "zz-guarded"
-"""No other topic begins with its first letter, so denials of prefixes are about it alone."""
+"""No other topic has its first letter, so denials by prefix apply to it alone."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
     "allow.everyone.if.no.acl.found": "true",
 }
-"""What no rule is about is open: the other clients of a run need no rules."""
+"""Resources without rules are open, for the other clients of a run."""
 
 MANY: Final = 150
-"""Rules of one request that are more than a transaction of the store holds."""
+"""More rules than a transaction of the store holds."""
 
 _CHANGE_MS: Final = 40_000
-"""A change takes thirty seconds at most, and five until all brokers have confirmed it."""
+"""A change takes at most thirty seconds, and five until all brokers confirm it."""
 
 _PROBE_MS: Final = 1_000
 _PRINCIPALS: Final = ("User:ANONYMOUS", "User:*")
@@ -48,7 +47,7 @@ _LATEST: Final = -1
 
 
 def _denials() -> Iterator[AclCreation]:
-    """All rules that deny this client something, each of another pattern, principal or operation."""
+    """Rules that deny this client something, each with another pattern, principal or operation."""
     patterns = [(PatternType.PREFIXED, GUARDED_TOPIC[:length]) for length in range(1, len(GUARDED_TOPIC) + 1)]
     for pattern, name in [*patterns, (PatternType.LITERAL, GUARDED_TOPIC)]:
         for principal in _PRINCIPALS:
@@ -71,7 +70,7 @@ def _rule(
 
 
 class AuthorizationWork:
-    """The administrator of one run. Does nothing where rules are no part of it."""
+    """The administrator of one run. Does nothing if ACLs are not part of it."""
 
     key = "administrator of rules"
 
@@ -84,15 +83,13 @@ class AuthorizationWork:
         self._client = cluster.client("rules") if self.is_active else None
 
     def topics(self) -> dict[str, int]:
-        """Topics with their numbers of partitions."""
         return {GUARDED_TOPIC: 1} if self.is_active else {}
 
     def actors(self) -> list[AuthorizationWork]:
-        """The administrator, if there is one."""
         return [self] if self.is_active else []
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Deny, look whether every broker obeys, and allow again."""
+        """Denies, checks every broker, and allows again."""
         allowed = _rule(
             GUARDED_TOPIC,
             Operation.ALL,
@@ -115,7 +112,7 @@ class AuthorizationWork:
         await asyncio.sleep(self._random.uniform(0.2, 2.0) * pause_s)
 
     def _with_others(self, denial: AclCreation) -> list[AclCreation]:
-        """The denial, and sometimes so many others that it is no single transaction."""
+        """Returns the denial, sometimes with too many others for a single transaction."""
         if self._random.random() < 0.7:  # noqa: PLR2004
             return [denial]
         others = [
@@ -132,7 +129,7 @@ class AuthorizationWork:
         return [*others, denial]
 
     async def _create(self, rules: list[AclCreation]) -> bool:
-        """Whether the answer is that all are there."""
+        """Returns whether all were created."""
         answer = await self._ask(self._random_broker(), CreateAclsRequest(creations=rules), _CREATE_VERSION, _CHANGE_MS)
         if answer is None:
             return False
@@ -157,7 +154,7 @@ class AuthorizationWork:
         return answer is not None and answer.filter_results[0].error_code == ErrorCode.NONE
 
     async def _probe(self, operation: Operation, *, denied: bool, restores: int = 0) -> None:
-        """Ask every broker, some of them more than once, for what the rules are about."""
+        """Asks every broker, some repeatedly, for the denied operation."""
         cluster = self._cluster
         if denied:
             cluster.note(f"{operation.name} is denied on {GUARDED_TOPIC}, as was answered")
@@ -188,7 +185,7 @@ class AuthorizationWork:
         return self._random.choice(self._cluster.machines).broker_id
 
     async def _ask(self, broker_id: int, request: Any, version: int, timeout_ms: int) -> Any:
-        """None where there is no answer."""
+        """Returns None without an answer."""
         assert self._client is not None
         try:
             return await self._client.ask(broker_id, request, version, timeout_ms=timeout_ms, must_answer=False)

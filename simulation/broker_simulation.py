@@ -1,13 +1,12 @@
-"""One whole broker on virtual time: clients, faults, deaths, and the promises that are checked after every event.
+"""One broker on virtual time: clients, faults, crashes, and checks after every event.
 
-A run is drawn from a seed: the same seed gives the same run, event by event. Clients produce, read and delete;
-meanwhile the process is killed, the power goes, writes and syncs fail, the disk is full or slow. After each pass of the
-loop the invariants of a replica are checked on the logs themselves; after each restart everything is read back and
-compared with what clients know.
+A seed determines the run, event by event. Clients produce, read and delete; the process is killed, the power fails,
+writes and syncs fail, the disk is full or slow. After each pass of the loop the invariants of a replica are checked on
+the logs; after each restart everything is read back and compared with what clients know.
 
-Checked on logs: D5 a log start never falls, not even over a crash; D6 log start ≤ high watermark ≤ log end; P6 leader
-epochs rise and lie within the log; S5 no segment above the durable log start is gone. On starts: S1 what a crash left
-is no reason to fail, nor to leave a log out. On histories: see `history`.
+Checked on logs: D5 a log start offset never falls, not even by a crash; D6 log start ≤ high watermark ≤ log end; P6
+leader epochs rise and are within the log; S5 no segment above the durable log start offset is missing. At starts: S1 a
+crash never prevents a start or loses a log. On histories: see `history`.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ _SMALL_SEGMENT_BYTES = 2000
 
 
 class LogWatch:
-    """What has been seen of each log, over all lives."""
+    """The observations of each log, over all lives."""
 
     def __init__(self) -> None:
         self.log_starts: dict[TopicPartition, int] = {}
         self._states: dict[TopicPartition, tuple[int, int, int]] = {}
 
     def check(self, log: Log, filesystem: MemoryFileSystem) -> None:
-        """The invariants of one replica, if anything has changed. Errors: HistoryError."""
+        """Checks the invariants of one replica, if anything changed. Errors: HistoryError."""
         key = log.topic_partition
         if not log.offline and not filesystem.exists(log.segments[0].path):
             self._fail(log, f"{log.segments[0].path} is gone though its records are not deleted")
@@ -94,15 +93,14 @@ class LogWatch:
 
     @staticmethod
     def _fail(log: Log, reason: str) -> None:
-        message = f"{log!r}: {reason}"
-        raise HistoryError(message)
+        raise HistoryError(f"{log!r}: {reason}")
 
 
 class Simulation:
     """One run."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, *, flush_each_append: bool, partitions: int = 2) -> None:
-        """In half of the runs recovery points are written all the time, and the journal is folded now and then."""
+        """In half of the runs recovery points are written continuously, and the journal is folded now and then."""
         self.loop = loop
         self._has_upkeep = seed % 4 >= 2  # noqa: PLR2004
         self.random = Random(seed)
@@ -125,12 +123,11 @@ class Simulation:
 
     # ------------------------------------------------------------------ the broker's lives
     async def connect(self) -> WireClient:
-        """A client's connection."""
         self.raise_violation()
         return await WireClient.connect(HOST, PORT)
 
     def config(self) -> BrokerConfig:
-        """The broker's configuration: small segments, so that all of them roll and go."""
+        """Returns the broker's configuration: small segments, so that all roll and are deleted."""
         settings = {
             "log.dirs": DIRECTORY,
             "listeners": f"PLAINTEXT://{HOST}:{PORT}",
@@ -141,7 +138,7 @@ class Simulation:
         return load_config(settings=settings)
 
     async def start(self) -> None:
-        """Begin a life, and wait until clients are served."""
+        """Starts the broker, and waits until it serves."""
         self.lives += 1
         self._mend_disk()
         self.node = self.loop.start_node(HOST)
@@ -152,12 +149,11 @@ class Simulation:
         self.raise_violation()
 
     async def _start_again(self) -> None:
-        """Begin a life on what a fault has left. Errors: HistoryError if that is a reason not to start."""
+        """Starts the broker after a fault. Errors: HistoryError if the fault prevents it."""
         try:
             await self.start()
         except StorageError as error:
-            message = f"S1: the broker can't start on what a crash left: {error}"
-            raise HistoryError(message) from error
+            raise HistoryError(f"S1: the broker can't start on what a crash left: {error}") from error
 
     async def _serve(self, started: asyncio.Future[None]) -> None:
         ports = Ports(
@@ -189,7 +185,7 @@ class Simulation:
         return committer
 
     def end_life(self, *, power: bool) -> None:
-        """The process dies; with `power`, the machine does."""
+        """Kills the process; with `power`, cuts the machine's power."""
         assert self.node is not None
         self.node.kill()
         self.broker = None
@@ -201,7 +197,7 @@ class Simulation:
 
     # ------------------------------------------------------------------ invariants
     def check(self) -> None:
-        """After every pass of the loop."""
+        """Runs after every pass of the loop."""
         if self.broker is None or self.broker.replicas is None or self._violation is not None:
             return
         try:
@@ -212,12 +208,11 @@ class Simulation:
             self._violation = error
 
     def raise_violation(self) -> None:
-        """Tell the first violation that `check` found."""
+        """Raises the first violation that `check` found."""
         if self._violation is not None:
             raise self._violation
 
     async def check_all(self) -> None:
-        """Read everything back."""
         self._check_all_are_here()
         for load in self.loads:
             client = await self.connect()
@@ -227,7 +222,7 @@ class Simulation:
 
     # ------------------------------------------------------------------ a run
     async def run(self, lives: int) -> None:
-        """So many lives, each ended by a fault, each followed by reading everything back."""
+        """Runs a number of lives; each ends with a fault and reading everything back."""
         await self.start()
         client = await self.connect()
         configs = {
@@ -267,7 +262,7 @@ class Simulation:
         await self.check_all()
 
     async def _fold(self) -> None:
-        """Has the journal of log starts folded, and some deletes follow."""
+        """Has the journal of log starts folded, followed by some deletes."""
         assert self.broker is not None
         for directory in self.broker.log_manager.directories._directories.values():  # noqa: SLF001 - no client asks for it
             if directory.is_online:
@@ -275,7 +270,7 @@ class Simulation:
         await asyncio.sleep(self.random.random() * _FOLD_S)
 
     async def _strike(self, fault: str) -> bool:
-        """Let a fault happen, and the life end. Returns whether the power went."""
+        """Ends the life with a fault. Returns whether it was a power cut."""
         power = fault == "power cut" or (fault != "kill" and self.random.random() < 0.5)  # noqa: PLR2004
         if fault == "graceful stop":
             assert self.node is not None
@@ -300,7 +295,7 @@ class Simulation:
         await asyncio.gather(*tasks)
 
     async def _truncate(self) -> None:
-        """Cut a log below its log start: what a follower does whose leader has lost data."""
+        """Truncates a log below its log start offset, as a follower does whose leader lost data."""
         assert self.broker is not None
         for load in self.loads:
             log = next(
@@ -347,19 +342,18 @@ class Simulation:
         self.filesystem.capacity_bytes = None
 
     def _allow_losses(self) -> None:
-        """Without flushing, a power cut may take what was appended last: what the log still has is the new truth."""
+        """Accepts losses by a power cut without flushing: the remaining log is the new truth."""
         logs = self._check_all_are_here()
         for load in self.loads:
             load.history.on_records_may_be_lost(logs[load.partition].log_end_offset)
 
     def _check_all_are_here(self) -> dict[int, Log]:
-        """The logs by partition, after a start. Errors: HistoryError where one was not loaded."""
+        """Returns the logs by partition after a start. Errors: HistoryError for a missing one."""
         assert self.broker is not None
         logs = {log.topic_partition.partition: log for log in self.broker.log_manager.logs.values()}
         missing = [load.partition for load in self.loads if load.partition not in logs]
         if missing:
-            message = f"S1: the broker serves without the logs {missing}, on what a crash left"
-            raise HistoryError(message)
+            raise HistoryError(f"S1: the broker serves without the logs {missing}, on what a crash left")
         return logs
 
 
@@ -369,7 +363,6 @@ class CheckedLoop(SimulatedLoop):
     after_pass: Any = None
 
     def advance(self, timeout_s: float | None) -> None:
-        """Check, then let time continue."""
         if self.after_pass is not None:
             self.after_pass()
         super().advance(timeout_s)
@@ -378,12 +371,11 @@ class CheckedLoop(SimulatedLoop):
 def _raise_failures(loop: SimulatedLoop) -> None:
     failures = loop.failures()
     if failures:
-        message = "unhandled failures"
-        raise BaseExceptionGroup(message, failures)
+        raise BaseExceptionGroup("unhandled failures", failures)
 
 
 def simulate(seed: int, *, lives: int = 3) -> Simulation:
-    """Run one seed to its end. Errors: HistoryError, or whatever broke; each names the seed."""
+    """Runs one seed. Errors: HistoryError, or any exception, with the seed."""
     with closing(CheckedLoop(seed)) as loop:
         simulation = Simulation(loop, seed, flush_each_append=seed % 2 == 1)
         loop.after_pass = simulation.check
@@ -392,7 +384,8 @@ def simulate(seed: int, *, lives: int = 3) -> Simulation:
             _raise_failures(loop)
         except BaseException as error:
             error.add_note(
-                f"seed {seed}, at virtual time {loop.time():.6f} s, life {simulation.lives}, faults {dict(simulation.faults)}"
+                f"seed {seed}, at virtual time {loop.time():.6f} s, life {simulation.lives}, faults "
+                f"{dict(simulation.faults)}"
             )
             raise
     return simulation

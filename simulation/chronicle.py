@@ -1,4 +1,4 @@
-"""What happened in a run, for a reader: the last events with their virtual times, and the first promise that was broken."""
+"""The last events of a run with their virtual times, and its first violation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _BUGS: Final = ("request failed", "task failed", "connection failed")
 
 
 class Chronicle:
-    """The last lines, counts of events, and the first violation of a run."""
+    """The last events, event counts, and the first violation of a run."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
-        """`now_s` is virtual time."""
         self.counts: Counter[str] = Counter()
         self.violation: HistoryError | None = None
         self._now_s = now_s
@@ -25,46 +24,41 @@ class Chronicle:
 
     @property
     def now_s(self) -> float:
-        """Virtual time."""
         return self._now_s()
 
     def note(self, who: str, what: str) -> None:
-        """Something happened."""
         if self.violation is None:  # What comes after it doesn't explain it.
             self._lines.append(f"{self._now_s():10.4f}  {who:<12} {what}")
 
     def violate(self, what: str) -> None:
-        """A promise is broken. The first one counts."""
+        """Records a violation; the first one counts."""
         self.note("!!!", what)
         if self.violation is None:
             self.violation = HistoryError(f"{what} (at {self._now_s():.4f} s)")
 
     def raise_violation(self) -> None:
-        """Errors: HistoryError, if a promise was broken."""
+        """Errors: HistoryError after a violation."""
         if self.violation is not None:
             raise self.violation
 
     def text(self, last: int = LINES_KEPT) -> str:
-        """The last events, oldest first."""
         return "\n".join(list(self._lines)[-last:])
 
 
 class BrokerLog:
-    """A broker's logger. Its own account goes into the chronicle; a bug that it reports is a broken promise."""
+    """A broker's logger that writes to the chronicle; a reported bug is a violation."""
 
     def __init__(self, chronicle: Chronicle, host: str) -> None:
         self._chronicle = chronicle
         self._host = host
 
     def bind(self, **_values: Any) -> BrokerLog:
-        """The same logger."""
         return self
 
     def debug(self, event: str, **values: Any) -> None:
-        """Left out."""
+        """Ignores the line."""
 
     def info(self, event: str, **values: Any) -> None:
-        """Note it."""
         self._note(event, values)
 
     def warning(self, event: str, **values: Any) -> None:
@@ -72,7 +66,6 @@ class BrokerLog:
         self._note(event, values)
 
     def error(self, event: str, **values: Any) -> None:
-        """Note it, and see whether it is a bug."""
         self._note(event, values)
         error = values.get("exc_info") or values.get("error")
         if event.startswith(_BUGS):

@@ -1,7 +1,7 @@
-"""A client of a simulated cluster: finds out who leads, keeps a connection to each broker, and minds how long answers take.
+"""A client of a simulated cluster: finds leaders, keeps a connection to each broker, and checks response times.
 
-D13: a request is answered within its timeout and a second. The client reports a broker that neither answers nor has an excuse; it
-has one when its process, its disk or the way to it was in trouble since it was asked. It knows nothing of retries.
+D13: a request is answered within its timeout and a second. A broker that does not answer is a violation unless it has
+an excuse: its process, its disk or its network was in trouble since the request. It never retries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lowtide.simulation.client import ConnectionLostError, WireClient
 from lowtide.simulation.machines import Machine, State
 
 GRACE_MS: Final = 1000
-"""How much later than its timeout an answer may come."""
+"""The time after its timeout within which a response must come."""
 
 CONNECT_LIMIT_S: Final = 1.0
 METADATA_TIMEOUT_MS: Final = 1000
@@ -28,7 +28,7 @@ METADATA_VERSION: Final = 12
 
 
 class Excuses:
-    """When each machine last was in a state in which it need not answer in time."""
+    """The last time at which each machine was excused from answering."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -36,25 +36,23 @@ class Excuses:
         self._now: dict[BrokerId, int] = {}
 
     def begin(self, broker_id: BrokerId) -> None:
-        """Trouble begins."""
         self._now[broker_id] = self._now.get(broker_id, 0) + 1
 
     def end(self, broker_id: BrokerId, *, after_s: float = 0.0) -> None:
-        """It ends, and may be felt for so long."""
+        """Ends an excuse, which has an effect for some time."""
         self._now[broker_id] -= 1
         self.note(broker_id, after_s=after_s)
 
     def note(self, broker_id: BrokerId, *, after_s: float = 0.0) -> None:
-        """There is trouble at this moment."""
         self._last_s[broker_id] = max(self._loop.time() + after_s, self._last_s.get(broker_id, -1.0))
 
     def since(self, broker_id: BrokerId, moment_s: float) -> bool:
-        """Whether there was trouble since then."""
+        """Returns whether there was an excuse since then."""
         return bool(self._now.get(broker_id)) or self._last_s.get(broker_id, -1.0) >= moment_s
 
 
 class ClusterClient:
-    """A client with one connection to each broker. One task uses it at a time."""
+    """A client with one connection to each broker. Used by one task at a time."""
 
     def __init__(
         self,
@@ -66,12 +64,11 @@ class ClusterClient:
         excuses: Excuses,
         chronicle: Chronicle,
     ) -> None:
-        """`name` is for the chronicle."""
         self.name = name
         self.chronicle = chronicle
         self.leader_epochs: dict[tuple[str, int], int] = {}
         self.ignores_older_epochs = False
-        """Whether what a broker says of an older leader epoch of a partition is ignored, as client libraries do (KIP-320)."""
+        """Whether reports of older leader epochs are ignored, as in client libraries (KIP-320)."""
         self._topic_ids: dict[str, bytes] = {}
         self._machines = {machine.broker_id: machine for machine in machines}
         self._random = random
@@ -81,7 +78,6 @@ class ClusterClient:
         self._leaders: dict[tuple[str, int], BrokerId] = {}
 
     def note(self, what: str) -> None:
-        """Tell the chronicle."""
         self.chronicle.note(self.name, what)
 
     def now_s(self) -> float:
@@ -89,7 +85,7 @@ class ClusterClient:
         return self._loop.time()
 
     async def leader(self, topic: str, partition: int) -> BrokerId:
-        """The leader as last reported. Errors: OSError when no broker answers, or no broker leads."""
+        """Returns the last reported leader. Errors: OSError if no broker answers or leads."""
         known = self._leaders.get((topic, partition))
         if known is None:
             await self._learn(topic)
@@ -99,20 +95,18 @@ class ClusterClient:
         return known
 
     def forget(self, topic: str, partition: int) -> None:
-        """The leader may have changed: ask again before the next request."""
+        """Forgets the leader, so that the next request asks again."""
         self._leaders.pop((topic, partition), None)
 
     def any_broker(self) -> BrokerId:
-        """One of all machines."""
         return self._random.choice(list(self._machines))
 
     async def ask(
         self, broker_id: BrokerId, request: Any, version: int, *, timeout_ms: int, must_answer: bool = True
     ) -> Any:
-        """Send, and wait for the answer.
+        """Sends a request and waits. Errors: OSError if the connection is lost, or an excused broker does not answer.
 
-        Errors: OSError when the connection is lost, or there is no answer and an excuse for it.
-        One that needn't be answered in time (`must_answer`) needs no excuse.
+        Without `must_answer` no excuse is needed.
         """
         connection = await self._connection(broker_id)
         sent_s = self._loop.time()
@@ -128,16 +122,16 @@ class ClusterClient:
             ):
                 what = type(request).__name__
                 self.chronicle.violate(
-                    f"D13: {self.name} asked broker {broker_id} at {sent_s:.4f} s, no answer to {what} of {timeout_ms} ms"
+                    f"D13: {self.name} asked broker {broker_id} at {sent_s:.4f} s, no answer to {what} of {timeout_ms} "
+                    "ms"
                 )
             raise ConnectionLostError("no answer") from None
 
     async def connect(self, broker_id: BrokerId) -> None:
-        """Have a connection: requests that are sent together go over one. Errors: OSError."""
+        """Connects, so that requests sent together use one connection. Errors: OSError."""
         await self._connection(broker_id)
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
 

@@ -1,7 +1,7 @@
-"""The end of a run of a simulated cluster, when all is healed: what must then become true, and within which time.
+"""The end of a run of a simulated cluster, after all is healed: what must become true, and when.
 
-L1 (liveness) all partitions are led and written within 15 s, and all replicas are in sync within 30 s; P5 replicas are
-equal; both also of partitions to which nothing is written; rule DR5 an idle delete takes two round trips and two
+L1 (liveness) all partitions have leaders and accept writes within 15 s, and all replicas are in sync within 30 s; P5
+replicas are equal; both also for partitions without writes; rule DR5 an idle delete takes two round trips and two
 commits; R1, R3, R6 and D1 everything is read back; D13 nothing waits any more.
 """
 
@@ -25,7 +25,8 @@ IN_SYNC_WITHIN_S: Final = 30.0
 EQUAL_WITHIN_S: Final = 5.0
 
 IDLE_DELETE_S: Final = 0.025
-"""Two round trips of at most 2 ms and two commits of at most 2 ms each, the 5 ms that a follower may wait for its own commit, and room."""
+"""Two round trips of at most 2 ms, two commits of at most 2 ms, the 5 ms that a follower may wait for its own commit,
+and some slack."""
 
 _LOOK_S: Final = 0.05
 _PROBES: Final = 3
@@ -33,7 +34,7 @@ _PROBE_TIMEOUT_MS: Final = 3000
 
 
 async def until(cluster: ClusterWorld, condition: Callable[[], bool], what: str, limit_s: float) -> None:
-    """Wait for a condition. Errors: HistoryError when it doesn't come true in time."""
+    """Waits for a condition. Errors: HistoryError if it does not become true in time."""
     give_up_s = cluster.loop.time() + limit_s
     while not condition():
         cluster.chronicle.raise_violation()
@@ -44,7 +45,7 @@ async def until(cluster: ClusterWorld, condition: Callable[[], bool], what: str,
 
 
 def describe(cluster: ClusterWorld) -> str:
-    """The partitions and brokers, in a line."""
+    """Describes the partitions and brokers in a line."""
     image = cluster.shared.image
     parts = [
         f"{topic.name}-{number}: leader {state.leader} epoch {state.leader_epoch} isr {state.isr} of {state.replicas}"
@@ -58,7 +59,7 @@ def describe(cluster: ClusterWorld) -> str:
 async def check_end(
     cluster: ClusterWorld, idle: Sequence[PartitionLoad], check_work: Callable[[], Awaitable[None]]
 ) -> None:
-    """All of it; `check_work` is the end of what coordinators, retention and compaction do. Errors: HistoryError.
+    """Checks everything; `check_work` is the end of coordinators, retention and compaction. Errors: HistoryError.
 
     The `idle` partitions are written last, when their replicas are in sync and equal.
     """
@@ -93,7 +94,6 @@ async def check_end(
 
 
 async def _become_equal(cluster: ClusterWorld, loads: Sequence[PartitionLoad]) -> None:
-    """L1 and P5."""
     await until(
         cluster, lambda: all(_is_in_sync(cluster, load) for load in loads), "all replicas are in sync", IN_SYNC_WITHIN_S
     )
@@ -103,7 +103,7 @@ async def _become_equal(cluster: ClusterWorld, loads: Sequence[PartitionLoad]) -
 
 
 def can_be_led(cluster: ClusterWorld, topic_name: str, number: int) -> bool:
-    """Whether any replica may lead, or some member of the ISR or the ELR has lost nothing; of a topic that isn't made yet it will be so."""
+    """Returns whether a replica may lead, or a member of the ISR or ELR has lost nothing; also for missing topics."""
     topic = cluster.shared.image.topics.get(topic_name)
     if topic is None:
         return True
@@ -115,7 +115,6 @@ def can_be_led(cluster: ClusterWorld, topic_name: str, number: int) -> bool:
 
 
 async def _write(cluster: ClusterWorld, load: PartitionLoad) -> None:
-    """L1: a producer succeeds in time."""
     producer = Producer(load, cluster.client("last producer"), Random(cluster.random.getrandbits(64)))
     give_up_s = cluster.loop.time() + WRITABLE_WITHIN_S
     before = load.counts["produced"]
@@ -140,9 +139,9 @@ def _is_in_sync(cluster: ClusterWorld, load: PartitionLoad) -> bool:
 
 
 def _is_equal(cluster: ClusterWorld, load: PartitionLoad) -> bool:
-    """P5: the same ends everywhere, and no log start below the leader's; that bytes are the same is checked when high watermarks rise (P1).
+    """P5: the ends are the same, and no log start offset is below the leader's; P1 checks the bytes.
 
-    One above it is left of a delete that its replica carried out as a leader, and that was never acknowledged (D2, D4).
+    A higher one remains from a delete that its replica did as a leader, without acknowledgement (D2, D4).
     """
     topic = cluster.shared.image.topics[load.topic]
     state = topic.partitions[load.partition]
@@ -158,7 +157,6 @@ def _is_equal(cluster: ClusterWorld, load: PartitionLoad) -> bool:
 
 
 async def _delete_idle(cluster: ClusterWorld, load: PartitionLoad) -> None:
-    """Rule DR5."""
     deleter = Deleter(load, cluster.client("last deleter"), Random(cluster.random.getrandbits(64)))
     for _ in range(_PROBES):
         await cluster.sleep(0.05, 0.4)
@@ -170,10 +168,11 @@ async def _delete_idle(cluster: ClusterWorld, load: PartitionLoad) -> None:
         began_s = cluster.loop.time()
         code = await deleter.delete(leader, found[0] + 1, version=2, leader_only=False, timeout_ms=_PROBE_TIMEOUT_MS)
         took_s = cluster.loop.time() - began_s
-        # A leadership may have gone back to its preferred replica meanwhile.
+        # The leadership may have returned to the preferred replica.
         if _epoch(cluster, load) == epoch and (code != ErrorCode.NONE or took_s > IDLE_DELETE_S):
             cluster.chronicle.violate(
-                f"rule DR5: an idle delete of {load.history.name} took {took_s * 1000:.1f} ms, answered {ErrorCode(code).name}"
+                f"rule DR5: an idle delete of {load.history.name} took {took_s * 1000:.1f} ms, answered "
+                f"{ErrorCode(code).name}"
             )
         cluster.chronicle.raise_violation()
     deleter.client.close()
@@ -192,7 +191,7 @@ async def _bounds(deleter: Deleter, leader: int) -> tuple[Offset, Offset] | None
 
 
 async def _read_back(cluster: ClusterWorld, load: PartitionLoad) -> None:
-    """Everything is still there, and nothing else is, on the leader and on every follower."""
+    """Checks that all records are there, and no others, on the leader and on every follower."""
     reader = load.make_reader(cluster.client("last reader"), Random(cluster.random.getrandbits(64)))
     for _ in range(100):
         leader = cluster.shared.image.topics[load.topic].partitions[load.partition].leader

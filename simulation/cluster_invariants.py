@@ -1,23 +1,23 @@
-"""What must hold of the replicas of a simulated cluster at every moment: looked at whenever virtual time moves on.
+"""The invariants of the replicas of a simulated cluster, checked whenever virtual time advances.
 
-The checker is omniscient: it reads the logs of all brokers, their knowledge of each other, and the metadata store
-itself. What it says of clients is in `cluster_history`, of waiting deletes in `parked_deletes`. An eligible leader
-(KIP-966) is to have what a member of the ISR has.
+The checker reads the logs of all brokers, their knowledge of each other, and the metadata store. `cluster_history` has
+the checks of clients, `parked_deletes` those of waiting deletes. An eligible leader (KIP-966) must have what a member
+of the ISR has.
 
 Checked (letters of the invariants): D5, D6, P6 and S1 of each log; D8 every member of the ISR has every acknowledged
-delete; P1 committed batches are the same on all replicas, unless each compacts or erases them; P2 a member of the ISR
-under its present registration has everything that was committed; P3 a leader epoch has one leader; S5 no segment above
-the log start is gone; rule DR3 as seen from outside: no live replica lacks an acknowledged delete. Elections are judged
-by `cluster_promises` (P4, rule DR8), changes of the ISR by
-`isr_changes` (L2).
+delete; P1 committed batches are the same on all replicas, unless compacted or erased; P2 a member of the ISR under its
+present registration has everything committed; P3 a leader epoch has one leader; S5 no segment above the log start
+offset is missing; rule DR3 no live replica lacks an acknowledged delete. `cluster_promises` judges elections (P4, rule
+DR8), `isr_changes` the ISR (L2).
 
-Records may be lost where nothing was promised (`cluster_promises`). Of such a partition only deletes are checked from
-then on, and after an unclean election only those that were asked for since. At the end of a run, when all replicas are
-the same again, everything holds again (`restore`), and P1 is looked at from the first byte on.
+Records may be lost where nothing was promised (`cluster_promises`). Then only deletes of that partition are checked,
+and after an unclean election only later ones. At the end of a run, when all replicas are equal, everything is checked
+again (`restore`), and P1 from the first byte.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
@@ -28,7 +28,6 @@ from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.cluster_promises import ClusterPromises, Committed, Key
-from lowtide.simulation.isr_changes import IsrChanges
 from lowtide.simulation.loaded_partition import LoadedPartition
 from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.parked_deletes import ParkedDeletes
@@ -40,22 +39,42 @@ from lowtide.storage.log.log import Log
 _CHUNK_BYTES: Final = 1 << 20
 
 
+CHANGES_MAX: Final = 10
+"""The maximum number of changes of a partition within `SPAN_S`."""
+
+SPAN_S: Final = 1.0
+
+
+class IsrChanges:
+    """The times of each partition's ISR changes."""
+
+    def __init__(self, chronicle: Chronicle) -> None:
+        self._chronicle = chronicle
+        self._changed_s: dict[tuple[TopicId, int], deque[float]] = {}
+
+    def note(self, topic_id: TopicId, name: str, number: int) -> None:
+        now_s = self._chronicle.now_s
+        times = self._changed_s.setdefault((topic_id, number), deque(maxlen=CHANGES_MAX + 1))
+        times.append(now_s)
+        if len(times) > CHANGES_MAX and now_s - times[0] < SPAN_S:
+            self._chronicle.violate(
+                f"L2: the ISR of {name}-{number} has changed {len(times)} times in {now_s - times[0]:.3f} s"
+            )
+
+
 class ClusterInvariants:
-    """Checks the invariants of all replicas, with the store and every log in view."""
+    """Checks the invariants of all replicas, with the store and every log."""
 
     def __init__(
         self, machines: Sequence[Machine], shared: SharedStore, chronicle: Chronicle, *, flushes: bool, unclean: bool
     ) -> None:
-        """`flushes`: each append is flushed before it counts.
-
-        `unclean`: a replica that lacks records may be elected.
-        """
+        """`flushes`: each append is flushed before it counts. `unclean`: unclean elections are allowed."""
         self.machines = {machine.broker_id: machine for machine in machines}
         self.watches = ReplicaWatches(self.machines)
         self.promises = ClusterPromises(self.watches, shared, chronicle, flushes=flushes, unclean=unclean)
         self.checks = 0
         self.erases_on_request = False
-        """Whether replicas are asked to erase what is deleted, whatever their topics say."""
+        """Whether replicas are asked to erase deleted records, regardless of the configuration."""
         self.parked = ParkedDeletes(self.machines, chronicle)
         self._shared = shared
         self._chronicle = chronicle
@@ -67,13 +86,13 @@ class ClusterInvariants:
         self._follows_store = True
         self._last_image = shared.image
         self._dirty = True
-        """Whether all members must be looked at, or only those of these partitions:"""
+        """Whether all members must be checked, or only those of these partitions:"""
         self._touched: dict[Key, None] = {}
 
     # Each moment
 
     def check(self, ran: Container[object]) -> None:
-        """Look at everything that has changed. Of the brokers only those may have that ran: `ran` has their nodes."""
+        """Checks everything that changed. Only brokers on the nodes `ran` can have changed."""
         self.checks += 1
         looks_at_all, self._looks_at_all = self._looks_at_all, False
         if self._follows_store:
@@ -120,16 +139,13 @@ class ClusterInvariants:
             self._check_leaders(machine)
 
     def leave_store(self) -> None:
-        """The store is put back: what it says is no truth until it was brought forward.
-
-        What clients see is checked all the same.
-        """
+        """Handles a restored store, whose content is wrong until it is brought forward. Clients are still checked."""
         self._shared.follow(self._on_metadata)
         self._follows_store = False
         self._last_image = self._shared.image
 
     def follow_store(self) -> None:
-        """The store was brought forward, and no broker runs: all logs and members are checked again."""
+        """Handles a store that was brought forward without running brokers: all is checked again."""
         self.promises.on_store_brought_forward(self._last_image)
         self._follows_store = self._looks_at_all = self._dirty = True
         self._images.clear()
@@ -138,7 +154,6 @@ class ClusterInvariants:
     # Reported by others, and asked by them
 
     def leader_epoch(self, load: LoadedPartition) -> int:
-        """See `DeleteObserver`."""
         topic = self._topic_of(load)
         return (
             -1
@@ -164,7 +179,7 @@ class ClusterInvariants:
         return any(crc == known and last < committed.start for _, known, last in committed.batches.values())
 
     def _topic_of(self, load: LoadedPartition) -> TopicImage | None:
-        """What the store says of the topic, while that counts."""
+        """Returns the store's topic, while the store is valid."""
         return self._shared.image.topics.get(load.topic) if self._follows_store else None
 
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
@@ -175,19 +190,21 @@ class ClusterInvariants:
             return
         if not self._shared.image.log_start_reporting:
             self._violate(
-                f"rule DR3: a delete of {load.history.name} was acknowledged while followers don't tell their log starts"
+                f"rule DR3: a delete of {load.history.name} was acknowledged while followers don't tell their log "
+                "starts"
             )
         for other, reason in self.parked.live_since(broker_id, topic, load.partition, sent_s):
             watch = self.watches.find(other, topic.topic_id, load.partition)
             is_this_disk = self.promises.has_disk_since(other, self._shared.image.broker_epoch(other) or 0)
             if watch is not None and watch.log_start < offset and is_this_disk:
                 self._violate(
-                    f"rule DR3: a delete of {load.history.name} to {offset} was acknowledged by broker {broker_id}, and broker {other} "
+                    f"rule DR3: a delete of {load.history.name} to {offset} was acknowledged by broker {broker_id}, "
+                    f"and broker {other} "
                     f"({reason}) starts at {watch.log_start}"
                 )
 
     def on_leader_only_delete(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
-        """See `DeleteObserver`. An answer may have been on its way since its broker had another disk."""
+        """See `DeleteObserver`. The answer may be older than the broker's disk."""
         topic = self._topic_of(load)
         if (
             topic is None
@@ -198,16 +215,17 @@ class ClusterInvariants:
         watch = self.watches.find(broker_id, topic.topic_id, load.partition)
         if watch is not None and watch.log_start < offset:
             self._violate(
-                f"D2: broker {broker_id} says that {load.history.name} is deleted to {offset}, and starts at {watch.log_start}"
+                f"D2: broker {broker_id} says that {load.history.name} is deleted to {offset}, and starts at "
+                f"{watch.log_start}"
             )
 
     def on_disk_replaced(self, machine: Machine) -> None:
-        """Everything may be gone, deletes too."""
+        """Handles a new disk: records and deletes may be gone."""
         self.promises.on_disk_replaced(machine)
         self._dirty = True
 
     def restore(self) -> None:
-        """All replicas are the same again: what holds of records holds again, and all that they have is compared."""
+        """Restores all checks, because all replicas are equal."""
         self._looks_at_all = True
         self.promises.restore()
 
@@ -274,7 +292,7 @@ class ClusterInvariants:
                     self._violate(f"{watch.name}: {wrong}")
 
     def _check_batches(self, watch: ReplicaWatch, log: Log, committed: Committed) -> None:
-        """P1, over what came below the high watermark since it was checked last."""
+        """P1, for what was committed since the last check."""
         position = max(watch.checked_to, log.log_start_offset)
         committed.start = max(committed.start, log.log_start_offset)
         while position < log.high_watermark:
@@ -298,7 +316,8 @@ class ClusterInvariants:
                         load.on_committed(header)
                 elif known != here and not self._may_differ(known, here, log, header.base_offset < committed.start):
                     self._violate(
-                        f"P1: {watch.name} has {here} at {header.base_offset}, where {known} is committed (epoch, CRC, last offset)"
+                        f"P1: {watch.name} has {here} at {header.base_offset}, where {known} is committed (epoch, CRC, "
+                        "last offset)"
                     )
                 position = last + 1
             if position == before:
@@ -312,7 +331,7 @@ class ClusterInvariants:
         log: Log,
         is_across_start: bool,  # noqa: FBT001
     ) -> bool:
-        """Whether a replica may have another form of a batch: it is compacted, or one of both is erased below a log start."""
+        """Returns whether a batch may differ on a replica: by compaction, or erased below a log start offset."""
         if "compact" in log.config.cleanup_policy:
             return True
         may_be_erased = log.config.lowtide_delete_erase or self.erases_on_request
@@ -331,18 +350,20 @@ class ClusterInvariants:
                 continue
             if watch.log_start < deleted and not image.is_stale(member, topic.topic_id, number, epoch):
                 self._violate(
-                    f"D8: broker {member} is in the ISR {state.isr} or ELR {state.elr} of {topic.name}-{number}, leader {state.leader}, "
-                    f"epoch {state.leader_epoch}; it starts at {watch.log_start}, and {deleted} was deleted with an acknowledgement"
+                    f"D8: broker {member} is in the ISR {state.isr} or ELR {state.elr} of {topic.name}-{number}, "
+                    f"leader {state.leader}, "
+                    f"epoch {state.leader_epoch}; it starts at {watch.log_start}, and {deleted} was deleted with an "
+                    "acknowledgement"
                 )
             is_whole = epoch == image.broker_epoch(member) and self.promises.has_flushed_since(member, epoch)
             if is_whole and not committed.is_void and watch.log_end < committed.end:
                 self._violate(
-                    f"P2: broker {member} is in the ISR {state.isr} or ELR {state.elr} of {topic.name}-{number}, leader {state.leader}, "
+                    f"P2: broker {member} is in the ISR {state.isr} or ELR {state.elr} of {topic.name}-{number}, "
+                    f"leader {state.leader}, "
                     f"epoch {state.leader_epoch}; it ends at {watch.log_end}, and {committed.end} is committed"
                 )
 
     def _check_leaders(self, machine: Machine) -> None:
-        """P3: a leader epoch belongs to one process."""
         broker = machine.broker
         assert broker is not None
         session, replicas = broker._session, broker.replicas  # noqa: SLF001 - the checker sees everything
@@ -355,7 +376,8 @@ class ClusterInvariants:
                 owner = self._owners.setdefault((partition.topic_id, number, partition.leader_epoch), mine)
                 if owner != mine:
                     self._violate(
-                        f"P3: {machine.host}, life {machine.lives}, leads {partition.topic_partition} in epoch {partition.leader_epoch}, "
+                        f"P3: {machine.host}, life {machine.lives}, leads {partition.topic_partition} in epoch "
+                        f"{partition.leader_epoch}, "
                         f"as broker {owner[0]} did in life {owner[1]}"
                     )
 
@@ -364,5 +386,5 @@ class ClusterInvariants:
 
 
 def _is_replaced(watches: list[ReplicaWatch], logs: Mapping[TopicPartition, Log]) -> bool:
-    """Whether one of the logs that are watched isn't there any more, or has given way to another one."""
+    """Returns whether a watched log is gone or replaced."""
     return any(watch.log is None or logs.get(watch.log.topic_partition) is not watch.log for watch in watches)

@@ -1,9 +1,8 @@
-"""What a simulated cluster has promised of each partition, and which events take a promise back.
+"""What a simulated cluster has promised for each partition, and which events end a promise.
 
-What is committed is a promise until a replica becomes the leader that may lack it: because its disk was replaced,
-because it lost what it had not flushed, or by an unclean election. Judges each election by that (P4, rule DR8,
-KIP-966): a directory that lost deletes isn't elected, nor one that lost records while another member, or an eligible
-leader, has them, alive or not.
+A committed record is promised until a replica that may lack it becomes leader: because its disk was replaced, it lost
+unflushed data, or the election was unclean. Judges each election (P4, rule DR8, KIP-966): a directory that lost deletes
+is not elected, nor one that lost records while another member, or an eligible leader, has them, alive or not.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Key: TypeAlias = tuple[TopicId, int]
 
 
 class Committed:
-    """What is known of the committed part of a partition."""
+    """The committed part of a partition."""
 
     __slots__ = ("batches", "end", "forgotten_in", "is_void", "start", "transactions")
 
@@ -33,16 +32,18 @@ class Committed:
         self.batches: dict[Offset, tuple[int, int, Offset]] = {}
         self.transactions = CommittedTransactions()
         self.start = 0
-        """The highest log start of any replica: a batch that begins below may have been erased in part."""
+        """The highest log start offset of any replica: a batch that starts below may be partly erased."""
         self.end = 0
         self.is_void = False
         self.forgotten_in: LeaderEpoch = -1
-        """The last leader epoch that began without some of what was committed, and never acknowledged. A log that has nothing of it, of a
-        broker that was away, may still know the high watermark from before."""
+        """The last leader epoch that started without some committed but unacknowledged records.
+
+        A log without any of them, of a broker that was down, may still know the earlier high watermark.
+        """
 
 
 class ClusterPromises:
-    """What is promised of the partitions of one cluster."""
+    """The promises for the partitions of one cluster."""
 
     def __init__(
         self, watches: ReplicaWatches, shared: SharedStore, chronicle: Chronicle, *, flushes: bool, unclean: bool
@@ -62,9 +63,9 @@ class ClusterPromises:
         self._committed: dict[Key, Committed] = {}
         self._lossy: dict[BrokerId, int] = {}
         self._dead: dict[BrokerId, str] = {}
-        """The incarnations that lost their power or their disk last."""
+        """The last incarnations that lost power or disk."""
         self._ended: dict[BrokerId, str] = {}
-        """Those of the processes that were killed last."""
+        """The last incarnations that were killed."""
         self._replaced: dict[BrokerId, int] = {}
         self._replaced_s: dict[BrokerId, float] = {}
         self._voided_s: dict[Key, float] = {}
@@ -72,42 +73,41 @@ class ClusterPromises:
     # What is known
 
     def committed(self, topic_id: TopicId, number: int) -> Committed:
-        """What is known of a partition."""
         return self._committed.setdefault((topic_id, number), Committed())
 
     def is_sound(self, broker_id: BrokerId, topic_id: TopicId, number: int, member_epoch: int) -> bool:
-        """Whether a member of an ISR since `member_epoch` is on the disk that it was on, and not marked as stale."""
+        """Returns whether a member of an ISR since `member_epoch` has the same disk, and is not stale."""
         return member_epoch > self._replaced.get(broker_id, -1) and not self._shared.image.is_stale(
             broker_id, topic_id, number, member_epoch
         )
 
     def all_may_lack_records(self, state: PartitionImage) -> bool:
-        """Whether every replica that had everything has lost its power or its disk since it was known to have it."""
+        """Returns whether every replica with all records has lost power or disk since."""
         return all(epoch <= self._lossy.get(member, -1) for member, epoch in state.members.items())
 
     def load_of(self, topic: str, number: int) -> LoadedPartition | None:
-        """Who loads a partition, None if no client does."""
+        """Returns the load of a partition, or None."""
         return self.loads.get(topic, {}).get(number)
 
     def has_disk_since(self, broker_id: BrokerId, epoch: int) -> bool:
-        """Whether the broker's disk was not replaced since that broker epoch."""
+        """Returns whether the broker's disk was not replaced since that broker epoch."""
         return epoch > self._replaced.get(broker_id, -1)
 
     def has_flushed_since(self, broker_id: BrokerId, epoch: int) -> bool:
-        """Whether the broker lost nothing since that broker epoch that it had not flushed."""
+        """Returns whether the broker lost no unflushed data since that broker epoch."""
         return epoch > self._lossy.get(broker_id, -1)
 
     def had_disk_at(self, broker_id: BrokerId, moment_s: float) -> bool:
-        """Whether the broker had its present disk at that moment."""
+        """Returns whether the broker had its present disk at that time."""
         return moment_s > self._replaced_s.get(broker_id, -1.0)
 
     # What takes promises back
 
     def on_death(self, machine: Machine, *, power: bool) -> None:
-        """A broker is about to be killed; with `power` its machine, also while no process runs there.
+        """Handles a kill; with `power` a power cut of the machine, also without a process.
 
-        What was not flushed may be gone then: until it joins the ISR again, this broker may lack committed records.
-        After a clean stop everything was.
+        Unflushed data may be lost: until it joins the ISR again, this broker may lack committed records. After a clean
+        stop it has all.
         """
         ended = self._ended[machine.broker_id] = _incarnation(machine) or self._ended.get(machine.broker_id, "")
         if power:
@@ -122,11 +122,10 @@ class ClusterPromises:
         self._replaced_s[machine.broker_id] = self._shared.loop.time()
 
     def on_store_brought_forward(self, before: MetadataImage) -> None:
-        """The store was put back and brought forward: epochs count from the beginning.
+        """Handles a restored store that was brought forward: epochs start again.
 
-        `before` is what it said before it was put back.
-        Members of ISRs were chosen by what their logs have, of those in sync and those eligible. That may lack what no
-        replica had flushed.
+        `before` is its earlier content. Members of ISRs were chosen by their logs, among those in sync and eligible,
+        which may lack what no replica had flushed.
         """
         for topic in before.topics.values():
             known = self._shared.image.topic_by_id(topic.topic_id)
@@ -138,10 +137,10 @@ class ClusterPromises:
         self._replaced.clear()
 
     def on_election(self, topic: TopicImage, number: int, former: PartitionImage, state: PartitionImage) -> None:
-        """A new leadership: was the choice right, and may records be lost by it?
+        """Judges an election, and whether it may lose records.
 
-        What counts is what the leader was a member by before. One that is still registered by that may be dead by now,
-        and then can't act in it; a process that has begun since registers again.
+        What counts is the leader's earlier membership. A leader that is still registered by that may be dead, and then
+        cannot act; a new process registers again.
         """
         leader = state.leader
         members = former.members
@@ -166,19 +165,19 @@ class ClusterPromises:
             )
         registered = image.brokers.get(leader)
         if registered is not None and registered.incarnation == self._dead.get(leader):
-            # It registered, or was about to, before its machine lost its power or its disk: it can't act, and the next
-            # registration is another one.
+            # It registered before its machine lost power or disk: it cannot act, and will
             self._lossy[leader] = max(self._lossy.get(leader, -1), registered.epoch)
             return
         if members[leader] <= self._lossy.get(leader, -1) and members[leader] != image.broker_epoch(leader):
             for other, epoch in members.items():
                 lives = epoch == image.broker_epoch(other) and image.may_be_in_sync(other, topic.topic_id, number)
-                # A registration may reach the store after its machine has lost its power: the next one tells.
+                # A registration may reach the store after a power cut of its machine: the next one counts.
                 lost = max(self._lossy.get(other, -1), image.unclean_starts.get(other, 0) - 1)
                 has_all = epoch > lost and not image.is_stale(other, topic.topic_id, number, epoch)
                 if has_all and (lives or image.has_eligible_leaders) and not self._unclean:
                     self._chronicle.violate(
-                        f"rule DR8: broker {leader} is elected for {name}, though it may have lost records, and broker {other} has them"
+                        f"rule DR8: broker {leader} is elected for {name}, though it may have lost records, and broker "
+                        f"{other} has them"
                     )
             self._on_lossy_leader(leader, topic, number)
 
@@ -189,7 +188,7 @@ class ClusterPromises:
             self._void(topic, number, f"broker {leader} is elected without what it had not flushed")
 
     def _on_unclean_election(self, topic: TopicImage, number: int, leader: BrokerId) -> None:
-        """What this leader lacks is lost, and what was deleted may be back: D1 holds for the deletes that are asked for from now on."""
+        """Handles an unclean election: records are lost or return, and D1 holds for later deletes."""
         watch, committed = self._watches.find(leader, topic.topic_id, number), self.committed(topic.topic_id, number)
         lost = committed.end - (0 if watch is None else watch.log_end)
         self._chronicle.counts["unclean election"] += 1
@@ -204,11 +203,11 @@ class ClusterPromises:
             load.history.void_deletes(self._shared.loop.time())
 
     def is_void_since(self, topic: TopicImage, number: int, moment_s: float) -> bool:
-        """Whether an unclean election has taken back since that moment what was promised of deletes."""
+        """Returns whether an unclean election ended the promises for deletes since then."""
         return moment_s <= self._voided_s.get((topic.topic_id, number), -1.0)
 
     def _forget_unacknowledged(self, leader: BrokerId, topic: TopicImage, number: int) -> None:
-        """What is acknowledged was flushed; that a high watermark may be ahead of the leader's own disk is no promise."""
+        """Forgets unacknowledged records: a high watermark ahead of the leader's own disk is no promise."""
         watch, committed = self._watches.find(leader, topic.topic_id, number), self.committed(topic.topic_id, number)
         if watch is not None and watch.log_end < committed.end:
             committed.end = watch.log_end
@@ -245,16 +244,16 @@ class ClusterPromises:
 
 
 def _ignore(_topic: str, _number: int) -> None:
-    """No one listens."""
+    """Does nothing."""
 
 
 def _incarnation(machine: Machine) -> str:
-    """What the process that runs registers as; empty before it has come so far, and without one."""
+    """Returns the incarnation of the running process; empty without one."""
     session = None if machine.broker is None else machine.broker._session  # noqa: SLF001 - the checker sees everything
     return "" if session is None else session.registrar._record.incarnation  # noqa: SLF001 - likewise
 
 
 def _has_stopped_cleanly(machine: Machine) -> bool:
-    """Whether no log directory has been in use since it was left with everything in it on the disk."""
+    """Returns whether all log directories are clean since the last stop."""
     paths = machine.settings["log.dirs"].split(",")
     return all(machine.filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}") for path in paths)

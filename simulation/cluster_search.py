@@ -1,7 +1,7 @@
-"""Search many seeds of the simulated cluster: `python -m lowtide.simulation.cluster_search --seeds 20000`.
+"""Runs many seeds of the simulated cluster: `python -m lowtide.simulation.cluster_search --seeds 20000`.
 
-Several processes take seeds in turn. Prints each seed that breaks a promise, and at the end how many ran, how fast, and
-how many faults had an effect, by kind. Ends with 1 if a promise was broken.
+Several processes share the seeds. Prints each seed with a violation, and at the end the number of runs, the speed, and
+the number of effective faults by kind. The exit code is 1 after a violation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOLD_EVERY: Final = 500
 
 
 def run_seed(seed: int, kinds: tuple[str, ...] | None = None) -> tuple[int, str | None, Counter[str], int, float]:
-    """One seed: what broke if anything did, the faults that had an effect, the requests that were answered, the virtual seconds."""
+    """Runs one seed: returns the violation, the effective faults, the answered requests, the virtual seconds."""
     try:
         cluster = simulate_cluster(seed, kinds=kinds)
     except Exception as error:  # noqa: BLE001 - the others are searched all the same
@@ -34,7 +34,7 @@ def run_seed(seed: int, kinds: tuple[str, ...] | None = None) -> tuple[int, str 
 def search(
     seeds: range, processes: int, kinds: tuple[str, ...] | None = None
 ) -> Iterator[tuple[int, str | None, Counter[str], int, float]]:
-    """Run all of them, in any order; with `kinds`, clients do only that."""
+    """Runs all seeds, in any order; with `kinds`, clients do only that."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         yield from pool.imap_unordered(
             partial(run_seed, kinds=kinds), seeds, chunksize=max(min(10, len(seeds) // processes), 1)
@@ -42,7 +42,7 @@ def search(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command. Returns its exit code."""
+    """Runs the command. Returns its exit code."""
     parser = argparse.ArgumentParser(description="search seeds of the simulated cluster")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
@@ -68,7 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{ran} seeds, {ran * 1000 / (clock.monotonic_ms() - began_ms):.1f} a second", flush=True)  # noqa: T201
     rate = ran * 1000 / max(clock.monotonic_ms() - began_ms, 1)
     print(  # noqa: T201
-        f"{ran} seeds, {broken} broke a promise; {rate:.1f} a second, {operations} requests, {virtual_s:.0f} virtual seconds"
+        f"{ran} seeds, {broken} broke a promise; {rate:.1f} a second, {operations} requests, {virtual_s:.0f} virtual "
+        "seconds"
     )
     print(f"{effects.total():8} faults had an effect, {effects.total() / max(ran, 1):.1f} a seed; by kind:")  # noqa: T201
     for kind, count in effects.most_common():

@@ -1,12 +1,14 @@
-"""A whole cluster on virtual time: brokers, their metadata store, clients, faults, and the promises that are checked at every moment.
+"""A whole cluster on virtual time: brokers, metadata store, clients, faults, and continuous checks.
 
-Everything is drawn from one seed: how many brokers, how they are configured, what clients do, what goes wrong and when. The same seed
-gives the same run, event by event, and a broken promise tells the run's last events. The brokers are real ones over simulated ports.
+A seed determines the number of brokers, their configuration, the clients and the faults, event by event, and a
+violation reports the last events. The brokers are real ones over simulated ports.
 
-A run: the cluster starts, topics are created, clients begin; faults strike (`faults`), one after the other and several at once; then all is
-healed, and within a time all partitions must be led, written, in sync and equal on all replicas, an idle delete must take two round trips
-and two commits (rule DR5), and everything is read back. The clients of every second partition stop before the last faults end, so that no
-write brings what its replicas lack. Rules DR1 to DR8 are those of docs/invariants.md.
+A run: the cluster starts, topics are created, clients begin; faults strike (`faults`), one by one and together; then
+all is healed, and in time all partitions must be led, written, in sync and equal on all replicas, an idle delete must
+take two round trips and two commits (rule DR5), and everything is read back. The clients of every second partition stop
+before the last faults end, so that replicas must catch up without writes.
+
+Rules DR1 to DR8 are those of docs/invariants.md.
 """
 
 from __future__ import annotations
@@ -54,16 +56,16 @@ ACTORS: Final = ("producer", "idempotent producer", "deleter", "reader")
 PIPELINING_ACTORS: Final = ("producer", "pipelined producer", "deleter", "reader")
 CONSUMED_ACTORS: Final = ("producer",)
 CONSUMED_PAUSE: Final = 3.0
-"""So much longer these rest."""
+"""The additional time that these wait."""
 
 
 OPERATIONS_MIN: Final = 300
 EFFECTS_MIN: Final = 3
 STRIKES_MAX: Final = 40
-"""A run continues until so many requests were answered, and so many faults had an effect; or so many struck."""
+"""The maximum number of faults in a run, which ends earlier with enough answered requests and effective faults."""
 
 COORDINATED_TOPICS: Final = (GROUP_TOPIC, WORK_TOPIC, TRANSACTION_TOPIC, LEDGER_TOPIC)
-"""What faults strike too, where they are there."""
+"""Topics that faults also strike, if they exist."""
 
 _LOOK_S: Final = 0.05
 _CREATE_TOPICS_VERSION: Final = 7
@@ -87,13 +89,12 @@ class ClusterSimulation(ClusterWorld):
         directories: tuple[str, ...] | None = None,
         pipelines: bool | None = None,
     ) -> None:
-        """`faults` are the only ones to strike, in any order; without it all do, but for those of `WHERE_NAMED`.
+        """`faults` are the only ones to strike, in any order; by default all except `WHERE_NAMED`.
 
-        `unclean` and `directories`, the log directories of each broker, say what is else left to chance.
-        `kinds` of what clients do (`KINDS`) are left to chance too, but for partitions, without it. Topics erase what is deleted if
-        `erases` says so; without it those of every third seed, where all else is left to chance. Idempotent producers have several
-        batches under way if `pipelines` says so; without it those of every fourth seed, likewise. In every fifth seed
-        the network brings what has come in a millisecond at once, and there is a crowd of producers.
+        `unclean`, `directories` (per broker) and `kinds` (`KINDS`) are random by default. Topics erase deleted records
+        if `erases`; by default in every third random run. Idempotent producers have several batches in flight if
+        `pipelines`; by default in every fourth random run. In every fifth seed the network delivers what arrives within
+        a millisecond at once, and there is a crowd of producers.
         """
         is_free = kinds is None and faults is None
         self.main_actors: tuple[str, ...] = (
@@ -110,7 +111,7 @@ class ClusterSimulation(ClusterWorld):
         ]
         self.invariants.promises.loads[TOPIC] = {load.partition: load for load in self.loads}
         self.idle = self.loads[seed % 2 :: 2]
-        """The partitions whose clients stop before the last faults have ended."""
+        """The partitions whose clients stop before the last faults end."""
         self.work = CoordinatorWork(self, Random(seed + 4), self.kinds)
         self.invariants.promises.on_void = self._on_void
         if self.work.loads:
@@ -130,15 +131,13 @@ class ClusterSimulation(ClusterWorld):
         self._striking = Counter[str]()
         self._is_alone = False
         self.states = Counter[str]()
-        """What faults struck upon: two that were under way together, or how many brokers and replicas were left."""
+        """The states that faults struck: two overlapping faults, or the number of live brokers and replicas."""
 
     @property
     def operations(self) -> int:
-        """How many requests of clients were answered with something."""
         return sum(sum(load.counts.values()) for load in self.loads) + self.work.counts.total()
 
     def check(self) -> None:
-        """The invariants, whenever time moves on."""
         if self.chronicle.violation is None:
             self.invariants.parked.now_s = self.loop.time()
             self.invariants.check(self.loop.ran)
@@ -149,7 +148,7 @@ class ClusterSimulation(ClusterWorld):
         self.upkeep.on_void(topic, number)
 
     def more_settings(self) -> dict[str, str]:
-        """What the broker needs for the kinds of work in this run."""
+        """Returns the settings for the kinds of clients of this run."""
         settings: dict[str, str] = {}
         factor = str(self.replication_factor)
         if set(self.kinds) - {"partitions", "authorization", "erasing"}:
@@ -165,7 +164,7 @@ class ClusterSimulation(ClusterWorld):
     # A run
 
     async def run(self, *, strikes: int | None = None, pause_s: float = 0.25) -> None:
-        """Run with so many faults (a few, if None), then heal and check the end."""
+        """Runs with this number of faults (a few, if None), then heals and checks the end."""
         await self.begin()
         stop, stop_idle = asyncio.Event(), asyncio.Event()
         for load in self.loads:
@@ -219,7 +218,7 @@ class ClusterSimulation(ClusterWorld):
         await self.erasing.check_end()
 
     async def begin(self) -> None:
-        """Start all brokers, and make the topic."""
+        """Starts all brokers, and creates the topic."""
         for machine in self.machines:
             machine.start()
         await self._until(lambda: all(machine.state is State.UP for machine in self.machines), "all brokers serve")
@@ -244,7 +243,7 @@ class ClusterSimulation(ClusterWorld):
         await self.work.begin()
 
     async def heal(self) -> None:
-        """All faults are ended, and all brokers are started."""
+        """Ends all faults, and starts all brokers."""
         self.note("all is healed")
         self.loop.network.delay_range_ms = (0.05, 1.0)
         self.loop.network.heal()
@@ -261,7 +260,7 @@ class ClusterSimulation(ClusterWorld):
         await self._until(self._all_are_up, "all brokers serve again")
 
     def _all_are_up(self) -> bool:
-        """Whether all serve; a broker that has given up is started again."""
+        """Returns whether all serve, and restarts failed brokers."""
         for machine in self.machines:
             self.start(machine)
         return all(machine.state is State.UP for machine in self.machines)
@@ -284,7 +283,7 @@ class ClusterSimulation(ClusterWorld):
         self._is_alone = False
 
     def _note_states(self, fault: str) -> None:
-        """What a fault is about to strike upon."""
+        """Records the state that a fault is about to strike."""
         self.states.update(f"{fault} during {other}" for other in +self._striking)
         serving = sum(machine.state is State.UP for machine in self.machines)
         topic = self.shared.image.topics.get(TOPIC)
@@ -332,12 +331,11 @@ class ClusterSimulation(ClusterWorld):
 
 
 class ClusterLoop(SimulatedLoop):
-    """A simulated loop that looks at a cluster whenever time moves on."""
+    """A simulated loop that checks a cluster whenever time advances."""
 
     cluster: ClusterSimulation | None = None
 
     def advance(self, timeout_s: float | None) -> None:
-        """Check, then let time continue."""
         if self.cluster is not None and (timeout_s is None or timeout_s > 0):
             self.cluster.check()
         super().advance(timeout_s)
@@ -354,10 +352,7 @@ def simulate_cluster(  # noqa: PLR0913  as of `ClusterSimulation`
     directories: tuple[str, ...] | None = None,
     pipelines: bool | None = None,
 ) -> ClusterSimulation:
-    """Run one seed to its end.
-
-    Errors: HistoryError, or whatever broke; each tells the seed and the run's last events.
-    """
+    """Runs one seed. Errors: HistoryError, or any exception, with the seed and the last events."""
     with closing(ClusterLoop(seed, time_limit_s=1800.0)) as loop:
         cluster = loop.cluster = ClusterSimulation(
             loop,

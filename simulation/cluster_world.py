@@ -1,7 +1,7 @@
-"""What a run of a simulated cluster happens to: its machines, store, clients and chronicle, as faults, loads and checks see them.
+"""The machines, store, clients and chronicle of a run, for faults, loads and checks.
 
-Everything is drawn from one seed, in one order: a number that is drawn elsewhere is another run. It does not say what strikes, or when a
-run ends (`cluster_simulation`).
+A seed determines everything, in one order: a number drawn elsewhere changes the run. It does not decide which faults
+strike, or when a run ends (`cluster_simulation`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lowtide.simulation.shared_store import SharedStore
 
 TOPIC: Final = "sim"
 UNCLEAN_SHARE: Final = 0.1
-"""The share of runs in which elections may be unclean."""
+"""The share of runs that allow unclean elections."""
 
 KINDS: Final = (
     "partitions",
@@ -37,23 +37,26 @@ KINDS: Final = (
     "authorization",
     "erasing",
 )
-"""What clients do: those of partitions produce, read and delete, those of groups join and commit offsets; consumers are the members of
-groups whose partitions the broker assigns; of a topic with retention brokers delete by themselves; a compacted one has keys;
-access rules change while brokers decide by them; replicas are asked to erase what is deleted."""
+"""The kinds of clients.
+
+Clients of partitions produce, read and delete; those of groups join and commit offsets; consumers are members of
+consumer groups (KIP-848); brokers delete from topics with retention; compacted topics have keys; ACLs change while
+brokers apply them; replicas are asked to erase deleted records.
+"""
 
 COORDINATED_SHARE: Final = 0.1
 """The share of runs with groups, and of those with transactions."""
 
 OLD_VERSION_KEY: Final = "inter.broker.protocol.version"
 OLD_VERSION: Final = "0.10.2"
-"""One in which followers don't tell their log starts."""
+"""A version whose followers do not report log start offsets."""
 
 
 class ClusterWorld:
     """The cluster of one run."""
 
     topics: ClassVar[tuple[str, ...]] = (TOPIC,)
-    """What faults strike, where it is there."""
+    """The topics that faults strike, if they exist."""
 
     def __init__(
         self,
@@ -64,14 +67,14 @@ class ClusterWorld:
         kinds: tuple[str, ...] | None,
         directories: tuple[str, ...] | None = None,
     ) -> None:
-        """What is None is left to chance."""
+        """Arguments that are None are random."""
         self.loop = loop
         self.seed = seed
         self.random = Random(seed)
         self.chronicle = Chronicle(loop.time)
         self.effects: Counter[str] = Counter()
         self.busy: set[str] = set()
-        """Topics that a fault is at work on."""
+        """Topics with a fault in progress."""
         self.excuses = Excuses(loop)
         self.shared = SharedStore(loop, Random(seed + 1))
         self.flushes = self.random.random() < 0.5  # noqa: PLR2004
@@ -81,7 +84,7 @@ class ClusterWorld:
         self.partitions = self.random.choice((1, 2))
         self.versions = {OLD_VERSION_KEY: OLD_VERSION} if self.random.random() < 0.1 else {}  # noqa: PLR2004
         self.unclean = Random(seed + 2).random() < UNCLEAN_SHARE if unclean is None else unclean
-        """Whether a replica that isn't in sync may lead where no other can."""
+        """Whether unclean elections are allowed."""
         self.kinds = _kinds(Random(seed + 3)) if kinds is None else kinds
         self.machines: list[Machine] = [self._machine(broker_id) for broker_id in range(1, self.brokers + 1)]
         self.invariants = ClusterInvariants(
@@ -89,20 +92,17 @@ class ClusterWorld:
         )
         self.invariants.erases_on_request = "erasing" in self.kinds
         self.on_death: Callable[[Machine], None] = _ignore
-        """Called when a process, or a machine, has died."""
+        """Called after a process or a machine died."""
         self.loads: list[PartitionLoad] = []
 
     @property
     def replication_factor(self) -> int:
-        """Of the topics."""
         return min(3, self.brokers)
 
     def note(self, what: str) -> None:
-        """Tell the chronicle of a fault."""
         self.chronicle.note("FAULT", what)
 
     def client(self, name: str) -> ClusterClient:
-        """A new client."""
         return ClusterClient(
             name=name,
             machines=self.machines,
@@ -113,7 +113,7 @@ class ClusterWorld:
         )
 
     def more_settings(self) -> dict[str, str]:
-        """Settings of brokers that the work of clients needs."""
+        """Returns the broker settings for the kinds of clients."""
         return {}
 
     def _machine(self, broker_id: BrokerId) -> Machine:
@@ -149,31 +149,29 @@ class ClusterWorld:
     # What faults use
 
     async def sleep(self, least_s: float, most_s: float) -> None:
-        """Let a random time pass."""
+        """Waits for a random time."""
         await asyncio.sleep(self.random.uniform(least_s, most_s))
 
     def shuffled(self) -> list[Machine]:
-        """All machines, in any order."""
         return self.random.sample(self.machines, len(self.machines))
 
     def pick(self, state: State) -> Machine | None:
-        """A machine in this state, if there is one."""
+        """Returns a machine in this state, or None."""
         found = [machine for machine in self.machines if machine.state is state]
         return self.random.choice(found) if found else None
 
     def some_partition(self) -> tuple[str, int, PartitionImage]:
-        """A partition of the main topic, or of one that coordinators or their clients use, as the store has it."""
+        """Returns the store's state of a partition of the main topic, or of coordinators or their clients."""
         name = self.random.choice([name for name in self.topics if name in self.shared.image.topics])
         number = self.random.randrange(len(self.shared.image.topics[name].partitions))
         return name, number, self.shared.image.topics[name].partitions[number]
 
     def partition(self, topic: str, number: int) -> PartitionImage | None:
-        """A partition as the store has it now."""
         known = self.shared.image.topics.get(topic)
         return None if known is None else known.partitions[number]
 
     def leader_and_follower(self) -> tuple[Machine | None, Machine | None]:
-        """The machine that leads some partition, and one of its others, both up."""
+        """Returns the leader of some partition and a follower, both up."""
         _, _, state = self.some_partition()
         up = {
             machine.broker_id: machine for machine in self.machines if machine.state is State.UP and machine.is_running
@@ -182,7 +180,7 @@ class ClusterWorld:
         return up.get(state.leader), up[self.random.choice(followers)] if followers else None
 
     def may_lose_disk(self, machine: Machine) -> bool:
-        """Whether every partition has a member of its ISR on another disk that nothing was lost from."""
+        """Returns whether every partition has an intact ISR member on another disk."""
         for topic in self.shared.image.topics.values():
             for number, state in enumerate(topic.partitions):
                 others = [
@@ -200,19 +198,19 @@ class ClusterWorld:
         return True
 
     def cut_off(self, machine: Machine) -> None:
-        """Nothing travels any more between a broker and the others, either way."""
+        """Cuts all links between a broker and the others."""
         for other in self.machines:
             if other is not machine:
                 self.loop.network.cut(machine.host, other.host)
 
     def reach_again(self, machine: Machine) -> None:
-        """Undo it; what was held back arrives."""
+        """Restores the links; held messages arrive."""
         for other in self.machines:
             if other is not machine:
                 self.loop.network.heal(machine.host, other.host)
 
     def kill(self, machine: Machine, *, power: bool = False) -> None:
-        """The process dies, or the machine."""
+        """Kills the process, or the machine."""
         self.excuses.note(machine.broker_id, after_s=1.0)
         self.invariants.watches.on_death(machine, power=power)
         self.invariants.promises.on_death(machine, power=power)
@@ -220,41 +218,39 @@ class ClusterWorld:
         self.on_death(machine)
 
     def start(self, machine: Machine) -> None:
-        """Start it, if it is down."""
         if machine.state is State.DOWN:
             self.excuses.note(machine.broker_id, after_s=1.0)
             machine.start()
 
     async def stay_down(self, machine: Machine) -> None:
-        """Start it again soon, or when its session has ended."""
+        """Restarts it soon, or after its session has expired."""
         await self.sleep(*((0.01, 0.4) if self.random.random() < 0.5 else (1.0, 4.0)))  # noqa: PLR2004
         self.start(machine)
 
     async def revive(self, machine: Machine) -> None:
-        """Start it, if it has given up."""
+        """Starts it if its broker has failed."""
         await self.sleep(0.05, 0.5)
         self.start(machine)
 
     async def until_up(self, machine: Machine) -> None:
-        """Wait a while for it to serve."""
         for _ in range(300):
             if machine.state is State.UP:
                 return
             await asyncio.sleep(0.01)
 
     def excuse_all(self) -> None:
-        """No broker needs to answer in time."""
+        """Excuses all brokers."""
         for machine in self.machines:
             self.excuses.begin(machine.broker_id)
 
     def pardon_all(self, *, after_s: float) -> None:
-        """All brokers must again, soon."""
+        """Ends all excuses soon."""
         for machine in self.machines:
             self.excuses.end(machine.broker_id, after_s=after_s)
 
 
 def _ignore(_machine: Machine) -> None:
-    """It concerns no client."""
+    """Does nothing."""
 
 
 def _kinds(random: Random) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Members of groups whose partitions the broker assigns (KIP-848), alone or together with classic consumers, in a simulated cluster.
+"""Members of consumer groups (KIP-848), alone or with classic consumers, in a simulated cluster.
 
-Members of the new protocol are in `consumer_member`. Classic consumers do what `group_load` says, in the form of the consumer protocol, so
-that groups change their kind while members work.
+Members of the new protocol are in `consumer_member`. Classic consumers work like `group_load`, with the consumer
+protocol, so that groups change their type while members work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from lowtide.protocol.types import BrokerId
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.consumer_member import ConsumerMember
-from lowtide.simulation.group_load import AnyMember, GroupClient, GroupMember
+from lowtide.simulation.group_load import AnyMember, GroupClient
+from lowtide.simulation.group_member import GroupMember
 from lowtide.simulation.owning_member import SESSION_TIMEOUT_MS, OwnedGroup, OwningMember, Seat
 
 CONSUMER_GROUP_SETTINGS: Final = {
@@ -33,7 +34,6 @@ CONSUMER_GROUP_SETTINGS: Final = {
     "group.consumer.heartbeat.interval.ms": "500",
     "group.consumer.assignment.interval.ms": "200",
 }
-"""Of brokers."""
 
 PARTITIONS_MAX: Final = 6
 _CREATE_PARTITIONS_VERSION: Final = 3
@@ -41,15 +41,15 @@ _ADMIN_TIMEOUT_MS: Final = 2000
 
 
 class ConsumerGroupLoad(OwnedGroup):
-    """A group, and the clients that it has."""
+    """A group and its clients."""
 
     known_at: Callable[[BrokerId], object]
-    """What a broker knows the group by: the same object for as long as it coordinates the group; None before it has loaded all of it."""
+    """The broker's state of the group: the same object while it coordinates the group; None until it is loaded."""
 
     def make_consumers(
         self, instances: tuple[str | None, ...], classic_instances: tuple[str | None, ...] = ()
     ) -> list[AnyMember]:
-        """Members of the new protocol, and of the classic one; those with an instance id are static."""
+        """Creates members of both protocols; those with an instance id are static."""
         self.owners.changes_kind = self.owners.changes_kind or bool(classic_instances)
         made: list[AnyMember] = []
         for kind, name, named in (
@@ -63,7 +63,7 @@ class ConsumerGroupLoad(OwnedGroup):
         return made
 
     def share_seat(self, instance: str) -> list[AnyMember]:
-        """Two members, one of each protocol, that are one instance by turns."""
+        """Creates two members, one per protocol, that alternate as one instance."""
         pair = self.make_consumers((instance,), (instance,))[-2:]
         seat = Seat(pair[0], pair[1])
         for member in pair:
@@ -72,12 +72,11 @@ class ConsumerGroupLoad(OwnedGroup):
         return pair
 
     def make_grower(self) -> Grower:
-        """One who adds partitions to the topic."""
         return Grower(self, self.make_client("grows"), Random(self.random.getrandbits(64)))
 
 
 class ClassicConsumer(OwningMember, GroupMember):
-    """A consumer of the classic protocol, that gives everything back before it joins again."""
+    """A classic consumer that gives up all partitions before it rejoins."""
 
     load: ConsumerGroupLoad
     protocol_type = CONSUMER_PROTOCOL_TYPE
@@ -114,7 +113,7 @@ class ClassicConsumer(OwningMember, GroupMember):
         ]
 
     def on_joined(self, generation_id: int, given_out_before: int, voids: int) -> None:
-        """Its own epoch may be behind those of others, in a group of the new kind."""
+        """Its epoch may be behind those of others in a consumer group."""
 
     def on_assigned(self, asked_s: float, given_out_before: int, voids: int) -> None:
         if voids == self.load.history.voids:
@@ -126,16 +125,13 @@ class ClassicConsumer(OwningMember, GroupMember):
         asked_s, voids, before = self.client.now_s(), self.load.history.voids, self.partitions[:]
         known = self._known_there()
         is_well = await super().heartbeat()
-        # A coordinator that is still loading answers every heartbeat with success, as in Kafka: also those of members
-        # that are out, and whose partitions others have. The answer says something only if the coordinator knew the
-        # group from the request to the answer.
+        # A loading coordinator answers every heartbeat with success, as in Kafka, also those of removed members
         if is_well and known is not None and self._known_there() is known and voids == self.load.history.voids:
             self.load.owners.on_alive(asked_s)
             self.own(before, asked_s, voids)
         return is_well
 
     def _known_there(self) -> object | None:
-        """What its coordinator knows the group by."""
         return None if self._coordinator is None else self.load.known_at(self._coordinator)
 
     async def commit_own(self, partition: int) -> int:
@@ -149,7 +145,7 @@ class ClassicConsumer(OwningMember, GroupMember):
 
 
 class Grower(GroupClient):
-    """Adds a partition to the topic, now and then."""
+    """Adds partitions to the topic."""
 
     load: ConsumerGroupLoad
 

@@ -1,7 +1,7 @@
 """A member of the new protocol (KIP-848).
 
-It joins, reports what it has, gives back what is revoked in its own time, and only then takes what it gets; commits for
-what it has; leaves, for good or to be back as the instance that it is; and dies.
+It joins, reports its partitions, revokes them in its own time, and only then accepts new ones; it commits for its
+partitions, leaves, permanently or as a static member, and dies.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class ConsumerMember(OwningMember):
         super().__init__(load, client, random, instance)
         self.generation_id = -1
         self._assigned: list[int] = []
-        """The partitions of the last assignment it received."""
+        """The partitions of the last assignment."""
         self._assigned_s = 0.0
         self._tells_all = True
         self._gives_back_s = 0.0
-        """When it gives back what is revoked, at the earliest."""
+        """The earliest time of its next revocation."""
         self._must_since_s = math.inf
-        """Since when a partition is revoked: for that it has its rebalance time-out, whatever it asks meanwhile."""
+        """The time since a partition must be revoked, from which its rebalance timeout counts."""
         self._uses_pattern = random.random() < 0.3  # noqa: PLR2004
         self._makes_id = random.random() < 0.8 or self._uses_pattern  # noqa: PLR2004
         self._assignor = random.choice((None, None, "uniform", "range"))
@@ -84,7 +84,7 @@ class ConsumerMember(OwningMember):
             await self.be_silent()
 
     async def heartbeat(self) -> None:
-        """Join, or report what it has; receive what it is to have."""
+        """Joins or reports its partitions; receives its assignment."""
         history, joins = self.load.owners, self.generation_id < 0
         if joins and self._makes_id and not self._member_id:
             self._member_id = f"{self.client.name} {self.random.getrandbits(64):x}"
@@ -162,7 +162,6 @@ class ConsumerMember(OwningMember):
         self.own(kept, min(asked_s, self._must_since_s), voids)
 
     def _reconcile(self) -> None:
-        """Give back, and then take."""
         if (
             sorted(self._assigned) == sorted(self.partitions)
             or self.generation_id < 0
@@ -175,7 +174,7 @@ class ConsumerMember(OwningMember):
         self.own(self.partitions, self._assigned_s, self.load.history.voids)
 
     async def _fetch_own(self) -> None:
-        """Ask for the offsets of what it has, as a member."""
+        """Fetches the offsets of its partitions, as a member."""
         load, history, partitions = self.load, self.load.history, self.partitions[:]
         wanted = [OffsetFetchRequestTopics(name=load.topic, partition_indexes=partitions)]
         group = OffsetFetchRequestGroup(
@@ -193,7 +192,7 @@ class ConsumerMember(OwningMember):
                     history.on_fetched(number, row.committed_offset, committed_before=before[number], voids=voids)
 
     async def _leave(self) -> None:
-        """Say goodbye; a static member may say that it will be back, and then its place is kept."""
+        """Leaves; a static member may keep its place."""
         epoch = STATIC_LEAVE_EPOCH if self._instance is not None and self.random.random() < 0.7 else LEAVE_EPOCH  # noqa: PLR2004
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.key,

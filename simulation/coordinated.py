@@ -1,4 +1,4 @@
-"""Clients of coordinators in a simulated cluster: they find out who coordinates a key, and take one step after the other till the end."""
+"""Clients of coordinators: they find the coordinator of a key, and take one step after another until the end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 
 FIND_TIMEOUT_MS: Final = 5500
-"""The topic may have to be created first, which is waited for."""
+"""The coordinator may have to create the topic first."""
 
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-"""Another broker may be the coordinator by now."""
+"""Errors after which another broker may be the coordinator."""
 
 COMES_AGAIN: Final = MOVED | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-"""Worth asking again."""
+"""Errors that can be retried."""
 
 _FIND_VERSION: Final = 3
 _RETRY_S: Final = 0.05
 
 
 class Coordinated:
-    """One client of the coordinator of one key."""
+    """A client of the coordinator of one key."""
 
     def __init__(self, key: str, key_type: int, client: ClusterClient, random: Random, counts: Counter[str]) -> None:
         self.key = key
@@ -42,7 +42,7 @@ class Coordinated:
         self._coordinator: BrokerId | None = None
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Do one step after the other, until `until` is set."""
+        """Takes steps until `until` is set."""
         while not until.is_set():
             try:
                 await self.step()
@@ -57,40 +57,36 @@ class Coordinated:
         self.client.close()
 
     async def step(self) -> None:
-        """One thing. Errors: OSError, HistoryError."""
+        """Takes one step. Errors: OSError, HistoryError."""
         raise NotImplementedError
 
     def forget_coordinator(self) -> None:
-        """Another broker may be it."""
         self._coordinator = None
 
     def note_moved(self, code: int) -> None:
-        """An answer may say that another broker is the coordinator."""
+        """Forgets the coordinator if the response says that it moved."""
         if code in MOVED:
             self.forget_coordinator()
 
     async def find_coordinator(self) -> BrokerId:
-        """The broker that it takes for the coordinator; asked for where it knows none.
-
-        Errors: OSError when there is none.
-        """
+        """Returns the known or requested coordinator. Errors: OSError if there is none."""
         if self._coordinator is None:
             self._coordinator = await self._find()
         return self._coordinator
 
     async def ask(self, request: Any, version: int, *, timeout_ms: int, must_answer: bool | None = None) -> Any:
-        """Ask the coordinator; that of a group must answer in time.
+        """Asks the coordinator, which must answer in time for a group.
 
-        Errors: OSError when there is none, or no answer.
+        Errors: OSError without coordinator or answer.
         """
         coordinator = await self.find_coordinator()
         must = self._key_type == GROUP if must_answer is None else must_answer
         return await self.client.ask(coordinator, request, version, timeout_ms=timeout_ms, must_answer=must)
 
     def has(self, what: str, code: int, expected: frozenset[ErrorCode] = frozenset()) -> bool:
-        """Whether an answer was a success.
+        """Returns whether a response is a success.
 
-        Errors: HistoryError for one that is none, and neither `expected` nor worth another try.
+        Errors: HistoryError for an error neither `expected` nor retriable.
         """
         self.counts[f"{what} {ErrorCode(code).name}"] += 1
         self.note_moved(code)

@@ -1,7 +1,7 @@
-"""What clients of coordinators do in a simulated cluster, beside those of partitions: groups of both protocols, and transactions.
+"""The clients of coordinators in a simulated cluster: groups of both protocols, and transactions.
 
-Each run has some of it, by its seed. What is known of a group or a transaction is forgotten when the partition that it is kept in may have
-lost records (`on_void`).
+The seed decides which a run has. Knowledge of a group or a transaction is dropped when the partition that stores it may
+have lost records (`on_void`).
 """
 
 from __future__ import annotations
@@ -22,55 +22,54 @@ from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.consumer_group_load import CONSUMER_GROUP_SETTINGS, ConsumerGroupLoad
 from lowtide.simulation.coordinated import Coordinated
 from lowtide.simulation.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
+from lowtide.simulation.group_member import make_members
 from lowtide.simulation.owning_member import OwnedTopic
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
 from lowtide.simulation.transformer import Transformer
 
 WORK_TOPIC: Final = "work"
-"""Its partitions are shared out among the members of groups, and are read by transformers as it were; no producer writes to them."""
+"""The topic whose partitions groups share and transformers read; no producer writes to it."""
 
 WORK_PARTITIONS: Final = 3
 GROUP_PARTITIONS: Final = int(GROUP_SETTINGS["offsets.topic.num.partitions"])
 
 SHARED_TOPIC: Final = "shared"
-"""Its partitions are shared out among the members of groups of the new protocol; no producer writes to them, and there come to be more."""
+"""The topic whose growing partitions consumer groups share; no producer writes to it."""
 
 SHARED_PARTITIONS: Final = 4
 
 LEDGER_TOPIC: Final = "ledger"
-"""What transactions write to."""
+"""The topic that transactions write to."""
 
 LEDGER_PARTITIONS: Final = 2
 SOURCES: Final = 2
-"""Partitions of the topic of work that transformers read, as it were."""
+"""The number of partitions that transformers read."""
 
 TRANSACTION_PARTITIONS: Final = int(TRANSACTION_SETTINGS["transaction.state.log.num.partitions"])
 
 LOST: Final = 1 << 60
-"""Everything may go: what a group has consumed may not be known any more."""
+"""All records may be deleted, because knowledge of the groups may be lost."""
 
 CONSUMED_SETTINGS: Final = {
     "log.retention.commitoffset.enable": "true",
     "log.retention.check.interval.ms": "500",
     "log.initial.task.delay.ms": "100",
 }
-"""Of brokers."""
 
 _TOPIC_CONFIGS: Final = {
     WORK_TOPIC: {"retention.commitoffset.ms": "100"},
     GROUP_TOPIC: {"cleanup.policy": "compact"},
     TRANSACTION_TOPIC: {"cleanup.policy": "compact"},
 }
-"""Besides those of all."""
 
 _CONSUMERS_SEGMENT_BYTES: Final = "4000"
-"""What a group of the new protocol decides at once must fit into a segment."""
+"""A consumer group's decisions must fit into a segment."""
 
 COORDINATOR_SETTINGS: Final = GROUP_SETTINGS | CONSUMER_GROUP_SETTINGS
-"""Of brokers, wherever groups or transactions are."""
+"""Broker settings for groups and transactions."""
 
 COMPACTION_SETTINGS: Final = {"log.cleaner.backoff.ms": "500", "log.cleaner.min.cleanable.ratio": "0.1"}
-"""Of brokers: coordinators' logs are compacted often."""
+"""Broker settings for frequent compaction of coordinators' logs."""
 
 READ_WITHIN_S: Final = 15.0
 _LOOK_S: Final = 0.05
@@ -80,13 +79,12 @@ class CoordinatorWork:
     """Starts the groups and transactions of a run, and checks them at its end."""
 
     def __init__(self, cluster: ClusterWorld, random: Random, kinds: tuple[str, ...]) -> None:
-        """`kinds` are those of the cluster."""
         self.counts: Counter[str] = Counter()
         self.groups: list[GroupLoad] = []
         self._consuming: list[GroupLoad] = []
-        """Those that commit for every partition from the beginning on: what all of a topic's have consumed may go."""
+        """Groups that commit for every partition from the start: what all have consumed may be deleted."""
         self.loads: list[PartitionLoad] = []
-        """Of the partitions that groups share out: what all of them have consumed may go (KIP-68)."""
+        """The loads of the partitions that groups share: what all have consumed may be deleted (KIP-68)."""
         self._cluster = cluster
         self._random = random
         if "groups" in kinds:
@@ -135,7 +133,6 @@ class CoordinatorWork:
         return load
 
     def _is_up_to_date(self, number: int, broker_id: BrokerId) -> bool:
-        """See `GroupLoad`."""
         broker = next(machine.broker for machine in self._cluster.machines if machine.broker_id == broker_id)
         session = None if broker is None else broker._session  # noqa: SLF001 - no client can see it
         present = self._cluster.shared.image
@@ -145,10 +142,7 @@ class CoordinatorWork:
         return len(states) == len(images) and len(leaderships) == 1 and states[0].leader == broker_id
 
     def _loaded(self, number: int, broker_id: BrokerId) -> object:
-        """What a broker knows the groups of a partition by, None before it has all of it.
-
-        A look, which doesn't have it loaded.
-        """
+        """Returns the broker's state of the groups of a partition, None until it is loaded, without loading it."""
         broker = next(machine.broker for machine in self._cluster.machines if machine.broker_id == broker_id)
         if broker is None or broker.serving is None:
             return None
@@ -160,12 +154,12 @@ class CoordinatorWork:
         return topic.topic_id, len(topic.partitions)
 
     def add_consuming(self, groups: list[GroupLoad]) -> None:
-        """Groups of others that commit offsets."""
+        """Adds groups of other loads that commit offsets."""
         self.groups += groups
         self._consuming += groups
 
     def _on_commit(self, partition: int) -> None:
-        """D7: what a group has not asked to count as consumed is kept, unless what is known of the group may be lost."""
+        """D7: records that a group has not consumed are kept, unless knowledge of the group may be lost."""
         consuming = [load for load in self._consuming if load.topic == WORK_TOPIC]
         known = [load.history for load in consuming if not load.history.voids]
         consumed = min((history.requested_offset(partition) for history in known), default=LOST)
@@ -173,7 +167,7 @@ class CoordinatorWork:
         history.requested_delete = max(history.requested_delete, consumed if len(known) == len(consuming) else LOST)
 
     def topics(self) -> dict[str, int]:
-        """The topics that are created at the beginning, with their numbers of partitions: sometimes that of groups, with small segments."""
+        """Returns the initial topics with their numbers of partitions, sometimes that of groups with small segments."""
         made = {WORK_TOPIC: WORK_PARTITIONS} if self.loads or self.ledger is not None else {}
         if self._consumers:
             made[SHARED_TOPIC] = SHARED_PARTITIONS
@@ -186,7 +180,6 @@ class CoordinatorWork:
         return made
 
     def topic_configs(self, name: str) -> dict[str, str]:
-        """What this topic has besides what all have."""
         configs = _TOPIC_CONFIGS.get(name, {})
         return (
             configs | {"internal.segment.bytes": _CONSUMERS_SEGMENT_BYTES}
@@ -195,10 +188,9 @@ class CoordinatorWork:
         )
 
     def actors(self) -> list[Coordinated]:
-        """All clients."""
         actors: list[Coordinated] = []
         if self.loads:
-            members = self._crowd.make_members((None, None, "one", self._random.choice((None, "two"))))
+            members = make_members(self._crowd, (None, None, "one", self._random.choice((None, "two"))))
             actors += [
                 *members,
                 *self._single.make_committers(),
@@ -226,7 +218,6 @@ class CoordinatorWork:
         return actors
 
     def on_void(self, topic: str, number: int) -> None:
-        """A partition may have lost records."""
         for load in self.groups:
             if topic == GROUP_TOPIC and number == java_hash(load.group_id) % GROUP_PARTITIONS:
                 load.history.void()
@@ -236,10 +227,7 @@ class CoordinatorWork:
             self.ledger.history.void()
 
     async def begin(self) -> None:
-        """Every group commits for every partition: from then on it is known as one that consumes them.
-
-        Errors: HistoryError.
-        """
+        """Commits for every partition of each group, so that it counts as a consumer. Errors: HistoryError."""
         for load in self._consuming:
             client = GroupClient(
                 load, self._cluster.client(f"{load.group_id} at the beginning"), Random(self._random.getrandbits(64))
@@ -260,10 +248,7 @@ class CoordinatorWork:
     # The end
 
     async def come_to_rest(self) -> None:
-        """G6: when all is well, members are soon in one generation, and every partition has an owner.
-
-        Errors: HistoryError.
-        """
+        """G6: members are soon in one generation, and every partition has an owner. Errors: HistoryError."""
         for load in self.groups:
             load.is_calm = True
         for load in self.groups:
@@ -277,7 +262,7 @@ class CoordinatorWork:
         await cluster_end.until(self._cluster, lambda: load.is_stable, what, load.stable_within_s)
 
     async def _lose_a_member(self, load: GroupLoad) -> None:
-        """A member is gone for good, and its coordinator dies: the next coordinator of the group must find that out."""
+        """Removes a member permanently and kills its coordinator, so that the next one must notice."""
         cluster = self._cluster
         self._random.choice([member for member in load.members if not member.is_away]).is_gone = True
         state = cluster.partition(GROUP_TOPIC, java_hash(load.group_id) % GROUP_PARTITIONS)

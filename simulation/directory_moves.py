@@ -1,7 +1,7 @@
-"""Replicas that are moved between the log directories of their broker while a simulated cluster works, and brokers that die meanwhile.
+"""Moves replicas between log directories of their broker while a simulated cluster works, with crashes.
 
-Nothing of it may harm (docs/adr/0014): what a log has when it takes the partition's place is compared with what is committed, from its
-first byte on.
+Moves must be harmless (docs/adr/0014): a log that replaces its source is compared with what is committed, from its
+first byte.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from lowtide.simulation.machines import Machine, State
 from lowtide.storage.directory.move_place import NO_LIMIT
 
 _RATES: Final = (NO_LIMIT, 20_000.0, 2_000.0)
-"""Bytes a second; logs of these runs have some thousand."""
+"""Bytes per second; the logs have some thousand bytes."""
 
 _KILLED_SHARE: Final = 0.5
 _AS_IT_MOVES_SHARE: Final = 0.6
-"""Of those that die: as soon as the copy has taken its source's place, when little of it may be on the disk."""
+"""The share of crashes right after the copy replaces its source, when little of it may be durable."""
 
 _AS_IT_MOVES_S: Final = 2.0
-"""For this long at most its broker waits for that."""
+"""The maximum time that a crash waits for that."""
 
 _AGAIN_SHARE: Final = 0.3
 
 _NEW_SHARE: Final = 0.15
-"""Of the logs that are moved: those of a topic that was created for it. Nothing of them was flushed."""
+"""The share of moves of a new topic without flushed records."""
 
 _SLOW_SHARE: Final = 0.3
-"""Of the moves: into a directory whose syncs take long. The power goes as soon as the log has moved."""
+"""The share of moves into a directory with slow syncs, followed by a power cut."""
 
 _SLOW_SYNC_MS: Final = (100.0, 600.0)
 _SLOW_EXCUSE_S: Final = 8.0
-"""Longer than a move is waited for: answers wait for these syncs."""
+"""Longer than a move takes: responses wait for these syncs."""
 
 _CREATE_TIMEOUT_MS: Final = 1000
 _CREATE_VERSION: Final = 7
 
 
 async def move_between_directories(cluster: ClusterWorld) -> None:
-    """A replica is moved; sometimes another request replaces that, and sometimes its broker dies on the way."""
+    """Moves a replica; sometimes another request replaces the move, and sometimes its broker dies."""
     if cluster.random.random() < _NEW_SHARE and await _move_new_one(cluster):
         return
     topic, number, state = cluster.some_partition()
@@ -91,7 +91,7 @@ async def move_between_directories(cluster: ClusterWorld) -> None:
 
 
 def _slow_one(cluster: ClusterWorld, machine: Machine, path: str) -> None:
-    """A log directory of it takes long to sync, until its broker dies or the move has ended: what it lacks, others have."""
+    """Slows the syncs of a log directory until its broker dies or the move ends."""
     if len(machine.committers) == len(cluster.directories):
         machine.committers[cluster.directories.index(path)].delay_range_ms = _SLOW_SYNC_MS
         cluster.excuses.note(machine.broker_id, after_s=_SLOW_EXCUSE_S)
@@ -99,10 +99,7 @@ def _slow_one(cluster: ClusterWorld, machine: Machine, path: str) -> None:
 
 
 async def _move_new_one(cluster: ClusterWorld) -> bool:
-    """A partition is moved as soon as it is there, and the power goes as soon as that is done.
-
-    Returns whether there was one to move.
-    """
+    """Moves a new partition, followed by a power cut. Returns whether there was one."""
     machine = cluster.pick(State.UP)
     if machine is None or not machine.is_running:
         return False
@@ -135,7 +132,7 @@ async def _move_new_one(cluster: ClusterWorld) -> bool:
 
 
 async def _has_moved(cluster: ClusterWorld, machine: Machine, before: int) -> bool:
-    """Waits until one more log has moved. Returns whether the broker still serves, in the same life."""
+    """Waits until one more log has moved. Returns whether the same process still serves."""
     life, until_s = machine.lives, cluster.loop.time() + _AS_IT_MOVES_S
     while (
         machine.lives == life
@@ -153,7 +150,7 @@ def _limit(machine: Machine, rate: float) -> None:
 
 
 def _done(machine: Machine) -> int:
-    """Moves that this life of a broker has ended well."""
+    """Returns the number of completed moves of the broker's process."""
     if machine.broker is None or machine.broker.replicas is None:
         return 0
     return machine.broker.log_manager.moves.done

@@ -1,6 +1,6 @@
-"""What goes wrong with the disks of a simulated cluster: slow, full, failing ones, and brokers that come back with another disk.
+"""Disk faults: slow, full and failing disks, and brokers that return with another disk.
 
-Part of `faults`, which says how often each strikes.
+Part of `faults`, which has their frequencies.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 
 SHORT_S: Final = (0.02, 0.6)
 LONG_S: Final = (0.5, 4.0)
-"""Some of these outlive a session."""
+"""Some exceed a session."""
 
 _DISK_OPERATIONS: Final[tuple[Operation, ...]] = ("write", "sync")
 
 
 async def slow_disk(cluster: ClusterWorld) -> None:
-    """Commits take long."""
+    """Slows commits."""
     machine = cluster.random.choice(cluster.machines)
     cluster.excuses.begin(machine.broker_id)
     machine.slow_disk(cluster.random.choice(((5.0, 50.0), (50.0, 400.0))))
@@ -35,7 +35,7 @@ async def slow_disk(cluster: ClusterWorld) -> None:
 
 
 async def cold_pages(cluster: ClusterWorld) -> None:
-    """What is read for answers is not in memory: a worker reads it when the log may be another, and its pieces overtake each other."""
+    """Makes reads miss the page cache, so that workers read later and out of order."""
     machine = cluster.random.choice(cluster.machines)
     cluster.excuses.begin(machine.broker_id)
     _cool(machine, cluster.random.choice((0.3, 1.0)), (0.02, cluster.random.choice((40.0, 700.0))))
@@ -48,7 +48,7 @@ async def cold_pages(cluster: ClusterWorld) -> None:
 
 
 def _cool(machine: Machine, share: float = 0.0, delay_range_ms: tuple[float, float] = WORKER_MS) -> None:
-    """Let that share of what is read for answers not be in memory, and the worker take so long for each of its pieces."""
+    """Sets the share of reads that miss the page cache, and the time of a worker's read."""
     machine.filesystem.cold_read_probability = share
     worker = None if machine.broker is None else machine.broker._ports.worker  # noqa: SLF001
     if isinstance(worker, SimulatedWorker):
@@ -56,7 +56,7 @@ def _cool(machine: Machine, share: float = 0.0, delay_range_ms: tuple[float, flo
 
 
 async def full_disk(cluster: ClusterWorld) -> None:
-    """A disk has no room for more bytes. The broker that uses it continues, and so does one that starts."""
+    """Fills a disk. Its broker continues, and a new one can start."""
     machine = cluster.random.choice(cluster.machines)
     before = machine.filesystem.fault_counts["no_space"]
     machine.filesystem.capacity_bytes = 0
@@ -69,7 +69,7 @@ async def full_disk(cluster: ClusterWorld) -> None:
 
 
 async def no_descriptors(cluster: ClusterWorld) -> None:
-    """A process may open nothing for a while: no file, no folder. It must not take that for a broken disk."""
+    """Prevents opening files and folders for a while, which must not count as a disk failure."""
     machine = cluster.pick(State.UP)
     if machine is None:
         return
@@ -95,12 +95,12 @@ async def no_descriptors(cluster: ClusterWorld) -> None:
 
 
 def _failed(machine: Machine) -> int:
-    """How many reads, writes and syncs of its disk have failed because a fault has broken it."""
+    """Returns the number of operations that a fault has failed."""
     return sum(machine.filesystem.fault_counts[operation] for operation in ("read", "write", "sync"))
 
 
 async def no_room_at_times(cluster: ClusterWorld) -> None:
-    """A disk has no room now and then: for a file, a name, or the rest of what is written."""
+    """Fills a disk intermittently: for a file, a name, or the rest of a write."""
     machine = cluster.random.choice(cluster.machines)
     filesystem, random = machine.filesystem, cluster.random
     share = random.choice((0.02, 0.2, 0.6, 1.0))
@@ -125,7 +125,7 @@ async def no_room_at_times(cluster: ClusterWorld) -> None:
 
 
 async def failing_disk(cluster: ClusterWorld) -> None:
-    """A write or a sync of one log directory fails."""
+    """Fails a write or a sync of one log directory."""
     machine = cluster.pick(State.UP)
     if machine is None:
         return
@@ -147,17 +147,17 @@ async def failing_disk(cluster: ClusterWorld) -> None:
 
 
 async def empty_directory(cluster: ClusterWorld) -> None:
-    """A broker comes back with a new disk."""
+    """Restarts a broker with an empty disk."""
     await _other_disk(cluster, "empty")
 
 
 async def old_directory(cluster: ClusterWorld) -> None:
-    """A broker comes back with a copy of its disk that was made before an earlier life."""
+    """Restarts a broker with an older copy of its disk."""
     await _other_disk(cluster, "old")
 
 
 async def first_back_with_other_disk(cluster: ClusterWorld) -> None:
-    """All processes are killed, and the first that is back, alone for longer than the sessions of the others, has another disk."""
+    """Kills all processes; the first to return, alone for longer than the sessions, has another disk."""
     machine = cluster.random.choice(cluster.machines)
     if machine.state is not State.UP or not cluster.may_lose_disk(machine) or len(cluster.machines) == 1:
         return
@@ -175,7 +175,7 @@ async def first_back_with_other_disk(cluster: ClusterWorld) -> None:
 
 
 async def foreign_directory(cluster: ClusterWorld) -> None:
-    """A broker is given another one's disk: it must refuse to start."""
+    """Gives a broker another one's disk: it must refuse to start."""
     await _other_disk(cluster, "foreign")
 
 

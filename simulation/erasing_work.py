@@ -1,12 +1,13 @@
-"""Replicas of a simulated cluster that are asked to erase what was deleted, and their files, in which nothing of it may be left.
+"""Asks replicas to erase deleted records, and checks that no file contains them.
 
-D15: when a replica answers a request to erase with success, none of its files has a record below the offset, nor has the copy that is made
-of it in another log directory, nor a folder that an earlier replica has left there; and no death of its broker brings one back, until the
-replica is cut, or starts over: what it then takes from its leader may have such records again, in a batch that begins below the log start.
-A replica that has just started over may answer before it takes that. It isn't in sync then, so that `erased_by` doesn't name it.
+D15: after a successful response to an erase request, no file of the replica has a record below the offset, nor a copy
+in another log directory, nor a folder left by an earlier replica; and no crash restores one, until the replica is
+truncated, or starts over: its leader's batches may contain such records again, in a batch that starts below the log
+start offset. A replica that just started over may answer before that; it is not in sync, so `erased_by` does not name
+it.
 
-Looked at when the answer is given, and when the broker died. Every file counts that may have records: those that compaction has replaced or
-is making, too. A record is known by its offset where its batch can be read, and everywhere by its text.
+Checked at the response and after crashes. All files that can have records count, also replaced ones and those of
+compactions. A record is found by its offset in readable batches, and everywhere by its text.
 """
 
 from __future__ import annotations
@@ -33,34 +34,33 @@ from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.log.log import Log
 
 ERASED_WITHIN_S: Final = 20.0
-"""When all is well."""
 
 _ALL_SHARE: Final = 0.7
-"""Of the requests: to the log start. Others are to an offset below it."""
+"""The share of requests up to the log start offset; others have a lower offset."""
 
 _DECOMPRESSED_BYTES_MAX: Final = 1 << 24
 
 
 class _Erasure(msgspec.Struct):
-    """A request that was answered with success."""
+    """A successful erase request."""
 
     machine: Machine
     log: Log
-    """As it is open now, or was last."""
+    """The current or last log."""
     offset: Offset
     texts: frozenset[bytes]
-    """Of the records below the offset that are known."""
+    """The known texts of the records below the offset."""
     log_end_offset: Offset
     disk: Folder
 
     @property
     def is_on_this_disk(self) -> bool:
-        """Whether the machine has the disk that it had."""
+        """Returns whether the machine has the same disk."""
         return self.machine.filesystem.root is self.disk
 
 
 class ErasingWork:
-    """Asks, and judges the answers. Does nothing where erasing is no part of the run."""
+    """Sends erase requests and checks the files. Does nothing if erasing is not part of the run."""
 
     key = "eraser"
 
@@ -72,11 +72,9 @@ class ErasingWork:
         self._answered: list[_Erasure] = []
 
     def actors(self) -> list[ErasingWork]:
-        """The one who asks, if there is one."""
         return [self] if self.is_active else []
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Ask a replica now and then."""
         while not until.is_set():
             await asyncio.sleep(self._random.random() * pause_s)
             replicas = list(self._replicas())
@@ -87,7 +85,7 @@ class ErasingWork:
                 self._ask(machine, manager, log, offset)
 
     def _replicas(self) -> Iterator[tuple[Machine, LogManager, Log]]:
-        """Those of which something is deleted."""
+        """Returns replicas with deleted records."""
         loads = self._cluster.invariants.promises.load_of
         for machine in self._cluster.machines:
             manager = log_manager_of(machine)
@@ -120,7 +118,7 @@ class ErasingWork:
     # What stays
 
     def check(self) -> None:
-        """Whenever time moves on: who was cut, starts over or has another disk has promised nothing any more."""
+        """Drops promises of replicas that were truncated, started over or got another disk."""
         self._answered = [each for each in self._answered if self._holds(each)]
 
     def _holds(self, erasure: _Erasure) -> bool:
@@ -137,7 +135,7 @@ class ErasingWork:
         return True
 
     def on_death(self, machine: Machine) -> None:
-        """Its broker has died, or its machine: before anything else happens to its files."""
+        """Checks the files after a crash, before anything changes them."""
         for erasure in self._answered:
             if erasure.machine is machine and erasure.is_on_this_disk:
                 self.counts["looked at after a death"] += 1
@@ -152,11 +150,12 @@ class ErasingWork:
             texts = [each for each in erasure.texts if each in content and not any(each in text for text in again)]
             if left or texts:
                 self._cluster.chronicle.violate(
-                    f"D15: {erasure.machine.host} has erased {key} to {offset}, {when}, and {path} has {left[:5]}, {texts[:2]}"
+                    f"D15: {erasure.machine.host} has erased {key} to {offset}, {when}, and {path} has {left[:5]}, "
+                    f"{texts[:2]}"
                 )
 
     def _files(self, erasure: _Erasure) -> Iterator[tuple[str, bytes]]:
-        """All that may have records, in every folder that is or was the partition's: served, copied, about to be removed, or set aside."""
+        """Returns all files that can have records: served, copied, being removed, or set aside."""
         key, filesystem = str(erasure.log.topic_partition), erasure.machine.filesystem
         topic_id = topic_id_text(erasure.log.topic_id).encode()
         for directory in self._cluster.directories:
@@ -171,10 +170,7 @@ class ErasingWork:
                         yield f"{directory}/{name}/{file}", content
 
     async def check_end(self) -> None:
-        """When all is well, everything that is deleted is erased by each replica that is asked.
-
-        Errors: HistoryError.
-        """
+        """Checks that replicas erase all deleted records on request. Errors: HistoryError."""
         if not self.is_active:
             return
         before = self.counts["answered"]
@@ -188,7 +184,7 @@ class ErasingWork:
 
 
 def _records(content: bytes) -> Iterator[tuple[Offset, bytes]]:
-    """The records of a file, up to where it can be read."""
+    """Yields the readable records of a file."""
     try:
         for position, header in iterate_batches(content):
             if not header.is_control and header.record_count:

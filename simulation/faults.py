@@ -1,14 +1,13 @@
-"""What goes wrong in a simulated cluster: each fault begins, lasts for a while, and is undone; several overlap.
+"""The faults of a simulated cluster: each begins, lasts for a while, and is undone; several overlap.
 
-A fault counts when it had an effect (`effects`, by kind): a link that was cut held something back, a process that was
-stopped missed something, a disk that was to fail did. Which machine, for how long and how badly is chance's choice,
-from the cluster's own source.
+A fault counts if it had an effect (`effects`, by kind): a cut link held a message, a stopped process missed something,
+a disk operation failed. The cluster's random source chooses machine, duration and severity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lowtide.simulation.admin_faults import (
     change_replicas,
@@ -35,11 +34,13 @@ from lowtide.simulation.disk_faults import (
     old_directory,
     slow_disk,
 )
-from lowtide.simulation.held_loops import held_loop
 from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.shared_machines import death_is_seen, leaders_are_given, machine_dies, supervisor_dies
 from lowtide.simulation.store_restores import store_lost, store_restored
 from lowtide.simulation.uncommitted_leaders import leaders_die_uncommitted
+
+if TYPE_CHECKING:
+    from lowtide.simulation.cluster_world import ClusterWorld
 
 Fault: TypeAlias = "Callable[[ClusterWorld], Awaitable[None]]"
 
@@ -47,7 +48,7 @@ CLIENTS_HOST: Final = "localhost"
 
 
 async def kill(cluster: ClusterWorld) -> None:
-    """SIGKILL; the process is back soon, or after its session has ended."""
+    """SIGKILL; the process returns soon, or after its session has expired."""
     machine = cluster.pick(State.UP)
     if machine is not None:
         cluster.kill(machine)
@@ -56,7 +57,7 @@ async def kill(cluster: ClusterWorld) -> None:
 
 
 async def power_cut(cluster: ClusterWorld) -> None:
-    """A machine's power goes."""
+    """Cuts the power of a machine."""
     machine = cluster.pick(State.UP)
     if machine is not None:
         cluster.kill(machine, power=True)
@@ -65,7 +66,7 @@ async def power_cut(cluster: ClusterWorld) -> None:
 
 
 async def power_cut_of_all(cluster: ClusterWorld) -> None:
-    """The power of all machines goes at once."""
+    """Cuts the power of all machines at once."""
     cluster.effects["power cut of all"] += 1
     for machine in cluster.machines:
         cluster.kill(machine, power=True)
@@ -75,7 +76,7 @@ async def power_cut_of_all(cluster: ClusterWorld) -> None:
 
 
 async def kill_of_all(cluster: ClusterWorld) -> None:
-    """All processes are killed at once."""
+    """Kills all processes at once."""
     cluster.effects["kill of all"] += 1
     for machine in cluster.machines:
         cluster.kill(machine)
@@ -102,7 +103,7 @@ async def _pause(cluster: ClusterWorld, machine: Machine, limits: tuple[float, f
 
 
 async def follower_back_and_leader_dead(cluster: ClusterWorld) -> None:
-    """A follower is away for longer than its session, is back, and soon after the leader dies: is it let in too early?"""
+    """Takes a follower down for longer than its session and kills the leader soon after its return."""
     leader, follower = cluster.leader_and_follower()
     if leader is None or follower is None:
         return
@@ -121,7 +122,7 @@ async def follower_back_and_leader_dead(cluster: ClusterWorld) -> None:
 
 
 async def fast_restart(cluster: ClusterWorld) -> None:
-    """A process is killed, or loses its power, and is back before its session ends."""
+    """Restarts a process before its session expires, after a kill or a power cut."""
     machine = cluster.pick(State.UP)
     if machine is not None:
         cluster.kill(machine, power=cluster.random.random() < 0.5)  # noqa: PLR2004
@@ -131,14 +132,14 @@ async def fast_restart(cluster: ClusterWorld) -> None:
 
 
 async def cut_link(cluster: ClusterWorld) -> None:
-    """Nothing passes between two brokers, in one direction or both."""
+    """Cuts a link between two brokers, in one direction or both."""
     first, second = cluster.shuffled()[:2] if len(cluster.machines) > 1 else (None, None)
     if first is not None and second is not None:
         await _cut(cluster, first.host, second.host, both_ways=cluster.random.random() < 0.5, kind="link cut")  # noqa: PLR2004
 
 
 async def cut_off(cluster: ClusterWorld) -> None:
-    """A broker is cut off from all other brokers, but not from the metadata store; sometimes from clients as well."""
+    """Cuts off a broker from the others, sometimes from clients too, but not from the metadata store."""
     machine = cluster.random.choice(cluster.machines)
     others = [other.host for other in cluster.machines if other is not machine]
     with_clients = cluster.random.random() < 0.4  # noqa: PLR2004
@@ -170,7 +171,7 @@ async def _cut(cluster: ClusterWorld, source: str, target: str, *, both_ways: bo
 
 
 async def slow_network(cluster: ClusterWorld) -> None:
-    """Everything takes long, by very different times: connections overtake each other."""
+    """Delays messages so much that connections overtake each other."""
     network = cluster.loop.network
     before = network.delay_range_ms
     network.delay_range_ms = (0.1, cluster.random.choice((20.0, 60.0, 150.0)))
@@ -184,7 +185,7 @@ async def slow_network(cluster: ClusterWorld) -> None:
 
 
 async def connections_torn(cluster: ClusterWorld) -> None:
-    """The connections of a broker with the others are torn."""
+    """Resets the connections of a broker with the others."""
     machine = cluster.pick(State.UP)
     if machine is None or machine.node is None:
         return
@@ -198,14 +199,15 @@ async def connections_torn(cluster: ClusterWorld) -> None:
 
 
 async def cut_from_store(cluster: ClusterWorld) -> None:
-    """A broker doesn't reach the metadata store, or isn't reached by it; the other brokers it does."""
+    """Cuts a broker's link to the metadata store, in one direction or both."""
     machine = cluster.random.choice(cluster.machines)
     cluster.excuses.begin(machine.broker_id)
     for link in (machine.link,):
         link.requests_are_cut = cluster.random.random() < 0.6  # noqa: PLR2004
         link.answers_are_cut = not link.requests_are_cut or cluster.random.random() < 0.5  # noqa: PLR2004
     cluster.note(
-        f"{machine.host} is cut from the store, requests {machine.link.requests_are_cut}, answers {machine.link.answers_are_cut}"
+        f"{machine.host} is cut from the store, requests {machine.link.requests_are_cut}, answers "
+        f"{machine.link.answers_are_cut}"
     )
     await cluster.sleep(*LONG_S)
     if cluster.random.random() < 0.5:  # noqa: PLR2004
@@ -216,7 +218,7 @@ async def cut_from_store(cluster: ClusterWorld) -> None:
 
 
 async def store_trouble(cluster: ClusterWorld) -> None:
-    """Requests of a broker to the store are lost, or their answers; or they arrive late."""
+    """Loses or delays requests of a broker to the store, or their responses."""
     machine = cluster.random.choice(cluster.machines)
     machine.link.loss = cluster.random.choice((0.1, 0.3, 0.6))
     cluster.note(f"requests of {machine.host} to the store are lost: {machine.link.loss}")
@@ -226,7 +228,7 @@ async def store_trouble(cluster: ClusterWorld) -> None:
 
 
 async def old_image(cluster: ClusterWorld) -> None:
-    """What a broker receives from the store is late."""
+    """Delays a broker's watch of the store."""
     machine = cluster.random.choice(cluster.machines)
     machine.link.watch_lag_ms = (0.0, cluster.random.choice((50.0, 300.0, 1500.0)))
     cluster.note(f"watches of {machine.host} lag: {machine.link.watch_lag_ms}")
@@ -237,7 +239,7 @@ async def old_image(cluster: ClusterWorld) -> None:
 
 
 async def store_away(cluster: ClusterWorld) -> None:
-    """The metadata store is away for a while."""
+    """Stops the metadata store for a while."""
     cluster.excuse_all()
     cluster.note("the store is away")
     cluster.shared.stop()
@@ -249,7 +251,7 @@ async def store_away(cluster: ClusterWorld) -> None:
 
 
 async def wrong_clock(cluster: ClusterWorld) -> None:
-    """A wall clock jumps by up to an hour."""
+    """Moves a wall clock by up to an hour."""
     machine = cluster.random.choice(cluster.machines)
     machine.clock.set_wall(cluster.random.randint(-3_600_000, 3_600_000))
     cluster.note(f"the wall clock of {machine.host} is off by {machine.clock.wall_offset_ms} ms")
@@ -273,7 +275,7 @@ async def controlled_shutdown(cluster: ClusterWorld) -> None:
 
 
 async def late_shutdown(cluster: ClusterWorld) -> None:
-    """SIGTERM to a broker that is cut off from the others, and sees late what the store has: they count it out long before it ends."""
+    """Stops a broker that is cut off and sees the store late: the others drop it long before it ends."""
     machine = cluster.pick(State.UP)
     if machine is None:
         return
@@ -292,6 +294,29 @@ async def late_shutdown(cluster: ClusterWorld) -> None:
         cluster.effects["late shutdown"] += machine.state is State.DOWN
         cluster.kill(machine)
         await cluster.stay_down(machine)
+
+
+SHORTER_S: Final = (0.3, 0.97)
+LONGER_S: Final = (1.5, 3.0)
+"""Shorter or longer than a session of a second, so that its lease is lost in some cases."""
+
+
+async def held_loop(cluster: ClusterWorld) -> None:
+    """Blocks a broker's loop. For less than a session that costs no lease, if the store is reachable."""
+    machine = cluster.pick(State.UP)
+    if machine is None or not machine.is_running:
+        return
+    is_short = cluster.random.random() < 0.6  # noqa: PLR2004
+    life, epoch = machine.lives, machine.broker_epoch
+    cluster.excuses.begin(machine.broker_id)
+    machine.hold()
+    await cluster.sleep(*(SHORTER_S if is_short else LONGER_S))
+    if machine.lives == life and machine.resume():
+        cluster.effects["held loop"] += 1
+        await cluster.sleep(0.2, 0.5)
+        if epoch and machine.lives == life and machine.broker_epoch != epoch:
+            cluster.effects[f"lease lost in a {'short' if is_short else 'long'} hold"] += 1
+    cluster.excuses.end(machine.broker_id, after_s=0.5)
 
 
 FAULTS: Final[dict[str, tuple[Fault, int]]] = {
@@ -332,7 +357,7 @@ FAULTS: Final[dict[str, tuple[Fault, int]]] = {
     "store restored": (store_restored, 1),
     "cold pages": (cold_pages, 3),
 }
-"""Each with how often it is chosen."""
+"""The faults with their weights."""
 
 WHERE_NAMED: Final[dict[str, tuple[Fault, int]]] = {
     "moves between directories": (move_between_directories, 20),
@@ -344,7 +369,7 @@ WHERE_NAMED: Final[dict[str, tuple[Fault, int]]] = {
     "late removal": (late_removal, 8),
     "store lost": (store_lost, 1),
 }
-"""Those that need a cluster made for them, or that have runs of their own: they strike where a run names them."""
+"""Faults that need a special cluster or special runs: they strike only if named."""
 
 ALONE: Final = frozenset({"store restored", "store lost"})
-"""Those that are an operator's work with all brokers: they wait until the others are over, which wait for them."""
+"""Faults that are an operator's work on all brokers: they run alone."""

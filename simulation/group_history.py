@@ -1,12 +1,9 @@
-"""What clients of one group saw, and whether coordinators may have shown them that.
+"""What clients saw of one group, and whether that was allowed.
 
-Checked (letters of the invariants): G1 a partition has one owner in a generation; G2 the generations that assignments
-were given out in never go back; G3 an offset that was committed with an acknowledgement isn't lost, and what is
-returned of it doesn't go back; G4 a member of an earlier generation than one that was given out before its request
-commits nothing.
-
-Every commit has an offset of its own, above all before. One whose connection was lost may still be on its way, and be
-carried out after a later one: such an offset may be returned again (`on_lost`).
+Checked (letters of the invariants): G1 a partition has one owner per generation; G2 generations of assignments never
+decrease; G3 an acknowledged offset is not lost, and returned offsets do not decrease; G4 a member of an earlier
+generation commits nothing. Every commit has a new, higher offset. A commit whose connection was lost may be executed
+after a later one, so its offset may be returned again (`on_lost`).
 """
 
 from __future__ import annotations
@@ -16,22 +13,21 @@ from lowtide.simulation.history import HistoryError
 
 
 class GroupHistory:
-    """The history of one group. Partitions are those of one topic, by their numbers."""
+    """The history of one group. Partitions are those of one topic."""
 
     def __init__(self, name: str) -> None:
-        """`name` is the group's id."""
         self.name = name
         self.generation_id = 0
-        """The highest that an assignment was given out in."""
+        """The highest generation with an assignment."""
         self.committed: dict[int, Offset] = {}
-        """The highest that was acknowledged or returned, for each partition."""
+        """The highest acknowledged or returned offset of each partition."""
         self._next: dict[int, Offset] = {}
         self._lost: dict[int, set[Offset]] = {}
         self._owners: dict[tuple[int, int], str] = {}
         self.voids = 0
 
     def void(self) -> None:
-        """The coordinator may have lost what it knew: what was is forgotten, and counts for nothing."""
+        """Forgets everything, because the coordinator may have lost its state."""
         self.voids += 1
         self.generation_id = 0
         self.committed.clear()
@@ -40,22 +36,20 @@ class GroupHistory:
     # Generations
 
     def on_joined(self, generation_id: int, *, given_out_before: int, voids: int) -> None:
-        """A member received a generation; `given_out_before` its request an assignment was given out in that one."""
+        """A member received a generation; `given_out_before` is the highest assigned one before its request."""
         if voids == self.voids and generation_id < given_out_before:
             self._fail(f"G2: generation {generation_id} begins, and {given_out_before} was given out before")
 
     def on_assigned(
         self, generation_id: int, owner: str, partitions: list[int], *, given_out_before: int, voids: int
     ) -> None:
-        """A member got its assignment.
-
-        `owner` is the member, or its instance, which another id may take the place of.
-        """
+        """A member got its assignment. `owner` is the member or its instance, whose member id can change."""
         if voids != self.voids:
             return
         if generation_id < given_out_before:
             self._fail(
-                f"G2: {owner} gets an assignment in generation {generation_id}, and {given_out_before} was given out before"
+                f"G2: {owner} gets an assignment in generation {generation_id}, and {given_out_before} was given out "
+                "before"
             )
         self.generation_id = max(self.generation_id, generation_id)
         for partition in partitions:
@@ -66,16 +60,16 @@ class GroupHistory:
     # Offsets
 
     def next_offset(self, partition: int, step: int = 1) -> Offset:
-        """An offset to commit that no member has committed before: so much above the last one."""
+        """Returns a new offset to commit, above the last one."""
         offset = self._next[partition] = self._next.get(partition, 0) + step
         return offset
 
     def requested_offset(self, partition: int) -> Offset:
-        """The highest that any member asked to commit."""
+        """Returns the highest requested offset."""
         return self._next.get(partition, 0)
 
     def on_lost(self, partition: int, offset: Offset) -> None:
-        """A commit has no answer: its outcome is unknown, and so is when it is carried out."""
+        """A commit got no response: its outcome and time are unknown."""
         self._lost.setdefault(partition, set()).add(offset)
 
     def on_committed(
@@ -91,7 +85,7 @@ class GroupHistory:
         self.committed[partition] = max(offset, self.committed.get(partition, UNKNOWN_OFFSET))
 
     def on_fetched(self, partition: int, offset: Offset, *, committed_before: Offset, voids: int) -> None:
-        """A committed offset was returned (-1: none), and `committed_before` it was asked for was known to be committed."""
+        """A committed offset was returned (-1: none); `committed_before` was known before the request."""
         if offset > self._next.get(partition, 0):
             self._fail(f"G3: partition {partition} has the committed offset {offset}, which no member has committed")
         if voids != self.voids:
@@ -108,5 +102,4 @@ class GroupHistory:
             self.committed[partition] = max(offset, self.committed.get(partition, UNKNOWN_OFFSET))
 
     def _fail(self, reason: str) -> None:
-        message = f"group {self.name}: {reason}"
-        raise HistoryError(message)
+        raise HistoryError(f"group {self.name}: {reason}")

@@ -1,8 +1,8 @@
-"""Members of a group of a simulated cluster, clients that commit its offsets from outside, and clients that ask for them.
+"""Members of a group of a simulated cluster, clients that commit its offsets from outside, and offset fetchers.
 
-The leader shares the partitions of a topic out, as clients do; an assignment says nothing but their numbers. Members show that they live,
-commit, leave, and die: a dead one is silent for longer than its session, and comes back with another member id, or as the instance that it
-is. All keep the history that `group_history` judges.
+The leader assigns the partitions of a topic, as clients do; an assignment contains only their numbers. Members send
+heartbeats, commit, leave, and die: a dead one is silent for longer than its session, and returns with another member
+id, or as its static instance. `group_history` judges what they see.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from collections.abc import Callable
 from typing import Final
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.heartbeat import HeartbeatRequest
-from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from lowtide.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from lowtide.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -27,7 +24,6 @@ from lowtide.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
@@ -37,7 +33,6 @@ from lowtide.simulation.group_history import GroupHistory
 SESSION_TIMEOUT_MS: Final = 1500
 REBALANCE_TIMEOUT_MS: Final = 2000
 COMMIT_TIMEOUT_MS: Final = 1000
-"""The brokers' `offsets.commit.timeout.ms`."""
 
 GROUP_SETTINGS: Final = {
     "group.min.session.timeout.ms": "500",
@@ -45,23 +40,21 @@ GROUP_SETTINGS: Final = {
     "offsets.commit.timeout.ms": str(COMMIT_TIMEOUT_MS),
     "offsets.topic.num.partitions": "2",
 }
-"""Of brokers: short times, few partitions."""
+"""Broker settings: short times, few partitions."""
 
 STABLE_WITHIN_S: Final = 15.0
-"""A member that died may be waited for for a session and a rebalance, and one more rebalance for those who came meanwhile."""
+"""A dead member takes a session and a rebalance, and later members one more rebalance."""
 
 COMMITTED_MS: Final = COMMIT_TIMEOUT_MS + 1500
-"""What a record may take: its time-out is looked at once a second."""
+"""The maximum time of a commit, whose timeout is checked once a second."""
 
-_PROTOCOL_TYPE: Final = "simulated"
-_PROTOCOL: Final = "numbers"
 OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 BEHIND: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.GROUP_ID_NOT_FOUND})
 NOT_YET_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 class GroupLoad:
-    """What all clients of one group share. `partitions` of `topic` are shared out among its members."""
+    """The shared state of a group's clients. The members share `partitions` of `topic`."""
 
     def __init__(
         self,
@@ -81,37 +74,27 @@ class GroupLoad:
         self.session_timeout_ms = SESSION_TIMEOUT_MS
         self.rebalance_timeout_ms = REBALANCE_TIMEOUT_MS
         self.is_calm = False
-        """No member leaves or dies any more."""
         self.members: list[AnyMember] = []
         self.on_commit: Callable[[int], None] = lambda _: None
-        """Called with each partition for which an offset is about to be committed."""
+        """Called before an offset is committed for a partition."""
         self.is_up_to_date: Callable[[BrokerId], bool] = lambda _: True
-        """Whether a broker coordinates the group, by what it knows and by the metadata store, in the same leader epoch."""
+        """Returns whether a broker coordinates the group, by its own state and by the store."""
         self._make = make_client
         self.random = random
 
-    def make_members(self, instances: tuple[str | None, ...]) -> list[AnyMember]:
-        """Members; those with an instance id are static."""
-        self.members = [
-            GroupMember(self, self.make_client(f"member {index}"), Random(self.random.getrandbits(64)), instance)
-            for index, instance in enumerate(instances)
-        ]
-        return self.members
-
     def make_committers(self) -> list[Committer]:
-        """One for each partition of a group without members."""
+        """Creates a committer per partition of a group without members."""
         return [
             Committer(self, self.make_client(f"commit {number}"), Random(self.random.getrandbits(64)), number)
             for number in range(self.partitions)
         ]
 
     def make_fetcher(self) -> OffsetFetcher:
-        """One who asks for offsets."""
         return OffsetFetcher(self, self.make_client("offsets"), Random(self.random.getrandbits(64)))
 
     @property
     def is_stable(self) -> bool:
-        """Whether all members are in one generation, and each partition has an owner."""
+        """Returns whether all members are in one generation, and each partition has an owner."""
         members = [member for member in self.members if not member.is_away]
         owned = [partition for member in members for partition in member.partitions]
         generations = {member.generation_id for member in members}
@@ -122,7 +105,7 @@ class GroupLoad:
 
 
 class GroupClient(Coordinated):
-    """A client that commits offsets of a group, and asks for them."""
+    """A client that commits and fetches offsets of a group."""
 
     def __init__(self, load: GroupLoad, client: ClusterClient, random: Random) -> None:
         super().__init__(load.group_id, GROUP, client, random, load.counts)
@@ -137,10 +120,7 @@ class GroupClient(Coordinated):
         generation_id: int = -1,
         version: int | None = None,
     ) -> int:
-        """Commit one offset above all others, with any version that can say it.
-
-        Returns the error code, which may be any.
-        """
+        """Commits an offset above all others, in any suitable version. Returns the error code."""
         load, history = self.load, self.load.history
         offset, given_out, voids = (
             history.next_offset(partition, self.random.randint(1, 6)),
@@ -172,12 +152,12 @@ class GroupClient(Coordinated):
         return code
 
     async def known_committed(self, partitions: list[int]) -> dict[int, Offset]:
-        """What the coordinator has to return now, or something above. Errors: OSError when there is none."""
+        """Returns the lowest offset that the coordinator may return. Errors: OSError if there is none."""
         committed = self.load.history.committed if self.load.is_up_to_date(await self.find_coordinator()) else {}
         return {number: committed.get(number, UNKNOWN_OFFSET) for number in partitions}
 
     async def fetch(self, partitions: list[int]) -> bool:
-        """Ask for committed offsets. Returns whether they were returned."""
+        """Fetches committed offsets. Returns whether they were returned."""
         load, history, version = self.load, self.load.history, self.random.choice((1, 5, 7, 8, 9))
         voids, stable = history.voids, self.random.random() < 0.5  # noqa: PLR2004
         if version >= 8:  # noqa: PLR2004 - many groups at once
@@ -201,7 +181,7 @@ class GroupClient(Coordinated):
 
 
 class Committer(GroupClient):
-    """Commits from outside, as those do who assign partitions themselves."""
+    """Commits from outside the group, as with manual assignment."""
 
     def __init__(self, load: GroupLoad, client: ClusterClient, random: Random, partition: int) -> None:
         super().__init__(load, client, random)
@@ -215,232 +195,29 @@ class Committer(GroupClient):
 
 
 class OffsetFetcher(GroupClient):
-    """Asks for all offsets of the group."""
+    """Fetches all offsets of the group."""
 
     async def step(self) -> None:
         await self.fetch(list(range(self.load.partitions)))
 
 
 class AnyMember(GroupClient):
-    """A member, of whatever protocol.
-
-    The generation is -1 while it is out; to one of the new protocol it is its epoch.
-    """
+    """A member of either protocol. The generation, or member epoch, is -1 while it is out."""
 
     def __init__(self, load: GroupLoad, client: ClusterClient, random: Random, instance: str | None) -> None:
         super().__init__(load, client, random)
         self.partitions: list[int] = []
         self.generation_id = -1
         self.is_gone = False
-        """It never comes back, and hasn't said so."""
+        """Whether it is gone permanently without leaving."""
         self._instance = instance
         self._member_id = ""
 
     @property
     def is_away(self) -> bool:
-        """Whether it takes no part."""
         return self.is_gone
 
     async def be_silent(self) -> None:
-        """For longer than a session, or shorter."""
+        """Stays silent for longer than a session, or shorter."""
         session_s = self.load.session_timeout_ms / 1000
         await asyncio.sleep(self.random.choice((0.1, 0.5, 1.2 * session_s, 2 * session_s)))
-
-
-class GroupMember(AnyMember):
-    """A classic member: joins, shares out as the leader, commits, leaves and dies."""
-
-    protocol_type = _PROTOCOL_TYPE
-    protocol = _PROTOCOL
-
-    def __init__(self, load: GroupLoad, client: ClusterClient, random: Random, instance: str | None) -> None:
-        super().__init__(load, client, random, instance)
-        self._busy_in = -1
-        """A generation that it stays in, though it shows that it lives."""
-        self._join_version = random.choice((5, 7, 9)) if instance is not None else random.choice((2, 3, 5, 9))
-
-    async def step(self) -> None:
-        if self.is_away:
-            self.client.close()
-        elif self.generation_id < 0:
-            await self._join()
-        else:
-            await self._work()
-
-    # In a generation
-
-    async def _work(self) -> None:
-        chance = self.random.random() * (0.9 if self._busy_in == self.generation_id else 1.0)
-        if self.load.is_calm or chance < 0.5:  # noqa: PLR2004
-            await self.heartbeat()
-        elif chance < 0.8 and self.partitions:  # noqa: PLR2004
-            await self._commit()
-        elif chance < 0.94:  # noqa: PLR2004
-            if self.partitions:
-                await self.fetch(self.partitions[:])
-        elif chance < 0.97:  # noqa: PLR2004
-            await self._leave()
-        else:
-            await self._die()
-
-    async def heartbeat(self) -> bool:
-        """Send a heartbeat. Returns whether the response is that nothing changed."""
-        request = HeartbeatRequest(
-            group_id=self.key,
-            generation_id=self.generation_id,
-            member_id=self._member_id,
-            group_instance_id=self._instance,
-        )
-        answer = await self.ask(
-            request, 3 if self._instance is not None else self.random.choice((0, 2, 4)), timeout_ms=0
-        )
-        if self.has("Heartbeat", answer.error_code, OUT | BEHIND):
-            return True
-        if answer.error_code != ErrorCode.REBALANCE_IN_PROGRESS or not self._is_busy():
-            self._on_error(answer.error_code)
-        return False
-
-    def _is_busy(self) -> bool:
-        """Whether it continues its work instead of joining again: until all is calm, or it is removed."""
-        if self._busy_in != self.generation_id and self.random.random() < 0.15:  # noqa: PLR2004
-            self._busy_in = self.generation_id
-        return self._busy_in == self.generation_id and not self.load.is_calm
-
-    async def _commit(self) -> None:
-        partition = self.random.choice(self.partitions)
-        if self.random.random() < 0.1:  # noqa: PLR2004 - a request of the generation before, that was long on its way
-            late = await self.commit(
-                partition, member_id=self._member_id, instance=self._instance, generation_id=self.generation_id - 1
-            )
-            self.has("late OffsetCommit", late, OUT | BEHIND | NOT_YET_THERE)
-            return
-        code = await self.commit_own(partition)
-        if not self.has("OffsetCommit", code, OUT | BEHIND | NOT_YET_THERE):
-            self._on_error(code)
-
-    async def commit_own(self, partition: int) -> int:
-        """Commit for a partition of its own. Returns the error code."""
-        return await self.commit(
-            partition, member_id=self._member_id, instance=self._instance, generation_id=self.generation_id
-        )
-
-    async def _leave(self) -> None:
-        member = MemberIdentity(member_id=self._member_id, group_instance_id=self._instance)
-        request = LeaveGroupRequest(group_id=self.key, members=[member])
-        version = self.random.choice((3, 5))
-        self.client.note("leaves")
-        identity = self._member_id
-        self.forget(identity="")
-        self._member_id = identity  # Until it is answered, or not.
-        answer = await self.ask(request, version, timeout_ms=COMMITTED_MS)
-        self._member_id = ""
-        if answer.error_code == ErrorCode.NONE:
-            self.has("LeaveGroup", answer.members[0].error_code, OUT)
-        else:
-            self.has("LeaveGroup", answer.error_code)
-
-    async def _die(self) -> None:
-        """Be silent for longer than a session, or come back sooner without having said goodbye."""
-        self.client.note("dies")
-        self.forget(identity="")
-        self.client.close()
-        await self.be_silent()
-
-    def _on_error(self, code: int) -> None:
-        """What a client does after this error."""
-        if code in OUT:
-            self.forget(identity="")
-        elif code in BEHIND:
-            self.forget(identity=self._member_id)
-
-    def forget(self, *, identity: str) -> None:
-        """It is out of its generation, and under this member id if it isn't empty."""
-        self.generation_id, self.partitions, self._member_id = -1, [], identity
-
-    # Into a generation
-
-    async def _join(self) -> None:
-        load, history = self.load, self.load.history
-        given_out, voids = history.generation_id, history.voids
-        request = JoinGroupRequest(
-            group_id=self.key,
-            session_timeout_ms=load.session_timeout_ms,
-            rebalance_timeout_ms=load.rebalance_timeout_ms,
-            member_id=self._member_id,
-            group_instance_id=self._instance,
-            protocol_type=self.protocol_type,
-            protocols=[JoinGroupRequestProtocol(name=self.protocol, metadata=self.subscription())],
-        )
-        limit_ms = load.rebalance_timeout_ms + 300
-        if (
-            self._instance is not None
-        ):  # One that comes back waits for a record first, and perhaps for a rebalance then.
-            limit_ms = 2 * load.rebalance_timeout_ms + COMMITTED_MS
-        answer: JoinGroupResponse = await self.ask(request, self._join_version, timeout_ms=limit_ms)
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self._member_id = answer.member_id
-            return
-        if not self.has("JoinGroup", answer.error_code, OUT | {ErrorCode.REBALANCE_IN_PROGRESS}):
-            if answer.error_code in OUT:
-                self.forget(identity="")
-            return
-        self._member_id = answer.member_id
-        self.on_joined(answer.generation_id, given_out, voids)
-        await self._sync(answer)
-
-    def subscription(self) -> bytes:
-        """What it says of itself."""
-        return b""
-
-    def on_joined(self, generation_id: int, given_out_before: int, voids: int) -> None:
-        """It receives a generation. Errors: HistoryError."""
-        self.load.history.on_joined(generation_id, given_out_before=given_out_before, voids=voids)
-
-    async def _sync(self, joined: JoinGroupResponse) -> None:
-        given_out, voids = self.load.history.generation_id, self.load.history.voids
-        leads = joined.leader == joined.member_id and not joined.skip_assignment
-        request = SyncGroupRequest(
-            group_id=self.key,
-            generation_id=joined.generation_id,
-            member_id=self._member_id,
-            group_instance_id=self._instance,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol,
-            assignments=self._assign([member.member_id for member in joined.members]) if leads else [],
-        )
-        version = self.random.choice((3, 5)) if self._instance is not None else self.random.choice((1, 3, 5))
-        asked_s = self.client.now_s()
-        answer = await self.ask(request, version, timeout_ms=self.load.rebalance_timeout_ms + COMMITTED_MS)
-        if not self.has("SyncGroup", answer.error_code, OUT | BEHIND):
-            if answer.error_code in OUT:
-                self.forget(identity="")
-            return
-        self.generation_id = joined.generation_id
-        self.partitions = self.decode(answer.assignment)
-        self.client.note(f"owns {self.partitions} in generation {self.generation_id}")
-        self.on_assigned(asked_s, given_out, voids)
-
-    def on_assigned(self, asked_s: float, given_out_before: int, voids: int) -> None:
-        """It has an assignment, that it asked for at `asked_s`. Errors: HistoryError."""
-        owner = self._instance or self._member_id
-        self.load.history.on_assigned(
-            self.generation_id, owner, self.partitions, given_out_before=given_out_before, voids=voids
-        )
-
-    def encode(self, partitions: list[int]) -> bytes:
-        """An assignment."""
-        return " ".join(str(number) for number in partitions).encode()
-
-    def decode(self, assignment: bytes) -> list[int]:
-        """The partitions of an assignment."""
-        return [int(number) for number in assignment.split()]
-
-    def _assign(self, members: list[str]) -> list[SyncGroupRequestAssignment]:
-        """All partitions in turn."""
-        shares = {
-            member: list(range(index, self.load.partitions, len(members))) for index, member in enumerate(members)
-        }
-        return [
-            SyncGroupRequestAssignment(member_id=member, assignment=self.encode(share))
-            for member, share in shares.items()
-        ]

@@ -1,12 +1,11 @@
-"""What clients of one partition saw, and whether a broker may have shown them that.
+"""What clients saw of one partition of one broker, and whether that was allowed.
 
-The checker knows what was acknowledged, what was tried without an answer, and what reads found. It receives crashes
-that may lose unflushed records (a power cut without flushing), and of those that may not (a killed process).
+The checker knows acknowledged requests, requests without response, and reads. It learns of crashes that may lose
+unflushed records (power cuts), and of those that may not (kills).
 
-Checked (letters of the invariants): D1 an acknowledged delete stays; D7 nothing above every requested delete is
-deleted; D10 the log end never falls and no offset is given twice; D12 a lower delete changes nothing; R1 acknowledged
-records stay and keep their value; R2 one value at an offset; R3 no gap between log start and log end; R4 nothing is
-read that was never sent.
+Checked (letters of the invariants): D1 an acknowledged delete stays; D7 nothing is deleted without a request; D10 the
+log end never falls and no offset is reused; D12 a lower delete changes nothing; R1 acknowledged records stay; R2 one
+value per offset; R3 no gap between log start and log end; R4 nothing is read that was never sent.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 
 
 class HistoryError(AssertionError):
-    """The broker broke a promise."""
+    """A broker broke a promise."""
 
 
 class PartitionHistory:
@@ -32,11 +31,10 @@ class PartitionHistory:
 
     # ------------------------------------------------------------------ what clients did
     def on_send(self, values: list[bytes]) -> None:
-        """Records were sent; each value is sent once in a history."""
+        """Records new values; each value is sent once."""
         self.attempted.update(values)
 
     def on_acknowledged(self, base_offset: int, values: list[bytes]) -> None:
-        """Records were acknowledged at `base_offset` and on."""
         for offset, value in enumerate(values, base_offset):
             known = self.seen.get(offset) or self.acknowledged.get(offset)
             if known is not None and known != value:
@@ -45,7 +43,7 @@ class PartitionHistory:
         self.lowest_end = max(self.lowest_end, base_offset + len(values))
 
     def on_refused(self, values: list[bytes]) -> None:
-        """Records were refused with an error that says they were not written."""
+        """Records were rejected with an error that proves that they were not written."""
         self.refused.update(values)
 
     def on_delete(self, offset: int) -> None:
@@ -53,20 +51,19 @@ class PartitionHistory:
         self.requested_delete = max(self.requested_delete, offset)
 
     def on_delete_acknowledged(self, offset: int, low_watermark: int) -> None:
-        """It succeeded."""
         if low_watermark < offset:
             self._fail(f"a delete to {offset} was acknowledged with the low watermark {low_watermark}")
         self.acknowledged_delete = max(self.acknowledged_delete, offset)
 
     def on_records_may_be_lost(self, surviving_end: int) -> None:
-        """Records at or after `surviving_end` were not flushed when the power went: they may be gone, and their offsets be used again."""
+        """Unflushed records from `surviving_end` may be lost by a power cut, and their offsets reused."""
         for known in (self.acknowledged, self.seen):
             for offset in [offset for offset in known if offset >= surviving_end]:
                 del known[offset]
         self.lowest_end = min(self.lowest_end, surviving_end)
 
     def on_truncated(self, end: int) -> None:
-        """The log was cut below its log start, as after an unclean election: it is empty, begins and ends at `end`, and reports so."""
+        """The log was truncated below its log start offset (an unclean election): it is empty and starts at `end`."""
         self.acknowledged.clear()
         self.seen.clear()
         self.lowest_end = end
@@ -74,7 +71,7 @@ class PartitionHistory:
 
     # ------------------------------------------------------------------ what readers saw
     def on_bounds(self, log_start_offset: int, log_end_offset: int) -> None:
-        """ListOffsets, or the offsets of a fetch answer."""
+        """Checks the offsets of ListOffsets or of a fetch response."""
         if log_start_offset < self.acknowledged_delete:
             self._fail(
                 f"the log starts at {log_start_offset}, records below {self.acknowledged_delete} are deleted for good"
@@ -87,7 +84,7 @@ class PartitionHistory:
             self._fail(f"the log starts at {log_start_offset} and ends at {log_end_offset}")
 
     def on_read(self, records: Mapping[int, bytes], *, start: int, end: int, complete: bool) -> None:
-        """Records delivered to a client that read from `start`; all of [start, end) when `complete`."""
+        """Checks records read from `start`; all of [start, end) if `complete`."""
         for offset, value in records.items():
             if offset < start:
                 self._fail(f"offset {offset} was delivered to a reader from {start}")

@@ -1,8 +1,8 @@
-"""Partitions of a simulated cluster that brokers delete from by themselves: by time, by size, by a least timestamp, as consumed (D14).
+"""Partitions with automatic deletion: by time, size, minimum timestamp, or consumption (D14).
 
-Records have timestamps of now, of long ago and of soon, in any order. The judge knows every committed batch, and receives a log start that
-no request asks for when the leader begins to show it: each batch below it must have been let go of by some rule in force, by the leader's
-own clock. At the end, what a rule lets go of must have gone.
+Records have present, past and future timestamps, in any order. The judge knows every committed batch, and checks each
+new log start offset of a leader without a request: a rule in force must allow the deletion of each batch below it, by
+the leader's own clock. At the end, everything that the rules delete must be gone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lowtide.storage.log.log import Log
 SEGMENT_BYTES: Final = 1500
 CONSUMED_MS: Final = 300
 CLOCK_REMEMBERED_S: Final = 5.0
-"""What was decided by a clock that has been set back since is durable by then."""
+"""A decision by a clock that was set back since is durable by then."""
 
 GONE_WITHIN_S: Final = 10.0
 _TOPIC_RESOURCE: Final = 2
@@ -44,17 +44,13 @@ _MINIMUM: Final = "log.retention.min.timestamp"
 
 
 class Rules(msgspec.Struct):
-    """What the topic's configuration says; -1 is never.
-
-    `minimum_ms` is the highest minimum timestamp that any client has set.
-    """
+    """The topic's rules; -1 is never. `minimum_ms` is the highest minimum timestamp that a client set."""
 
     retention_ms: int
     retention_bytes: int
     minimum_ms: int = 0
 
     def configs(self, random: Random) -> dict[str, str]:
-        """The topic's configuration."""
         configs = {
             "retention.ms": str(self.retention_ms),
             "retention.bytes": str(self.retention_bytes),
@@ -68,12 +64,12 @@ class Rules(msgspec.Struct):
 
 
 def some_rules(random: Random) -> Rules:
-    """Any."""
+    """Returns random rules."""
     return Rules(random.choice((-1, -1, 1500, 4000)), random.choice((-1, -1, 2 * SEGMENT_BYTES, 5 * SEGMENT_BYTES)))
 
 
 class CommittedBatch(msgspec.Struct, frozen=True, gc=False):
-    """One of the log. `end_offset` is exclusive."""
+    """A committed batch. `end_offset` is exclusive."""
 
     base_offset: Offset
     end_offset: Offset
@@ -82,10 +78,7 @@ class CommittedBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeptLoad(PartitionLoad):
-    """A partition that brokers delete from by themselves.
-
-    `consumed` says up to where all groups have consumed a partition, at the most.
-    """
+    """A partition with automatic deletion. `consumed` returns the highest offset that all groups have consumed."""
 
     has_retention = True
 
@@ -102,11 +95,11 @@ class KeptLoad(PartitionLoad):
         super().__init__(topic, partition, make_client, random, observer)
         self.rules = rules
         self.judged: Counter[str] = Counter()
-        """By which rules batches went."""
+        """The rules that deleted batches."""
         self._consumed = consumed
         self._batches: list[CommittedBatch] = []
         self._sizes: dict[str, list[tuple[Offset, int]]] = {}
-        """The segments of each replica when it was looked at last: what is shown after a crash was decided before."""
+        """The segments of each replica at the last check, on which a decision before a crash was based."""
 
     def timestamp_ms(self, random: Random) -> int:
         now_ms = SIMULATION_WALL_START_MS + int(asyncio.get_running_loop().time() * 1000)
@@ -115,7 +108,7 @@ class KeptLoad(PartitionLoad):
         )
 
     def on_committed(self, header: BatchHeader) -> None:
-        """A batch is committed; whatever was known at its offsets and above was lost."""
+        """A batch is committed; earlier knowledge of its offsets and above is dropped."""
         del self._batches[bisect_left(self._batches, header.base_offset, key=lambda batch: batch.base_offset) :]
         self._batches.append(
             CommittedBatch(header.base_offset, header.next_offset, header.size_bytes, header.max_timestamp)
@@ -125,7 +118,7 @@ class KeptLoad(PartitionLoad):
         self._sizes[machine.host] = _sizes(log)
 
     def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
-        """A leader starts at `start`, above all requested deletes, if it may. Returns what is wrong."""
+        """Judges a log start offset above all requested deletes. Returns what is wrong."""
         committed_end = self._batches[-1].end_offset if self._batches else 0
         if start > committed_end:
             return f"D14: starts at {start}, and only what is below {committed_end} is committed"
@@ -139,8 +132,10 @@ class KeptLoad(PartitionLoad):
             rule = self._rule(batch, wall_ms, size_bytes, consumed)
             if rule is None:
                 return (
-                    f"D14: starts at {start}, and no rule lets go of batch {batch.base_offset} to {batch.end_offset}, {size_bytes} "
-                    f"bytes behind it, {wall_ms - batch.max_timestamp} ms old, consumed to {consumed} at most: {self.rules}"
+                    f"D14: starts at {start}, and no rule lets go of batch {batch.base_offset} to {batch.end_offset}, "
+                    f"{size_bytes} "
+                    f"bytes behind it, {wall_ms - batch.max_timestamp} ms old, consumed to {consumed} at most: "
+                    f"{self.rules}"
                 )
             self.judged[rule] += 1
             size_bytes += batch.size_bytes
@@ -158,13 +153,13 @@ class KeptLoad(PartitionLoad):
         return "time" if 0 <= self.rules.retention_ms < age_ms else None
 
     def overdue(self, log: Log, machine: Machine) -> str | None:
-        """What should have gone from a leader that no producer writes to, if anything."""
+        """Returns what should have been deleted from an idle leader."""
         if len(log.segments) < 2 or log.segments[1].base_offset > log.high_watermark:  # noqa: PLR2004
             return None
         first = log.segments[0]
         if 0 <= self.rules.retention_bytes <= sum(segment.size for segment in log.segments[1:]):
             return f"{log.topic_partition} is too large"
-        # By the segment itself: of what is below the log start clients may have seen other records, which were lost.
+        # By the segment itself: below the log start offset clients may have seen records that were lost.
         newest_ms = max((header.max_timestamp for _, header in first.batches(0)), default=-1)
         if first.floor:
             newest_ms = max(
@@ -181,7 +176,7 @@ def _sizes(log: Log) -> list[tuple[Offset, int]]:
 
 
 class MinimumMover:
-    """Raises the topic's least timestamp, now and then."""
+    """Raises the topic's minimum timestamp."""
 
     def __init__(self, topic: str, rules: Rules, client: ClusterClient, random: Random) -> None:
         self.topic = topic
@@ -191,7 +186,6 @@ class MinimumMover:
         self._random = random
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Raise the least timestamp now and then, until `until` is set."""
         while not until.is_set():
             await asyncio.sleep(self._random.uniform(4, 20) * pause_s)
             minimum_ms = (

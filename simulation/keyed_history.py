@@ -1,11 +1,8 @@
-"""What clients of one compacted partition of a cluster saw, and whether brokers may have shown them that.
+"""What clients saw of one compacted partition of a cluster, and whether that was allowed.
 
-Beyond `cluster_history`: offsets may be missing. Checked (letters of the invariants): C1 of each key the last record is
-there, with its offset, unless it is a tombstone whose time is over; what is older goes only for the sake of a later one
-that isn't known to be aborted.
-
-A record differs from all others by a text of its own, which says its key, too: it is sent as a header, for a tombstone
-has no value.
+Unlike `cluster_history`, offsets may be missing. Checked (letters of the invariants): C1 the last record of each key is
+there, with its offset, unless it is an expired tombstone; an older one is removed only for a later one that was not
+aborted. A record has a unique text, which contains its key, as a header, because a tombstone has no value.
 """
 
 from __future__ import annotations
@@ -18,11 +15,10 @@ from lowtide.simulation.cluster_history import ClusterPartitionHistory
 from lowtide.simulation.transaction_history import Attempt
 
 TOMBSTONE_SHARE_OF_TIME = 0.95
-"""Clocks differ by less."""
 
 
 class Identity(NamedTuple):
-    """What a record's text says."""
+    """The content of a record's text."""
 
     key: bytes
     is_tombstone: bool
@@ -30,7 +26,6 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, text: bytes) -> Identity:
-        """Read it."""
         _, key, kind, sent_ms, _ = text.split(b"|", 4)
         return cls(key, kind == b"T", int(sent_ms))
 
@@ -42,9 +37,9 @@ class KeyedHistory(ClusterPartitionHistory):
         super().__init__(name)
         self.delete_retention_ms = delete_retention_ms
         self.attempts: dict[bytes, Attempt] = {}
-        """The transactions of records that belong to any."""
+        """The transactions of transactional records."""
         self.outcomes_are_void = False
-        """The coordinator of transactions may have lost how they ended."""
+        """Whether the transaction coordinator may have lost outcomes."""
         self.committed_end = 0
 
     def void_records(self) -> None:
@@ -52,14 +47,14 @@ class KeyedHistory(ClusterPartitionHistory):
         self.committed_end = 0
 
     def check_gaps(self, records: Container[Offset], start: Offset, last: Offset) -> None:
-        """Compaction leaves them: see `check_whole`."""
+        """Compaction leaves gaps: see `check_whole`."""
 
     def check_whole(
         self, found: Container[Offset], *, start: Offset, end: Offset, now_ms: int, clocks_are_right: bool
     ) -> None:
-        """C1, of all that a replica has from `start` to `end` (exclusive); `now_ms` is virtual time."""
+        """C1, over a replica from `start` to `end` (exclusive); `now_ms` is virtual time."""
         if self.records_are_void or end < self.committed_end:
-            return  # A leader that doesn't know yet how much is committed may have compacted for the sake of what it doesn't show.
+            return  # A leader that doesn't know yet how much is committed may have compacted because of hidden records.
         known = self.seen | self.acknowledged
         last: dict[bytes, Offset] = {}
         for offset, text in known.items():
@@ -73,11 +68,12 @@ class KeyedHistory(ClusterPartitionHistory):
                 is_over = age_ms >= TOMBSTONE_SHARE_OF_TIME * self.delete_retention_ms or not clocks_are_right
                 if last[identity.key] == offset and not (identity.is_tombstone and is_over):
                     self.fail(
-                        f"C1: the last record of {identity.key!r}, {text[:60]!r} at offset {offset}, is gone from {start} to {end}"
+                        f"C1: the last record of {identity.key!r}, {text[:60]!r} at offset {offset}, is gone from "
+                        f"{start} to {end}"
                     )
 
     def is_superseded(self, offset: Offset, text: bytes) -> bool:
-        """Whether a later record of its key is known."""
+        """Returns whether a later record of its key is known."""
         key = Identity.of(text).key
         return any(
             other > offset and Identity.of(each).key == key for other, each in (self.seen | self.acknowledged).items()

@@ -1,7 +1,7 @@
-"""Compacted partitions of a simulated cluster: records with few keys, tombstones, transactions, and an eye on what is left of them.
+"""Compacted partitions: records with few keys, tombstones, transactions, and checks of what remains.
 
-Producers are those of `cluster_load` and `transaction_load`; what they send has a key. Some topics delete by time too. Whole logs are
-looked at again and again, those of followers too, and `keyed_history` judges what is missing.
+Producers are those of `cluster_load` and `transaction_load`, with keys. Some topics also delete by time. Whole logs,
+also of followers, are read repeatedly, and `keyed_history` judges what is missing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def compacted_configs(random: Random, *, with_transactions: bool) -> dict[str, str]:
-    """A topic's configuration.
+    """Returns a topic's configuration.
 
-    A replica that was away for longer than markers are kept doesn't receive how transactions ended, as in Kafka: where
-    there are any, that is long.
+    A replica that was down for longer than markers are kept misses the outcomes of transactions, as in Kafka: with
+    transactions, that time is long.
     """
     configs = {
         "cleanup.policy": "compact" if random.random() < 0.7 else "compact,delete",  # noqa: PLR2004
@@ -121,7 +121,7 @@ class KeyedLoad(PartitionLoad):
         self.history.committed_end = max(self.history.committed_end, next_offset)
 
     def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
-        """By time all may go that is old, but for what was superseded before."""
+        """Everything old may be deleted by time, except what was superseded before."""
         if self._retention_ms < 0:
             return super().why_not(start, log, machine)
         latest_ms = machine.clock.latest_wall_ms(CLOCK_REMEMBERED_S) - SIMULATION_WALL_START_MS
@@ -138,7 +138,7 @@ class KeyedLoad(PartitionLoad):
 
 
 class KeyedReader(Reader):
-    """Reads from the leader, from its start to its high watermark, and judges what is missing; or as others do."""
+    """Reads from log start offset to high watermark, and judges what is missing; or like other readers."""
 
     load: KeyedLoad
 
@@ -172,7 +172,7 @@ class KeyedReader(Reader):
 
 
 class KeyedTransactions(TransactionHistory):
-    """Transactions whose records are those of compacted partitions."""
+    """Transactions in compacted partitions."""
 
     def __init__(self, loads: list[KeyedLoad], random: Random) -> None:
         super().__init__()
@@ -199,10 +199,9 @@ class KeyedTransactions(TransactionHistory):
 
 
 class KeyedTransactionLoad(TransactionLoad):
-    """What the producers of such transactions share."""
+    """The shared state of such transactions' producers."""
 
     def use(self, loads: list[KeyedLoad]) -> None:
-        """These are the partitions."""
         self._loads = loads
         self.history = KeyedTransactions(loads, self.random)
 
@@ -211,7 +210,7 @@ class KeyedTransactionLoad(TransactionLoad):
 
 
 class KeyedAuditor:
-    """Looks at whole logs, of leaders and followers, as they are on their brokers."""
+    """Reads whole logs of leaders and followers directly."""
 
     key = "auditor"
 
@@ -221,7 +220,6 @@ class KeyedAuditor:
         self._random = random
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Look at the log now and then, until `until` is set."""
         while not until.is_set():
             await asyncio.sleep(self._random.random() * 2 * pause_s)
             try:
@@ -231,7 +229,7 @@ class KeyedAuditor:
                 break
 
     def look(self, load: KeyedLoad) -> None:
-        """At all replicas of a partition. Errors: HistoryError."""
+        """Checks all replicas of a partition. Errors: HistoryError."""
         cluster = self._cluster
         topic = cluster.shared.image.topics[load.topic]
         for machine in cluster.machines:
@@ -257,7 +255,7 @@ class KeyedAuditor:
             load.counts["looked at"] += 1
 
     def is_compacted(self, load: KeyedLoad) -> bool:
-        """Whether not much is left in any replica of what could go.
+        """Returns whether every replica has removed most of what it could.
 
         By a clock that is behind, records may be too young for `min.compaction.lag.ms` until long after the run.
         """
@@ -273,7 +271,7 @@ class KeyedAuditor:
 
 
 def read_log(log: Log, load: KeyedLoad) -> dict[Offset, bytes]:
-    """All records below the high watermark, with their texts."""
+    """Returns all records below the high watermark, with their texts."""
     found: dict[Offset, bytes] = {}
     position = log.log_start_offset
     while position < log.high_watermark:
@@ -294,7 +292,7 @@ def read_log(log: Log, load: KeyedLoad) -> dict[Offset, bytes]:
 
 
 def _is_much_superseded(log: Log, load: KeyedLoad) -> bool:
-    """Whether most of what is in segments that aren't written any more has been superseded there."""
+    """Returns whether most records in inactive segments are superseded there."""
     records = {
         offset: Identity.of(text).key
         for offset, text in read_log(log, load).items()

@@ -1,8 +1,7 @@
-"""Clients that produce, read and delete in one partition and keep the history that `history` judges.
+"""Clients that produce, read and delete in one partition; `history` judges what they see.
 
-Used against simulated brokers and against real processes that are killed: a lost connection leaves the outcome of what
-was under way open, and the client connects again. Values are unique in a history. Everything random comes from a given
-source.
+Used with simulated brokers and with real processes that are killed: after a lost connection the outcome of pending
+requests is open, and the client reconnects. Values are unique in a history. Randomness comes from a given source.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ UNDECIDED = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Errors after which a delete may or may not have happened, or the partition isn't ready."""
+"""Errors after which a delete may have happened, or the partition is not ready."""
 
 
 class PartitionLoad:
-    """One partition's clients. `connect` gives a new connection; it may fail with OSError while the broker is down."""
+    """The clients of one partition. `connect` opens a connection; it may fail with OSError while the broker is down."""
 
     def __init__(
         self, topic: str, partition: int, connect: Callable[[], Awaitable[WireClient]], source: random.Random
@@ -56,7 +55,7 @@ class PartitionLoad:
         self._serial = 0
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Random operations, one after the other, until `until` is set."""
+        """Runs random operations until `until` is set."""
         client: WireClient | None = None
         while not until.is_set():
             try:
@@ -71,7 +70,7 @@ class PartitionLoad:
             client.close()
 
     async def step(self, client: WireClient) -> None:
-        """One operation. Errors: OSError when the connection is lost; HistoryError when the broker broke a promise."""
+        """Runs one operation. Errors: OSError if the connection is lost; HistoryError after a violation."""
         chance = self._source.random()
         if chance < 0.6:  # noqa: PLR2004
             await self.produce(client, self._source.randint(1, 5))
@@ -81,7 +80,7 @@ class PartitionLoad:
             await self.read_some(client)
 
     async def create_topic(self, client: WireClient, configs: dict[str, str], partitions: int = 1) -> None:
-        """Make the topic, if it isn't there."""
+        """Creates the topic, if missing."""
         topic = CreatableTopic(
             name=self.topic,
             num_partitions=partitions,
@@ -94,7 +93,6 @@ class PartitionLoad:
         assert error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS), ErrorCode(error)
 
     async def produce(self, client: WireClient, count: int) -> None:
-        """Send one batch."""
         values = [
             b"%d-%d-%s" % (self.partition, self._serial + number, b"x" * self._source.randint(0, 200))
             for number in range(count)
@@ -114,7 +112,7 @@ class PartitionLoad:
             self._fail(f"Produce answered {ErrorCode(row.error_code).name}")
 
     async def bounds(self, client: WireClient) -> tuple[int, int] | None:
-        """Log start and log end, checked; None while the partition isn't ready."""
+        """Returns log start and log end, checked; None while the partition is not ready."""
         found = []
         for timestamp in (EARLIEST, LATEST):
             row = ListOffsetsPartition(partition_index=self.partition, timestamp=timestamp)
@@ -133,7 +131,7 @@ class PartitionLoad:
         return start, end
 
     async def delete(self, client: WireClient) -> None:
-        """Delete a random prefix, now and then below the log start, or all."""
+        """Deletes a random prefix, sometimes below the log start offset, or everything."""
         bounds = await self.bounds(client)
         if bounds is None:
             return
@@ -148,14 +146,15 @@ class PartitionLoad:
             self.history.on_delete_acknowledged(offset, answer.low_watermark)
             if answer.leader_log_start_offset < answer.low_watermark:
                 self._fail(
-                    f"the leader's log start {answer.leader_log_start_offset} is below the low watermark {answer.low_watermark}"
+                    f"the leader's log start {answer.leader_log_start_offset} is below the low watermark "
+                    f"{answer.low_watermark}"
                 )
             self.counts["deleted"] += 1
         elif answer.error_code not in UNDECIDED:
             self._fail(f"DeleteRecords to {offset} of [{start}, {end}] answered {ErrorCode(answer.error_code).name}")
 
     async def read_some(self, client: WireClient) -> None:
-        """Read one answer from a random offset."""
+        """Reads from a random offset."""
         bounds = await self.bounds(client)
         if bounds is None or bounds[0] >= bounds[1]:
             return
@@ -166,7 +165,7 @@ class PartitionLoad:
             self.counts["read"] += len(found)
 
     async def fetch(self, client: WireClient, offset: int) -> dict[int, bytes] | None:
-        """Records at and after `offset`, as a client delivers them; None for an error that may be."""
+        """Returns the records from `offset`, as clients deliver them; None for an expected error."""
         row = FetchPartition(partition=self.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
         topic = FetchTopic(topic=self.topic, partitions=[row])
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES, topics=[topic])
@@ -180,7 +179,7 @@ class PartitionLoad:
         return self._records(bytes(answer.records or b""), offset)
 
     async def read_all(self, client: WireClient) -> tuple[int, int]:
-        """Read the whole log and check it. Returns its bounds. Waits for a partition that isn't ready."""
+        """Reads and checks the whole log. Returns its bounds. Waits for a partition that is not ready."""
         bounds = await self.bounds(client)
         while bounds is None:
             await asyncio.sleep(_RETRY_S)

@@ -1,8 +1,8 @@
-"""One partition of a simulated cluster that clients load, and what any of its clients is.
+"""One partition of a simulated cluster with clients, and the base of its clients.
 
-Each actor does one thing after the other, over connections of its own, until the run ends. Mostly it asks the leader,
-now and then any broker. An error or a lost connection leaves the outcome open, but for the few errors that say that
-nothing was done.
+Each actor takes one step after another, over its own connections, until the run ends. Mostly it asks the leader,
+sometimes any broker. An error or a lost connection leaves the outcome open, except for errors that prove that nothing
+was done.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EARLIEST: Final = -2
 WRITTEN_NOTHING: Final = frozenset(
     {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
 )
-"""Errors of Produce that say that the batch isn't in the log."""
+"""Errors of Produce that prove that the batch is not in the log."""
 
 MOVED: Final = frozenset(
     {
@@ -49,7 +49,7 @@ MOVED: Final = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""The errors after which another broker may lead."""
+"""Errors after which another broker may lead."""
 
 UNDECIDED: Final = MOVED | {
     ErrorCode.REQUEST_TIMED_OUT,
@@ -67,37 +67,36 @@ _TIMEOUT_MS: Final = 3000
 
 
 class DeleteObserver(Protocol):
-    """Who looks at the replicas when a delete was acknowledged, and at what the metadata store says."""
+    """Checks replicas and the metadata store when a delete is acknowledged."""
 
     def leader_epoch(self, load: LoadedPartition) -> int:
-        """That of the partition according to the store now; -1 while it isn't known."""
+        """Returns the store's leader epoch of the partition; -1 if unknown."""
         ...
 
     def leads(self, load: LoadedPartition, broker_id: BrokerId) -> bool:
-        """Whether this broker leads the partition according to the store now."""
+        """Returns whether this broker is the leader in the store."""
         ...
 
     def has_deleted(self, load: LoadedPartition, crc: int) -> bool:
-        """Whether a batch with this CRC was committed, and some replica starts above it now."""
+        """Returns whether a batch with this CRC was committed, and some replica starts above it."""
         ...
 
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
-        """An ordinary delete to `offset` was acknowledged by this broker; it was asked for at `sent_s`."""
+        """An ordinary delete to `offset`, sent at `sent_s`, was acknowledged by this broker."""
         ...
 
     def on_leader_only_delete(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
-        """A delete of the leader only was acknowledged; it was asked for at `sent_s`."""
+        """A leader-only delete, sent at `sent_s`, was acknowledged."""
         ...
 
 
 class LoadedPartition:
-    """What all actors of one partition share."""
+    """The shared state of one partition's actors."""
 
     has_deletes = True
-    """Whether clients may delete its records."""
 
     has_retention = False
-    """Whether brokers delete its records by themselves."""
+    """Whether brokers delete its records automatically."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class LoadedPartition:
         random: Random,
         observer: DeleteObserver,
     ) -> None:
-        """`make_client` gives an actor its client, by the actor's name."""
+        """`make_client` creates a client for an actor's name."""
         self.topic = topic
         self.partition = partition
         self.history = ClusterPartitionHistory(f"{topic}-{partition}")
@@ -119,38 +118,35 @@ class LoadedPartition:
         self._values = 0
 
     def timestamp_ms(self, random: Random) -> int:
-        """When a record is from."""
+        """Returns the timestamp of a record."""
         return _TIMESTAMP_MS
 
     def records(self, values: list[bytes], random: Random) -> list[UnplacedRecord]:
-        """What is sent for values."""
         return [(self.timestamp_ms(random), None, value, ()) for value in values]
 
     def text_of(self, record: Record) -> bytes:
-        """The value that a record was sent for."""
+        """Returns the value of a record."""
         return bytes(record.value or b"")
 
     def make_client(self, name: str) -> ClusterClient:
-        """One more."""
         return self._make_client(name)
 
     def on_committed(self, header: BatchHeader) -> None:
-        """A batch is committed that wasn't known."""
+        """A batch was committed."""
 
     def on_log(self, log: Log, machine: Machine) -> None:
-        """A replica's log has changed, and was looked at."""
+        """A replica's log changed, and was checked."""
 
     def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
-        """A replica starts at `start`, which no request asks for. Returns what is wrong with that, if anything is."""
+        """Judges a log start offset without a request. Returns what is wrong with it, or None."""
         return f"D7: starts at {start}, and no request lets go of more than {self.history.requested_delete}"
 
     def next_producer(self) -> int:
-        """A number for a producer."""
         self._producers += 1
         return self._producers
 
     def next_values(self, count: int, random: Random) -> list[bytes]:
-        """Values that no client has sent before."""
+        """Returns new values."""
         self._values += count
         first = self._values - count
         return [b"%d-%d-%s" % (self.partition, first + index, b"x" * random.randint(0, 120)) for index in range(count)]
@@ -160,7 +156,6 @@ class Actor:
     """One client of a partition."""
 
     next_offset: Offset = 0
-    """Behind what was read last."""
 
     def __init__(self, load: LoadedPartition, client: ClusterClient, random: Random) -> None:
         self.load = load
@@ -168,7 +163,7 @@ class Actor:
         self.random = random
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Do one step after the other, until `until` is set."""
+        """Takes steps until `until` is set."""
         while not until.is_set():
             try:
                 await self.step()
@@ -183,17 +178,17 @@ class Actor:
         self.client.close()
 
     async def step(self) -> None:
-        """One thing. Errors: OSError, HistoryError."""
+        """Takes one step. Errors: OSError, HistoryError."""
         raise NotImplementedError
 
     async def target(self) -> BrokerId:
-        """Whom to ask: mostly the leader."""
+        """Returns the broker to ask: mostly the leader."""
         if self.random.random() < 0.1:  # noqa: PLR2004 - now and then a wrong one
             return self.client.any_broker()
         return await self.client.leader(self.load.topic, self.load.partition)
 
     def on_error(self, what: str, code: int) -> None:
-        """An answer says that it couldn't be done. Errors: HistoryError for an answer that nothing explains."""
+        """Handles an error. Errors: HistoryError for an unexplained one."""
         self.load.counts[f"{what} {ErrorCode(code).name}"] += 1
         if code in MOVED:
             self.client.forget(self.load.topic, self.load.partition)
@@ -201,7 +196,7 @@ class Actor:
             raise HistoryError(f"{self.load.history.name}: {what} answered {ErrorCode(code).name}")
 
     async def bounds(self, broker_id: BrokerId) -> tuple[Offset, Offset] | None:
-        """Log start and the end for readers, as a leader tells them; None with an error that may be."""
+        """Returns log start and end for readers, as a leader reports them; None for an expected error."""
         load, found = self.load, []
         deleted, acknowledged = load.history.acknowledged_delete, load.history.acknowledged_end
         epoch_before = load.observer.leader_epoch(load)
@@ -226,7 +221,7 @@ class Actor:
     async def fetch(
         self, broker_id: BrokerId, offset: Offset, *, max_wait_ms: int = 0
     ) -> tuple[FetchedPartition, dict[Offset, bytes]] | None:
-        """One answer from `offset` on, checked; None with an error that may be."""
+        """Fetches once from `offset`, and checks the response; returns None for an expected error."""
         load = self.load
         deleted = load.history.acknowledged_delete
         row = FetchPartition(partition=load.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
@@ -278,5 +273,5 @@ class Actor:
 
 
 def rows(values: list[bytes]) -> list[UnplacedRecord]:
-    """Records of these values."""
+    """Returns records of these values."""
     return [(_TIMESTAMP_MS, None, value, ()) for value in values]

@@ -1,20 +1,21 @@
-"""One machine of a simulated cluster: a disk, a clock, a way to the metadata store, and now and then a broker's process.
+"""One machine of a simulated cluster: a disk, a clock, a link to the metadata store, and a broker's process.
 
-The broker is the real one (`broker.lifecycle.broker.Broker`) over simulated ports. What happens to the machine is said here and decided in
-`faults`: its process is killed, stopped or made to stop, its power goes, its disk fails or is replaced.
+The broker is the real one (`broker.lifecycle.broker.Broker`) over simulated ports. `faults` decides what happens to the
+machine: its process is killed, suspended or stopped, its power fails, its disk fails or is replaced.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.lifecycle.broker import START_ERRORS, Broker, Ports
-from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper
-from lowtide.metadata.store import OwnedStore
+from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper, LeaseWatch
+from lowtide.metadata.store import NO_LEASE, LeaseId, MetadataStoreError, OwnedStore
 from lowtide.protocol.types import BrokerId
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
@@ -27,38 +28,40 @@ from lowtide.runtime.simulated_node import SimulatedNode
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.chronicle import BrokerLog, Chronicle
 from lowtide.simulation.shared_store import SharedStore, StoreLink
-from lowtide.simulation.simulated_keeper import SimulatedLeaseKeeper
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.directory.sync_failure import SYNC_FAILED_MARK
 from lowtide.storage.errors import StorageError
 
+if TYPE_CHECKING:
+    from lowtide.runtime.clock import Clock
+
 PORT: Final = 9092
 DISK_MS: Final = (0.05, 2.0)
-"""What a commit takes on a quiet disk."""
+"""The time of a commit on a quiet disk."""
 WORKER_MS: Final = (0.02, 2.0)
-"""What a worker's piece takes."""
+"""The time of a worker's task."""
 
 Note = Callable[[str], None]
 
 
 class SkewedClock(SimulatedClock):
-    """A machine's clock: it may run a little faster or slower than the loop's time, and its wall clock may be anywhere."""
+    """A machine's clock, with its own rate and wall-clock offset."""
 
     __slots__ = ("_set_back", "rate")
 
     def __init__(self, loop: SimulatedLoop) -> None:
-        """A right clock; a `rate` of 1.02 gains two per cent, and is set before any reading."""
+        """Creates a correct clock; a `rate` of 1.02 gains two per cent, and is set before any reading."""
         super().__init__(loop)
         self.rate = 1.0
         self._set_back: list[tuple[float, int]] = []
 
     def set_wall(self, offset_ms: int) -> None:
-        """From now on the wall clock is off by so much."""
+        """Sets the wall clock's offset."""
         self._set_back.append((self._loop.time(), self.wall_offset_ms))
         self.wall_offset_ms = offset_ms
 
     def latest_wall_ms(self, within_s: float) -> int:
-        """The latest that the wall clock has shown for so long."""
+        """Returns the latest wall-clock time within this span."""
         lately = [offset_ms for until_s, offset_ms in self._set_back if until_s >= self._loop.time() - within_s]
         return self.wall_ms() + max(0, max(lately, default=0) - self.wall_offset_ms)
 
@@ -67,7 +70,7 @@ class SkewedClock(SimulatedClock):
 
 
 class State(Enum):
-    """What the machine does."""
+    """The state of a machine."""
 
     DOWN = "down"
     STARTING = "starting"
@@ -76,7 +79,7 @@ class State(Enum):
 
 
 class Machine:
-    """A machine, which faults kill, stop, cut off or start."""
+    """A machine, which faults kill, suspend, cut off or start."""
 
     def __init__(  # noqa: PLR0913  parts, each by its name
         self,
@@ -89,7 +92,7 @@ class Machine:
         chronicle: Chronicle,
         effects: Counter[str],
     ) -> None:
-        """A machine that is down, with an empty disk. `settings` are its broker's, but for its id and its address."""
+        """Creates a machine that is down, with an empty disk. `settings` are its broker's, without id and address."""
         self.broker_id = broker_id
         self.host = f"broker-{broker_id}"
         self.settings = dict(settings)
@@ -102,23 +105,24 @@ class Machine:
         self.node: SimulatedNode | None = None
         self.keeper: SimulatedLeaseKeeper | None = None
         self.is_held = False
-        """Whether something holds its loop."""
+        """Whether its loop is blocked."""
         self.lives = 0
         self.started_s = -1.0
-        """When it began to serve last."""
+        """When it last began to serve."""
         self.directory_changes = 0
-        """How often its disk was replaced: what is known of its logs ends with that."""
+        """The number of disk replacements, each of which ends knowledge of its logs."""
         self.power_cuts = 0
         self.disk_faults = 0
-        """How many faults of its disk are under way."""
+        """The number of disk faults in progress."""
         self.is_broken = False
-        """Whether an operation of its disk was to fail in this life: only then may a log directory go offline. A full disk isn't broken."""
+        """Whether a disk operation was to fail in this life: only then may a log directory go offline, not on a full
+        disk."""
         self.refused_start: BaseException | None = None
         self.has_failed = False
-        """Whether its broker has ended by itself in this life."""
+        """Whether its broker ended by itself in this life."""
         self._excused_start = False
         self._was_used = False
-        """A new directory on a full disk is refused, and nothing is lost by that."""
+        """A new directory on a full disk is refused, which loses nothing."""
         self._loop = loop
         self._random = random
         self._chronicle = chronicle
@@ -128,35 +132,34 @@ class Machine:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where its broker listens."""
         return self.host, PORT
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process that isn't stopped."""
+        """Whether there is a process that is not suspended."""
         return self.node is not None and self.node.is_alive and not self.node.is_paused
 
     @property
     def broker_epoch(self) -> int:
-        """That of its broker's registration; 0 without one."""
+        """The broker epoch; 0 without a registration."""
         session = None if self.broker is None else self.broker._session  # noqa: SLF001
         return 0 if session is None else session.broker_epoch
 
     @property
     def has_offline_directory(self) -> bool:
-        """Whether its broker serves without one of its log directories."""
+        """Whether its broker serves with an offline log directory."""
         broker = self.broker
         return broker is not None and broker.replicas is not None and bool(broker.log_manager.directories.offline)
 
     # Lives
 
     def start(self) -> None:
-        """Begin a life. It ends by itself if the broker can't start, or fails."""
+        """Starts the process, which ends if the broker cannot start, or fails."""
         assert self.state is State.DOWN, self
         self.state = State.STARTING
         self.lives += 1
         directories = self.settings["log.dirs"].split(",")
-        # What a failed sync left is written again at the start, which may find no room for it.
+        # A start rewrites what a failed sync left, which may not fit.
         self.is_broken = any(self.filesystem.exists(f"{path}/{SYNC_FAILED_MARK}") for path in directories)
         self.refused_start = None
         self.has_failed = False
@@ -169,7 +172,7 @@ class Machine:
         self.node.spawn(self._live(self.lives), name=f"{self.host} life {self.lives}")
 
     def kill(self, *, power: bool = False) -> None:
-        """The process dies; with `power`, the machine does, and what was not synced is up to chance."""
+        """Kills the process; with `power` cuts the power, and unsynced data may be lost."""
         if self.state is State.DOWN:
             if power:
                 self._lose_power()
@@ -191,14 +194,13 @@ class Machine:
             self.node.spawn(self._stop(self.lives), name=f"{self.host} stops")
 
     def pause(self) -> None:
-        """SIGSTOP."""
         if self.node is not None and self.node.is_alive:
             self.is_held = False
             self._chronicle.note(self.host, "is stopped (SIGSTOP)")
             self.node.pause()
 
     def hold(self) -> None:
-        """Something holds its loop, until `resume`. Its lease keeper is not held."""
+        """Blocks its loop until `resume`, but not its lease keeper."""
         if self.is_running and self.keeper is not None:
             assert self.node is not None
             self._chronicle.note(self.host, "has its loop held")
@@ -208,7 +210,7 @@ class Machine:
             self.link.carry(lambda: keeper.stand_in(lambda: self.is_held and self.node is node and node.is_alive))
 
     def resume(self) -> int:
-        """SIGCONT. Returns how much had been waiting to run."""
+        """SIGCONT. Returns the number of callbacks that waited."""
         if self.node is None or self.node.parked is None:
             return 0
         self._chronicle.note(self.host, "continues" if self.is_held else "continues (SIGCONT)")
@@ -218,18 +220,18 @@ class Machine:
         return waited
 
     def replace_disk(self, root: Folder) -> None:
-        """While it is down: another disk, or an older copy."""
+        """Replaces the disk while it is down: by another one, or an older copy."""
         assert self.state is State.DOWN, self
         self.filesystem.root = root
         self.directory_changes += 1
 
     def slow_disk(self, delay_range_ms: tuple[float, float] = DISK_MS) -> None:
-        """Let commits take so long."""
+        """Sets the time of commits."""
         for committer in self.committers:
             committer.delay_range_ms = delay_range_ms
 
     def heal(self) -> None:
-        """Its disk and its way to the store are well again."""
+        """Ends all faults of its disk and its link to the store."""
         self.filesystem.capacity_bytes = self.filesystem.open_files_max = None
         self.filesystem.clear_faults()
         self.slow_disk()
@@ -269,21 +271,21 @@ class Machine:
             return
         self._chronicle.note(self.host, f"can't start: {error}")
         self.refused_start = error
-        # Nor is one that writes again what a failed sync left, and finds no room for it.
+        # Nor is one that rewrites what a failed sync left, without enough space.
         is_excused = self._excused_start or self.disk_faults or self.is_broken
         if isinstance(error, StorageError) and not is_excused and self._was_used:
             self._chronicle.violate(f"S1: {self.host} can't start on what a crash left: {error}")
         self._exit()
 
     def _on_failed(self) -> None:
-        """The broker cannot continue, by `run_broker`: it stops, and the process ends."""
+        """Stops the process because the broker cannot continue, as in `run_broker`."""
         self._chronicle.note(self.host, "has failed")
         self.has_failed = True
         self.check_directories()
         self._loop.call_soon(self.stop)
 
     def check_directories(self) -> None:
-        """No log directory is offline unless something of the disk was to fail: none was full only, or lacked files of a log that left."""
+        """Checks that a log directory is offline only after a failed disk operation."""
         if self.has_offline_directory and not self.is_broken:
             assert self.broker is not None
             self._chronicle.violate(
@@ -334,5 +336,42 @@ class Machine:
 
 
 def log_manager_of(machine: Machine) -> LogManager | None:
-    """The logs of its broker, also while that starts; None before it has any."""
+    """Returns the logs of its broker, also while it starts; None before that."""
     return None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - the checker sees everything
+
+
+class SimulatedLeaseKeeper:
+    """A keeper without a thread: while the loop is blocked, `stand_in` runs outside any process."""
+
+    def __init__(self, clock: Clock, link: StoreLink, times: KeeperTimes) -> None:
+        self._clock = clock
+        self._link = link
+        self._look_s = times.look_ms / 1000
+        self._watch = LeaseWatch(times)
+        self._closed = False
+
+    def tick(self) -> None:
+        self._watch.on_tick(self._clock.monotonic_ms())
+
+    def on_renewed(self, lease: LeaseId) -> None:
+        """See `LeaseKeeper`."""
+        self._watch.on_renewed(lease)
+
+    def on_lost(self) -> None:
+        """See `LeaseKeeper`."""
+        self._watch.on_lost()
+
+    def close(self) -> None:
+        """See `LeaseKeeper`."""
+        self._closed = True
+
+    async def stand_in(self, is_held: Callable[[], bool]) -> None:
+        """Renews while the loop is blocked."""
+        while is_held() and not self._closed:
+            lease = self._watch.due(self._clock.monotonic_ms())
+            if lease != NO_LEASE:
+                try:
+                    await self._link.lease_keep_alive(lease)
+                except MetadataStoreError:
+                    self._watch.on_failed()
+            await asyncio.sleep(self._look_s)

@@ -1,4 +1,4 @@
-"""A broker that shares its simulated machine with others: it knows of them, and its supervisor knows how busy it is."""
+"""A broker that shares its simulated machine with others under one supervisor."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from lowtide.simulation.machines import Machine, State
 
 
 class Beside:
-    """The other brokers of a machine, as one of them has them (`Neighbours`)."""
+    """The other brokers of a machine (`Neighbours`)."""
 
     def __init__(
         self, machines: Sequence[Machine], on_report: Callable[[BrokerLoad], None] = lambda _load: None
     ) -> None:
-        """`machines` are the brokers of one machine."""
         self._machines = machines
         self.report = on_report
 
@@ -35,10 +34,10 @@ class Beside:
 
 
 class SharedMachine(Machine):
-    """One of several brokers of a machine, as soon as it has neighbours."""
+    """A machine with several brokers, once it has neighbours."""
 
     def __init__(self, **parts: Any) -> None:
-        """Without neighbours; from the next start on it has those that are set. `parts` are those of `Machine`."""
+        """Starts without neighbours, and has those that are set from the next start. `parts` are those of `Machine`."""
         super().__init__(**parts)
         self.neighbours: Neighbours | None = None
         self.read_usage: ReadUsage = no_usage

@@ -1,11 +1,11 @@
-"""What members of a group saw whose partitions the broker assigns, or of one that changes between that and the classic kind.
+"""What members saw of a consumer group, or of one that changes its type, and whether that was allowed.
 
-Checked (letters of the invariants): G1 a partition has one owner at a time; G2 epochs never go back; G3 as of `group_history`; G4 who had a
-partition before it was given to another commits nothing for it.
+Checked (letters of the invariants): G1 a partition has one owner at a time; G2 epochs never decrease; G3 as in
+`group_history`; G4 a former owner of a partition commits nothing for it.
 
-A member has a partition from the answer that assigns it until it gives it back. That no other may have it is certain for `SURE_S`
-after its last request whose answer assigns it: no session or rebalance that was begun then has ended, by any clock, even where a
-coordinator of before has answered. Who is silent for longer may be out without knowing it.
+A member owns a partition from the response that assigns it until it gives it back. No other may own it within `SURE_S`
+after its last request whose response assigns it: no session or rebalance that started then has ended, by any clock,
+even with an earlier coordinator. A member that is silent for longer may be removed without knowing it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lowtide.protocol.types import Offset
 from lowtide.simulation.group_history import GroupHistory
 
 SURE_S: Final = 1.2
-"""Much less than sessions and rebalances of these groups last (`consumer_group_load`)."""
+"""Much less than sessions and rebalances of these groups take (`consumer_group_load`)."""
 
 
 class Tenure:
-    """A partition in the hands of a member: since when, and until when no other member may have it."""
+    """The ownership of a partition: its start, and until when no other member may own it."""
 
     __slots__ = ("since_s", "sure_until_s")
 
@@ -31,16 +31,16 @@ class Tenure:
 
 
 class OwnerHistory(GroupHistory):
-    """The history of one group. An owner is a client, under whatever member id it is known."""
+    """The history of one group. An owner is a client, under any member id."""
 
     def __init__(self, name: str, *, changes_kind: bool) -> None:
-        """`changes_kind`: a group of another kind begins in its place whenever it is empty; epochs then do too."""
+        """`changes_kind`: an empty group is replaced by one of another type, and epochs start again."""
         super().__init__(name)
         self.changes_kind = changes_kind
         self.tenures: dict[int, dict[str, Tenure]] = {}
-        """Partition → owner → since when."""
+        """Partition → owner → start."""
         self.beginnings = 0
-        """How often epochs may have begun again."""
+        """The number of times that epochs may have started again."""
         self._given: dict[int, list[tuple[float, str]]] = {}
         self._inhabited_until_s = 0.0
 
@@ -53,14 +53,14 @@ class OwnerHistory(GroupHistory):
     # Who is in the group
 
     def on_alive(self, asked_s: float) -> None:
-        """A client asked, and the answer says that it is a member: the group isn't empty for some time."""
+        """The response says that the client is a member, so the group is not empty for some time."""
         if self.changes_kind and asked_s > self._inhabited_until_s:
             self.beginnings += 1
             self.generation_id = 0
         self._inhabited_until_s = max(self._inhabited_until_s, asked_s + SURE_S)
 
     def on_epoch(self, epoch: int, *, known: int, given_out_before: int, beginnings: int, now_s: float) -> None:
-        """A member receives its epoch; it had one already, or has joined (0).
+        """A member receives its epoch, as a member or after joining (0).
 
         Before, a member received `given_out_before`.
         """
@@ -78,7 +78,7 @@ class OwnerHistory(GroupHistory):
     # Who has what
 
     def on_owned(self, owner: str, partitions: Iterable[int], *, asked_s: float, now_s: float) -> None:
-        """An owner has these, by the answer to its request of `asked_s`; whatever else it has, it still has."""
+        """The response to the request of `asked_s` assigns these partitions in addition."""
         sure_until_s = asked_s + SURE_S
         for partition in partitions:
             tenures = self.tenures.setdefault(partition, {})
@@ -94,31 +94,32 @@ class OwnerHistory(GroupHistory):
                     )
 
     def on_released(self, owner: str, partitions: Iterable[int]) -> None:
-        """An owner has given these back, or is out and knows it."""
+        """An owner gave up these partitions, or knows that it was removed."""
         for partition in partitions:
             self.tenures.get(partition, {}).pop(owner, None)
 
     def since_s(self, owner: str, partition: int) -> float | None:
-        """Since when an owner has a partition."""
+        """Returns the start of an ownership."""
         tenure = self.tenures.get(partition, {}).get(owner)
         return None if tenure is None else tenure.since_s
 
     def on_owner_committed(self, owner: str, partition: int, *, since_s: float, asked_s: float) -> None:
-        """A commit was acknowledged for a partition that its owner had got at `since_s`, and that it asked for at `asked_s`."""
+        """A commit of `asked_s` was acknowledged for a partition owned since `since_s`."""
         for given_s, other in self._given.get(partition, ()):
             if other != owner and since_s < given_s < asked_s:
                 self._fail(
-                    f"G4: {owner} commits for partition {partition} that it got at {since_s:.4f} s, and {other} at {given_s:.4f} s"
+                    f"G4: {owner} commits for partition {partition} that it got at {since_s:.4f} s, and {other} at "
+                    f"{given_s:.4f} s"
                 )
 
     def on_committed(
         self, partition: int, offset: Offset, *, generation_id: int, given_out_before: int, voids: int
     ) -> None:
-        """See `GroupHistory`. A member in an epoch of before may commit for what it has had since then."""
+        """See `GroupHistory`. A member with an earlier epoch may commit for partitions owned since then."""
         super().on_committed(partition, offset, generation_id=-1, given_out_before=given_out_before, voids=voids)
 
     def on_unsure(self, owner: str) -> None:
-        """A request of an owner may still be on its way, which says that it has nothing: whatever it has may be given to others."""
+        """A pending request of an owner may report no partitions: all of them may go to others."""
         for tenures in self.tenures.values():
             if owner in tenures:
                 tenures[owner].sure_until_s = -1.0

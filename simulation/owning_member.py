@@ -1,4 +1,4 @@
-"""What members of a group have whose partitions the broker assigns: all of them keep the history that `owner_history` judges."""
+"""Members of consumer groups, whose partitions `owner_history` judges."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lowtide.simulation.owner_history import OwnerHistory
 SESSION_TIMEOUT_MS: Final = 3000
 REBALANCE_TIMEOUT_MS: Final = 3000
 STABLE_WITHIN_S: Final = 30.0
-"""A session and a rebalance, twice, and the ten seconds between two matchings of a pattern."""
+"""A session and a rebalance, twice, and ten seconds between two pattern matches."""
 
 LOST_FOR_S: Final = 6.0
-"""For so long a request may be on its way of which nothing was heard: links are cut and brokers stopped for less."""
+"""The maximum time that a request without response is pending: links are cut and brokers stopped for less."""
 
 GONE: Final = (
     frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNRELEASED_INSTANCE_ID, ErrorCode.GROUP_ID_NOT_FOUND}) | OUT
@@ -29,17 +29,17 @@ LATE: Final = STALE | GONE | BEHIND | NOT_YET_THERE
 
 
 class OwnedTopic(NamedTuple):
-    """The topic whose partitions a group shares out. Partitions are added to it while members work."""
+    """The topic whose partitions a group shares, and which grows."""
 
     name: str
     partitions: int
-    """How many it has at first."""
+    """The initial number of partitions."""
     state: Callable[[], tuple[TopicId, int]]
-    """Its id, and how many partitions it has by now."""
+    """Returns its id and current number of partitions."""
 
 
 class OwnedGroup(GroupLoad):
-    """What all members of one such group share."""
+    """The shared state of a group's members."""
 
     def __init__(
         self,
@@ -59,25 +59,24 @@ class OwnedGroup(GroupLoad):
 
     @property
     def is_stable(self) -> bool:
-        """Whether all members are in one epoch, and each partition that there is by now has an owner."""
+        """Returns whether all members are in one epoch, and each current partition has an owner."""
         self.partitions = self.topic_state()[1]
         return super().is_stable
 
 
 class Seat:
-    """A place in a group that two members take by turns."""
+    """A place in a group that two members take alternately."""
 
     def __init__(self, holder: AnyMember, other: AnyMember) -> None:
         self.holder = holder
         self._other = other
 
     def change(self) -> None:
-        """The other's turn."""
         self.holder, self._other = self._other, self.holder
 
 
 class OwningMember(AnyMember):
-    """A member that keeps the history of what it has."""
+    """A member that records its ownerships."""
 
     load: OwnedGroup
     seat: Seat | None = None
@@ -97,7 +96,7 @@ class OwningMember(AnyMember):
         await super().be_silent()
 
     def own(self, partitions: list[int], asked_s: float, voids: int) -> None:
-        """It has these, by the answer to its request of `asked_s`. Errors: HistoryError."""
+        """Owns these partitions by the response to its request of `asked_s`. Errors: HistoryError."""
         history, now_s = self.load.owners, self.client.now_s()
         if voids != history.voids:
             return
@@ -106,16 +105,15 @@ class OwningMember(AnyMember):
         )
 
     def release(self, partitions: list[int]) -> None:
-        """It gives these back."""
         self.load.owners.on_released(self.client.name, partitions)
 
     def on_lost(self) -> None:
-        """A request of it has no answer: its outcome is unknown, and so is when it is carried out."""
+        """A request got no response: its outcome and time are unknown."""
         self._unsure_until_s = self.client.now_s() + LOST_FOR_S
         self.load.owners.on_unsure(self.client.name)
 
     def remember_for_late(self) -> None:
-        """It is about to be out: what it has now, it may still commit for, it thinks."""
+        """Remembers its partitions before it is removed, for late commits."""
         tenures = {
             number: since
             for number in self.partitions
@@ -127,7 +125,7 @@ class OwningMember(AnyMember):
     async def commit_as(
         self, partition: int, member_id: str, generation_id: int, since_s: float | None, version: int | None
     ) -> int:
-        """Commit for a partition that it got at `since_s`. Returns the error code."""
+        """Commits for a partition owned since `since_s`. Returns the error code."""
         asked_s, voids = self.client.now_s(), self.load.history.voids
         code = await self.commit(
             partition, member_id=member_id, instance=self._instance, generation_id=generation_id, version=version
@@ -137,10 +135,9 @@ class OwningMember(AnyMember):
         return code
 
     async def commit_late(self, version: int | None) -> None:
-        """Commit as who it was before, for what it had then.
+        """Commits with its former identity, for its former partitions.
 
-        Where the coordinator has lost records since, the group may come to the same generation again: the commit then
-        passes rightly.
+        If the coordinator lost records since, the group may reach the same generation again: then the commit is valid.
         """
         if self._late is not None:
             member_id, generation_id, tenures, voids = self._late

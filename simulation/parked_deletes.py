@@ -1,12 +1,11 @@
-"""What must hold of deletes that wait, and of the replicas that a leader must count as live.
+"""The invariants of waiting deletes, and of the replicas that a leader must count as alive.
 
-* Rule DR4: within 50 virtual ms of the event that ends its waiting a delete is answered. Such events are that every replica which the
-  leader must ask has reported a log start that is high enough, none is eligible as a leader besides (KIP-966), and no
-  broker that had a replica may still answer with it; and that the leadership, the topic or the broker's right to act is
-  over.
-* Rule DR6: a delete isn't acknowledged under another leader epoch than the one that accepted it; one that waits on is seen by DR4.
-* Rule DR3, from outside: the followers that fetched within the lag time since before the delete was sent, and who was registered all the
-  time, must have it when it is acknowledged, member of the ISR or not.
+* Rule DR4: a delete is answered within 50 virtual ms of the event that ends its waiting. Either every replica that the
+  leader must ask has reported a sufficient log start, no other replica is eligible as a leader (KIP-966), and no broker
+  that had a replica may still answer with it; or the leadership, the topic or the broker's right to act has ended.
+* Rule DR6: a delete isn't acknowledged in another leader epoch than the one that accepted it. DR4 sees one that waits.
+* Rule DR3, from outside: a follower that was registered, and fetched within the lag time, since before the delete was
+  sent must have applied it when it is acknowledged, whether it is in the ISR or not.
 """
 
 from __future__ import annotations
@@ -24,14 +23,13 @@ from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.machines import Machine
 
 ANSWER_WITHIN_MS: Final = 50
-"""Rule DR4's limit."""
 
 LISTEN_EVERY_S: Final = 0.005
-"""How often the followers that leaders received fetches of are recorded."""
+"""The interval at which leaders' received fetches are recorded."""
 
 
 class ParkedDeletes:
-    """The deletes that wait, and what each replica last reported to its leader."""
+    """The waiting deletes, and what each replica last reported to its leader."""
 
     def __init__(self, machines: Mapping[BrokerId, Machine], chronicle: Chronicle) -> None:
         self._machines = machines
@@ -44,7 +42,7 @@ class ParkedDeletes:
         self._heard: dict[tuple[BrokerId, bytes, int, int, BrokerId], tuple[int, float]] = {}
 
     def check(self) -> None:
-        """Look at all deletes that wait."""
+        """Checks all waiting deletes."""
         waiting: dict[int, tuple[Any, float, str]] = {}
         listens = self.now_s - self._listened_s >= LISTEN_EVERY_S
         if listens:
@@ -68,7 +66,7 @@ class ParkedDeletes:
     def live_since(
         self, leader: BrokerId, topic: TopicImage, number: int, moment_s: float
     ) -> Iterator[tuple[BrokerId, str]]:
-        """Who the leader must count as live for all the time from `moment_s` until now."""
+        """Returns the followers that the leader must count as live from `moment_s` until now."""
         broker = self._machines[leader].broker
         if broker is None:
             return
@@ -101,7 +99,7 @@ class ParkedDeletes:
             for follower, state in leadership.followers.items():
                 epoch = image.broker_epoch(follower)
                 has_fetched = state.broker_epoch == epoch and state.has_fetched_within(lag_ms, now_ms)
-                # Also before the image showed its registration: it was answered.
+                # Also before the image shows its registration: the leader answered it.
                 if epoch is None or not (
                     has_fetched or (state.unseen_epoch == epoch and now_ms - state.unseen_ms <= lag_ms)
                 ):
@@ -113,7 +111,7 @@ class ParkedDeletes:
                 before = self._heard.get(key)
                 if before is None or before[0] != epoch:
                     self._heard[key] = (epoch, self.now_s)
-        # Also who isn't a replica any more: one that becomes a replica again begins with an empty log.
+        # Also former replicas: one that returns begins with an empty log.
         for key in [key for key in self._heard if key[0] == leader and key not in still]:
             del self._heard[key]
 
@@ -135,7 +133,7 @@ class ParkedDeletes:
                     )
 
     def _why_over(self, broker: Broker, operation: Any) -> str | None:
-        """Why an operation should be answered now; None while it may wait."""
+        """Returns why an operation should be answered now; None while it may wait."""
         reasons = [self._why_row_over(broker, row) for row in operation._rows if not row.done]  # noqa: SLF001 - the checker sees everything
         return None if not reasons or None in reasons else "; ".join(str(reason) for reason in reasons)
 
@@ -146,7 +144,10 @@ class ParkedDeletes:
         if partition is None or partition is not row.partition:
             return f"{row.key} isn't here any more"
         if partition.leader_epoch != row.leader_epoch or not partition.is_leader:
-            return f"{row.key} is led by {partition.leader_id} in epoch {partition.leader_epoch}, accepted in {row.leader_epoch}"
+            return (
+                f"{row.key} is led by {partition.leader_id} in epoch {partition.leader_epoch}, accepted in "
+                f"{row.leader_epoch}"
+            )
         if partition.log.offline:
             return f"the directory of {row.key} is offline"
         if partition.log.log_start_offset < row.offset or not self._all_have_it(broker, partition, row.offset):
@@ -154,7 +155,7 @@ class ParkedDeletes:
         return f"all have reported that {row.key} starts at {row.offset} or above"
 
     def _all_have_it(self, broker: Broker, partition: Partition, offset: int) -> bool:  # noqa: PLR0911 - one return per reason
-        """Whether every replica that is registered, or in the ISR that is or is proposed, has reported so under its registration."""
+        """Returns whether every registered or (proposed) ISR replica has reported it under its registration."""
         leadership = partition.leadership
         image = None if broker.replicas is None else broker.replicas.image
         if image is None or not image.log_start_reporting:

@@ -30,14 +30,14 @@ from lowtide.simulation.loaded_partition import PRODUCE_VERSION, WRITTEN_NOTHING
 _SHORT_TIMEOUT_MS: Final = 300
 TIMEOUT_MS: Final = 3000
 _COMMIT_GRACE_MS: Final = 500
-"""What a broker's own disk may take beyond a delete's timeout."""
+"""The time of a broker's own disk beyond a delete's timeout."""
 
 
 class Producer(Actor):
     """Sends each batch once, with acks=all or acks=1."""
 
     share_of_all = 0.8
-    """How often with acks=all."""
+    """The share of batches with acks=all."""
 
     def __init__(self, load: LoadedPartition, client: ClusterClient, random: Random) -> None:
         super().__init__(load, client, random)
@@ -67,14 +67,13 @@ class Producer(Actor):
             self.on_error("Produce", row.error_code)
 
     async def send(self, broker_id: BrokerId, batch: bytes, acks: int) -> PartitionProduceResponse:
-        """One request and its answer."""
         timeout_ms = _SHORT_TIMEOUT_MS if self.random.random() < 0.2 else TIMEOUT_MS  # noqa: PLR2004
         return await self.send_within(timeout_ms, broker_id, batch, acks)
 
     async def send_within(
         self, timeout_ms: int, broker_id: BrokerId, batch: bytes, acks: int
     ) -> PartitionProduceResponse:
-        """The same, with that timeout."""
+        """Sends with this timeout."""
         load = self.load
         data = TopicProduceData(
             name=load.topic, partition_data=[PartitionProduceData(index=load.partition, records=batch)]
@@ -86,11 +85,11 @@ class Producer(Actor):
 
 
 class IdempotentProducer(Producer):
-    """Sends each batch until it knows what became of it, as clients with idempotence do."""
+    """Retries each batch until its outcome is known, as idempotent clients do."""
 
     def __init__(self, load: LoadedPartition, client: ClusterClient, random: Random) -> None:
         super().__init__(load, client, random)
-        # Where an older leader believes that it leads, the batches behind those that a newer one has are out of order.
+        # A former leader that still acts receives batches out of order that follow those at the new leader.
         client.ignores_older_epochs = True
         self._id = -1
         self._epoch = -1
@@ -118,7 +117,8 @@ class IdempotentProducer(Producer):
             load.counts["produced idempotently"] += len(values)
             if row.error_code == ErrorCode.NONE and row.base_offset >= 0:
                 self.client.note(
-                    f"produced {len(values)} at {row.base_offset} of {load.history.name}, idempotent, broker {broker_id}"
+                    f"produced {len(values)} at {row.base_offset} of {load.history.name}, idempotent, broker "
+                    f"{broker_id}"
                 )
                 load.history.on_acknowledged(row.base_offset, values)
         elif row.error_code in {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}:
@@ -145,7 +145,7 @@ class IdempotentProducer(Producer):
 
 
 class Deleter(Actor):
-    """Deletes prefixes: ordinarily or of the leader only, of all, at and below the log start, and again what timed out."""
+    """Deletes prefixes: ordinary or leader-only, everything, below the log start offset, and again after timeouts."""
 
     def __init__(self, load: LoadedPartition, client: ClusterClient, random: Random) -> None:
         super().__init__(load, client, random)
@@ -169,7 +169,7 @@ class Deleter(Actor):
     async def delete(
         self, broker_id: BrokerId, offset: Offset | None, *, version: int, leader_only: bool, timeout_ms: int
     ) -> int:
-        """One delete. Returns the answer's error code."""
+        """Deletes once. Returns the error code."""
         load = self.load
         load.history.on_delete(offset)
         row = DeleteRecordsPartition(
@@ -219,7 +219,7 @@ class Deleter(Actor):
 
 
 class Reader(Actor):
-    """Reads from the leader and from followers, from anywhere or on from where it was."""
+    """Reads from the leader and from followers, from any offset or from the last one."""
 
     def __init__(self, load: LoadedPartition, client: ClusterClient, random: Random) -> None:
         super().__init__(load, client, random)
@@ -244,7 +244,7 @@ class Reader(Actor):
             self._position = max(answer[1]) + 1
 
     async def read_all(self, broker_id: BrokerId) -> tuple[Offset, Offset] | None:
-        """Read the whole log of a leader. Returns its bounds, or None when it doesn't lead."""
+        """Reads the whole log of a leader. Returns its bounds, or None if it is not the leader."""
         found = await self.bounds(broker_id)
         if found is None:
             return None

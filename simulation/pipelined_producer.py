@@ -1,9 +1,8 @@
-"""An idempotent producer of a simulated cluster with several batches under way, as clients have by default.
+"""An idempotent producer with several batches in flight, the default of clients.
 
-What a broker remembers of a producer beyond its last batch, and that a gap between two batches is refused, only such a
-producer can show. Where what a broker didn't answer in time is deleted, by a client or by retention, it may be refused
-after the broker's next start: as in Kafka a snapshot has the last batch of a producer, and the batches before are
-looked up in the log.
+Only such a producer tests what a broker remembers beyond a producer's last batch, and that a gap between batches is
+rejected. If unanswered batches are deleted, it may be rejected after the broker's restart: as in Kafka a snapshot has
+only the last batch of a producer, and earlier ones are looked up in the log.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from lowtide.simulation.loaded_partition import LoadedPartition
 from lowtide.simulation.partition_actors import TIMEOUT_MS, IdempotentProducer
 
 UNDER_WAY_MAX: Final = 4
-"""Clients have five by default; a broker remembers as many."""
+"""Clients have five by default; brokers remember as many."""
 
 _BEFORE: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
-"""What is answered where a batch before is missing."""
+"""The errors for a missing earlier batch."""
 
 
 class PipelinedProducer(IdempotentProducer):
-    """Sends batches without waiting for those before, over one connection, and all that have no answer again, in their order."""
+    """Sends batches without waiting, over one connection, and resends unanswered ones in order."""
 
     def __init__(self, load: LoadedPartition, client: ClusterClient, random: Random) -> None:
         super().__init__(load, client, random)
         self._under_way: list[tuple[list[bytes], bytes]] = []
         self._tried: list[bytes] = []
-        """Batches that were sent before, and had no answer."""
+        """Batches that were sent before without a response."""
 
     async def step(self) -> None:
         if self._id < 0:
@@ -63,7 +62,6 @@ class PipelinedProducer(IdempotentProducer):
             raise lost
 
     def next_batch(self) -> tuple[list[bytes], bytes]:
-        """The values of one more batch, and the batch."""
         load = self.load
         values = load.next_values(self.random.randint(1, 4), self.random)
         load.history.on_send(values, self.producer, self._serial, ordered=True)
@@ -77,7 +75,7 @@ class PipelinedProducer(IdempotentProducer):
         return self.load.has_retention or self.load.observer.has_deleted(self.load, read_batch_header(batch).crc)
 
     def _on_answer(self, values: list[bytes], batch: bytes, row: PartitionProduceResponse, broker_id: BrokerId) -> bool:
-        """Returns whether this producer goes on. Errors: HistoryError."""
+        """Returns whether this producer continues. Errors: HistoryError."""
         load = self.load
         if row.error_code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
             self._under_way.remove((values, batch))

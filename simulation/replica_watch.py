@@ -1,4 +1,4 @@
-"""What was seen of the replicas' logs of a simulated cluster, over all lives of their brokers, for as long as they have their disk."""
+"""Observations of the replicas' logs of a simulated cluster, as long as brokers have their disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lowtide.storage.log.log import Log
 
 
 class ReplicaWatch:
-    """What was seen of one replica's log on one disk, over all lives."""
+    """Observations of one replica's log on one disk, over all lives."""
 
     __slots__ = (
         "checked_to",
@@ -33,27 +33,27 @@ class ReplicaWatch:
         self.directory_changes = directory_changes
         self.log: Log | None = None
         self.life = 0
-        """Of its broker, when the log was seen first."""
+        """The life of its broker at the first observation."""
         self.log_start = 0
         self.log_end = 0
         self.checked_to = 0
         self.seen = (-1, -1, -1)
         self.has_holes = False
-        """Records may have gone for the sake of later ones that were lost: that was no promise, and there is no promise from it."""
+        """Whether compaction may have removed records for later ones that were lost, which ends the promises."""
         self.synced_end = self.kept_end = 0
-        """When its broker died: up to where (exclusive) it was on the disk, and up to where it must be found by the next start."""
+        """At the last crash: the durable end (exclusive), and the end that the next start must find."""
         self.moved_from: Log | None = None
         self.moved_synced_end = 0
-        """Up to where it was on the disk of the log directory from which it was moved last, but for what was cut since."""
+        """The durable end in the log directory from which it last moved, except for later truncations."""
 
     def note_death(self, machine: Machine, *, power: bool) -> None:
-        """Its broker is about to die; with `power` its machine, which keeps what is on the disk alone.
+        """Records a crash; with `power` a power cut, which keeps only durable data.
 
-        A disk that fails keeps nothing.
-        The start after that may find a log that was moved in either folder, while the new one's name isn't on the disk.
+        A failing disk keeps nothing. The next start may find a moved log in either folder, until the new name is
+        durable.
         """
         log = self.log
-        # Only memory knows an end that lies in a hole, as in Kafka: a start ends the log behind its last batch.
+        # An end within a hole is only in memory, as in Kafka: a start ends the log behind its last batch.
         if log is None or log.offline or machine.is_broken or self.has_holes:
             self.synced_end = self.kept_end = 0
             return
@@ -64,21 +64,21 @@ class ReplicaWatch:
 
 
 class ReplicaWatches:
-    """The watch of each replica that was seen."""
+    """The watches of all replicas."""
 
     def __init__(self, machines: Mapping[BrokerId, Machine]) -> None:
         self._machines = machines
         self._watches: dict[tuple[BrokerId, TopicId, int], ReplicaWatch] = {}
 
     def find(self, broker_id: BrokerId, topic_id: TopicId, number: int) -> ReplicaWatch | None:
-        """What is known of a replica, if anything was seen of it on its present disk."""
+        """Returns the watch of a replica on its present disk, or None."""
         watch = self._watches.get((broker_id, topic_id, number))
         return (
             None if watch is None or watch.directory_changes != self._machines[broker_id].directory_changes else watch
         )
 
     def of(self, machine: Machine, log: Log) -> ReplicaWatch:
-        """The watch of a replica whose log is open; all of it is to be looked at when that is another one than before."""
+        """Returns the watch of a replica with an open log; a new log is checked completely."""
         key = (machine.broker_id, log.topic_id, log.topic_partition.partition)
         watch = self._watches.get(key)
         if watch is None or watch.directory_changes != machine.directory_changes:
@@ -98,7 +98,7 @@ class ReplicaWatches:
         return watch
 
     def on_death(self, machine: Machine, *, power: bool) -> None:
-        """A broker is about to be killed; with `power` its machine, also while no process runs there."""
+        """Records a crash; with `power` a power cut of the machine, also without a process."""
         for watch in self._of_machine(machine):
             if watch.life == machine.lives and machine.broker is not None:
                 watch.note_death(machine, power=power)
@@ -109,14 +109,14 @@ class ReplicaWatches:
         return [watch for (broker_id, _, _), watch in self._watches.items() if broker_id == machine.broker_id]
 
     def look_again(self, partitions: Iterable[tuple[TopicId, int]]) -> None:
-        """All that these partitions' replicas have is to be looked at, from the first byte on."""
+        """Has these partitions' replicas checked again from the first byte."""
         wanted = set(partitions)
         for (_, topic_id, number), watch in self._watches.items():
             if (topic_id, number) in wanted:
                 watch.checked_to, watch.seen = 0, (-1, -1, -1)
 
     def log_starts(self) -> dict[TopicPartition, Offset]:
-        """The largest log start of each partition."""
+        """Returns the largest log start offset of each partition."""
         starts: dict[TopicPartition, Offset] = {}
         for watch in self._watches.values():
             if watch.log is not None:

@@ -1,9 +1,8 @@
-"""What a large cluster costs, on virtual time: `python -m lowtide.simulation.scale --brokers 30 --topics 100 --partitions 100`.
+"""Measures a large cluster on virtual time: `python -m lowtide.simulation.scale --brokers 30`.
 
-Prints a line for each stage as it is done: creation, groups, a pass of retention by consumption (KIP-68), the death of the controller and
-its return, restarts one after the other, the loss of a rack. `--rolling` restarts all brokers one after the other and does nothing else.
-Fails if a partition has no leader ten seconds of virtual time after a death.
-`--json` writes the figures to a file.
+Prints a line per stage: creation, groups, a pass of retention by consumption (KIP-68), death and return of the
+controller, rolling restarts, loss of a rack. `--rolling` only restarts all brokers one by one. Fails if a partition has
+no leader ten virtual seconds after a death. `--json` writes the figures to a file.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ TIME_LIMIT_S: Final = 36_000.0
 
 
 def measure(spec: ScaleSpec, *, tells: bool = False) -> ScaleCluster:
-    """Run all stages. `tells`: print each when it is done."""
+    """Runs all stages. `tells`: prints each when it is done."""
     gc.disable()  # Millions of objects live: it is run between two stages.
     try:
         with closing(SimulatedLoop(spec.seed, time_limit_s=TIME_LIMIT_S)) as loop:
@@ -45,7 +44,7 @@ def measure(spec: ScaleSpec, *, tells: bool = False) -> ScaleCluster:
 
 
 def line_of(stage: Stage) -> str:
-    """A stage in a line."""
+    """Formats a stage."""
     written = ", ".join(
         f"{count} {name}" for name, count in sorted(stage.keys_written.items(), key=lambda row: -row[1])[:4]
     )
@@ -54,14 +53,16 @@ def line_of(stage: Stage) -> str:
         f"{count} {name}" for name, count in sorted(stage.requests.items(), key=lambda row: -row[1])[:5]
     )
     return (
-        f"{stage.name}: {stage.virtual_s:.1f} s; {stage.transactions} transactions ({written}); CPU {stage.broker_cpu_s:.1f} s, "
+        f"{stage.name}: {stage.virtual_s:.1f} s; {stage.transactions} transactions ({written}); CPU "
+        f"{stage.broker_cpu_s:.1f} s, "
         f"of one broker {stage.busiest_cpu_s:.2f} s, of the controller {stage.controller_cpu_s:.2f} s"
-        f"{f', of {stage.host} {stage.host_cpu_s:.2f} s' if stage.host else ''}; {stage.resident_mb:.0f} MB; {counts}; {requests}"
+        f"{f', of {stage.host} {stage.host_cpu_s:.2f} s' if stage.host else ''}; {stage.resident_mb:.0f} MB; {counts}; "
+        f"{requests}"
     )
 
 
 def lines_of_restarts(stages: list[Stage]) -> list[str]:
-    """The least and the most of what restarts cost, and the sum."""
+    """Formats minimum, maximum and sum of restarts."""
     restarts = [stage for stage in stages if stage.name.startswith(RESTART)]
     if not restarts:
         return []
@@ -79,7 +80,7 @@ def lines_of_restarts(stages: list[Stage]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command. Returns its exit code."""
+    """Runs the command. Returns its exit code."""
     parser = argparse.ArgumentParser(description="measure a large simulated cluster")
     parser.add_argument("--brokers", type=int, default=30)
     parser.add_argument("--racks", type=int, default=3)
@@ -108,7 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
         seed=options.seed,
     )
     sys.stdout.write(
-        f"{spec.brokers} brokers, {spec.racks} racks, {spec.topics} topics, {spec.partitions} partitions, {spec.groups} groups\n"
+        f"{spec.brokers} brokers, {spec.racks} racks, {spec.topics} topics, {spec.partitions} partitions, "
+        f"{spec.groups} groups\n"
     )
     cluster = measure(spec, tells=True)
     for line in lines_of_restarts(cluster.stages):

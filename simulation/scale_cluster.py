@@ -1,12 +1,11 @@
-"""A large cluster on virtual time: many brokers with many partitions, all of them the real code, and what each stage of its life costs.
+"""A large cluster on virtual time, with the real code, and the cost of each stage.
 
-A *stage* is something that happens to the cluster (`scale` has them in turn). Measured of it: the virtual time until it is done, the
-transactions and keys that were written to the metadata store, and the CPU time of each broker's own code.
+A *stage* is something that happens to the cluster (`scale` runs them). Measured are its virtual time, the transactions
+and keys written to the metadata store, and the CPU time of each broker's own code.
 
-Virtual time has no cost of computing in it: a plan over all partitions takes no time at all here. So a stage's CPU time of the broker that
-had most of it is measured too; what a stage takes on real machines is between the virtual time and the sum of both.
-
-Nothing here is random but for the delays of messages, from the seed. It checks no promises (`cluster_simulation` does).
+Virtual time excludes computing: a plan over all partitions takes no time. So the CPU time of the busiest broker is
+measured too; a stage on real machines takes between the virtual time and the sum of both. Only message delays are
+random. It checks no promises (`cluster_simulation` does).
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ from lowtide.simulation.shared_store import PREFIX, SharedStore
 
 REPLICAS: Final = 3
 PARTITIONS_PER_REQUEST: Final = 1000
-"""Of CreateTopics."""
 
 STAGE_LIMIT_S: Final = 600.0
-"""Virtual time after which a stage has failed."""
+"""The virtual time after which a stage has failed."""
 
 _LOOK_S: Final = 0.1
 _CREATE_TOPICS_VERSION: Final = 7
@@ -49,7 +47,7 @@ _REQUEST_MS: Final = 60_000
 
 
 class ScaleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How large the cluster is. Racks have the same number of brokers, or nearly."""
+    """The size of the cluster. Racks have nearly equal numbers of brokers."""
 
     brokers: int = 5
     racks: int = 3
@@ -57,45 +55,42 @@ class ScaleSpec(msgspec.Struct, frozen=True, kw_only=True):
     partitions_per_topic: int = 100
     groups: int = 20
     restarts: int = 2
-    """Brokers that are restarted, one after the other."""
+    """The number of brokers that restart, one by one."""
     returns_rack: bool = True
-    """Whether the rack comes back in the end. What dead brokers had in memory stays until the run ends, and theirs comes on top of it."""
+    """Whether the rack returns in the end. Memory of dead brokers stays until the run ends."""
     rolling: bool = False
-    """Whether nothing else happens than restarts, one after the other, after which leaderships go back to the preferred replicas."""
+    """Whether there are only restarts, one by one, followed by preferred elections."""
     session_ms: int = 4000
-    """`broker.session.timeout.ms`: its default."""
     seed: int = 0
 
     @property
     def partitions(self) -> int:
-        """Of all topics of the load."""
         return self.topics * self.partitions_per_topic
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stage cost. `broker_cpu_s` is of all brokers together, `busiest_cpu_s` of the one that had most of it.
+    """The cost of a stage. `broker_cpu_s` is that of all brokers, `busiest_cpu_s` that of the busiest.
 
-    `host` is the broker that the stage is about, "" in a stage about several; `controller_cpu_s` is of the controller at its end.
+    `host` is the broker of the stage, or empty; `controller_cpu_s` is that of the last controller.
     """
 
     name: str
     virtual_s: float
     transactions: int
     keys_written: dict[str, int]
-    """By the first part of the key."""
     broker_cpu_s: float
     busiest_cpu_s: float
     controller_cpu_s: float
     host: str
     host_cpu_s: float
     requests: dict[str, int]
-    """That brokers answered, by API; of a life that begins and ends within the stage none is counted."""
+    """Answered requests by API, without brokers that start and end within the stage."""
     resident_mb: float
     counts: dict[str, float] = {}
 
 
 class NodeCpu(set[SimulatedNode | None]):
-    """Takes the place of `SimulatedLoop.ran`, which gets the node of each callback before it runs: sums the thread's CPU time by node."""
+    """Replaces `SimulatedLoop.ran`, which gets the node of each callback: sums the CPU time by node."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,20 +105,19 @@ class NodeCpu(set[SimulatedNode | None]):
             self._current = node
 
     def clear(self) -> None:
-        """Time moves on."""
+        """Time advances."""
 
     def charge(self) -> None:
-        """Account for the time up to now."""
         now_ns = time.thread_time_ns()
         self.ns["" if self._current is None else self._current.name] += now_ns - self._since_ns
         self._since_ns = now_ns
 
 
 class ScaleCluster:
-    """The brokers, their store, and a measure of both."""
+    """The brokers, their store, and their measurements."""
 
     def __init__(self, loop: SimulatedLoop, spec: ScaleSpec, settings: dict[str, str]) -> None:
-        """`settings` are of all brokers, besides those of their machines."""
+        """`settings` are those of all brokers, besides those of their machines."""
         self.loop = loop
         self.spec = spec
         self.shared = SharedStore(loop, Random(spec.seed + 1))
@@ -156,7 +150,6 @@ class ScaleCluster:
 
     @property
     def image(self) -> MetadataImage:
-        """The metadata as they stand in the store."""
         self.shared.follow(self._on_batch)
         return self.shared.image
 
@@ -167,7 +160,6 @@ class ScaleCluster:
             self.keys_written[(name.split(b"/", 1)[0] if b"/" in name else name).decode()] += 1
 
     def partitions(self) -> list[tuple[str, int, PartitionImage]]:
-        """All partitions of all topics."""
         return [
             (topic.name, number, state)
             for topic in self.image.topics.values()
@@ -175,11 +167,9 @@ class ScaleCluster:
         ]
 
     def machine(self, broker_id: BrokerId) -> Machine:
-        """The machine of a broker."""
         return self.machines[broker_id - 1]
 
     def up(self) -> list[Machine]:
-        """The machines whose brokers serve."""
         return [machine for machine in self.machines if machine.state is State.UP]
 
     def serving(self) -> list[Machine]:
@@ -189,7 +179,7 @@ class ScaleCluster:
     # Stages
 
     async def stage(self, name: str, work: Coroutine[Any, Any, dict[str, float] | None], host: str = "") -> Stage:
-        """Do the work, and measure it. Errors: what the work raises; HistoryError where a broker reported a bug."""
+        """Does the work, and measures it. Errors: those of the work; HistoryError if a broker reported a bug."""
         gc.collect()
         self.cpu.charge()
         before_ns, began_s, served = Counter(self.cpu.ns), self.loop.time(), self._served()
@@ -221,7 +211,7 @@ class ScaleCluster:
         return stage
 
     def _served(self) -> dict[tuple[str, int], RequestTimes]:
-        """What counts the requests that each life of a broker answers, by host and life."""
+        """Returns the request counters of each life, by host and life."""
         return {
             (machine.host, machine.lives): machine.broker.serving.host.dispatcher.times
             for machine in self.machines
@@ -229,7 +219,7 @@ class ScaleCluster:
         }
 
     async def until(self, condition: Callable[[], bool], what: str, look_s: float = _LOOK_S) -> None:
-        """Wait. Errors: TimeoutError after a long time."""
+        """Waits. Errors: TimeoutError after a long time."""
         limit_s = self.loop.time() + STAGE_LIMIT_S
         while not condition():
             if self.loop.time() > limit_s:
@@ -239,18 +229,16 @@ class ScaleCluster:
     # What the cluster is asked
 
     async def start(self) -> None:
-        """Start all brokers at once."""
         for machine in self.machines:
             machine.start()
         await self.until(lambda: len(self.up()) == len(self.machines), "all brokers serve")
         await self.until(lambda: self.image.controller_id > 0, "there is a controller")
 
     def controller(self) -> Machine:
-        """The machine of the controller."""
         return self.machine(self.image.controller_id)
 
     async def ask(self, machine: Machine, request: Any, version: int) -> Any:
-        """Send one request over a connection of its own."""
+        """Sends one request over its own connection."""
         client = await WireClient.connect(*machine.address)
         try:
             return await client.request(request, version)
@@ -258,7 +246,7 @@ class ScaleCluster:
             client.close()
 
     async def create_topics(self, names: list[str], partitions: int, configs: dict[str, str] | None = None) -> None:
-        """Create topics, some thousand partitions a request."""
+        """Creates topics, some thousand partitions per request."""
         count = max(PARTITIONS_PER_REQUEST // partitions, 1)
         rows = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
         for start in range(0, len(names), count):
@@ -277,11 +265,10 @@ class ScaleCluster:
     # How the cluster is
 
     def leaderless(self) -> int:
-        """How many partitions are without a leader."""
         return len(self.without_leader(self.partitions()))
 
     def without_leader(self, among: Iterable[tuple[str, int, PartitionImage]]) -> list[TopicPartition]:
-        """Partitions whose leader, as the store has it, isn't alive, or doesn't know that it leads."""
+        """Returns partitions whose leader is dead, or does not know that it leads."""
         up = {machine.broker_id: machine.broker.replicas for machine in self.serving() if machine.broker is not None}
         found = []
         for name, number, state in among:
@@ -292,12 +279,11 @@ class ScaleCluster:
         return found
 
     def out_of_sync(self) -> int:
-        """Partitions that lack a member of their ISR."""
+        """Returns partitions that lack an ISR member."""
         return sum(len(state.isr) < len(state.replicas) for _, _, state in self.partitions())
 
 
 def _answered(served: dict[tuple[str, int], RequestTimes]) -> Counter[str]:
-    """Requests by API."""
     answered: Counter[str] = Counter()
     for times in served.values():
         for name, of_api in times.by_name.items():
@@ -306,4 +292,3 @@ def _answered(served: dict[tuple[str, int], RequestTimes]) -> Counter[str]:
 
 
 PARTITIONS: Final = keys.PARTITIONS.decode().rstrip("/")
-"""What `Stage.keys_written` calls the keys of partitions."""

@@ -1,8 +1,7 @@
-"""What the controller's decisions cost by the number of partitions: `python -m lowtide.simulation.scale_controller`.
+"""Measures the controller's decisions by number of partitions: `python -m lowtide.simulation.scale_controller`.
 
-Only the controller's image of a cluster and its decisions are here, no broker: topics are created, a broker dies, then
-a rack. Each number of partitions has a process of its own. Printed are CPU time and resident memory of that process,
-and what is written to the store.
+Only a cluster's image and the controller's decisions, without brokers: topics are created, a broker dies, then a rack.
+Each number of partitions has its own process. Prints CPU time, resident memory, and what is written to the store.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PARTITIONS_PER_TOPIC: Final = 100
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """Of one number of partitions: CPU seconds, megabytes, and how much was written."""
+    """The figures of one number of partitions: CPU seconds, megabytes, and writes."""
 
     partitions: int
     create_plan_s: float = 0.0
@@ -63,7 +62,6 @@ class Cluster:
         self.image = MetadataImage()
 
     def change(self, operations: Sequence[Operation]) -> None:
-        """One transaction."""
         staged = self.engine.stage()
         self.engine.evaluate(staged, (), operations, ())
         self.engine.commit(staged)
@@ -71,18 +69,17 @@ class Cluster:
             self.image, _ = apply_batch(self.image, batch, prefix=b"")
 
     def make(self, steps: Sequence[Step]) -> int:
-        """The steps of a plan. Returns how many keys they write."""
+        """Applies the steps of a plan. Returns the number of written keys."""
         for step in steps:
             self.change(step.operations)
         return sum(len(step.operations) for step in steps)
 
     def lose(self, *brokers: BrokerId) -> None:
-        """Their registrations end."""
         self.change([Delete(keys.broker(broker)) for broker in brokers])
 
 
 def measure(partitions: int) -> Figures:
-    """All of it, with so many partitions."""
+    """Measures one number of partitions."""
     read = ProcessFiguresReader()
     found = Figures(partitions=partitions)
     cluster = Cluster()
@@ -134,7 +131,7 @@ def spent() -> Iterator[list[float]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command. Returns its exit code."""
+    """Runs the command. Returns its exit code."""
     parser = argparse.ArgumentParser(description="measure the controller's decisions")
     parser.add_argument("--partitions", help=f"numbers of partitions, {','.join(map(str, PARTITIONS))} without it")
     options = parser.parse_args(arguments)

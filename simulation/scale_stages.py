@@ -1,4 +1,4 @@
-"""What happens to a large simulated cluster, a stage at a time: `scale` has them done and prints what they cost."""
+"""The stages of a large simulated cluster; `scale` runs and prints them."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ SETTINGS: Final = {
     "log.retention.check.interval.ms": "20000",
     "lowtide.partitions.created.per.second": "100000",
 }
-"""Of the brokers. Retention looks more often than by default, so that a pass is soon; a client may create all partitions at once."""
+"""Broker settings: frequent retention passes, and one client can create all partitions at once."""
 
 ROLLING_SETTINGS: Final = {"leader.imbalance.check.interval.seconds": "60"}
-"""Of brokers that are only restarted: leaderships go back sooner than by default, and not during the restarts."""
+"""Broker settings for rolling restarts: early preferred elections, but not during the restarts."""
 
 RESTART: Final = "restart"
-"""So the names of stages begin in which a broker is restarted."""
+"""The prefix of stages that restart a broker."""
 
 TOPIC: Final = "scale"
 CONSUMED: Final = "consumed"
-"""The topic that all groups have consumed, and from which records go for that."""
+"""The topic that all groups have consumed, whose records are deleted."""
 
 CONSUMED_PER_BROKER: Final = 10
-"""Its partitions, if there are as many groups."""
+"""The number of its partitions, with at least as many groups."""
 
 RECORDS: Final = 3
-"""In each of its partitions, a segment each."""
+"""The records per partition, a segment each."""
 
 IDLE_S: Final = 10.0
 LOOK_S: Final = 0.01
-"""Between two looks at the partitions of a broker that is restarted."""
+"""The interval of checks of a restarting broker's partitions."""
 
 LEADERS_WITHIN_S: Final = 10.0
 GROUPS_AT_ONCE: Final = 50
 ASKED: Final = "DescribeConsumedOffsets"
-"""By this name brokers count the question of a pass."""
+"""The API of a pass's question in brokers' counters."""
 
 _CONSUMED_MS: Final = 1000
 _TIMEOUT_MS: Final = 30_000
@@ -83,7 +83,7 @@ _ALL_IN_SYNC: Final = -1
 
 
 async def stages(cluster: ScaleCluster) -> AsyncIterator[Stage]:
-    """All of them, in turn."""
+    """Returns the results of all stages, in turn."""
     yield await cluster.stage("start", cluster.start())
     yield await cluster.stage("create", create(cluster))
     if cluster.spec.rolling:
@@ -106,13 +106,13 @@ async def stages(cluster: ScaleCluster) -> AsyncIterator[Stage]:
 
 
 async def restarts(cluster: ScaleCluster) -> AsyncIterator[Stage]:
-    """A restart of one broker after the other: the next stops when the cluster is whole again."""
+    """Restarts one broker after the other; the next one stops when the cluster is whole again."""
     for machine in cluster.machines[: cluster.spec.restarts]:
         yield await cluster.stage(f"{RESTART} of {machine.host}", restart(cluster, machine), machine.host)
 
 
 async def create(cluster: ScaleCluster) -> dict[str, float]:
-    """All topics, until every partition is led and in sync."""
+    """Creates all topics, and waits until every partition is led and in sync."""
     spec = cluster.spec
     await cluster.create_topics([f"{TOPIC}-{number}" for number in range(spec.topics)], spec.partitions_per_topic)
     await _until_well(cluster)
@@ -120,7 +120,7 @@ async def create(cluster: ScaleCluster) -> dict[str, float]:
 
 
 async def idle() -> dict[str, float]:
-    """Nothing happens."""
+    """Does nothing."""
     await asyncio.sleep(IDLE_S)
     return {"seconds": IDLE_S}
 
@@ -129,7 +129,7 @@ async def idle() -> dict[str, float]:
 
 
 async def groups(cluster: ScaleCluster) -> dict[str, float]:
-    """Each group has a member that joins, commits one offset, sends a heartbeat and leaves; all records of `CONSUMED` are consumed then."""
+    """Runs a member per group that joins, commits, sends a heartbeat and leaves; `CONSUMED` is consumed then."""
     spec = cluster.spec
     if not spec.groups:
         return {}
@@ -147,7 +147,7 @@ async def groups(cluster: ScaleCluster) -> dict[str, float]:
 
 
 async def _produce(cluster: ScaleCluster, number: int) -> None:
-    """Some records that are an hour old, each a batch."""
+    """Produces records that are an hour old, each in its own batch."""
     leader = cluster.machine(cluster.image.topics[CONSUMED].partitions[number].leader)
     records = build_batch([(SIMULATION_WALL_START_MS - 3_600_000, None, b"x" * 50, ())])
     client = await WireClient.connect(*leader.address)
@@ -213,7 +213,7 @@ async def _consume(cluster: ScaleCluster, group_id: str, number: int) -> None:
 
 
 async def consumed(cluster: ScaleCluster) -> dict[str, float]:
-    """What all groups have consumed is let go of: the pass of retention of each broker asks each coordinator once (KIP-68)."""
+    """Waits until consumed records are deleted: each broker's pass asks each coordinator once (KIP-68)."""
     if not cluster.spec.groups:
         return {}
     config = AlterableConfig(name="retention.commitoffset.ms", config_operation=_SET, value=str(_CONSUMED_MS))
@@ -246,10 +246,7 @@ async def consumed(cluster: ScaleCluster) -> dict[str, float]:
 
 
 async def death(cluster: ScaleCluster, dead: list[Machine]) -> dict[str, float]:
-    """These are killed; until every partition has a leader that lives and leads.
-
-    Errors: AssertionError where that takes too long.
-    """
+    """Kills these, and waits until every partition has a live leader. Errors: AssertionError after a limit."""
     ids = {machine.broker_id for machine in dead}
     led = sum(state.leader in ids for _, _, state in cluster.partitions())
     began_s = cluster.loop.time()
@@ -262,7 +259,7 @@ async def death(cluster: ScaleCluster, dead: list[Machine]) -> dict[str, float]:
 
 
 async def returned(cluster: ScaleCluster, dead: list[Machine]) -> dict[str, float]:
-    """They are started again; until all replicas are in sync."""
+    """Starts them again, and waits until all replicas are in sync."""
     for machine in dead:
         machine.start()
     await _until_well(cluster)
@@ -270,10 +267,7 @@ async def returned(cluster: ScaleCluster, dead: list[Machine]) -> dict[str, floa
 
 
 async def restart(cluster: ScaleCluster, machine: Machine) -> dict[str, float]:
-    """It is stopped in order and started again; until all replicas are in sync.
-
-    Its partitions are looked at all the time.
-    """
+    """Restarts it gracefully, and waits until all replicas are in sync, watching its partitions."""
     led = sum(state.leader == machine.broker_id for _, _, state in cluster.partitions())
     watch = AbsenceWatch(cluster, machine.broker_id)
     machine.stop()
@@ -299,7 +293,7 @@ async def restart(cluster: ScaleCluster, machine: Machine) -> dict[str, float]:
 
 
 async def balanced(cluster: ScaleCluster) -> dict[str, float]:
-    """Leaderships go back to the preferred replicas; until all have."""
+    """Waits until leaderships have returned to the preferred replicas."""
 
     def strayed() -> int:
         return sum(state.leader != state.replicas[0] for _, _, state in cluster.partitions())
@@ -311,12 +305,11 @@ async def balanced(cluster: ScaleCluster) -> dict[str, float]:
 
 
 class AbsenceWatch:
-    """Looks which of a broker's partitions are without a leader, as often as `LOOK_S`, and for how long."""
+    """Watches for how long a broker's partitions are without a leader, every `LOOK_S`."""
 
     def __init__(self, cluster: ScaleCluster, broker_id: BrokerId) -> None:
-        """It begins now."""
         self.absent: dict[TopicPartition, float] = {}
-        """Those that are without a leader, and since when."""
+        """The partitions without a leader, and since when."""
         self.most = 0
         self.longest_s = 0.0
         self._cluster = cluster
@@ -324,11 +317,10 @@ class AbsenceWatch:
         self._keys = [(name, number) for name, number, state in cluster.partitions() if broker_id in state.replicas]
 
     def passed_s(self) -> float:
-        """How long it has been looking."""
         return self._cluster.loop.time() - self._began_s
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Look until it is so. Errors: TimeoutError after a long time."""
+        """Watches until a condition holds. Errors: TimeoutError after a long time."""
 
         def looked() -> bool:
             self._look()
@@ -337,7 +329,7 @@ class AbsenceWatch:
         await self._cluster.until(looked, what, LOOK_S)
 
     def are_in_sync(self) -> bool:
-        """Whether all have a leader, and all replicas are in sync."""
+        """Returns whether all have a leader, and all replicas are in sync."""
         return not self.absent and all(len(state.isr) == len(state.replicas) for _, _, state in self._partitions())
 
     def _partitions(self) -> list[tuple[str, int, PartitionImage]]:

@@ -1,8 +1,8 @@
-"""Brokers of a simulated cluster that share a machine, under one supervisor: what ends one of them, and what ends them together.
+"""Brokers that share a machine under one supervisor, and faults of that.
 
-Brokers of one rack are on one machine. Three things happen only there: the machine's power takes all of them at once; a supervisor that
-dies has all of them stop by themselves, and its successor starts none before the last has ended; and a supervisor that sees one of them end
-has its lease end at once, so that the others need not wait for its session. And it has one give leaderships to another one.
+Brokers of one rack are on one machine. Its power cut takes all of them; when a supervisor dies, its brokers stop by
+themselves, and its successor starts none before the last has ended; when a supervisor sees a broker end, it ends its
+lease at once, so that the others need not wait for its session. It also moves leaderships between its brokers.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LOOK_S: Final = 0.02
 
 
 def share_machines(cluster: ClusterWorld) -> None:
-    """From their next start on brokers know of those on the same machine."""
+    """Tells brokers of those on the same machine, from their next start."""
     for machine in cluster.machines:
         assert isinstance(machine, SharedMachine), machine
         machine.neighbours = Beside(beside(cluster, machine))
 
 
 async def leaders_are_given(cluster: ClusterWorld) -> None:
-    """A supervisor has a broker give a partition to another one of its machine, which is in sync as far as the store knows now."""
+    """Has a broker give a partition to another in-sync one of its machine."""
     topic, number, state = cluster.some_partition()
     leader = next((each for each in cluster.machines if each.broker_id == state.leader and each.is_running), None)
     if leader is None or leader.broker is None:
@@ -51,13 +51,13 @@ async def leaders_are_given(cluster: ClusterWorld) -> None:
 
 
 def beside(cluster: ClusterWorld, machine: Machine) -> list[Machine]:
-    """The brokers on the machine of this one, which is among them."""
+    """Returns the brokers on this one's machine, including it."""
     rack = machine.settings["broker.rack"]
     return [each for each in cluster.machines if each.settings["broker.rack"] == rack]
 
 
 async def machine_dies(cluster: ClusterWorld) -> None:
-    """The power of a machine goes, and with it all of its brokers. They are back one by one."""
+    """Cuts the power of a machine with all its brokers, which return one by one."""
     brokers = beside(cluster, cluster.random.choice(cluster.machines))
     cluster.note(f"the machine of {', '.join(each.host for each in brokers)} loses its power")
     cluster.effects["death of a machine"] += sum(each.state is State.UP for each in brokers) > 1
@@ -70,7 +70,7 @@ async def machine_dies(cluster: ClusterWorld) -> None:
 
 
 async def supervisor_dies(cluster: ClusterWorld) -> None:
-    """A supervisor is killed: its brokers end by themselves, some are killed too, and all are started when the last has ended."""
+    """Kills a supervisor: its brokers end by themselves or are killed, and all start after the last has ended."""
     brokers = beside(cluster, cluster.random.choice(cluster.machines))
     cluster.note(f"the supervisor of {', '.join(each.host for each in brokers)} is killed")
     cluster.effects["death of a supervisor"] += sum(each.state is State.UP for each in brokers) > 1
@@ -94,7 +94,7 @@ async def supervisor_dies(cluster: ClusterWorld) -> None:
 
 
 async def death_is_seen(cluster: ClusterWorld) -> None:
-    """A process is killed, and its lease ends at once, for its supervisor has seen it end; it is started again soon."""
+    """Kills a process whose lease ends at once, as its supervisor sees it end; it restarts soon."""
     machine = cluster.pick(State.UP)
     if machine is None:
         return

@@ -1,15 +1,19 @@
-"""The metadata store of a simulated cluster, and each broker's way to it: slow, cut, ambiguous, silent.
+"""The metadata store of a simulated cluster, and each broker's link to it.
 
-One `MemoryStore` stands for etcd: it outlives the brokers, and what is on its way to it or from it outlives them too. A
-`StoreLink` is the way of one process. What may go wrong on it:
+One `MemoryStore` stands for etcd: it outlives the brokers, like messages to and from it. A `StoreLink` is the link of
+one process, with these faults:
 
-* requests and answers take time, and may be held up so long that the asker has given up; the request is carried out all the same
-* a request is lost, or its answer is: after a while the asker receives that the outcome is unknown
-* the way is cut, in one direction or in both; a watch is then silent, or, when its connection breaks, ends
-* what a watch brings lags, for each broker by itself
-* the store is away for a while (`stop`, `start`): no lease ends meanwhile, and all begin again, as etcd does it
+* requests and responses are slow, or so late that the client has given up; the request is executed anyway
 
-`SharedStore.image` is the truth: the metadata as they stand in the store, which brokers see a little later.
+* a request or its response is lost: after a while its outcome is unknown
+
+* the link is cut, in one direction or both; a watch is then silent, or ends if its connection breaks
+
+* watches lag, for each broker separately
+
+* the store is down for a while (`stop`, `start`): no lease ends meanwhile, and all start again, as in etcd
+
+`SharedStore.image` is the truth: the metadata in the store, which brokers see a little later.
 """
 
 from __future__ import annotations
@@ -45,13 +49,13 @@ T = TypeVar("T")
 
 PREFIX: Final = b"/lowtide/"
 REQUEST_TIMEOUT_S: Final = 2.0
-"""How long an asker waits for an answer: what the session to etcd waits."""
+"""The timeout of requests, as in the session with etcd."""
 
 SURPLUS: Final = 3
-"""What etcd's raft log has more than revisions, when it begins."""
+"""The initial length of etcd's raft log beyond the revisions."""
 
 HELD_UP_S: Final = 3.0
-"""How late a request that was held up may arrive."""
+"""The maximum delay of a request."""
 
 _BATCHES_AT_ONCE: Final = 1000
 _LOOK_S: Final = 0.02
@@ -65,10 +69,9 @@ class StoreSnapshot(NamedTuple):
 
 
 class SharedStore:
-    """The store that all brokers share, and what is on its way to it and from it."""
+    """The store that all brokers share, and its pending messages."""
 
     def __init__(self, loop: SimulatedLoop, random: Random) -> None:
-        """An empty store."""
         self.loop = loop
         self.disk = MemoryDisk()
         self.image = MetadataImage()
@@ -83,14 +86,13 @@ class SharedStore:
 
     @property
     def store(self) -> MemoryStore:
-        """The store itself. Errors: UnavailableError while it is away."""
+        """The store. Errors: UnavailableError while it is down."""
         if self.is_away:
-            message = "simulated: the metadata store is away"
-            raise UnavailableError(message)
+            raise UnavailableError("simulated: the metadata store is away")
         return self._store
 
     def follow(self, listener: Callable[[MetadataImage, Batch], None]) -> None:
-        """Bring `image` up to date. `listener` is called after each change, with the image before it."""
+        """Updates `image`. Calls `listener` after each change, with the previous image."""
         engine = self._store.engine
         if engine.revision == self.image.revision:
             return
@@ -100,24 +102,22 @@ class SharedStore:
             listener(before, batch)
 
     def stop(self) -> None:
-        """Go away. What was being written is written."""
+        """Stops. Writes in progress are written."""
         self.is_away = True
         self._store.suspend_leases()
 
     def start(self) -> None:
-        """Come back."""
         if self.is_away:
             self.is_away = False
             self._store.restart_leases()
 
     def snapshot(self) -> StoreSnapshot:
-        """A backup of what is durable now."""
         return StoreSnapshot(dict(self.disk.keys), self.disk.revision)
 
     def restore(self, snapshot: StoreSnapshot, *, copied: bool = False) -> None:
-        """Put the store back to a backup, while it is away: restored from a snapshot, or, which isn't supported, with its files put back.
+        """Restores a backup while the store is down: from a snapshot, or, unsupported, its files.
 
-        Who was registered at that moment is no more: their leases have ended.
+        Registrations of that time are gone, because their leases have ended.
         """
         assert self.is_away, "a store that answers can't be put back"
         self._store.abandon()
@@ -130,12 +130,11 @@ class SharedStore:
         self.image = load_image(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
 
     async def answer_surplus(self) -> int:
-        """See `MetadataStore.raft_surplus`."""
         await self.store.revision()
         return self.raft_surplus
 
     def carry(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something that belongs to no process."""
+        """Runs something that belongs to no process."""
 
         async def run() -> None:
             await work()
@@ -149,13 +148,10 @@ class SharedStore:
 
 
 class StoreLink:
-    """The `OwnedStore` of one process.
-
-    Its faults are settable at any time, and outlive a process that is replaced by `renew`.
-    """
+    """The `OwnedStore` of one process. Its faults can be set at any time, and survive `renew`."""
 
     def __init__(self, shared: SharedStore, random: Random, effects: Counter[str]) -> None:
-        """`effects` counts what went wrong."""
+        """`effects` counts the faults."""
         self._shared = shared
         self._random = random
         self._effects = effects
@@ -169,20 +165,19 @@ class StoreLink:
         self.requests_are_cut = False
         self.answers_are_cut = False
         self.loss = 0.0
-        """The share of requests that meet one of the fates of `_fate`."""
+        """The share of requests with one of the fates of `_fate`."""
 
     @property
     def failure(self) -> str | None:
-        """See `OwnedStore.failure`."""
         return None
 
     @property
     def is_cut(self) -> bool:
-        """Whether answers and watches don't get through."""
+        """Whether responses and watches are cut."""
         return self.requests_are_cut or self.answers_are_cut
 
     def renew(self) -> StoreLink:
-        """The same way, for the next process."""
+        """Prepares the link for the next process."""
         link = StoreLink(self._shared, self._random, self._effects)
         link.delay_ms, link.watch_lag_ms, link.loss = self.delay_ms, self.watch_lag_ms, self.loss
         link.requests_are_cut, link.answers_are_cut = self.requests_are_cut, self.answers_are_cut
@@ -190,16 +185,14 @@ class StoreLink:
         return link
 
     def heal(self) -> None:
-        """No more faults."""
         self.delay_ms, self.watch_lag_ms, self.loss = (0.1, 1.5), (0.0, 1.0), 0.0
         self.requests_are_cut = self.answers_are_cut = False
 
     def carry(self, work: Callable[[], Awaitable[None]]) -> None:
-        """See `SharedStore.carry`."""
         self._shared.carry(work)
 
     def break_watches(self) -> None:
-        """The connection of the watches breaks: each ends with an error."""
+        """Breaks the connection of the watches: each ends with an error."""
         self._breaks += 1
 
     async def get(self, key: bytes) -> KeyValue | None:
@@ -245,8 +238,7 @@ class StoreLink:
                     await asyncio.sleep(_LOOK_S)
                 if self._breaks != breaks:
                     self._effects["watch broken"] += 1
-                    message = "simulated: the connection broke"
-                    raise UnavailableError(message)
+                    raise UnavailableError("simulated: the connection broke")
                 yield batch
 
     @property
@@ -268,8 +260,7 @@ class StoreLink:
 
     async def _ask(self, operation: Callable[[MemoryStore], Awaitable[T]], *, changes: bool) -> T:
         if self._closed:
-            message = "simulated: the session is closed"
-            raise UnavailableError(message)
+            raise UnavailableError("simulated: the session is closed")
         answer: asyncio.Future[Any] = self._shared.loop.create_future()
         fate = self._fate() if self.loss else None
         self._shared.carry(lambda: self._carry(operation, answer, fate))
@@ -300,8 +291,7 @@ class StoreLink:
         outcome: Any
         try:
             if fate == "refused":
-                message = "simulated: not now"
-                raise UnavailableError(message)
+                raise UnavailableError("simulated: not now")
             self._check_connection()
             outcome = await operation(self._shared.store)
             self._check_revision(outcome)
@@ -319,12 +309,10 @@ class StoreLink:
                 answer.set_result(outcome)
 
     def _check_connection(self) -> None:
-        """The first request of a new connection with etcd."""
         if self._least_surplus is not None and self._shared.raft_surplus < self._least_surplus:
             raise StoreWentBackError("simulated: the store was restored from a snapshot")
 
     def _check_revision(self, outcome: Any) -> None:
-        """What each answer of etcd tells."""
         revision = outcome[1] if isinstance(outcome, tuple) else getattr(outcome, "revision", 0)
         if self._seen_restores != self._shared.restores and 0 < revision < self._revision:
             raise StoreWentBackError(f"simulated: the store went back from revision {self._revision} to {revision}")

@@ -1,10 +1,11 @@
-"""The metadata store of a simulated cluster is put back to a backup, with all brokers up, some or none; then an operator brings it forward.
+"""Restores the metadata store to a backup, with all brokers up, some or none; then an operator brings it forward.
 
-Or it is lost after one broker after the other has gone, the last ones with their power: fewer members are in sync than there should be, and
-who is eligible as a leader (KIP-966) decides what is left. Then it is made again of the log directories, or of a backup and them.
+Or it is lost after brokers failed one by one, the last ones by power cuts: fewer members are in sync than there should
+be, and eligible leaders (KIP-966) decide what is left. Then it is recreated from log directories, with or without a
+backup.
 
-Checked beside what always is: no broker acts on such a store, neither leading nor answering success; no folder of a log goes away; and once
-the metadata are brought forward everything that was acknowledged is there, as at the end of every run.
+Checked in addition: no broker acts on such a store, neither leading nor answering success; no folder of a log
+disappears; and once the metadata are brought forward every acknowledged record is there, as at the end of every run.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from lowtide.storage.directory.directory_survey import survey
 from lowtide.storage.folder_names import parse_folder_name
 
 REFUSED_WITHIN_S: Final = 6.0
-"""A session of a second, some tries to reach the store, and a start."""
+"""A session of a second, some attempts to reach the store, and a start."""
 
 QUIET_S: Final = 2.0
 
 SHRINKS_WITHIN_S: Final = (1.2, 3.0)
-"""A session of a second, and who is left changes in-sync sets."""
+"""A session of a second, and the remaining brokers change ISRs."""
 
 EMPTY: Final = StoreSnapshot({}, 1)
 
 
 async def store_restored(cluster: ClusterWorld) -> None:
-    """Take a backup, put the store back to it, and bring it forward."""
+    """Takes a backup, restores it, and brings it forward."""
     shared, random = cluster.shared, cluster.random
     for machine in cluster.machines:
         cluster.start(machine)
@@ -75,7 +76,8 @@ async def store_restored(cluster: ClusterWorld) -> None:
     await cluster.sleep(0.01, 0.5)
     folders = {machine.broker_id: _folders(cluster, machine) for machine in cluster.machines}
     cluster.note(
-        f"the store is put back to revision {snapshot.revision} {'by its files' if copied else 'from a snapshot'}, {who} up"
+        f"the store is put back to revision {snapshot.revision} {'by its files' if copied else 'from a snapshot'}, "
+        f"{who} up"
     )
     shared.restore(snapshot, copied=copied)
     shared.start()
@@ -91,7 +93,7 @@ async def store_restored(cluster: ClusterWorld) -> None:
 
 
 async def store_lost(cluster: ClusterWorld) -> None:
-    """Take a backup, lose one broker after the other and then the store, and make it again."""
+    """Takes a backup, loses brokers one by one and then the store, and recreates it."""
     shared, random = cluster.shared, cluster.random
     for machine in cluster.machines:
         cluster.start(machine)
@@ -137,10 +139,7 @@ async def _check_refused(cluster: ClusterWorld, folders: dict[int, set[str]]) ->
 
 
 async def _bring_forward(cluster: ClusterWorld, before: MetadataImage, backup: StoreSnapshot | None = None) -> None:
-    """What docs/etcd.md has an operator do, or with a backup docs/backup.md.
-
-    `before` is what the store said before it went.
-    """
+    """Follows docs/etcd.md, or with a backup docs/backup.md. `before` is the store's earlier content."""
     for machine in cluster.machines:
         cluster.kill(machine)
     facts = [_facts(cluster, machine) for machine in cluster.machines]
@@ -177,7 +176,7 @@ def _copy(found: list[Row], revision: Revision) -> MetadataCopy:
 
 
 def _check_losses(cluster: ClusterWorld, plan: recovery.RecoveryPlan, before: MetadataImage) -> None:
-    """An operator is asked to accept a loss only where every replica that had everything may have lost something."""
+    """Checks that an operator must accept a loss only if every complete replica may have lost something."""
     for each in plan.partitions:
         topic = before.topics.get(each.topic)
         if (
@@ -200,11 +199,11 @@ def _facts(cluster: ClusterWorld, machine: Machine) -> broker_facts.BrokerFacts:
 
 
 def _folders(cluster: ClusterWorld, machine: Machine) -> set[str]:
-    """The folders of logs. Those that are being removed have another name already."""
+    """Returns the folders of logs, without those being removed, which are renamed."""
     names = [name for path in cluster.directories for name in machine.filesystem.listdir(path)]
     return {name for name in names if parse_folder_name(name) is not None}
 
 
 def _acknowledged(cluster: ClusterWorld) -> int:
-    """How many records and deletes were answered with success."""
+    """Returns the number of acknowledged records and deletes."""
     return sum(load.counts["produced"] + load.counts["deleted"] for load in cluster.loads)

@@ -1,4 +1,4 @@
-"""The end of a run with transactions: none is left open (T4), and all that is committed is read back (T2, T6, T7)."""
+"""The end of a run with transactions: none stays open (T4), and all committed records are read back (T2, T6, T7)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lowtide.simulation.transaction_load import TRANSACTION_TIMEOUT_MS, Transact
 from lowtide.simulation.transformer import StableOffsets, check_transformed, fetch_end
 
 ENDED_WITHIN_S: Final = 10.0 + (TRANSACTION_TIMEOUT_MS + MARKER_TIMEOUT_MS) / 1000
-"""A broker that lost its power before it answered a marker is waited for, as in Kafka, before the next marker is sent."""
+"""As in Kafka, the next marker waits for a broker that lost power before it answered one."""
 
 READ_WITHIN_S: Final = 15.0
 _LOOK_S: Final = 0.05
 
 
 async def check_end(cluster: ClusterWorld, load: TransactionLoad) -> None:
-    """Check that all transactions end, and what is committed.
+    """Checks that all transactions end, and what is committed, except what no broker has any more.
 
-    What no broker has any more isn't judged. Errors: HistoryError.
+    Errors: HistoryError.
     """
     image = cluster.shared.image
     for topic in (load.topic, TRANSACTION_TOPIC, GROUP_TOPIC):
@@ -66,7 +66,7 @@ async def _check_transformed(
 
 
 def _is_stable(cluster: ClusterWorld, load: TransactionLoad, number: int) -> bool:
-    """Whether all that the leader has is committed, and no transaction is open in it."""
+    """Returns whether the leader has committed everything, without open transactions."""
     state = cluster.partition(load.topic, number)
     machine = next(
         (machine for machine in cluster.machines if state is not None and machine.broker_id == state.leader), None
@@ -79,7 +79,7 @@ def _is_stable(cluster: ClusterWorld, load: TransactionLoad, number: int) -> boo
 
 
 async def _read_all(cluster: ClusterWorld, load: TransactionLoad, number: int) -> tuple[Offset, Mapping[Offset, bytes]]:
-    """Where a partition begins, and all that is committed in it."""
+    """Returns the log start offset, and all committed records."""
     reader = load.make_reader(number)
     give_up_s = cluster.loop.time() + READ_WITHIN_S
     found: dict[Offset, bytes] = {}

@@ -1,12 +1,10 @@
-"""What the clients of transactions saw, and whether brokers may have shown them that.
+"""What clients saw of transactions, and whether that was allowed.
 
-Checked (letters of the invariants): T1 who reads what is committed is shown nothing of a transaction whose commit no
-client has asked for; T2 of a transaction all is shown or nothing, in all partitions: all if its commit was
-acknowledged, nothing if that was refused; what was shown once stays; T5 a producer that another has followed changes
-nothing; T6 a record stands once, and in the order of sending; R2 an offset has one value.
-
-`void`: records may have been lost where nothing was promised, those of a transaction's coordinator among them, which then gives out
-again what it gave out before. From then on nothing is judged.
+Checked (letters of the invariants): T1 readers of committed records see nothing of a transaction without a commit
+request; T2 a transaction is visible completely or not at all, in all partitions: completely if its commit was
+acknowledged, not if it was rejected; visible records stay; T5 a fenced producer changes nothing; T6 a record is there
+once, in the order of sending; R2 an offset has one value. `void`: records may have been lost where nothing was
+promised, including those of a coordinator, which then repeats itself. After that nothing is judged.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ class Attempt:
         self.transactional_id = transactional_id
         self.number = number
         self.values: dict[bytes, int] = {}
-        """All that was sent, with its partition."""
+        """The sent values, with their partitions."""
         self.offsets: dict[bytes, Offset] = {}
-        """Where it stands, as far as that was acknowledged."""
+        """The acknowledged offsets."""
         self.commits_sent = 0
         self.is_committed = False
         self.is_refused = False
-        """Its commit was, or its abort was acknowledged."""
+        """Whether its commit was rejected, or its abort acknowledged."""
 
     def __repr__(self) -> str:
         return f"transaction {self.number} of {self.transactional_id}"
@@ -52,36 +50,35 @@ class TransactionHistory:
         self._shown: dict[tuple[int, Offset], bytes] = {}
 
     def void(self) -> None:
-        """Records may be lost."""
         self.is_void = True
 
     # Producers
 
     def newest(self, transactional_id: str) -> Identity | None:
-        """The last producer that is known to have been given out."""
+        """The newest known producer."""
         return self._newest.get(transactional_id)
 
     def on_identity(self, transactional_id: str, identity: Identity) -> None:
-        """A producer was given out, perhaps before another that is known already."""
+        """A producer id and epoch was assigned, perhaps before a known newer one."""
         known = self._newest.get(transactional_id)
         if known is None or known[0] != identity[0] or known[1] < identity[1]:
             self._newest[transactional_id] = identity
 
     def on_success(self, what: str, transactional_id: str, identity: Identity, newest: Identity | None) -> None:
-        """A producer's request was carried out; `newest` was known when it was sent."""
+        """A producer's request was executed; `newest` was known when it was sent."""
         if newest is not None and newest[0] == identity[0] and identity[1] < newest[1]:
             self._fail(
                 f"T5: {what} of {transactional_id} succeeds for producer {identity}, and {newest} had followed it"
             )
 
     def begin(self, transactional_id: str) -> Attempt:
-        """Begin a transaction, of which no request has been sent yet."""
+        """Starts a transaction, without a request yet."""
         attempt = Attempt(transactional_id, len(self.attempts))
         self.attempts.append(attempt)
         return attempt
 
     def new_values(self, attempt: Attempt, partition: int, count: int, padding: bytes) -> list[bytes]:
-        """Records to send in it; none of them is like another."""
+        """Returns new unique records."""
         first = len(attempt.values)
         values = [b"%d %d %s" % (attempt.number, first + index, padding) for index in range(count)]
         for value in values:
@@ -90,7 +87,6 @@ class TransactionHistory:
         return values
 
     def on_acknowledged(self, attempt: Attempt, base_offset: Offset, values: list[bytes]) -> None:
-        """Records are in the log."""
         if base_offset < 0:
             return
         for offset, value in enumerate(values, base_offset):
@@ -100,7 +96,7 @@ class TransactionHistory:
     # Readers
 
     def on_read(self, partition: int, records: Mapping[Offset, bytes], *, is_committed: bool) -> None:
-        """A reader was shown these; `is_committed`: one that reads what is committed."""
+        """Checks records read; `is_committed`: with read_committed."""
         for offset, value in records.items():
             attempt = self._of.get(value)
             if attempt is None:
@@ -110,12 +106,13 @@ class TransactionHistory:
             if is_committed:
                 if not attempt.commits_sent:
                     self._fail(
-                        f"T1: offset {offset} of partition {partition} is shown as committed, of {attempt}, which no client committed"
+                        f"T1: offset {offset} of partition {partition} is shown as committed, of {attempt}, which no "
+                        "client committed"
                     )
                 self._shown[partition, offset] = value
 
     def check_end(self, found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]]) -> None:
-        """Look at all partitions as they are read at the end: each with its log start, and what stands above it."""
+        """Checks the final content of all partitions: log start offset, and records."""
         shown = {
             (partition, offset): value for partition, (_, records) in found.items() for offset, value in records.items()
         }
@@ -164,5 +161,4 @@ class TransactionHistory:
     def _fail(self, reason: str) -> None:
         if self.is_void:
             return
-        message = f"transactions: {reason}"
-        raise HistoryError(message)
+        raise HistoryError(f"transactions: {reason}")

@@ -1,8 +1,8 @@
-"""What must hold of the logs that have transactions, on all replicas of a simulated cluster, whenever a high watermark moves.
+"""The invariants of logs with transactions, on all replicas, whenever a high watermark advances.
 
-T3: the last stable offset is where the oldest transaction begins that is open, or that has ended by a marker above the high watermark;
-without one it is the high watermark. What transactions there are is read from the batches themselves, as they were committed, not from
-what brokers know of them.
+T3: the last stable offset is the start of the oldest transaction that is open, or whose marker is above the high
+watermark; otherwise it is the high watermark. The transactions are read from the committed batches, not from brokers'
+state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lowtide.storage.log.log import Log
 
 
 class TransactionalBatch(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A committed batch of a transaction, or the marker that ends one. `last_offset` is inclusive."""
+    """A committed batch of a transaction, or a marker. `last_offset` is inclusive."""
 
     base_offset: Offset
     last_offset: Offset
@@ -26,17 +26,16 @@ class TransactionalBatch(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class CommittedTransactions:
-    """The batches of transactions in the committed part of a partition, in the order of offsets."""
+    """The transactional batches of the committed part of a partition, in order."""
 
     __slots__ = ("batches", "may_be_lost")
 
     def __init__(self) -> None:
         self.batches: list[TransactionalBatch] = []
         self.may_be_lost = False
-        """Some were, once: brokers may know more of what was below the log start when the others were read."""
+        """Whether some were lost: brokers may know more of what was below the log start offset."""
 
     def note(self, header: BatchHeader) -> None:
-        """A batch is committed that wasn't known."""
         if header.is_transactional:
             insort(
                 self.batches,
@@ -44,16 +43,16 @@ class CommittedTransactions:
             )
 
     def forget_from(self, end_offset: Offset) -> None:
-        """What was at `end_offset` and above isn't committed."""
+        """Forgets batches from `end_offset`, which are not committed."""
         del self.batches[bisect_left(self.batches, end_offset, key=lambda batch: batch.base_offset) :]
 
     def void(self) -> None:
-        """What is committed may be lost: markers, and that their coordinator was to write them again."""
+        """Handles lost records, including markers."""
         self.batches.clear()
         self.may_be_lost = True
 
     def first_unstable(self, high_watermark: Offset, log_start_offset: Offset) -> Offset | None:
-        """Where the oldest transaction begins, at the log start or above, that hasn't ended below the high watermark."""
+        """Returns the start of the oldest transaction, from the log start offset, that is not known to have ended."""
         begun: dict[ProducerId, Offset] = {}
         for batch in self.batches:
             if batch.base_offset >= high_watermark:
@@ -65,9 +64,9 @@ class CommittedTransactions:
         return min(begun.values(), default=None)
 
     def check(self, log: Log) -> str | None:
-        """Whether a replica's last stable offset is right. Returns what is wrong."""
+        """Checks a replica's last stable offset. Returns what is wrong."""
         start, high_watermark, stable = log.log_start_offset, log.high_watermark, log.last_stable_offset
-        # A broker may know of a transaction whose records all lie below the log start, or have forgotten it.
+        # A broker may know or have forgotten a transaction whose records all are below the log start offset.
         firsts = self.first_unstable(high_watermark, start), self.first_unstable(high_watermark, 0)
         allowed = [high_watermark if first is None else max(first, start) for first in firsts]
         if stable not in allowed and stable != self._kept_and_unstable(log) and not self._hangs_at_start(log):
@@ -75,10 +74,10 @@ class CommittedTransactions:
         return None
 
     def _kept_and_unstable(self, log: Log) -> Offset | None:
-        """The last stable offset by the batches that compaction has left in a log; None where it isn't for compaction.
+        """Returns the last stable offset of a compacted log; None otherwise.
 
-        A killed broker may know a lower high watermark than the one that its log was compacted below: a transaction is
-        undecided again then, and its first records may be gone.
+        A killed broker may know a lower high watermark than that of its compaction: a transaction is undecided again
+        then, and its first records may be gone.
         """
         if "compact" not in log.config.cleanup_policy:
             return None
@@ -90,7 +89,7 @@ class CommittedTransactions:
         return log.high_watermark if first is None else max(first, log.log_start_offset)
 
     def _hangs_at_start(self, log: Log) -> bool:
-        """Whether a transaction that has lost its marker holds the last stable offset at the log start: no batch tells of it any more."""
+        """Returns whether a transaction without a marker holds the last stable offset at the log start offset."""
         if not self.may_be_lost or log.last_stable_offset != log.log_start_offset:
             return False
         ended = {

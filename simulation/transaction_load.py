@@ -1,8 +1,8 @@
-"""Producers with transactions of a simulated cluster, and those who read what they commit.
+"""Transactional producers of a simulated cluster, and readers of committed records.
 
-A producer adds partitions, sends and ends as clients do, by the old protocol or by that in which each transaction has
-an epoch of its own (KIP-890), and repeats what wasn't answered. Some leave a transaction open: the coordinator aborts
-it. Two that go by one transactional id fence each other. All keep the history that `transaction_history` judges.
+A producer adds partitions, sends and ends transactions as clients do, by the old protocol or with an epoch per
+transaction (KIP-890), and retries unanswered requests. Some leave a transaction open: the coordinator aborts it. Two
+with one transactional id fence each other. `transaction_history` judges what they see.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ from lowtide.simulation.transaction_history import Attempt, Identity, Transactio
 TRANSACTION_TIMEOUT_MS: Final = 2500
 
 TRANSACTION_SETTINGS: Final = {"transaction.state.log.num.partitions": "2"}
-"""Of brokers."""
 
 _ANSWER_MS: Final = 3000
-"""A request is given up after so long. That is less than brokers may take, which wait for each other up to half a minute."""
+"""The request timeout, shorter than brokers may take, which wait for each other for up to half a minute."""
 
 _HASTE: Final = 0.4
 AT_ONCE_SHARE: Final = 0.4
-"""How often a producer with an epoch for each transaction begins the next one while the markers of the last one are written."""
+"""The share of transactions (with an epoch each) that begin while the last markers are written."""
 
 _ADD_VERSION: Final = 3
 _FETCH_VERSION: Final = 12
@@ -50,16 +49,16 @@ _DECOMPRESSED_BYTES_MAX: Final = 1 << 24
 FENCED: Final = frozenset(
     {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 )
-"""Another has followed, or the coordinator has aborted the transaction."""
+"""Errors of a fenced or aborted transaction."""
 
 _OVER: Final = FENCED | {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
-"""This transaction cannot be continued."""
+"""Errors that end a transaction."""
 
 _AGAIN: Final = COMES_AGAIN | UNDECIDED | {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS}
 
 
 class TransactionLoad:
-    """What all clients of the transactions of one topic share."""
+    """The shared state of a topic's transactional clients."""
 
     def __init__(
         self,
@@ -79,11 +78,10 @@ class TransactionLoad:
         self.random = random
 
     def records(self, partition: int, values: list[bytes]) -> list[UnplacedRecord]:
-        """What is sent for values."""
         return rows(values)
 
     def make_producers(self, transactional_ids: tuple[str, ...]) -> list[TransactionalProducer]:
-        """One for each; those of the same id fence each other."""
+        """Creates producers; those with the same id fence each other."""
         return [
             TransactionalProducer(
                 self, transactional_id, self._make_client(f"{transactional_id} {index}"), self._source()
@@ -92,7 +90,6 @@ class TransactionLoad:
         ]
 
     def make_readers(self) -> list[CommittedReader]:
-        """One for each partition."""
         return [self.make_reader(number) for number in range(self.partitions)]
 
     def make_reader(self, number: int) -> CommittedReader:
@@ -100,7 +97,6 @@ class TransactionLoad:
         return CommittedReader(self, number, self._make_client(f"committed {number}"), self._source())
 
     def make_client(self, name: str) -> ClusterClient:
-        """One more."""
         return self._make_client(name)
 
     def _source(self) -> Random:
@@ -108,7 +104,7 @@ class TransactionLoad:
 
 
 class TransactionalProducer(Coordinated):
-    """A producer with transactions. Does one request in a step, and the same again until it is answered."""
+    """A transactional producer. Each step is one request, repeated until it is answered."""
 
     def __init__(self, load: TransactionLoad, transactional_id: str, client: ClusterClient, random: Random) -> None:
         super().__init__(transactional_id, TRANSACTION, client, random, load.counts)
@@ -116,7 +112,7 @@ class TransactionalProducer(Coordinated):
         self._bumps = random.random() < 0.5  # noqa: PLR2004 - each transaction has an epoch of its own
         self._identity: Identity | None = None
         self._expected: Identity | None = None
-        """What it has itself when it asks for its next epoch."""
+        """Its own producer id and epoch, for the next epoch."""
         self._sequences: dict[int, int] = {}
         self._attempt: Attempt | None = None
         self._to_add: list[int] = []
@@ -125,7 +121,7 @@ class TransactionalProducer(Coordinated):
         self._rests_s = 0.0
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Without much rest between the requests of a transaction."""
+        """Pauses little between the requests of a transaction."""
         await super().run(until=until, pause_s=pause_s * _HASTE)
 
     async def step(self) -> None:
@@ -262,7 +258,7 @@ class TransactionalProducer(Coordinated):
                 await self.step()
 
     async def _abandon(self) -> None:
-        """Leave the transaction open, for longer than it may take, or for the next producer to find."""
+        """Leaves the transaction open, for longer than its timeout, or for the next producer."""
         self.client.note(f"leaves {self._attempt} open")
         self.counts["abandoned"] += 1
         if self.random.random() < 0.5:  # noqa: PLR2004 - then it continues, and finds out
@@ -271,10 +267,10 @@ class TransactionalProducer(Coordinated):
         await asyncio.sleep(self.random.choice((0.2, 1.5 * TRANSACTION_TIMEOUT_MS / 1000)))
 
     def _is_done(self, what: str, code: int) -> bool:
-        """Whether a request was executed. A transaction that cannot be continued ends here.
+        """Returns whether a request was executed; ends a transaction that cannot continue. Errors: HistoryError.
 
-        T8: a write within a transaction is nothing that its state doesn't allow. An end may be: the coordinator may
-        have ended it before. Errors: HistoryError.
+        T8: a write within a transaction is never invalid in its state. An end may be, if the coordinator ended it
+        before.
         """
         if code == ErrorCode.INVALID_TXN_STATE and what != "EndTxn" and not self.load.history.is_void:
             raise HistoryError(f"T8: {what} of {self._attempt}, producer {self._identity}, answered INVALID_TXN_STATE")
@@ -285,14 +281,14 @@ class TransactionalProducer(Coordinated):
         return self.has(what, code, _OVER | _AGAIN)
 
     def _give_up(self) -> None:
-        """Begin again with the next epoch: as one who knows what it had (KIP-360), or not."""
+        """Starts again with the next epoch, knowing its previous one (KIP-360) or not."""
         self._expected = self._identity if self.random.random() < 0.5 else None  # noqa: PLR2004
         self._identity = self._attempt = None
         self._to_add, self._to_send = [], []
 
 
 class CommittedReader(Coordinated):
-    """Reads a partition from its beginning on, again and again: what is committed, and sometimes what isn't."""
+    """Reads a partition repeatedly from its beginning: committed records, and sometimes all."""
 
     def __init__(self, load: TransactionLoad, partition: int, client: ClusterClient, random: Random) -> None:
         super().__init__(f"{load.topic}-{partition}", TRANSACTION, client, random, load.counts)
@@ -307,7 +303,7 @@ class CommittedReader(Coordinated):
         await self.read(is_committed=is_committed)
 
     async def read(self, *, is_committed: bool) -> tuple[FetchedPartition, dict[Offset, bytes]] | None:
-        """Read on, and continue from there. None with an error that may be. Errors: OSError, HistoryError."""
+        """Continues reading. Returns None for an expected error. Errors: OSError, HistoryError."""
         load, history, position = self.load, self.load.history, self.position
         row = FetchPartition(partition=self.partition, fetch_offset=position, partition_max_bytes=_FETCH_BYTES)
         request = FetchRequest(
@@ -335,10 +331,7 @@ class CommittedReader(Coordinated):
         return None
 
     def _read(self, answer: FetchedPartition, position: Offset, *, is_committed: bool) -> dict[Offset, bytes]:
-        """What a client makes of an answer.
-
-        Errors: HistoryError for one that leaves a gap, or goes beyond what is stable.
-        """
+        """Decodes a response as clients do. Errors: HistoryError for a gap, or records above the last stable offset."""
         content = bytes(cast("bytes", answer.records or b""))
         ended = sorted((row.first_offset, row.producer_id) for row in answer.aborted_transactions or ())
         aborted: set[int] = set()
@@ -350,7 +343,8 @@ class CommittedReader(Coordinated):
                 )
             if is_committed and header.base_offset >= answer.last_stable_offset:
                 raise HistoryError(
-                    f"T3: {self.key} shows offset {header.base_offset} as stable, which ends at {answer.last_stable_offset}"
+                    f"T3: {self.key} shows offset {header.base_offset} as stable, which ends at "
+                    f"{answer.last_stable_offset}"
                 )
             position = header.next_offset
             while is_committed and ended and ended[0][0] <= header.last_offset:

@@ -1,7 +1,7 @@
-"""Producers of a simulated cluster that consume, transform and produce: what they have read, and what they make of it, in one transaction.
+"""Producers that consume, transform and produce in one transaction.
 
-What is read are the numbers from 0 on: the group's committed offset says which comes next. So at the end each number below that offset
-stands once in what is committed, and none above (T7), whichever producer was fenced, aborted or killed in between.
+They read the numbers from 0; the group's committed offset is the next one. So at the end each number below that offset
+is committed exactly once, and none above (T7), whichever producer was fenced, aborted or killed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MARK: Final = b"from"
 
 
 class StableOffsets(Coordinated):
-    """Asks for the group's offsets, as those do who read on behind transactions: until none of these may change them any more."""
+    """Fetches the group's stable offsets, which no transaction can change."""
 
     def __init__(self, topic: str, client: ClusterClient, random: Random, counts: Counter[str]) -> None:
         super().__init__(TRANSFORM_GROUP, GROUP, client, random, counts)
         self._topic = topic
 
     async def fetch(self, source: int) -> Offset | None:
-        """The next number of a source; None where no answer has it now. Errors: OSError."""
+        """Returns the next number of a source, or None without an answer. Errors: OSError."""
         topic = OffsetFetchRequestTopic(name=self._topic, partition_indexes=[source])
         request = OffsetFetchRequest(group_id=self.key, topics=[topic], require_stable=True)
         answer = await self.ask(request, 7, timeout_ms=_ANSWER_MS)
@@ -55,7 +55,7 @@ class StableOffsets(Coordinated):
 
 
 class Transformer(TransactionalProducer):
-    """A producer that consumes one source, and sends what it makes of it in the same transaction."""
+    """A producer that consumes one source, and sends the result in the same transaction."""
 
     def __init__(self, load: TransactionLoad, client: ClusterClient, random: Random, topic: str, source: int) -> None:
         """`topic` and the partition `source` are what its group has read."""
@@ -128,10 +128,7 @@ class Transformer(TransactionalProducer):
 
 
 def check_transformed(found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]], source: int, end: Offset) -> None:
-    """T7: each number of a source below `end` stands once in what is committed in all partitions.
-
-    Errors: HistoryError.
-    """
+    """T7: each number of a source below `end` is committed exactly once, over all partitions. Errors: HistoryError."""
     made = Counter(
         int(words[4])
         for _, records in found.values()
@@ -148,7 +145,7 @@ def check_transformed(found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]]
 
 
 async def fetch_end(offsets: StableOffsets, source: int, *, within_s: float) -> Offset | None:
-    """How far a source is read; None when no answer has it within that time."""
+    """Returns how far a source is read, or None without an answer in time."""
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + within_s
     while loop.time() < give_up_s:

@@ -1,8 +1,8 @@
-"""A fault that is aimed at what leaders act upon before it is committed: coordinators above all, whose state is their log.
+"""A fault against leaders that act on uncommitted records, above all coordinators, whose state is their log.
 
-A replica in sync has no room for what is new in one partition, and lags. Its leader dies with records that one other replica has, which
-leads next; that one dies too, a moment later or at once, and the one that lagged leads. Whatever was answered by those records was
-answered too early.
+An in-sync replica has no space for new records of one partition, and lags. Its leader dies with records that one other
+replica has, which leads next; that one dies too, a moment later or at once, and the lagging one leads. A response that
+was based on those records was too early.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from lowtide.simulation.cluster_world import ClusterWorld
 
 APPENDED_WITHIN_S: Final = 1.0
-"""A replica that lags stays in sync for longer."""
+"""A lagging replica stays in sync for longer."""
 
 WHOLE_WITHIN_LOOKS: Final = 30
 _WHOLE_LOOK_S: Final = 0.1
-"""So long it is waited for three replicas that are in sync: other faults strike too."""
+"""The time to wait for three in-sync replicas, because other faults strike too."""
 
 LED_WITHIN_S: Final = 3.0
 _LOOK_S: Final = 0.005
@@ -74,7 +74,7 @@ async def leaders_die_uncommitted(cluster: ClusterWorld) -> None:
 
 
 def _some_partition(cluster: ClusterWorld) -> tuple[str, int, Machine, Machine, Machine] | None:
-    """A partition with three replicas in sync on machines that run: its leader and two others, one to lead next.
+    """Returns a partition with three in-sync replicas on running machines: its leader and two others.
 
     Coordinators' first.
     """
@@ -90,7 +90,7 @@ def _some_partition(cluster: ClusterWorld) -> tuple[str, int, Machine, Machine, 
         machine.broker_id: machine for machine in cluster.machines if machine.state is State.UP and machine.is_running
     }
     leader = up.get(state.leader)
-    # The controller elects the first of the replicas that is in sync.
+    # The controller elects the first in-sync replica.
     others = [
         up[broker_id]
         for broker_id in state.replicas
@@ -102,14 +102,14 @@ def _some_partition(cluster: ClusterWorld) -> tuple[str, int, Machine, Machine, 
 
 
 def _ends(machine: Machine, topic: str, number: int) -> tuple[int, int] | None:
-    """High watermark and end of a replica's log."""
+    """Returns high watermark and end of a replica's log."""
     replicas = None if machine.broker is None else machine.broker.replicas
     partition = None if replicas is None else replicas.partitions.get((topic, number))
     return None if partition is None else (partition.log.high_watermark, partition.log.log_end_offset)
 
 
 def _has_uncommitted(leader: Machine, second: Machine, topic: str, number: int) -> bool:
-    """Whether the leader has records that are not committed, and the next leader has them too."""
+    """Returns whether the leader and the next leader have uncommitted records."""
     ends, others = _ends(leader, topic, number), _ends(second, topic, number)
     return ends is not None and others is not None and ends[0] < ends[1] == others[1]
 
@@ -120,7 +120,7 @@ def _leads(cluster: ClusterWorld, machine: Machine, topic: str, number: int) -> 
 
 
 async def _until(condition: Callable[[], bool], within_s: float) -> bool:
-    """Wait for it. Returns whether it came."""
+    """Waits for a condition. Returns whether it became true."""
     for _ in range(int(within_s / _LOOK_S)):
         if condition():
             return True

@@ -1,7 +1,7 @@
-"""What clients do with topics of a simulated cluster that brokers delete from by themselves, or compact.
+"""Clients of topics with automatic deletion or compaction.
 
-Each run has some of it, by its seed. Two groups are at different positions of what is kept (`kept_load`); what of it
-all of them have consumed may go.
+The seed decides which a run has. Two groups are at different positions of such a topic (`kept_load`); what both have
+consumed may be deleted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KEYED_PARTITIONS: Final = 2
 
 
 class Client(Protocol):
-    """Does one step after the other until the run ends."""
+    """A client that takes steps until the run ends."""
 
     key: str
 
@@ -46,10 +46,9 @@ class Client(Protocol):
 
 
 class UpkeepWork:
-    """Starts the loads of topics that brokers trim or compact, and checks them at the end."""
+    """Starts the loads of topics with retention or compaction, and checks them at the end."""
 
     def __init__(self, cluster: ClusterWorld, work: CoordinatorWork, random: Random, kinds: tuple[str, ...]) -> None:
-        """`work` is that of its coordinators, `kinds` are those of the cluster."""
         self.kept: list[KeptLoad] = []
         self._cluster = cluster
         self._random = random
@@ -86,18 +85,16 @@ class UpkeepWork:
 
     @property
     def loads(self) -> Sequence[PartitionLoad]:
-        """All partitions of these topics."""
         return [*self.kept, *self.keyed]
 
     def topics(self) -> dict[str, tuple[int, dict[str, str]]]:
-        """The topics, with their numbers of partitions and their own configurations."""
+        """Returns the topics, with numbers of partitions and configurations."""
         made = {KEPT_TOPIC: (KEPT_PARTITIONS, self._rules.configs(self._random))} if self.kept else {}
         if self.keyed:
             made[KEYED_TOPIC] = KEYED_PARTITIONS, self._keyed_configs
         return made
 
     def actors(self) -> list[Client]:
-        """All clients but those of partitions."""
         actors: list[Client] = []
         if self.kept:
             actors.append(MinimumMover(KEPT_TOPIC, self._rules, self._cluster.client("minimum"), self._source()))
@@ -110,18 +107,17 @@ class UpkeepWork:
         return actors
 
     def on_void(self, topic: str, _number: int) -> None:
-        """A partition may have lost records."""
         if self.keyed and topic in {KEYED_TOPIC, TRANSACTION_TOPIC}:
             self._transactions.history.void()
 
     def _consumed(self, partition: int) -> Offset:
-        """What every group has asked to count as consumed, unless what is known of one may be lost."""
+        """Returns what every group has consumed, unless knowledge of one may be lost."""
         if any(group.history.voids for group in self._groups):
             return LOST
         return min(group.history.requested_offset(partition) for group in self._groups)
 
     async def check_end(self) -> None:
-        """D14: what rules let go of has gone; C1: what is left is right; C2: and not much more is.
+        """D14: rules have deleted what they must; C1: what is left is right; C2: compaction left little else.
 
         Errors: HistoryError.
         """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 if TYPE_CHECKING:
-    from lowtide.broker.config.broker_config import Given
+    from lowtide.broker.config.broker_config import Setting
     from lowtide.broker.lifecycle.local_cluster import LocalCluster
 
 
@@ -102,7 +102,7 @@ class HostedBrokers:
             broker_id: self._reached[broker_id] for broker_id in self.cluster.broker_ids if broker_id in self._reached
         }
 
-    async def _secured(self, common: dict[str, Given]) -> LocalCluster:
+    async def _secured(self, common: dict[str, Setting]) -> LocalCluster:
         """The brokers, with what they need for TLS and logins in the folder `secure`.
 
         Errors: ConfigError, StorageError.
@@ -113,25 +113,25 @@ class HostedBrokers:
         await self._set_passwords(configurations)
         return self._made(configurations)
 
-    async def _set_passwords(self, configurations: list[dict[str, Given]]) -> None:
+    async def _set_passwords(self, configurations: list[dict[str, Setting]]) -> None:
         from lowtide.broker.config.broker_config import load_config
         from lowtide.broker.lifecycle.secure_cluster import SecureCluster
 
         place = self.plan.directory if self.plan.broker_count > 1 else load_config(given=configurations[0]).log_dirs[0]
         await SecureCluster(self.plan.directory).set_passwords(place)
 
-    def _configurations(self, given: dict[str, Given]) -> list[dict[str, Given]]:
+    def _configurations(self, given: dict[str, Setting]) -> list[dict[str, Setting]]:
         """Of each broker. Errors: ConfigError."""
-        from lowtide.broker.config.broker_config import Given
+        from lowtide.broker.config.broker_config import Setting
         from lowtide.broker.lifecycle.local_cluster import configurations_of_several, listener_name
 
         plan = self.plan
         if plan.broker_count > 1:
             return configurations_of_several(given, plan.directory, plan.broker_count, racks=plan.racks)
         own = {"listeners": f"{listener_name(given)}://127.0.0.1:0", "log.dirs": plan.directory}
-        return [{name: Given(text, "the default") for name, text in own.items()} | given]
+        return [{name: Setting(text, "the default") for name, text in own.items()} | given]
 
-    def _made(self, configurations: list[dict[str, Given]]) -> LocalCluster:
+    def _made(self, configurations: list[dict[str, Setting]]) -> LocalCluster:
         """The brokers, as they are configured. Errors: ConfigError."""
         from lowtide.broker.lifecycle.local_cluster import LocalCluster
         from lowtide.broker.lifecycle.logger import make_logger
@@ -173,18 +173,18 @@ def _remove_files(directory: str) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _common(config: Mapping[str, str | float | bool]) -> dict[str, Given]:
+def _common(config: Mapping[str, str | float | bool]) -> dict[str, Setting]:
     """The configuration that all brokers have in common.
 
     Errors: ConfigError for a value that is not a text, a number, True or False.
     """
-    from lowtide.broker.config.broker_config import Given
+    from lowtide.broker.config.broker_config import Setting
     from lowtide.broker.config.key import ConfigError
     from lowtide.runtime.properties import PropertiesError, property_text
 
     try:
-        given = {name: Given(property_text(name, value), "config") for name, value in config.items()}
+        given = {name: Setting(property_text(name, value), "config") for name, value in config.items()}
     except PropertiesError as error:
         raise ConfigError(str(error)) from None
-    given.setdefault("group.initial.rebalance.delay.ms", Given("0", "the default"))
+    given.setdefault("group.initial.rebalance.delay.ms", Setting("0", "the default"))
     return given

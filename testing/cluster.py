@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TextIO, cast
 from lowtide.testing.brokers import BrokerAddresses, ClusterPlan
 
 if TYPE_CHECKING:
-    from lowtide.broker.lifecycle.client_settings import Login
+    from lowtide.broker.lifecycle.client_settings import ClusterLogin
     from lowtide.testing.brokers_process import ProcessOfBrokers
     from lowtide.testing.brokers_thread import ThreadOfBrokers
 
@@ -141,7 +141,7 @@ class LowtideCluster:
         return {"bootstrap_servers": self.bootstrap.split(",")} if login is None else login.aiokafka
 
     @property
-    def _login(self) -> Login | None:
+    def _login(self) -> ClusterLogin | None:
         """The administrator's; None where every client may do everything."""
         if not self._plan.secure or self._host is None:
             return None

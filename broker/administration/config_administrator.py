@@ -23,11 +23,10 @@ from weakref import WeakValueDictionary
 from lowtide.broker.administration.committing import commit, newer_image
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig
-from lowtide.broker.config.change_lines import tell_changes
 from lowtide.broker.config.client_metrics import LISTS as SUBSCRIPTION_LISTS
 from lowtide.broker.config.client_metrics import validate_client_metrics
 from lowtide.broker.config.described import (
-    ConfigEntry,
+    DescribedConfig,
     describe_all_brokers,
     describe_broker,
     describe_client_metrics,
@@ -35,6 +34,7 @@ from lowtide.broker.config.described import (
     describe_loggers,
     describe_topic,
     describe_topic_defaults,
+    log_changes,
 )
 from lowtide.broker.config.dynamic_config import CLUSTER_WIDE, part_of
 from lowtide.broker.config.group_config import validate_group_configs
@@ -312,19 +312,19 @@ class ConfigAdministrator:
         refusal = await commit(self.broker.metadata, plan)
         if refusal is not None:
             return refusal
-        tell_changes(resource, *decided, self.broker.log)
+        log_changes(resource, *decided, self.broker.log)
         with suppress(TimeoutError):
             async with client_wait(asyncio.get_running_loop().time() + SETTLING_S):
                 await self.broker.assigned.settled()
         return None
 
-    def describe_topic_defaults(self) -> Mapping[str, ConfigEntry]:
+    def describe_topic_defaults(self) -> Mapping[str, DescribedConfig]:
         """Returns the default settings of topics, which `describe` needs. They are valid for one request."""
         return describe_topic_defaults(self._configs)
 
     def describe(
-        self, resource: Resource, wanted: Sequence[str] | None, topic_defaults: Mapping[str, ConfigEntry]
-    ) -> list[ConfigEntry] | Refusal:
+        self, resource: Resource, wanted: Sequence[str] | None, topic_defaults: Mapping[str, DescribedConfig]
+    ) -> list[DescribedConfig] | Refusal:
         """Returns the keys of a resource, or only the `wanted` ones.
 
         Refusals: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST for another broker or a missing
@@ -346,8 +346,8 @@ class ConfigAdministrator:
         return describe_client_metrics(self.broker.metadata.image.client_metrics.get(name, NOTHING_SET).configs, wanted)
 
     def _describe_topic(
-        self, name: str, wanted: Sequence[str] | None, topic_defaults: Mapping[str, ConfigEntry]
-    ) -> list[ConfigEntry] | Refusal:
+        self, name: str, wanted: Sequence[str] | None, topic_defaults: Mapping[str, DescribedConfig]
+    ) -> list[DescribedConfig] | Refusal:
         reason = check_topic_name(name)
         if reason is not None:
             return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
@@ -356,7 +356,7 @@ class ConfigAdministrator:
             return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         return describe_topic(topic_defaults, topic.configs, wanted)
 
-    def _describe_broker(self, name: str, wanted: Sequence[str] | None) -> list[ConfigEntry] | Refusal:
+    def _describe_broker(self, name: str, wanted: Sequence[str] | None) -> list[DescribedConfig] | Refusal:
         if not name:
             return describe_all_brokers(self._configs, wanted)
         return check_node_id(name, self._node_id) or describe_broker(self._configs, wanted)

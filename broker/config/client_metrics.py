@@ -1,7 +1,7 @@
-"""Subscriptions to clients' metrics (KIP-714): their keys, what is allowed, and which clients one means.
+"""Subscriptions to clients' metrics (KIP-714): keys, allowed values, and which clients match.
 
-Decisions only. A client's metrics are wanted by every subscription whose patterns all match it; patterns are RE2's,
-compiled when the subscription changes. Source: Kafka's `ClientMetricsConfigs`.
+Decisions only. A subscription applies to a client if all its patterns match. Patterns use RE2 syntax and are compiled
+when the subscription changes. Source: Kafka's `ClientMetricsConfigs`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ INTERVAL: Final = "interval.ms"
 MATCH: Final = "match"
 DEFAULTS: Final[Mapping[str, str]] = {INTERVAL: "300000", MATCH: "", METRICS: ""}
 KEYS: Final[Mapping[str, str]] = {
-    INTERVAL: "How often a client pushes its metrics.",
-    MATCH: "Which clients are meant: pairs of a fact and a pattern, all of which must match; without any all clients.",
-    METRICS: "With what the names of the metrics begin; * for all.",
+    INTERVAL: "The interval at which a client pushes its metrics.",
+    MATCH: "Pairs of a client attribute and a pattern, which must all match; empty matches all clients.",
+    METRICS: "Prefixes of the metric names to collect; * collects all.",
 }
-"""What each key is for."""
 
 LISTS: Final = frozenset({MATCH, METRICS})
 INTERVAL_MS_DEFAULT: Final = 300_000
@@ -32,7 +31,7 @@ INTERVAL_MS_MAX: Final = 3_600_000
 ALL_METRICS: Final = "*"
 
 TEXT_MAX: Final = 16_384
-"""Characters of a key's value; Kafka has no limit."""
+"""The maximum length of a key's value in characters; Kafka has no limit."""
 
 CLIENT_FACTS: Final = (
     "client_instance_id",
@@ -42,28 +41,28 @@ CLIENT_FACTS: Final = (
     "client_source_address",
     "client_source_port",
 )
-"""What patterns may be about."""
+"""The client attributes that patterns can match."""
 
 PATTERN_MEMORY: Final = 1 << 20
 
 
-class Subscription(msgspec.Struct, frozen=True):
-    """One subscription; the patterns are by the facts that they are about."""
+class MetricsSubscription(msgspec.Struct, frozen=True):
+    """One subscription; patterns are keyed by client attribute."""
 
     metrics: tuple[str, ...]
     interval_ms: int
     patterns: Mapping[str, Any]
 
     def means(self, client: Mapping[str, str]) -> bool:
-        """Whether each pattern matches the whole of what it is about."""
+        """Returns whether each pattern matches the whole value of its attribute."""
         return all(pattern.fullmatch(client.get(fact, "")) is not None for fact, pattern in self.patterns.items())
 
 
 def validate_client_metrics(name: str, wanted: Mapping[str, str]) -> Refusal | None:
-    """Check what is to be set on a subscription.
+    """Checks the configuration of a subscription.
 
-    Refusals: INVALID_REQUEST without a name, for a key that is none and an interval out of range; INVALID_CONFIG for
-    patterns.
+    Refusals: INVALID_REQUEST for an empty name, an unknown key or an interval out of range; INVALID_CONFIG for an
+    invalid pattern.
     """
     if not name:
         return Refusal(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
@@ -76,12 +75,15 @@ def validate_client_metrics(name: str, wanted: Mapping[str, str]) -> Refusal | N
     return parsed if isinstance(parsed, Refusal) else None
 
 
-def subscription_of(configs: Mapping[str, str]) -> Subscription | Refusal:
-    """A subscription from its keys. Refusals: as `validate_client_metrics`."""
+def subscription_of(configs: Mapping[str, str]) -> MetricsSubscription | Refusal:
+    """Parses a subscription. Refusals: as `validate_client_metrics`."""
     text = configs.get(INTERVAL, DEFAULTS[INTERVAL]).strip()
     interval_ms = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(INTERVAL_MS_MAX)) else -1
     if not INTERVAL_MS_MIN <= interval_ms <= INTERVAL_MS_MAX:
-        message = f"Invalid value {text} for {INTERVAL}, interval must be between {INTERVAL_MS_MIN} and {INTERVAL_MS_MAX} (1 hour)"
+        message = (
+            f"Invalid value {text} for {INTERVAL}, interval must be between {INTERVAL_MS_MIN} and {INTERVAL_MS_MAX} (1 "
+            "hour)"
+        )
         return Refusal(ErrorCode.INVALID_REQUEST, message)
     patterns: dict[str, Any] = {}
     for part in _members(configs.get(MATCH, "")):
@@ -92,7 +94,7 @@ def subscription_of(configs: Mapping[str, str]) -> Subscription | Refusal:
         if compiled is None:
             return Refusal(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {part}")
         patterns[fact] = compiled
-    return Subscription(tuple(_members(configs.get(METRICS, ""))), interval_ms, patterns)
+    return MetricsSubscription(tuple(_members(configs.get(METRICS, ""))), interval_ms, patterns)
 
 
 def _members(text: str) -> list[str]:
@@ -100,8 +102,8 @@ def _members(text: str) -> list[str]:
 
 
 def _compiled(pattern: str) -> Any:
-    """A pattern that takes time in proportion to what it is matched with; None for one that is none."""
-    import re2  # noqa: PLC0415 - 8 ms and 3 MB, and hardly any broker needs it.
+    """Compiles a pattern that matches in linear time; returns None if it is invalid."""
+    import re2  # noqa: PLC0415 - 8 ms and 3 MB, and rarely needed
 
     options = re2.Options()
     options.max_mem = PATTERN_MEMORY

@@ -1,8 +1,8 @@
-"""How long consumed records are kept (KIP-68): three keys of a topic or a broker, and never longer than records are kept at all.
+"""The retention time of consumed records (KIP-68), which is never longer than the retention of the topic.
 
-The first of milliseconds, minutes and hours that is set counts, a topic's before a broker's. Longer than `retention.ms` is refused, where a
-topic says it and where a broker's own keys say it of each other. What a topic hasn't asked for itself is shortened: where a default is
-lowered under it, or where the topic keeps its records for less than a broker's default says. Decisions only.
+The first of milliseconds, minutes and hours that is set wins, and a topic's value wins over the broker's. A value above
+`retention.ms` is refused if the topic or the broker sets both. Otherwise it is reduced to `retention.ms`: when a
+default was lowered later, or when the topic keeps records for less time than the broker's default. Decisions only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from lowtide.broker.config.key import ImpossibleTogetherError, Value
+from lowtide.broker.config.key import InvalidKeysError, Value
 
 TOPIC_NAMES: Final = ("retention.commitoffset.ms", "retention.commitoffset.minutes", "retention.commitoffset.hours")
 BROKER_NAMES: Final = tuple(f"log.{name}" for name in TOPIC_NAMES)
@@ -23,50 +23,52 @@ _FOREVER_MS: Final = -1
 
 
 def broker_consumed_ms(values: Mapping[str, Value]) -> int:
-    """A broker's time for consumed records; -1 where it has none, so that nothing goes for being consumed."""
+    """Returns the broker's retention time of consumed records; -1 if they are not deleted early."""
     found = _first_set(_set_ones(values), BROKER_NAMES)
     return NEVER if found is None else found[1]
 
 
 def is_trimmed_by_commits(values: Mapping[str, Value], of_broker: Value, own: Collection[str]) -> bool:
-    """Whether commits for a topic may let its records go, by a broker's `values`, its default, and the names of what the topic sets."""
+    """Returns whether commits can delete records of a topic.
+
+    `values` are the broker's, `of_broker` is its default time, and `own` has the names of the keys that the topic sets.
+    """
     return values[ENABLED] is True and (of_broker != NEVER or any(name in own for name in TOPIC_NAMES))
 
 
 def check_broker(values: Mapping[str, Value], retention_ms: int) -> None:
-    """Errors: ImpossibleTogetherError where a broker's keys let consumed records stay longer than all records may."""
+    """Checks that the broker keeps consumed records no longer than others. Errors: InvalidKeysError."""
     found = _first_set(_set_ones(values), BROKER_NAMES)
     if found is not None and _is_too_long(found[1], retention_ms):
         name, consumed_ms = found
         limit = next(each for each in _RETENTION_NAMES if values[each] is not None)
         said, allowed = _said(name, values[name], consumed_ms), _said(limit, values[limit], retention_ms)
-        message = f"{said} is not possible: allowed is at most {allowed}"
-        raise ImpossibleTogetherError(message, name, *_RETENTION_NAMES)
+        raise InvalidKeysError(f"{said} is invalid: allowed is at most {allowed}", name, *_RETENTION_NAMES)
 
 
 def fault_of_topic(own: Mapping[str, Value], retention_ms: int) -> str | None:
-    """What is wrong with the keys that a topic sets itself, in a sentence; `retention_ms` is what is in force for it."""
+    """Returns an error message for the topic's own keys, or None. `retention_ms` is the topic's effective retention."""
     found = _first_set(own, TOPIC_NAMES)
     if found is None or not _is_too_long(found[1], retention_ms):
         return None
     name, consumed_ms = found
-    return f"{_said(name, own[name], consumed_ms)} is not possible: allowed is at most retention.ms={retention_ms}."
+    return f"{_said(name, own[name], consumed_ms)} is invalid: allowed is at most retention.ms={retention_ms}."
 
 
 def topic_consumed_ms(own: Mapping[str, Value], of_broker: int, retention_ms: int) -> int:
-    """The time that is in force for a topic, -1 for never, by the rules above."""
+    """Returns the effective retention time of a topic's consumed records, -1 for never."""
     found = _first_set(own, TOPIC_NAMES)
     consumed_ms = of_broker if found is None else found[1]
     return retention_ms if _is_too_long(consumed_ms, retention_ms) else consumed_ms
 
 
 def _said(name: str, value: Value, value_ms: int) -> str:
-    """A key with its value, and what that is in milliseconds if it is in another unit."""
+    """Formats a key with its value, and its value in milliseconds if the unit differs."""
     return f"{name}={value}" if name.endswith(".ms") else f"{name}={value} ({value_ms} ms)"
 
 
 def _set_ones(values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """A broker's -1 stands for a key that isn't set; a topic can say it to have no such time."""
+    """Returns the keys that are set: for a broker -1 means not set, while a topic can set -1."""
     return {name: values[name] for name in BROKER_NAMES if values[name] != NEVER}
 
 

@@ -1,14 +1,14 @@
-"""What DescribeConfigs tells of the keys of topics, brokers and groups: values, where they come from, and who would give them otherwise.
+"""The answers to DescribeConfigs for topics, brokers and groups: values, their sources, and their synonyms.
 
-Guards: the value of a secret never leaves. Decisions only. Sources: KIP-226 (sources, synonyms), KIP-569 (types, documentation), Kafka's
-`ConfigHelper`.
+Guards: the value of a secret is never returned. Decisions only. Sources: KIP-226 (sources, synonyms), KIP-569 (types,
+documentation), Kafka's `ConfigHelper`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -16,16 +16,17 @@ from lowtide.broker.config.broker_config import BROKER_KEYS, FREE_PREFIXES, Conf
 from lowtide.broker.config.client_metrics import DEFAULTS as CLIENT_METRICS_DEFAULTS
 from lowtide.broker.config.client_metrics import KEYS as CLIENT_METRICS_KEYS
 from lowtide.broker.config.dynamic_config import BrokerConfigs, is_dynamic
-from lowtide.broker.config.key import ConfigKey, Type, Value, value_text
+from lowtide.broker.config.key import HIDDEN, ConfigKey, Type, Value, value_text
 from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
+from lowtide.broker.config.resources import Resource, ResourceType
 from lowtide.broker.config.topic_config import BROKER_SYNONYMS, ConfigSource
 
 LISTENER_PREFIX: Final = "listener.name."
 
 
 class WireType(IntEnum):
-    """Types as the wire numbers them (KIP-569)."""
+    """Types with their numbers in the protocol (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -40,15 +41,15 @@ class WireType(IntEnum):
 
 
 class Synonym(msgspec.Struct, frozen=True, gc=False):
-    """Who gives, or would give, a value."""
+    """A key that sets, or would set, a value."""
 
     name: str
     value: str | None
     source: ConfigSource
 
 
-class ConfigEntry(msgspec.Struct, frozen=True, gc=False):
-    """One key as it is in force. `value` is None for a secret, and for what isn't set."""
+class DescribedConfig(msgspec.Struct, frozen=True, gc=False):
+    """The effective value of a key. `value` is None for a secret and for a key that is not set."""
 
     name: str
     value: str | None
@@ -63,22 +64,22 @@ class ConfigEntry(msgspec.Struct, frozen=True, gc=False):
 Layers = Sequence[tuple[Mapping[str, str], ConfigSource]]
 
 
-def describe_topic_defaults(configs: BrokerConfigs) -> dict[str, ConfigEntry]:
-    """Every key of a topic as it is where the topic doesn't set it."""
+def describe_topic_defaults(configs: BrokerConfigs) -> dict[str, DescribedConfig]:
+    """Returns every key of a topic with its default."""
     layers = _layers(configs)
     entries = {}
     for key in TOPIC_KEYS:
         synonyms = () if key.broker_key is None else _synonyms(layers, key.broker_key)
         value = _text(configs.current.topic_defaults[key.name])
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        entries[key.name] = ConfigEntry(key.name, value, source, synonyms, WireType[key.type.name], key.doc)
+        entries[key.name] = DescribedConfig(key.name, value, source, synonyms, WireType[key.type.name], key.doc)
     return entries
 
 
 def describe_topic(
-    defaults: Mapping[str, ConfigEntry], overrides: Mapping[str, str], wanted: Sequence[str] | None
-) -> list[ConfigEntry]:
-    """The keys of a topic that sets `overrides`: those `wanted`, or all. What isn't a key is left out."""
+    defaults: Mapping[str, DescribedConfig], overrides: Mapping[str, str], wanted: Sequence[str] | None
+) -> list[DescribedConfig]:
+    """Returns the keys of a topic that sets `overrides`: those in `wanted`, or all. Skips unknown keys."""
     entries = []
     for key in _chosen((key for key in TOPIC_KEYS if not key.internal or key.name in overrides), wanted):
         entry, value = defaults[key.name], overrides.get(key.name)
@@ -92,8 +93,8 @@ def describe_topic(
 
 def describe_group(
     configs: BrokerConfigs, overrides: Mapping[str, str], wanted: Sequence[str] | None
-) -> list[ConfigEntry]:
-    """The keys of a group that sets `overrides`: those `wanted`, or all. What isn't a key is left out."""
+) -> list[DescribedConfig]:
+    """Returns the keys of a group that sets `overrides`: those in `wanted`, or all. Skips unknown keys."""
     layers = _layers(configs)
     entries = []
     for key in _chosen(KEYS_OF_GROUPS, wanted):
@@ -102,43 +103,43 @@ def describe_group(
             synonyms = (Synonym(key.name, value, ConfigSource.DYNAMIC_GROUP), *synonyms)
         inherited = key.default if key.broker_key is None else _text(configs.current.values[key.broker_key])
         shown = inherited if value is None else value
-        entries.append(ConfigEntry(key.name, shown, synonyms[0].source, synonyms, WireType[key.type.name], key.doc))
+        entries.append(DescribedConfig(key.name, shown, synonyms[0].source, synonyms, WireType[key.type.name], key.doc))
     return entries
 
 
 def _inherited(layers: Layers, key: ConfigKey) -> tuple[Synonym, ...]:
-    """Where the value of a group's key comes from that isn't set on it: the broker's key, or the default of one that only groups have."""
+    """Returns the sources of a value that a group does not set: the broker's key, or the group's default."""
     if key.broker_key is None:
         return (Synonym(key.name, key.default or "", ConfigSource.DEFAULT),)
     return _synonyms(layers, key.broker_key)
 
 
-def describe_client_metrics(configs: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:
-    """The keys of a subscription to clients' metrics: those `wanted`, or all."""
+def describe_client_metrics(configs: Mapping[str, str], wanted: Sequence[str] | None) -> list[DescribedConfig]:
+    """Returns the keys of a client metrics subscription: those in `wanted`, or all."""
     types = {"interval.ms": WireType.INT, "match": WireType.LIST, "metrics": WireType.LIST}
     entries = []
     for name, default in CLIENT_METRICS_DEFAULTS.items():
         if not wanted or name in wanted:
             source = ConfigSource.CLIENT_METRICS if name in configs else ConfigSource.DEFAULT
             entries.append(
-                ConfigEntry(name, configs.get(name, default), source, (), types[name], CLIENT_METRICS_KEYS[name])
+                DescribedConfig(name, configs.get(name, default), source, (), types[name], CLIENT_METRICS_KEYS[name])
             )
     return entries
 
 
-def describe_loggers(levels: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:
-    """The levels in force of loggers: those `wanted`, or all."""
+def describe_loggers(levels: Mapping[str, str], wanted: Sequence[str] | None) -> list[DescribedConfig]:
+    """Returns the effective levels of loggers: those in `wanted`, or all."""
     return [
-        ConfigEntry(
-            name, level, ConfigSource.DYNAMIC_LOGGER, (), WireType.UNKNOWN, "The level from which on lines are written."
+        DescribedConfig(
+            name, level, ConfigSource.DYNAMIC_LOGGER, (), WireType.UNKNOWN, "The minimum level of log lines."
         )
         for name, level in levels.items()
         if not wanted or name in wanted
     ]
 
 
-def describe_broker(configs: BrokerConfigs, wanted: Sequence[str] | None) -> list[ConfigEntry]:
-    """The keys of this broker: those `wanted`, or all; also those that it was given although they have a free part in their names."""
+def describe_broker(configs: BrokerConfigs, wanted: Sequence[str] | None) -> list[DescribedConfig]:
+    """Returns the keys of this broker: those in `wanted`, or all. Includes keys with a variable part that are set."""
     layers = _layers(configs)
     current = configs.current
     names = dict.fromkeys([*(name for name, key in BROKER_KEYS.items() if not key.internal), *current.given])
@@ -152,8 +153,8 @@ def describe_broker(configs: BrokerConfigs, wanted: Sequence[str] | None) -> lis
     return entries
 
 
-def describe_all_brokers(configs: BrokerConfigs, wanted: Sequence[str] | None) -> list[ConfigEntry]:
-    """What is set on all brokers: the keys `wanted` of it, or all."""
+def describe_all_brokers(configs: BrokerConfigs, wanted: Sequence[str] | None) -> list[DescribedConfig]:
+    """Returns the cluster-wide defaults: the keys in `wanted`, or all."""
     source = ConfigSource.DYNAMIC_DEFAULT
     entries = []
     for key in _chosen(map(_known_or_secret, configs.of_all), wanted):
@@ -166,9 +167,9 @@ def describe_all_brokers(configs: BrokerConfigs, wanted: Sequence[str] | None) -
 
 def _broker_entry(
     key: ConfigKey, value: str | None, source: ConfigSource, synonyms: tuple[Synonym, ...]
-) -> ConfigEntry:
+) -> DescribedConfig:
     secret = _is_sensitive(key)
-    return ConfigEntry(
+    return DescribedConfig(
         key.name,
         None if secret else value,
         source,
@@ -181,19 +182,19 @@ def _broker_entry(
 
 
 def _chosen(keys: Iterable[ConfigKey], wanted: Sequence[str] | None) -> list[ConfigKey]:
-    """The keys that are wanted, in the order given; an empty wish is for all, as in Kafka."""
+    """Returns the wanted keys in the order given; an empty list means all, as in Kafka."""
     only = set(wanted or ())
     return [key for key in keys if not only or key.name in only]
 
 
 _NODE_ID: Final = ("node.id", "broker.id")
-"""Two names of one number: who gives one gives the other."""
+"""Two names of one key: setting one sets the other."""
 
 _DEFAULTS: Final = {name: key.default for name, key in BROKER_KEYS.items() if key.default is not None}
 
 
 def _layers(configs: BrokerConfigs) -> Layers:
-    """All that gives a broker's keys their values, strongest first."""
+    """Returns all sources of a broker's values, strongest first."""
     started_with = configs.started_with
     static = {name: given.text.strip() for name, given in started_with.given.items()}
     if not static.keys().isdisjoint(_NODE_ID):
@@ -207,7 +208,7 @@ def _layers(configs: BrokerConfigs) -> Layers:
 
 
 def _synonyms(layers: Layers, name: str) -> tuple[Synonym, ...]:
-    """All that gives a broker's key its value, strongest first, from the key itself on: what stands before it is another's."""
+    """Returns the sources of a key's value, strongest first, beginning with the key itself."""
     names = BROKER_SYNONYMS.get(name, (name,))
     if name.startswith(LISTENER_PREFIX):
         names = (name, *_base_of(name))
@@ -222,7 +223,7 @@ def _synonyms(layers: Layers, name: str) -> tuple[Synonym, ...]:
 
 
 def _base_of(name: str) -> list[str]:
-    """The key that a listener's own key stands in for."""
+    """Returns the key that a listener's own key overrides."""
     rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
     return [base for base in (rest, rest.partition(".")[2]) if base in BROKER_KEYS][:1]
 
@@ -232,12 +233,12 @@ def _text(value: Value) -> str | None:
 
 
 def shown_value(name: str, text: str) -> str | None:
-    """What may be shown of a value that is set on brokers; None for a secret."""
+    """Returns the value of a broker's key for display; None for a secret."""
     return None if _is_sensitive(_known_or_secret(name)) else text
 
 
 def _known_or_secret(name: str) -> ConfigKey:
-    """The key of that name; one that isn't known, which another version may have stored, is taken for a secret."""
+    """Returns the key of that name; an unknown key, which another version may have stored, counts as a secret."""
     try:
         return broker_key(name)
     except ConfigError:
@@ -245,5 +246,26 @@ def _known_or_secret(name: str) -> ConfigKey:
 
 
 def _is_sensitive(key: ConfigKey) -> bool:
-    """Whether its value must not be shown: secrets, and settings of plug-ins, which may be secrets."""
+    """Returns whether the value must be hidden: secrets, and settings of plug-ins, which may be secrets."""
     return key.type is Type.PASSWORD or key.name.startswith(FREE_PREFIXES)
+
+
+def log_changes(resource: Resource, before: Mapping[str, str], now: Mapping[str, str], log: Any) -> None:
+    """Logs one line for each key that changed, without secrets. None stands for a key that is not set."""
+    for key in sorted({*before, *now}):
+        old, new = before.get(key), now.get(key)
+        if old != new:
+            log.info(
+                "configuration changed",
+                resource=resource.type.name,
+                name=resource.name,
+                key=key,
+                old_value=_logged_value(resource, key, old),
+                new_value=_logged_value(resource, key, new),
+            )
+
+
+def _logged_value(resource: Resource, key: str, value: str | None) -> str | None:
+    if value is None or resource.type is not ResourceType.BROKER:
+        return value
+    return HIDDEN if shown_value(key, value) is None else value

@@ -1,13 +1,11 @@
-"""A broker's configuration while it runs: what it was started with, and what was set on it, or on all brokers, since.
+"""A broker's configuration while it runs: the startup values, and what was set on it or on all brokers since.
 
-From weak to strong: defaults, what the broker was started with, what is set on all brokers, what is set on this one.
-Guards: the configuration in force has been checked whole; what is stored and cannot be, because another version wrote
-it, is left aside.
+Precedence, lowest first: defaults, startup values, cluster-wide values, values of this broker. Guards: the effective
+configuration was checked as a whole; stored values that this version cannot apply are ignored.
 
-A key can be set while the broker runs if Apache Kafka lists it so **and** the change takes effect here at once: the
-defaults of topics, the limits of connections, the memory of silent producers, the key store and trust store of a
-listener, and by which mechanisms and with which passwords clients log in at one. Every other key is refused, and
-described as read-only.
+A key is dynamic if Apache Kafka lists it as such **and** a change takes effect here at once: topic defaults, connection
+limits, producer expiration, and the key store, trust store, mechanisms and passwords of a listener. Other keys are
+refused and described as read-only.
 
 Sources: KIP-226, Kafka's `DynamicBrokerConfig`.
 """
@@ -23,7 +21,7 @@ from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig, broke
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.sasl_settings import LOGIN_KEYS, check_login_key, login_listener
-from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
+from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Setting
 from lowtide.broker.config.tls_settings import STORE_KEYS, is_of_trust_store, store_listener
 from lowtide.broker.config.topic_defaults import TOTALS_OF_LOCAL, check_consumed_retention, check_local_retention
 from lowtide.metadata.config_image import NOTHING_SET
@@ -38,40 +36,39 @@ DYNAMIC_KEYS: Final = frozenset(
     | {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
     | {"replica.alter.log.dirs.io.max.bytes.per.second"}
 )
-"""The keys that can be set while a broker runs, besides those of listeners (`is_dynamic`)."""
+"""The keys that can be changed at runtime, besides those of listeners (`is_dynamic`)."""
 
 assert BROKER_KEYS.keys() >= DYNAMIC_KEYS
 
 CLUSTER_WIDE: Final = "min.insync.replicas"
-"""What can't be set on single brokers while partitions have eligible leaders (KIP-966)."""
+"""The key that single brokers cannot set while partitions have eligible leaders (KIP-966)."""
 
 _ONLY_OF_LISTENERS: Final = STORE_KEYS | LOGIN_KEYS
-"""What can be set while a broker runs, but for single listeners only."""
+"""The keys that can be changed at runtime only for single listeners."""
 
 Layer = Mapping[str, str]
-"""Texts by key."""
+"""Values as text, by key."""
 
 
 def is_dynamic(name: str) -> bool:
-    """Whether a key can be set while a broker runs; those of stores and logins on single brokers, and for single listeners."""
+    """Returns whether a key can be changed at runtime (stores and logins only for one listener of one broker)."""
     return name in DYNAMIC_KEYS or part_of(name) is not None
 
 
 class Part(NamedTuple):
-    """What of a listener is set together."""
+    """The settings of a listener that are changed together."""
 
     listener: str
     protocol: str
-    """TLS for its stores, SASL for its logins."""
+    """TLS for stores, SASL for logins."""
 
     def is_of(self, config: BrokerConfig) -> bool:
-        """Whether a broker has a listener with this part."""
         secured = config.secured_listeners.get(self.listener)
         return secured is not None and (secured.tls if self.protocol == "TLS" else secured.sasl) is not None
 
 
 def part_of(name: str) -> Part | None:
-    """The part of a listener that a key is about, where it can be set while a broker runs; None for any other key."""
+    """Returns the part of a listener that a dynamic key belongs to; None for any other key."""
     of_store, of_login = store_listener(name), login_listener(name)
     if of_store is not None:
         return Part(of_store, "TLS")
@@ -79,29 +76,29 @@ def part_of(name: str) -> Part | None:
 
 
 def decides_logins(name: str) -> bool:
-    """Whether a key decides who may log in: mechanisms, passwords and trust stores.
+    """Returns whether a key decides who can log in: mechanisms, passwords and trust stores.
 
-    It can make its holder any user, so setting or removing it needs as much as setting a user's password does: ALTER on
-    the cluster. A key store only says which certificate the broker shows.
+    Setting such a key can impersonate any user, so it requires ALTER on the cluster, like setting a user's password. A
+    key store only determines the broker's own certificate.
     """
     return login_listener(name) is not None or is_of_trust_store(name)
 
 
 class BrokerConfigs:
-    """The configuration of one broker, as it is now."""
+    """The current configuration of one broker."""
 
     def __init__(self, started_with: BrokerConfig) -> None:
         self.started_with = started_with
         self.current = started_with
         self.of_all: Layer = {}
-        """What is set on all brokers, as it is stored."""
+        """The cluster-wide values, as stored."""
         self.of_this: Layer = {}
-        """What is set on this broker, as it is stored."""
+        """The values of this broker, as stored."""
 
     def follow(self, image: MetadataImage) -> str | None:
-        """Take over what the metadata say.
+        """Applies the stored configuration.
 
-        Returns what is wrong with them, if something is: the keys that are left aside.
+        Returns an error message if some keys are ignored.
         """
         self.of_all = image.broker_configs.get("", NOTHING_SET).configs
         self.of_this = image.broker_configs.get(str(self.started_with.node_id), NOTHING_SET).configs
@@ -110,16 +107,16 @@ class BrokerConfigs:
         of_all, of_this = self._possible_of(self.of_all, of_all=True), self._possible_of(self.of_this, of_all=False)
         try:
             self.current = self._overlaid(of_all, of_this)
-        except ConfigError as error:  # Possible each, but not with each other: set while brokers ran on something else.
+        except ConfigError as error:  # Valid alone, but not with what this broker was started with.
             self.current = self.started_with
             return str(error)
         left_aside = (self.of_all.keys() - of_all.keys()) | (self.of_this.keys() - of_this.keys())
-        return f"not possible: {', '.join(sorted(left_aside))}" if left_aside else None
+        return f"invalid: {', '.join(sorted(left_aside))}" if left_aside else None
 
     def check(self, wanted: Layer, *, of_all: bool) -> BrokerConfig:
-        """What this broker would run on with `wanted` instead of what is set on all brokers, or on this one.
+        """Returns the configuration of this broker if `wanted` replaced its own or the cluster-wide values.
 
-        What is stored and left aside may stay as it is. Errors: ConfigError, one sentence.
+        Stored values that are ignored may stay unchanged. Errors: ConfigError, one sentence.
         """
         stored = self.of_all if of_all else self.of_this
         possible = self._possible_of(stored, of_all=of_all)
@@ -137,14 +134,14 @@ class BrokerConfigs:
         for name in judged:
             part = part_of(name)
             if part is not None and not part.is_of(config):
-                message = f"{name} is not possible: this broker has no listener {part.listener} with {part.protocol}"
+                message = f"{name} is invalid: this broker has no listener {part.listener} with {part.protocol}"
                 raise ConfigError(message)
             if part is not None and part.protocol == "SASL":
                 check_login_key(config.values, config.given, name)
         return config
 
     def _possible_of(self, layer: Layer, *, of_all: bool) -> dict[str, str]:
-        """What this broker can run on: each key by itself, but all keys of a part of a listener together."""
+        """Returns the values that this broker can apply: each key alone, but all keys of a listener's part together."""
         possible = {
             name: text for name, text in layer.items() if name in DYNAMIC_KEYS and self._is_possible({name: text})
         }
@@ -166,15 +163,15 @@ class BrokerConfigs:
         if not of_all and not of_this:
             return started
         given = dict(started.given)
-        given |= {name: Given(text, DYNAMIC_DEFAULT) for name, text in of_all.items()}
-        given |= {name: Given(text, DYNAMIC_BROKER) for name, text in of_this.items()}
+        given |= {name: Setting(text, DYNAMIC_DEFAULT) for name, text in of_all.items()}
+        given |= {name: Setting(text, DYNAMIC_BROKER) for name, text in of_this.items()}
         return msgspec.structs.replace(
             load_config(given=given), listeners=started.listeners, advertised_listeners=started.advertised_listeners
         )
 
 
 def _check_names(names: Iterable[str], *, of_all: bool) -> None:
-    """Refuse keys that can't be set while the broker runs, in Kafka's order and words. Errors: ConfigError."""
+    """Refuses keys that cannot be changed at runtime, in Kafka's order and words. Errors: ConfigError."""
     sorted_names = sorted(broker_key(name).name for name in names)
     refusals = (
         (
@@ -193,5 +190,4 @@ def _check_names(names: Iterable[str], *, of_all: bool) -> None:
     for sentence, is_refused in refusals:
         refused = [name for name in sorted_names if is_refused(name)]
         if refused:
-            message = f"{sentence}: [{', '.join(refused)}]"
-            raise ConfigError(message)
+            raise ConfigError(f"{sentence}: [{', '.join(refused)}]")

@@ -1,4 +1,4 @@
-"""What the keys about groups whose partitions the broker assigns say of each other: the broker's, and those of single groups.
+"""The checks of group settings, on the broker and on single groups.
 
 Source: Kafka's `GroupCoordinatorConfig`, `GroupConfig`.
 """
@@ -11,12 +11,13 @@ from typing import Final
 from lowtide.broker.config.key import (
     ConfigError,
     ConfigKey,
-    ImpossibleTogetherError,
+    InvalidKeysError,
     Matching,
     OneOf,
     Range,
     Type,
     Value,
+    number,
 )
 from lowtide.broker.config.keys_of_groups import (
     ASSIGNMENT_INTERVAL,
@@ -39,7 +40,7 @@ from lowtide.replication.refusal import Refusal
 _KEYS: Final = {key.name: key for key in KEYS_OF_GROUPS}
 
 _INT_DIGITS: Final = 10
-"""Numbers with fewer are 32 bits wide for sure."""
+"""Numbers with fewer digits fit into 32 bits."""
 
 _BOUNDED: Final = {
     "consumer": ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"),
@@ -52,7 +53,7 @@ _BOUNDED: Final = {
         "partition.max.record.locks",
     ),
 }
-"""By kind of group the keys that have a least and a most."""
+"""The keys that have a minimum and a maximum, by kind of group."""
 
 _OF_GROUPS: Final = (
     HEARTBEAT_INTERVAL,
@@ -65,38 +66,35 @@ _OF_GROUPS: Final = (
     DELIVERY_LIMIT,
     RECORD_LOCKS,
 )
-"""Those of groups, in the order in which they are checked."""
+"""The keys of groups in the order of Kafka's checks."""
 
 
 def check_groups(values: Mapping[str, Value]) -> None:
-    """Each number lies within its bounds, and a member shows itself before it is given up; there is an assignor.
+    """Checks minima, maxima, heartbeat intervals against session timeouts, and that there is an assignor.
 
-    Errors: ImpossibleTogetherError.
+    Errors: InvalidKeysError.
     """
     for kind, names in _BOUNDED.items():
         for name in names:
             key, low, high = f"group.{kind}.{name}", f"group.{kind}.min.{name}", f"group.{kind}.max.{name}"
-            value, least, most = _number(values, key), _number(values, low), _number(values, high)
+            value, least, most = number(values[key]), number(values[low]), number(values[high])
             if not least <= value <= most:
-                message = f"{key}={value} is not possible: allowed is from {low}={least} to {high}={most}"
-                raise ImpossibleTogetherError(message, key, low, high)
+                message = f"{key}={value} is invalid: allowed is from {low}={least} to {high}={most}"
+                raise InvalidKeysError(message, key, low, high)
         heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
-        if _number(values, heartbeat) >= _number(values, session):
-            message = (
-                f"{heartbeat}={values[heartbeat]} is not possible: allowed is less than {session}={values[session]}"
-            )
-            raise ImpossibleTogetherError(message, heartbeat, session)
+        if number(values[heartbeat]) >= number(values[session]):
+            message = f"{heartbeat}={values[heartbeat]} is invalid: allowed is less than {session}={values[session]}"
+            raise InvalidKeysError(message, heartbeat, session)
     assignors = "group.consumer.assignors"
     if not values[assignors]:
-        message = f"{assignors} is empty: allowed is at least one of range, uniform"
-        raise ImpossibleTogetherError(message, assignors)
+        raise InvalidKeysError(f"{assignors} is empty: allowed is at least one of range, uniform", assignors)
 
 
 def validate_group_configs(broker: Mapping[str, Value], wanted: Mapping[str, str]) -> dict[str, str] | Refusal:
-    """Check what is to be set on a group, each key and all of them together with what the broker says.
+    """Checks the settings of a group, each alone and together with the broker's.
 
-    Returns it as it is kept.
-    Refusals: INVALID_CONFIG, in the order and with the sentences of Kafka's `GroupConfig.validate`.
+    Returns them as they are stored. Refusals: INVALID_CONFIG, in the order and with the messages of Kafka's
+    `GroupConfig.validate`.
     """
     for name in wanted:
         if name not in _KEYS:
@@ -110,15 +108,15 @@ def validate_group_configs(broker: Mapping[str, Value], wanted: Mapping[str, str
     for name in _OF_GROUPS:
         kind, _, rest = name.partition(".")
         low, high = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
-        if _number(values, name) < _number(broker, low):
+        if number(values[name]) < number(broker[low]):
             return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {low}")
-        if _number(values, name) > _number(broker, high):
+        if number(values[name]) > number(broker[high]):
             return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {high}")
     for session, heartbeat in (
         (SESSION_TIMEOUT, HEARTBEAT_INTERVAL),
         (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL),
     ):
-        if _number(values, session) <= _number(values, heartbeat):
+        if number(values[session]) <= number(values[heartbeat]):
             return Refusal(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")
     return {name: _kept(values[name]) for name in wanted}
 
@@ -155,9 +153,3 @@ def _because(key: ConfigKey, text: str) -> str:
     if isinstance(key.allowed, Matching):
         return f"Value must be {key.allowed.means}"
     return "Expected value to be either true or false" if key.type is Type.BOOLEAN else "Not a number of type INT"
-
-
-def _number(values: Mapping[str, Value], name: str) -> int:
-    value = values[name]
-    assert isinstance(value, int), f"{name} is {value!r}"
-    return value

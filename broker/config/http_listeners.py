@@ -1,6 +1,6 @@
-"""Listeners of HTTP, and who is trusted there.
+"""HTTP listeners and trusted proxies.
 
-A listener is `http://host:port`, or `https://host:port`, which has TLS by the keys `ssl.*` or
+A listener is `http://host:port`, or `https://host:port`, which takes its TLS settings from `ssl.*` or
 `listener.name.https.ssl.*`.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Final, NamedTuple
 
-from lowtide.broker.config.key import ImpossibleTogetherError, Value
+from lowtide.broker.config.key import InvalidKeysError, Value
 
 HTTP_LISTENERS: Final = "http.listeners"
 
@@ -18,20 +18,19 @@ TRUST_LOCAL: Final = "http.trust.local"
 TRUSTED_PROXIES: Final = "http.trusted.proxies"
 
 HTTPS: Final = "HTTPS"
-"""The name that stands for these listeners in the names of keys."""
+"""The listener name of all HTTPS listeners in configuration keys."""
 
 DEFAULT_HTTP_LISTENERS: Final = "http://127.0.0.1:9644"
-"""What `lowtide serve` listens on where nothing is said."""
 
 SERVE_DEFAULT: Final = "the default of lowtide serve"
-"""The source of a value that is not configured: a port that is taken doesn't stop the start then."""
+"""The source of the default address. If its port is taken, startup continues without it."""
 
 _PORT_MAX: Final = 65_535
 _LOOPBACK: Final = ("127.", "localhost", "::1")
 
 
 class HttpListener(NamedTuple):
-    """One address. `host` is empty for every interface; `port` 0 lets the system choose."""
+    """One address. An empty `host` means all interfaces; `port` 0 lets the system choose."""
 
     scheme: str
     host: str
@@ -39,7 +38,6 @@ class HttpListener(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As it is given."""
         return (
             f"{self.scheme}://[{self.host}]:{self.port}"
             if ":" in self.host
@@ -48,17 +46,16 @@ class HttpListener(NamedTuple):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether it speaks TLS."""
         return self.scheme == "https"
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can connect."""
         return self.host.startswith(_LOOPBACK)
 
 
 def http_listeners(values: Mapping[str, Value]) -> tuple[HttpListener, ...]:
-    """The listeners of HTTP to open, in the order given. Errors: ImpossibleTogetherError."""
+    """Returns the HTTP listeners in the order given. Errors: InvalidKeysError."""
     given = values[HTTP_LISTENERS]
     found: list[HttpListener] = []
     for text in given if isinstance(given, tuple) else ():
@@ -66,17 +63,17 @@ def http_listeners(values: Mapping[str, Value]) -> tuple[HttpListener, ...]:
         host, _, port = address.rpartition(":")
         listener = HttpListener(scheme.lower(), host.strip("[]"), int(port))
         if listener.port > _PORT_MAX:
-            message = f"{HTTP_LISTENERS}={text} is not possible: allowed is a port from 0 to {_PORT_MAX}"
-            raise ImpossibleTogetherError(message, HTTP_LISTENERS)
+            message = f"{HTTP_LISTENERS}={text} is invalid: allowed is a port from 0 to {_PORT_MAX}"
+            raise InvalidKeysError(message, HTTP_LISTENERS)
         if listener.port and any(listener[1:] == each[1:] for each in found):
-            message = f"{HTTP_LISTENERS}={text} is not possible: allowed is each address once"
-            raise ImpossibleTogetherError(message, HTTP_LISTENERS)
+            message = f"{HTTP_LISTENERS}={text} is invalid: allowed is each address once"
+            raise InvalidKeysError(message, HTTP_LISTENERS)
         found.append(listener)
     return tuple(found)
 
 
 def trusted_proxies(values: Mapping[str, Value]) -> tuple[str, ...]:
-    """The addresses and networks of `http.trusted.proxies`. Errors: ImpossibleTogetherError."""
+    """Returns the addresses and networks of `http.trusted.proxies`. Errors: InvalidKeysError."""
     given = values[TRUSTED_PROXIES]
     found = given if isinstance(given, tuple) else ()
     for text in found:
@@ -84,8 +81,8 @@ def trusted_proxies(values: Mapping[str, Value]) -> tuple[str, ...]:
             ip_network(text)
         except ValueError as error:
             message = (
-                f"{TRUSTED_PROXIES}={text} is not possible: "
+                f"{TRUSTED_PROXIES}={text} is invalid: "
                 f"allowed are addresses and networks, such as 10.0.0.7 or 10.0.0.0/8 ({error})"
             )
-            raise ImpossibleTogetherError(message, TRUSTED_PROXIES) from None
+            raise InvalidKeysError(message, TRUSTED_PROXIES) from None
     return found

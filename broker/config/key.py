@@ -1,9 +1,9 @@
-"""What one configuration key is: its name, type, default, what it allows, and a sentence about it.
+"""A configuration key: its name, type, default, allowed values and description.
 
-Texts become values here and nowhere else. Guards: a value that a key doesn't allow never gets further; the error names
-key, value and what is allowed, and never shows a secret.
+Texts are parsed here and nowhere else. Guards: an invalid value is refused with an error that names the key, the value
+and what is allowed, and never shows a secret.
 
-Source: Kafka's configuration types (ConfigDef): numbers are 16, 32 and 64 bits wide, texts are trimmed, lists are
+Source: Kafka's configuration types (ConfigDef): numbers have 16, 32 or 64 bits, texts are trimmed, and lists are
 separated by commas.
 """
 
@@ -16,13 +16,13 @@ from typing import Final, TypeAlias
 import msgspec
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
-"""A key's value: a list is a tuple of its members, None is "not set"."""
+"""The value of a key: a list is a tuple of its members, None means not set."""
 
 HIDDEN: Final = "[hidden]"
-"""Stands for a secret, as in Kafka."""
+"""Replaces a secret, as in Kafka."""
 
 LISTENER_PREFIX: Final = "listener.name."
-"""Begins the names of keys that hold for one listener."""
+"""The prefix of keys for one listener."""
 
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
@@ -30,20 +30,19 @@ _BITS: Final = {"short": 16, "int": 32, "long": 64}
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be: one sentence that names the key, the value and what is allowed."""
+    """An invalid configuration: one sentence with the key, the value and what is allowed."""
 
 
-class ImpossibleTogetherError(ConfigError):
-    """Values that are possible each, but not with each other. `keys` are the keys that say them."""
+class InvalidKeysError(ConfigError):
+    """Values that are invalid together, or one that depends on others. `keys` are the keys involved."""
 
     def __init__(self, message: str, *keys: str) -> None:
-        """`message` is a sentence without its full stop."""
         super().__init__(message)
         self.keys = keys
 
 
 class Type(Enum):
-    """How a key's text is read."""
+    """How a key's text is parsed."""
 
     BOOLEAN = "boolean"
     SHORT = "short"
@@ -57,7 +56,7 @@ class Type(Enum):
 
 
 class Scope(Enum):
-    """Whose key it is."""
+    """What a key belongs to."""
 
     BROKER = "broker"
     TOPIC = "topic"
@@ -65,20 +64,18 @@ class Scope(Enum):
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Numbers from `least` to `most`, both inclusive; None is no bound. `extra` is allowed outside of them."""
+    """Numbers from `least` to `most`, both inclusive; None is no bound. `extra` is allowed in addition."""
 
     least: float | None = None
     most: float | None = None
     extra: int | None = None
 
     def accepts(self, value: float) -> bool:
-        """Whether the number is allowed."""
         if value == self.extra:
             return True
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
     def describe(self) -> str:
-        """What is allowed, to follow "a number"."""
         bounds = f"from {self.least} to {self.most}"
         if self.most is None:
             bounds = f"of at least {self.least}"
@@ -88,94 +85,86 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class OneOf(msgspec.Struct, frozen=True):
-    """One of these texts; for a list, each member is one of them."""
+    """One of these texts; in a list, each member is one of them."""
 
     values: tuple[str, ...]
     any_case: bool = False
 
     def accepts(self, value: str) -> bool:
-        """Whether the text is allowed."""
         return value in self.values or (self.any_case and value.lower() in {each.lower() for each in self.values})
 
 
 class Matching(msgspec.Struct, frozen=True):
-    """Texts that a pattern matches as a whole; for a list, each member. `means` says it in words."""
+    """Texts that a pattern matches as a whole; in a list, each member. `means` describes them."""
 
     pattern: str
     means: str
     members_max: int | None = None
-    """How many members a list may have."""
 
     def accepts(self, value: str) -> bool:
-        """Whether the text is allowed."""
         return re.fullmatch(self.pattern, value) is not None
 
 
 class Only(msgspec.Struct, frozen=True):
-    """One value, which means that nothing is done: what any other asks for isn't there, as `because` says."""
+    """The only value allowed, because of `because`."""
 
     value: bool | int
     because: str
 
     def accepts(self, value: float) -> bool:
-        """Whether it is that value."""
         return value == self.value
 
     def describe(self) -> str:
-        """What is allowed, and why nothing else is."""
         return f"only {value_text(self.value)}, for {self.because}"
 
 
 Allowed: TypeAlias = Range | OneOf | Matching | Only | None
 
 NO_TIERED_STORAGE: Final = "this broker has no tiered storage"
-"""Why keys about it may have no other value than their default."""
+"""Why keys of tiered storage allow only their default."""
 
 
 def at_least(least: float) -> Range:
-    """Numbers from `least` (inclusive) on."""
+    """Returns the range of numbers from `least` (inclusive)."""
     return Range(least)
 
 
 class ConfigKey(msgspec.Struct, frozen=True):
-    """One key. `default` is the text of its default, None when it has none."""
+    """One key. `default` is the text of its default, None if it has none."""
 
     name: str
     type: Type
     default: str | None
     allowed: Allowed
     doc: str
-    """One short sentence."""
-    enforced: bool = False
-    """Whether Lowtide does what the key says. Others are checked, kept and described, and named in a warning when they are given."""
+    """One or two short sentences."""
+    enforced: bool = True
+    """Whether the key takes effect. Other keys are checked, stored and described, and cause a warning when set."""
     internal: bool = False
-    """A key that Apache Kafka has for its own tests."""
+    """Whether Apache Kafka has the key only for its own tests."""
     scope: Scope = Scope.BROKER
     broker_key: str | None = None
-    """For a topic's or group's key: the broker's key that gives its default."""
+    """For a key of a topic or group: the broker's key that is its default."""
 
     def parse(self, text: str) -> Value:
-        """Read a text.
+        """Parses a text.
 
-        Errors: ConfigError, a sentence without its full stop and without the text's source.
+        Errors: ConfigError, a sentence without its full stop and without the source of the text.
         """
         trimmed = text.strip()
         value = _READERS[self.type](trimmed, self.type)
         if value is None or not self._accepts(value):
             shown = HIDDEN if self.type is Type.PASSWORD else trimmed
-            message = f"{self.name}={shown} is not possible: allowed is {self.describe_allowed()}"
-            raise ConfigError(message)
+            raise ConfigError(f"{self.name}={shown} is invalid: allowed is {self.describe_allowed()}")
         if isinstance(value, tuple) and isinstance(self.allowed, OneOf):
-            return tuple(dict.fromkeys(value))  # Saying a choice twice says no more.
+            return tuple(dict.fromkeys(value))  # Duplicates have no meaning.
         return value
 
     @property
     def default_value(self) -> Value:
-        """The default, read."""
         return None if self.default is None else self.parse(self.default)
 
     def describe_allowed(self) -> str:
-        """What may stand there, in words."""
         allowed = self.allowed
         words = _WORDS[self.type]
         if isinstance(allowed, Range):
@@ -206,7 +195,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
 
 def value_text(value: Value) -> str:
-    """Write a value as Kafka writes it: `true`, `a,b`, a number; nothing for None."""
+    """Formats a value as Kafka does: `true`, `a,b`, a number, or an empty text for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -218,11 +207,11 @@ def value_text(value: Value) -> str:
 
 _PLAIN_DOUBLES: Final = (1e-3, 1e7)
 _DOUBLE_DIGITS: Final = 18
-"""One more than any double needs after its point."""
+"""One more than the decimal digits of any double."""
 
 
 def _java_double(value: float) -> str:
-    """The number as Java writes it: with a point, and with an E outside of the range that it writes plainly."""
+    """Formats a number as Java does: with a decimal point, and in scientific notation outside its plain range."""
     if value == 0 or _PLAIN_DOUBLES[0] <= abs(value) < _PLAIN_DOUBLES[1]:
         return str(value)
     texts = (f"{value:.{digits}e}" for digits in range(1, _DOUBLE_DIGITS))
@@ -280,6 +269,6 @@ _WORDS: Final = {
 
 
 def number(value: Value) -> int:
-    """The value of a key whose type is a number."""
+    """Returns the value of an integer key."""
     assert isinstance(value, int), value
     return value

@@ -1,8 +1,8 @@
-"""The value of a key at one listener: what is set for the listener and mechanism, else for the listener, else for all.
+"""The value of a key at one listener: as set for the listener and mechanism, else for the listener, else for all.
 
-    listener.name.<listener>.<mechanism>.<key>     listener.name.<listener>.<key>     <key>
+listener.name.<listener>.<mechanism>.<key>     listener.name.<listener>.<key>     <key>
 
-Listener and mechanism are in small letters there. Source: Kafka's `AbstractConfig.valuesWithPrefixOverride`,
+Listener and mechanism are in lower case there. Source: Kafka's `AbstractConfig.valuesWithPrefixOverride`,
 `ListenerName.configPrefix`.
 """
 
@@ -14,7 +14,7 @@ from lowtide.broker.config.key import LISTENER_PREFIX, Value
 
 
 class ListenerKeys:
-    """The keys of a broker as they hold at one listener."""
+    """The keys of a broker as they apply to one listener."""
 
     def __init__(self, values: Mapping[str, Value], given: Collection[str], listener_name: str) -> None:
         self._values = values
@@ -22,32 +22,29 @@ class ListenerKeys:
         self._prefix = f"{LISTENER_PREFIX}{listener_name.lower()}."
 
     def given_name(self, key: str, mechanism: str = "") -> str | None:
-        """The name under which a key was given that holds here; None where its default holds."""
+        """Returns the name under which the applicable key was set; None if the default applies."""
         names = (f"{self._prefix}{mechanism.lower()}.{key}" if mechanism else "", f"{self._prefix}{key}", key)
         return next((name for name in names if name in self._given), None)
 
     def value(self, key: str, mechanism: str = "") -> Value:
-        """The value that holds here."""
         return self._values[self.given_name(key, mechanism) or key]
 
     def text(self, key: str, mechanism: str = "") -> str:
-        """The value of a key whose type is a text; empty where nothing is set."""
+        """Returns the value of a text key; empty if not set."""
         value = self.value(key, mechanism)
         assert value is None or isinstance(value, str), key
         return value or ""
 
     def texts(self, key: str, mechanism: str = "") -> tuple[str, ...]:
-        """The value of a key whose type is a list."""
         value = self.value(key, mechanism)
         assert isinstance(value, tuple), key
         return value
 
     def number(self, key: str, mechanism: str = "") -> int:
-        """The value of a key whose type is a whole number."""
         value = self.value(key, mechanism)
         assert isinstance(value, int), key
         return value
 
     def own_name(self, key: str, mechanism: str = "") -> str:
-        """How a key is given for this listener alone, for messages."""
+        """Returns the name of the key for this listener alone, for messages."""
         return f"{self._prefix}{mechanism.lower()}.{key}" if mechanism else f"{self._prefix}{key}"

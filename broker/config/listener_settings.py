@@ -1,6 +1,6 @@
-"""How each listener is secured, from its protocol: TLS, SASL, both or neither.
+"""The security of each listener, from its protocol: TLS, SASL, both or neither.
 
-Guards: a setting that asks for a login or for encryption, and that no listener would heed, is refused, so that no
+Guards: a setting that asks for a login or for encryption, and that no listener would apply, is refused, so that no
 listener is open by mistake.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from lowtide.broker.config.http_listeners import HTTPS, HttpListener
-from lowtide.broker.config.key import LISTENER_PREFIX, ImpossibleTogetherError, Value
+from lowtide.broker.config.key import LISTENER_PREFIX, InvalidKeysError, Value
 from lowtide.broker.config.listeners import Listener
 from lowtide.broker.config.sasl_settings import SaslListener, sasl_listener
 from lowtide.broker.config.tls_settings import TlsListener, tls_listener
@@ -33,7 +33,7 @@ _ASK_FOR_TLS: Final = (
 
 
 class SecuredListener(msgspec.Struct, frozen=True):
-    """What stands before the requests of one listener."""
+    """The security settings of one listener."""
 
     sasl: SaslListener | None = None
     tls: TlsListener | None = None
@@ -45,9 +45,9 @@ def secured_listeners(
     listeners: tuple[Listener, ...],
     of_http: tuple[HttpListener, ...] = (),
 ) -> Mapping[str, SecuredListener]:
-    """Those that aren't open to everybody, by their names; all of HTTPS have one name.
+    """Returns the settings of listeners with TLS or SASL by name; all HTTPS listeners share one name.
 
-    Errors: ImpossibleTogetherError.
+    Errors: InvalidKeysError.
     """
     with_sasl = {listener.name for listener in listeners if listener.protocol.startswith("SASL")}
     with_tls = {listener.name for listener in listeners if listener.protocol.endswith("SSL")}
@@ -61,8 +61,8 @@ def secured_listeners(
     }
     if any(each.is_encrypted for each in of_http):
         if any(each.name == HTTPS for each in listeners):
-            message = f"listeners has {HTTPS}://, and http.listeners an address of https: allowed is another name for the first"
-            raise ImpossibleTogetherError(message, "listeners", "http.listeners")
+            message = f"the name {HTTPS} is reserved for https:// addresses in http.listeners: rename it in listeners"
+            raise InvalidKeysError(message, "listeners", "http.listeners")
         with_tls.add(HTTPS)
         found[HTTPS] = SecuredListener(tls=tls_listener(values, given, HTTPS))
     _refuse_unheeded(values, given, _ASK_FOR_LOGINS, with_sasl, "SASL")
@@ -73,7 +73,7 @@ def secured_listeners(
 def _refuse_unheeded(
     values: Mapping[str, Value], given: Collection[str], keys: Collection[str], heeding: Collection[str], what: str
 ) -> None:
-    """Errors: ImpossibleTogetherError for one of these keys that no listener heeds, for want of SASL or TLS."""
+    """Errors: InvalidKeysError for a key that no listener applies, because none has SASL or TLS."""
     for name in given:
         prefixed, _, rest = (
             name.removeprefix(LISTENER_PREFIX).partition(".") if name.startswith(LISTENER_PREFIX) else ("", "", name)
@@ -90,5 +90,7 @@ def _refuse_unheeded(
             continue
         where = f"the listener {prefixed.upper()} has no {what}" if prefixed else f"no listener has {what}"
         wanted = "SASL_SSL or SASL_PLAINTEXT" if what == "SASL" else "SSL or SASL_SSL"
-        message = f"{name} asks for {what}, and {where}: give the listener {wanted} in listener.security.protocol.map, or leave the key out"
-        raise ImpossibleTogetherError(message, name, "listeners")
+        message = (
+            f"{name} requires {what}, but {where}: set {wanted} in listener.security.protocol.map, or remove the key"
+        )
+        raise InvalidKeysError(message, name, "listeners")

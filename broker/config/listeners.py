@@ -1,7 +1,7 @@
-"""Listeners: `NAME://host:port`, what each name's security protocol is, which addresses clients get, and which is for other brokers.
+"""Listeners: `NAME://host:port`, security protocols, advertised addresses, and the listener for other brokers.
 
-Each listener has a name, and every broker of a cluster may have one of that name: a client of a listener gets the addresses that
-all brokers advertise under its name. So clients outside, clients inside and brokers may reach the same cluster by different addresses.
+Each listener has a name that all brokers of a cluster share: a client of a listener gets the addresses that brokers
+advertise under its name. So external clients, internal clients and brokers can use different addresses.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from lowtide.broker.config.key import ImpossibleTogetherError, Value
+from lowtide.broker.config.key import InvalidKeysError, Value
+from lowtide.runtime.addresses import normal_address
 
 _PORT_MAX: Final = 65_535
 _SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _EVERY_INTERFACE: Final = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
 
+OVERRIDES: Final = "max.connections.per.ip.overrides"
+PER_IP: Final = "max.connections.per.ip"
+
 
 class Listener(NamedTuple):
-    """One address. `host` is empty for every interface; `port` 0 lets the system choose."""
+    """One address. An empty `host` means all interfaces; `port` 0 lets the system choose."""
 
     name: str
     protocol: str
@@ -26,45 +30,45 @@ class Listener(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Host and port, an IPv6 address in brackets."""
+        """Host and port, with an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def text(self) -> str:
-        """As it is given in `listeners`."""
         return f"{self.name}://{self.address}"
 
 
 def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
-    """The listeners to open, in the order given.
+    """Returns the listeners to open, in the order given, without those of KRaft controllers.
 
-    Those that `controller.listener.names` names belong to KRaft and aren't.
-    Errors: ImpossibleTogetherError.
+    Errors: InvalidKeysError.
     """
     controllers = _texts(values, "controller.listener.names")
     listeners = [each for each in _parse("listeners", values) if each.name not in controllers]
     if not listeners:
-        message = f"listeners={','.join(_texts(values, 'listeners'))} leaves nothing to listen on: allowed is at least one NAME://host:port"
-        raise ImpossibleTogetherError(message, "listeners", "controller.listener.names")
+        message = (
+            f"listeners={','.join(_texts(values, 'listeners'))} has no listener for clients: at least one "
+            "NAME://host:port is required"
+        )
+        raise InvalidKeysError(message, "listeners", "controller.listener.names")
     for listener in listeners:
         if listener.protocol not in _SERVED_PROTOCOLS:
             message = (
-                f"listeners={listener.text} is not possible: {listener.protocol} is not served yet, "
+                f"listeners={listener.text} is invalid: {listener.protocol} is not supported, "
                 f"allowed is {', '.join(_SERVED_PROTOCOLS)}"
             )
-            raise ImpossibleTogetherError(message, "listeners", "listener.security.protocol.map")
+            raise InvalidKeysError(message, "listeners", "listener.security.protocol.map")
     return tuple(listeners)
 
 
 def advertised_listeners(
     values: Mapping[str, Value], listeners: tuple[Listener, ...], host_name: str
 ) -> tuple[Listener, ...]:
-    """The addresses that clients get: those of `advertised.listeners`, or where it isn't set the listeners themselves.
+    """Returns the advertised addresses: those of `advertised.listeners`, or the listeners themselves.
 
-    A listener that isn't among them accepts connections, but no client gets its address. `host_name` stands where there
-    is no host; with
-    `lowtide.advertise.local.address` also for the listeners on every interface.
-    Errors: ImpossibleTogetherError. Source: Kafka's KafkaConfig, `validateValues`.
+    Clients never get the address of a listener that is not advertised. `host_name` replaces an empty host, and with
+    `lowtide.advertise.local.address` also the host of listeners on all interfaces. Errors: InvalidKeysError. Source:
+    Kafka's KafkaConfig, `validateValues`.
     """
     controllers = _texts(values, "controller.listener.names")
     advertised = [each for each in _parse("advertised.listeners", values) if each.name not in controllers]
@@ -74,32 +78,33 @@ def advertised_listeners(
     names = [each.name for each in listeners]
     for each in advertised:
         if each.name not in names:
-            message = f"advertised.listeners={each.name}://… is not possible: allowed are the names in listeners, {', '.join(names)}"
-            raise ImpossibleTogetherError(message, "advertised.listeners", "listeners")
+            message = (
+                f"advertised.listeners={each.name}://… is invalid: allowed are the names in listeners, "
+                f"{', '.join(names)}"
+            )
+            raise InvalidKeysError(message, "advertised.listeners", "listeners")
         if each.host in _EVERY_INTERFACE:
             message = (
                 f"{each.text} cannot be advertised: allowed in advertised.listeners is an address that clients reach"
             )
-            raise ImpossibleTogetherError(message, "advertised.listeners", "listeners")
+            raise InvalidKeysError(message, "advertised.listeners", "listeners")
     return tuple(each._replace(host=each.host or host_name) for each in advertised)
 
 
 def inter_broker_listener(values: Mapping[str, Value], given: Collection[str], advertised: tuple[Listener, ...]) -> str:
-    """The name of the listener where other brokers reach this one: as named, else that of the protocol between brokers.
+    """Returns the listener for other brokers: the named one, or that of the security protocol between brokers.
 
-    Errors: ImpossibleTogetherError. Source: Kafka's KafkaConfig.
+    Errors: InvalidKeysError. Source: Kafka's KafkaConfig.
     """
     by_name, by_protocol = "inter.broker.listener.name", "security.inter.broker.protocol"
     if values[by_name]:
         if by_protocol in given:
-            message = f"{by_name} and {by_protocol} are not possible together: allowed is one of them"
-            raise ImpossibleTogetherError(message, by_name, by_protocol)
+            message = f"{by_name} and {by_protocol} cannot both be set"
+            raise InvalidKeysError(message, by_name, by_protocol)
         name = str(values[by_name]).upper()
         if name not in _protocols(values):
-            message = (
-                f"{by_name}={values[by_name]} is not possible: allowed are the names in listener.security.protocol.map"
-            )
-            raise ImpossibleTogetherError(message, by_name, "listener.security.protocol.map")
+            message = f"{by_name}={values[by_name]} is invalid: allowed are the names in listener.security.protocol.map"
+            raise InvalidKeysError(message, by_name, "listener.security.protocol.map")
     else:
         name = str(values[by_protocol]).upper()
     names = [each.name for each in advertised]
@@ -108,15 +113,14 @@ def inter_broker_listener(values: Mapping[str, Value], given: Collection[str], a
             f"{by_name} must be a listener name defined in advertised.listeners, and is {name}: allowed "
             f"{'is' if len(names) == 1 else 'are'} {', '.join(names)}"
         )
-        raise ImpossibleTogetherError(message, by_name, by_protocol, "advertised.listeners", "listeners")
+        raise InvalidKeysError(message, by_name, by_protocol, "advertised.listeners", "listeners")
     return name
 
 
 def _parse(key: str, values: Mapping[str, Value]) -> list[Listener]:
-    """Split the addresses of a key whose members have been matched against the pattern.
+    """Parses the addresses of a key whose members matched its pattern.
 
-    Errors: ImpossibleTogetherError for a port that is too large, a name without a protocol, or a name or port given
-    twice.
+    Errors: InvalidKeysError for a port that is too large, a name without a protocol, or a duplicate name or port.
     """
     protocols = _protocols(values)
     listeners: list[Listener] = []
@@ -125,15 +129,16 @@ def _parse(key: str, values: Mapping[str, Value]) -> list[Listener]:
         host, _, port = address.rpartition(":")
         protocol = protocols.get(name.upper())
         if protocol is None:
-            message = f"{key}={text} is not possible: allowed are the names in listener.security.protocol.map, {', '.join(protocols)}"
-            raise ImpossibleTogetherError(message, key, "listener.security.protocol.map")
+            message = (
+                f"{key}={text} is invalid: allowed are the names in listener.security.protocol.map, "
+                f"{', '.join(protocols)}"
+            )
+            raise InvalidKeysError(message, key, "listener.security.protocol.map")
         listener = Listener(name.upper(), protocol, host.strip("[]"), int(port))
         if listener.port > _PORT_MAX:
-            message = f"{key}={text} is not possible: allowed is a port from 0 to {_PORT_MAX}"
-            raise ImpossibleTogetherError(message, key)
+            raise InvalidKeysError(f"{key}={text} is invalid: allowed is a port from 0 to {_PORT_MAX}", key)
         if any(listener.name == each.name for each in listeners):
-            message = f"{key}={text} is not possible: allowed is each listener name once"
-            raise ImpossibleTogetherError(message, key)
+            raise InvalidKeysError(f"{key}={text} is invalid: allowed is each listener name once", key)
         listeners.append(listener)
     if key == "listeners":
         _check_ports(listeners)
@@ -141,22 +146,20 @@ def _parse(key: str, values: Mapping[str, Value]) -> list[Listener]:
 
 
 def _check_ports(listeners: list[Listener]) -> None:
-    """A port that is bound may be shared by an IPv4 and an IPv6 address, and by nothing else.
-
-    Source: Kafka's CoreUtils, KIP-797.
-    """
+    """Checks that a port is used once, or by one IPv4 and one IPv6 address. Source: Kafka's CoreUtils, KIP-797."""
     for listener in listeners:
         same = [each for each in listeners if each.port == listener.port != 0]
         if len(same) > 1 and sorted(_ip_version(each.host) for each in same) != [4, 6]:
             message = (
-                f"listeners={listener.text} is not possible: allowed is each port once, or twice for one IPv4 and one IPv6 address, "
+                f"listeners={listener.text} is invalid: allowed is each port once, or twice for one IPv4 and one IPv6 "
+                "address, "
                 f"and {listener.port} is given {len(same)} times"
             )
-            raise ImpossibleTogetherError(message, "listeners")
+            raise InvalidKeysError(message, "listeners")
 
 
 def _ip_version(host: str) -> int:
-    """4, 6, or 0 for what is no literal address."""
+    """Returns 4 or 6, or 0 for a host name."""
     from ipaddress import ip_address  # noqa: PLC0415  takes a while, and hardly any broker needs it
 
     try:
@@ -166,7 +169,7 @@ def _ip_version(host: str) -> int:
 
 
 def _protocols(values: Mapping[str, Value]) -> dict[str, str]:
-    """Listener name → security protocol, both in capitals."""
+    """Returns the security protocol by listener name, both in upper case."""
     text = values["listener.security.protocol.map"]
     assert isinstance(text, str), text
     protocols: dict[str, str] = {}
@@ -174,10 +177,11 @@ def _protocols(values: Mapping[str, Value]) -> dict[str, str]:
         name, _, protocol = entry.strip().upper().partition(":")
         if protocol not in {"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}:
             message = (
-                f"listener.security.protocol.map={text} is not possible: allowed is a list of NAME:PROTOCOL with PLAINTEXT, SSL, "
+                f"listener.security.protocol.map={text} is invalid: allowed is a list of NAME:PROTOCOL with PLAINTEXT, "
+                "SSL, "
                 "SASL_PLAINTEXT or SASL_SSL"
             )
-            raise ImpossibleTogetherError(message, "listener.security.protocol.map")
+            raise InvalidKeysError(message, "listener.security.protocol.map")
         protocols[name] = protocol
     return protocols
 
@@ -186,3 +190,18 @@ def _texts(values: Mapping[str, Value], key: str) -> tuple[str, ...]:
     value = values[key]
     assert value is None or isinstance(value, tuple), f"{key} is {value!r}"
     return value or ()
+
+
+def parse_overrides(values: Mapping[str, Value]) -> dict[str, int]:
+    """Returns the maximum number of connections by address. Errors: InvalidKeysError."""
+    overrides = {}
+    for entry in filter(None, (part.strip() for part in str(values[OVERRIDES] or "").split(","))):
+        address, _, number = entry.rpartition(":")
+        normal = normal_address(address.strip("[]"))
+        if normal is None:
+            raise InvalidKeysError(f"{OVERRIDES}={entry} is invalid: {address} is no IP address", OVERRIDES)
+        overrides[normal] = int(number)
+    if values[PER_IP] == 0 and not overrides:
+        message = f"{PER_IP}=0 is invalid without {OVERRIDES}: no client could connect"
+        raise InvalidKeysError(message, PER_IP, OVERRIDES)
+    return overrides

@@ -1,11 +1,10 @@
-"""Levels of a broker's loggers, which may change while it runs (KIP-412).
+"""Levels of a broker's loggers, which can change while it runs (KIP-412).
 
-A logger is a room of the code, by its import name; a line belongs to the room of the module that writes it. Levels are
-inherited: a room without a level of its own has that of the room around it, at last that of `root`. They are each
-broker's own, and end with it.
+A logger is a package of the code, by its import name; a line belongs to the package of the module that writes it. A
+package without a level inherits that of its parent, up to `root`. Levels belong to one broker and are not stored.
 
-Guards: a logger that there is not can't be set, so what is kept is bounded. Lines of the audit log can't be switched
-off: the level of the start is the least that their room has, so that no change of a level hides what its client does.
+Guards: only existing loggers can be set, so the memory is bounded. Audit lines cannot be switched off: the level at
+startup is the minimum for their package, so that no client can hide its actions.
 
 Source: Kafka's `RuntimeLoggerManager`, `LogLevelConfig`.
 """
@@ -26,10 +25,9 @@ ROOT: Final = "root"
 _AUDIT: Final = "lowtide.broker.audit"
 
 LOG_LEVEL: Final = "lowtide.log.level"
-"""The key that sets the level of a start."""
 
 NAME_SHOWN: Final = 255
-"""Characters of a name or level that is none."""
+"""The number of characters of an invalid name or level in messages."""
 
 LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -41,7 +39,7 @@ LEVELS: Final[Mapping[str, int]] = MappingProxyType(
         "TRACE": 5,
     }
 )
-"""Kafka's names. There are no lines below DEBUG, so TRACE shows what DEBUG shows."""
+"""Kafka's names. There are no lines below DEBUG, so TRACE equals DEBUG."""
 
 _BROKER_ROOMS: Final = (
     "administration",
@@ -78,11 +76,10 @@ LOGGERS: Final = (
     "lowtide.runtime",
     "lowtide.storage",
 )
-"""All loggers there are."""
 
 
 def level_of_start(values: Mapping[str, object]) -> int:
-    """The root's level, as the configuration of a broker has it."""
+    """Returns the root level from a broker's configuration."""
     return LEVELS[str(values[LOG_LEVEL])]
 
 
@@ -96,14 +93,13 @@ class LogLevels:
         self._by_module: dict[str, int] = {}
 
     def is_on(self, module: str, level: int) -> bool:
-        """Whether a module writes lines of a level."""
         least = self._by_module.get(module)
         if least is None:
             least = self._by_module[module] = self.level_of(module)
         return level >= least
 
     def level_of(self, logger: str) -> int:
-        """The level that is in force for a logger, or for a module."""
+        """Returns the effective level of a logger or module."""
         room = logger
         while room and room not in self._set:
             room = room.rpartition(".")[0]
@@ -111,11 +107,10 @@ class LogLevels:
         return min(level, self._of_start) if logger.startswith(_AUDIT) else level
 
     def shown(self) -> dict[str, str]:
-        """The level in force of each logger, by Kafka's names."""
         return {logger: _name(self.level_of(logger)) for logger in LOGGERS}
 
     def change(self, changes: Sequence[KeyChange]) -> None:
-        """Carry out changes that `check_logger_changes` has not refused."""
+        """Applies changes that passed `check_logger_changes`."""
         for each in changes:
             if each.operation is Operation.DELETE:
                 self._set.pop(each.name, None)
@@ -125,9 +120,9 @@ class LogLevels:
 
 
 def check_logger_changes(changes: Sequence[KeyChange]) -> Refusal | None:
-    """Why levels of loggers can't be changed like this.
+    """Returns why these changes of levels are invalid, or None.
 
-    Refusals: INVALID_REQUEST for operations on lists and for an end of the root's level; INVALID_CONFIG for what is no
+    Refusals: INVALID_REQUEST for list operations and for removing the root's level; INVALID_CONFIG for an unknown
     logger or level.
     """
     for each in changes:
@@ -140,7 +135,8 @@ def check_logger_changes(changes: Sequence[KeyChange]) -> Refusal | None:
             return Refusal(ErrorCode.INVALID_CONFIG, f"Logger {each.name[:NAME_SHOWN]} does not exist!")
         if each.operation is Operation.SET and each.value not in LEVELS:
             message = (
-                f"Cannot set the log level of {each.name} to {(each.value or '')[:NAME_SHOWN]} as it is not a supported log level. "
+                f"Cannot set the log level of {each.name} to {(each.value or '')[:NAME_SHOWN]} as it is not a "
+                "supported log level. "
                 f"Valid log levels are {', '.join(sorted(LEVELS))}"
             )
             return Refusal(ErrorCode.INVALID_CONFIG, message)
@@ -150,5 +146,5 @@ def check_logger_changes(changes: Sequence[KeyChange]) -> Refusal | None:
 
 
 def _name(level: int) -> str:
-    """The name of the most severe of Kafka's levels that lets a level through."""
+    """Returns the name of the highest of Kafka's levels that includes a level."""
     return max((least, name) for name, least in LEVELS.items() if least <= level or name == "TRACE")[1]

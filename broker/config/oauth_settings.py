@@ -1,9 +1,9 @@
-"""How a listener checks tokens of OAUTHBEARER: where the issuer's public keys are, what tokens must say; and where a broker gets its own.
+"""OAUTHBEARER settings of a listener: the issuer's public keys, the rules for tokens, and the broker's own tokens.
 
-Guards: without keys to verify signatures by nothing is accepted, so a listener without a key source is refused (Kafka's default accepts
-unsigned tokens there). What is fetched is on a list of allowed URLs, and is encrypted or on this machine.
+Guards: a listener without a source of public keys is refused, because signatures could not be verified (Kafka's default
+accepts unsigned tokens). URLs must be on a list of allowed URLs, and encrypted or local.
 
-Loaded where OAUTHBEARER is enabled, and nowhere else. Sources: KIP-255, KIP-768, Kafka's `OAuthBearerUtils.validateUrl`.
+Imported only where OAUTHBEARER is enabled. Sources: KIP-255, KIP-768, Kafka's `OAuthBearerUtils.validateUrl`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.config.key import ImpossibleTogetherError
+from lowtide.broker.config.key import InvalidKeysError
 from lowtide.broker.config.listener_keys import ListenerKeys
 from lowtide.broker.security.jwt_claims import TokenRules
 from lowtide.broker.security.oauth_bearer import MECHANISM
@@ -33,18 +33,17 @@ _STORE_TYPE, _STORE_LOCATION, _STORE_TEXT = (
 )
 _ID, _SECRET, _SCOPE = "clientId", "clientSecret", "scope"
 _OPTIONS: Final = (_STORE_TYPE, _STORE_LOCATION, _STORE_TEXT, _ID, _SECRET, _SCOPE)
-"""Of the login module: how the endpoints' certificates are checked, and whom tokens are given to, as in Kafka."""
+"""Options of the login module, as in Kafka: trust for the endpoints' certificates, and client credentials."""
 
 _UNFIT: Final = {True: "ClientCredentialsJwtRetriever", False: "FileJwtRetriever"}
-"""The class that gets no tokens from a file, and the one that gets them from nowhere else."""
+"""The retriever class that contradicts a file URL, and the one that contradicts any other URL."""
 
 
 class KeySource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the keys are, and how often they are fetched."""
+    """The source of the public keys, and how often they are fetched."""
 
     url: Url
     text: str
-    """The URL as it is configured."""
     tls: TlsSettings
     refresh_ms: int
     retry_backoff_ms: int
@@ -52,22 +51,19 @@ class KeySource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OAuthSettings(msgspec.Struct, frozen=True):
-    """How tokens are checked at one listener."""
+    """How tokens are validated at one listener."""
 
     keys: KeySource
     rules: TokenRules
     own: TokenSource | None = None
-    """Where this broker gets the tokens that it logs in with."""
 
 
 def oauth_settings(keys: ListenerKeys, module: LoginModule | None) -> OAuthSettings:
-    """What holds at a listener; `module` is its login module, if one is given. Errors: ImpossibleTogetherError."""
+    """Returns the settings of a listener; `module` is its login module, if any. Errors: InvalidKeysError."""
     if not keys.text(JWKS_URL, MECHANISM):
-        message = (
-            f"{keys.own_name(JWKS_URL, MECHANISM)} is missing: it names the keys that tokens are verified by, without which {MECHANISM} "
-            "would accept everybody's"
-        )
-        raise ImpossibleTogetherError(message, "sasl.enabled.mechanisms", "listeners")
+        name = keys.own_name(JWKS_URL, MECHANISM)
+        message = f"{name} is missing: without the keys that verify tokens, {MECHANISM} would accept any token"
+        raise InvalidKeysError(message, "sasl.enabled.mechanisms", "listeners")
     source = KeySource(
         url=allowed_url(keys, JWKS_URL),
         text=keys.text(JWKS_URL, MECHANISM),
@@ -87,21 +83,18 @@ def oauth_settings(keys: ListenerKeys, module: LoginModule | None) -> OAuthSetti
 
 
 def allowed_url(keys: ListenerKeys, key: str) -> Url:
-    """The URL that a key names. Errors: ImpossibleTogetherError where it can't be, or is not on the list."""
+    """Returns the URL of a key. Errors: InvalidKeysError if it is invalid or not on the list."""
     text, name = keys.text(key, MECHANISM), keys.given_name(key, MECHANISM) or key
     try:
         url = parse_url(text)
     except UrlError as error:
-        message = f"{name}={text} is not possible: it {error}"
-        raise ImpossibleTogetherError(message, name) from None
+        raise InvalidKeysError(f"{name}={text} is invalid: it {error}", name) from None
     if text not in keys.texts(ALLOWED_URLS):
-        message = f"{name}={text} is not possible: allowed are the URLs that {ALLOWED_URLS} lists, and this one is not among them"
-        raise ImpossibleTogetherError(message, name, ALLOWED_URLS)
+        raise InvalidKeysError(f"{name}={text} is invalid: {ALLOWED_URLS} does not list it", name, ALLOWED_URLS)
     return url
 
 
 def _own(keys: ListenerKeys, module: LoginModule | None) -> TokenSource | None:
-    """Errors: ImpossibleTogetherError."""
     if not keys.text(ENDPOINT_URL, MECHANISM):
         return None
     url, options = allowed_url(keys, ENDPOINT_URL), {} if module is None else module.options
@@ -111,39 +104,42 @@ def _own(keys: ListenerKeys, module: LoginModule | None) -> TokenSource | None:
     retriever = "sasl.oauthbearer.jwt.retriever.class"
     if keys.text(retriever, MECHANISM).endswith(_UNFIT[url.is_file]):
         name = str(keys.given_name(retriever, MECHANISM))
-        message = f"{name}={keys.text(retriever, MECHANISM)} is not possible with {ENDPOINT_URL}={keys.text(ENDPOINT_URL, MECHANISM)}"
-        raise ImpossibleTogetherError(message, name)
+        message = (
+            f"{name}={keys.text(retriever, MECHANISM)} is invalid with "
+            f"{ENDPOINT_URL}={keys.text(ENDPOINT_URL, MECHANISM)}"
+        )
+        raise InvalidKeysError(message, name)
     if not url.is_file and not (client_id and secret):
         name = keys.own_name(f"{prefix}.id", MECHANISM)
-        message = f"{name} and its .secret must be set: the endpoint of {ENDPOINT_URL} gives tokens to those it knows"
-        raise ImpossibleTogetherError(message, keys.given_name(ENDPOINT_URL, MECHANISM) or ENDPOINT_URL)
+        message = f"{name} and its .secret must be set: the endpoint of {ENDPOINT_URL} requires client credentials"
+        raise InvalidKeysError(message, keys.given_name(ENDPOINT_URL, MECHANISM) or ENDPOINT_URL)
     scope = keys.text("sasl.oauthbearer.scope", MECHANISM) or options.get(_SCOPE, "")
     return TokenSource(url=url, client_id=client_id, client_secret=secret, scope=scope, tls=_tls(keys, module))
 
 
 def _claim(keys: ListenerKeys, key: str) -> str:
-    """Errors: ImpossibleTogetherError."""
     claim = keys.text(key, MECHANISM)
     if not claim:
         name = keys.given_name(key, MECHANISM) or key
-        message = f"{name} is empty: allowed is the name of a claim"
-        raise ImpossibleTogetherError(message, name)
+        raise InvalidKeysError(f"{name} is empty: allowed is the name of a claim", name)
     return claim
 
 
 def _tls(keys: ListenerKeys, module: LoginModule | None) -> TlsSettings:
-    """Whose certificates are trusted at the endpoint: those of the login module, or the system's.
+    """Returns the trusted certificates for the endpoint: those of the login module, or the system's.
 
-    Errors: ImpossibleTogetherError.
+    Errors: InvalidKeysError.
     """
     options = {} if module is None else module.options
     name = keys.own_name("sasl.jaas.config", MECHANISM)
     strange = sorted(options.keys() - set(_OPTIONS))
     if strange:
-        message = f"{name} has the option {strange[0]}, which is not possible for {MECHANISM}: allowed are {', '.join(_OPTIONS)}"
-        raise ImpossibleTogetherError(message, name)
+        message = (
+            f"{name} has the option {strange[0]}, which is not possible for {MECHANISM}: allowed are "
+            f"{', '.join(_OPTIONS)}"
+        )
+        raise InvalidKeysError(message, name)
     location, text = options.get(_STORE_LOCATION), options.get(_STORE_TEXT)
     if (location or text) and options.get(_STORE_TYPE) != "PEM":
-        message = f"{name} has a trust store that is not {_STORE_TYPE}=PEM: allowed is PEM"
-        raise ImpossibleTogetherError(message, name)
+        raise InvalidKeysError(f"{name} has a trust store that is not {_STORE_TYPE}=PEM: allowed is PEM", name)
     return TlsSettings(authorities_file=location or None, authorities_text=text or None)

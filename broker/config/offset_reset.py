@@ -1,4 +1,4 @@
-"""Values of `share.auto.offset.reset`: where a share group begins that has no start offset in a partition.
+"""Values of `share.auto.offset.reset`: where a share group starts in a partition without a start offset.
 
 Source: KIP-932; Kafka's `ShareGroupAutoOffsetResetStrategy`, Java's `Duration.parse`.
 """
@@ -21,19 +21,19 @@ _UNITS_MS: Final = (86_400_000, 3_600_000, 60_000, 1_000)
 
 
 class OffsetReset(msgspec.Struct, frozen=True):
-    """Where a group begins that has no start offset yet."""
+    """Where a group without a start offset starts."""
 
     is_earliest: bool = False
-    """At the log start; else at the high watermark, unless `duration_ms` says otherwise."""
+    """At the log start offset; otherwise at the high watermark, unless `duration_ms` is set."""
     duration_ms: int | None = None
-    """At the first record that is no older; at the high watermark where there is none (KIP-1106)."""
+    """At the first record that is at most this old, or at the high watermark if there is none (KIP-1106)."""
 
 
 LATEST: Final = OffsetReset()
 
 
 def duration_ms_of(text: str) -> int | None:
-    """The milliseconds of an ISO-8601 duration as Java reads it; None for what is none, and for a negative one.
+    """Parses an ISO-8601 duration as Java does, in milliseconds; returns None if it is invalid or negative.
 
     >>> duration_ms_of("PT1H30M"), duration_ms_of("P1DT0.5S"), duration_ms_of("-PT1S"), duration_ms_of("1h")
     (5400000, 86400500, None, None)
@@ -51,7 +51,7 @@ def duration_ms_of(text: str) -> int | None:
 
 
 def offset_reset_of(text: str) -> OffsetReset | None:
-    """What a value of `share.auto.offset.reset` says; None for one that isn't allowed."""
+    """Parses a value of `share.auto.offset.reset`; returns None if it is invalid."""
     if text == "latest":
         return LATEST
     if text == "earliest":

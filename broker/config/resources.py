@@ -1,6 +1,7 @@
-"""What a request about configurations may ask for: kinds of resources, and what is wrong with a request before any of them is looked at.
+"""Resources of configuration requests, and the checks that come before a resource is looked up.
 
-Decisions only. Guards: the order of checks, and their codes, are Kafka's. Source: Kafka's `ConfigAdminManager`, `RuntimeLoggerManager`.
+Decisions only. Guards: the order of checks and the error codes are Kafka's. Source: Kafka's `ConfigAdminManager`,
+`RuntimeLoggerManager`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 
 class ResourceType(IntEnum):
-    """What can be configured; the wire's numbers."""
+    """Types of resources with their numbers in the protocol."""
 
     TOPIC = 2
     BROKER = 4
@@ -31,27 +32,28 @@ class ResourceType(IntEnum):
 
 
 class Resource(msgspec.Struct, frozen=True, gc=False):
-    """One thing that can be configured. An empty name of a broker stands for all of them."""
+    """A resource with a configuration. A broker with an empty name stands for all brokers."""
 
     type: ResourceType
     name: str
 
 
 RESOURCES_AT_ONCE: Final = 5
-"""After so many resources of one request others are served: describing a whole broker, the longest, takes two milliseconds."""
+"""The number of resources of a request after which other requests get a turn: describing a broker takes two
+milliseconds."""
 
 REPEATED: Final = Refusal(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
 
 def repeated_resources(named: Iterable[tuple[int, str]]) -> frozenset[tuple[int, str]]:
-    """The resources, by type and name, that a request has more than once: each of their rows is refused."""
+    """Returns the resources, by type and name, that a request names more than once: each of them is refused."""
     return frozenset(each for each, count in Counter(named).items() if count > 1)
 
 
 def check_keys(names: Sequence[str], without_value: Sequence[str]) -> Refusal | None:
-    """Whether a resource's keys can be changed at once.
+    """Checks the keys of a resource that are to be changed.
 
-    Refusals: INVALID_REQUEST for a key that is there twice, or lacks its value.
+    Refusals: INVALID_REQUEST for a duplicate key or a key without a value.
     """
     if len(set(names)) != len(names):
         return Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -61,18 +63,18 @@ def check_keys(names: Sequence[str], without_value: Sequence[str]) -> Refusal | 
 
 
 def resource_of(resource_type: int, name: str, *, without: ResourceType | None = None) -> Resource | Refusal:
-    """The resource that is meant. Refusals: INVALID_REQUEST for a type that isn't one, or is `without`."""
+    """Returns the resource. Refusals: INVALID_REQUEST for an unknown type, or for the type `without`."""
     known = resource_type in ResourceType.__members__.values() and resource_type != without
     return Resource(ResourceType(resource_type), name) if known else unknown_type(resource_type)
 
 
 def unknown_type(resource_type: int) -> Refusal:
-    """Why a type that isn't one is refused."""
+    """Returns the refusal of an unknown type."""
     return Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
 
 
 def check_node_id(name: str, node_id: BrokerId) -> Refusal | None:
-    """Whether a resource named by a broker's id is this broker. Refusals: INVALID_REQUEST."""
+    """Checks that a broker resource names this broker. Refusals: INVALID_REQUEST."""
     if not _NODE_ID.fullmatch(name):
         return Refusal(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
     if int(name) != node_id:

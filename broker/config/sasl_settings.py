@@ -1,7 +1,7 @@
-"""How clients log in at a listener with SASL, and as whom this broker logs in at another one.
+"""SASL settings of a listener: how clients log in, and how this broker logs in to others.
 
-Guards: a listener with SASL has mechanisms that work here, each with what it needs. No message shows a password.
-Sources: Kafka's `JaasContext`, `SaslConfigs`, `BrokerSecurityConfigs`.
+Guards: a listener with SASL has supported mechanisms with all that they need. No message shows a password. Sources:
+Kafka's `JaasContext`, `SaslConfigs`, `BrokerSecurityConfigs`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lowtide.broker.config.key import LISTENER_PREFIX, ImpossibleTogetherError, Value
+from lowtide.broker.config.key import LISTENER_PREFIX, InvalidKeysError, Value
 from lowtide.broker.config.listener_keys import ListenerKeys
 from lowtide.protocol.jaas import JaasError, LoginModule, parse_jaas
 
@@ -28,23 +28,22 @@ MECHANISMS: Final = {
     "SCRAM-SHA-512": "scram.ScramLoginModule",
     OAUTHBEARER: "oauthbearer.OAuthBearerLoginModule",
 }
-"""Those that work, and the login module that each needs, in its package."""
+"""The supported mechanisms, and the login module that each needs, in its package."""
 
 ENABLED: Final = "sasl.enabled.mechanisms"
 LOGIN_KEYS: Final = frozenset({ENABLED, JAAS})
-"""What can be set of a listener's logins while a broker runs: the keys that Kafka lists so and that have an effect here."""
+"""The login settings of a listener that can change at runtime: those that Kafka lists and that take effect here."""
 
 _IN_NAMES: Final = frozenset(name.lower() for name in MECHANISMS)
-"""The mechanisms as they stand in the names of keys."""
 
 _USER: Final = "user_"
-"""Begins the option of PLAIN's line that names a user."""
+"""The prefix of the option in PLAIN's JAAS line that names a user."""
 
 _NOT_HERE: Final = {"GSSAPI": "Kerberos (GSSAPI, the default) is not supported"}
 
 
 class OwnLogin(msgspec.Struct, frozen=True):
-    """As whom this broker logs in: by name and password, or by tokens. `repr` doesn't show the password."""
+    """How this broker logs in: with name and password, or with tokens. `repr` hides the password."""
 
     username: str = ""
     password: str = ""
@@ -55,17 +54,15 @@ class OwnLogin(msgspec.Struct, frozen=True):
 
 
 class MechanismSettings(msgspec.Struct, frozen=True):
-    """One mechanism of a listener. `repr` shows no password."""
+    """One mechanism of a listener. `repr` hides passwords."""
 
     name: str
     lifetime_ms: int
-    """How long a login holds; 0 is for ever."""
+    """The lifetime of a login; 0 means forever."""
     users: Mapping[str, str]
-    """PLAIN's users and their passwords."""
     own: OwnLogin | None
-    """As whom this broker logs in by it."""
+    """This broker's own login with the mechanism."""
     oauth: OAuthSettings | None = None
-    """How OAUTHBEARER's tokens are checked."""
 
     def __repr__(self) -> str:
         return f"MechanismSettings({self.name!r}, users={len(self.users)})"
@@ -76,16 +73,15 @@ class SaslListener(msgspec.Struct, frozen=True):
 
     mechanisms: tuple[MechanismSettings, ...]
     receive_bytes_max: int
-    """The largest frame before the login."""
+    """The maximum size of a frame before the login."""
     failure_delay_ms: int
 
     def mechanism(self, name: str) -> MechanismSettings | None:
-        """One of the mechanisms, by its name."""
         return next((each for each in self.mechanisms if each.name == name), None)
 
 
 def login_listener(name: str) -> str | None:
-    """The listener whose logins this key is about, where it can be set while a broker runs; None for any other key."""
+    """Returns the listener of a dynamic login key; None for any other key."""
     if not name.startswith(LISTENER_PREFIX):
         return None
     prefixed, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
@@ -95,9 +91,9 @@ def login_listener(name: str) -> str | None:
 
 
 def check_login_key(values: Mapping[str, Value], given: Collection[str], name: str) -> None:
-    """Check the login module that a key sets, also of a mechanism that is not enabled yet.
+    """Checks the login module that a key sets, even if its mechanism is not enabled.
 
-    Errors: ImpossibleTogetherError.
+    Errors: InvalidKeysError.
     """
     listener, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
     mechanism, _, key = rest.partition(".")
@@ -106,23 +102,22 @@ def check_login_key(values: Mapping[str, Value], given: Collection[str], name: s
 
 
 def sasl_listener(values: Mapping[str, Value], given: Collection[str], listener_name: str) -> SaslListener:
-    """How clients log in at this listener. Errors: ImpossibleTogetherError."""
+    """Returns the SASL settings of a listener. Errors: InvalidKeysError."""
     keys = ListenerKeys(values, given, listener_name)
     names = tuple(dict.fromkeys(name.upper() for name in keys.texts(ENABLED)))
     for name in names or ("none",):
         if name not in MECHANISMS:
-            reason = _NOT_HERE.get(name, f"{name} is no mechanism that is known here")
+            reason = _NOT_HERE.get(name, f"{name} is not a supported mechanism")
             message = (
-                f"{keys.given_name(ENABLED) or ENABLED}={','.join(names)} is not possible at the listener {listener_name}: {reason}; "
+                f"{keys.given_name(ENABLED) or ENABLED}={','.join(names)} is invalid at the listener "
+                f"{listener_name}: {reason}; "
                 f"allowed are {', '.join(MECHANISMS)}"
             )
-            raise ImpossibleTogetherError(message, keys.given_name(ENABLED) or ENABLED, "listeners")
+            raise InvalidKeysError(message, keys.given_name(ENABLED) or ENABLED, "listeners")
     for key in (JAAS, HANDLER):
         if key in given:
-            message = (
-                f"{key} is not possible without a listener and a mechanism: allowed is {keys.own_name(key, names[0])}"
-            )
-            raise ImpossibleTogetherError(message, key)
+            message = f"{key} needs a listener and a mechanism in its name: use {keys.own_name(key, names[0])}"
+            raise InvalidKeysError(message, key)
     return SaslListener(
         tuple(_mechanism(keys, name) for name in names),
         keys.number("sasl.server.max.receive.size"),
@@ -131,17 +126,20 @@ def sasl_listener(values: Mapping[str, Value], given: Collection[str], listener_
 
 
 def inter_broker_login(values: Mapping[str, Value], listener_name: str, sasl: SaslListener) -> tuple[str, OwnLogin]:
-    """By which mechanism, and as whom, this broker logs in at the listener of brokers.
+    """Returns the mechanism and user of this broker's logins at the listener for brokers.
 
-    Errors: ImpossibleTogetherError.
+    Errors: InvalidKeysError.
     """
     key = "sasl.mechanism.inter.broker.protocol"
     name = str(values[key]).upper()
     mechanism = sasl.mechanism(name)
     if mechanism is None:
         enabled = ", ".join(each.name for each in sasl.mechanisms)
-        message = f"{key}={name} is not possible, for brokers log in at the listener {listener_name}: allowed is one of {enabled}"
-        raise ImpossibleTogetherError(message, key, "inter.broker.listener.name")
+        message = (
+            f"{key}={name} is invalid, because brokers log in at the listener {listener_name}: allowed is one of "
+            f"{enabled}"
+        )
+        raise InvalidKeysError(message, key, "inter.broker.listener.name")
     if mechanism.own is None:
         prefix = f"listener.name.{listener_name.lower()}.{name.lower()}."
         jaas, url = (
@@ -150,25 +148,23 @@ def inter_broker_login(values: Mapping[str, Value], listener_name: str, sasl: Sa
         )
         needed = url if name == OAUTHBEARER else jaas
         message = f"{needed}: brokers log in to each other by {name} at the listener {listener_name}"
-        raise ImpossibleTogetherError(message, key, f"{prefix}{JAAS}")
+        raise InvalidKeysError(message, key, f"{prefix}{JAAS}")
     return name, mechanism.own
 
 
 def _mechanism(keys: ListenerKeys, name: str) -> MechanismSettings:
-    """One mechanism of a listener. Errors: ImpossibleTogetherError."""
     module = _login_module(keys, name)
     users, own, lifetime_ms = {}, None, keys.number("connections.max.reauth.ms", name)
     handler = _of_the_mechanism(keys, HANDLER, name)
     if name == OAUTHBEARER:
-        from lowtide.broker.config.oauth_settings import oauth_settings  # noqa: PLC0415 - takes long, and few brokers need it
+        from lowtide.broker.config.oauth_settings import oauth_settings  # noqa: PLC0415 - slow, and rarely needed
 
         oauth = oauth_settings(keys, module)
         return MechanismSettings(
             name, lifetime_ms, {}, None if oauth.own is None else OwnLogin(tokens=oauth.own), oauth
         )
     if handler is not None:
-        message = f"{handler} is not possible for {name}: no Java class can be loaded, and Lowtide's own check is not replaceable"
-        raise ImpossibleTogetherError(message, handler)
+        raise InvalidKeysError(f"{handler} is not possible for {name}: Java classes cannot be loaded", handler)
     if module is not None:
         options = module.options
         users = (
@@ -178,43 +174,41 @@ def _mechanism(keys: ListenerKeys, name: str) -> MechanismSettings:
         )
         if options.get("tokenauth", "").lower() == "true":
             key = keys.own_name(JAAS, name)
-            message = f"{key} has tokenauth, which is not possible: a broker logs in for as long as it runs, and a delegation token ends"
-            raise ImpossibleTogetherError(message, key)
+            message = f"{key} has tokenauth, which is not supported: a broker cannot log in with a delegation token, which expires"
+            raise InvalidKeysError(message, key)
         if options.get("username"):
             own = OwnLogin(options["username"], options.get("password", ""))
     elif name == "PLAIN":
         example = '`PlainLoginModule required user_alice="...";`'
-        message = f"{keys.own_name(JAAS, name)} is missing: it names the users of {name}, as in {example}"
-        raise ImpossibleTogetherError(message, ENABLED, "listeners")
+        message = f"{keys.own_name(JAAS, name)} is missing: it defines the users of {name}, as in {example}"
+        raise InvalidKeysError(message, ENABLED, "listeners")
     return MechanismSettings(name, lifetime_ms, users, own)
 
 
 def _login_module(keys: ListenerKeys, mechanism: str) -> LoginModule | None:
-    """The line of a mechanism; None where it has none. Errors: ImpossibleTogetherError."""
+    """Returns the parsed JAAS line of a mechanism, or None. Errors: InvalidKeysError."""
     key = _of_the_mechanism(keys, JAAS, mechanism)
     if key is None:
         return None
     try:
         module = parse_jaas(keys.text(JAAS, mechanism))
     except JaasError as error:
-        message = f"{key}=[hidden] is not possible: {error}"
-        raise ImpossibleTogetherError(message, key) from None
+        raise InvalidKeysError(f"{key}=[hidden] is invalid: {error}", key) from None
     if module.simple_name != MECHANISMS[mechanism].rpartition(".")[2]:
         message = (
             f"{key} names the login module {module.name}, which is not possible for {mechanism}: allowed is "
             f"org.apache.kafka.common.security.{MECHANISMS[mechanism]}"
         )
-        raise ImpossibleTogetherError(message, key)
+        raise InvalidKeysError(message, key)
     return module
 
 
 def _of_the_mechanism(keys: ListenerKeys, key: str, mechanism: str) -> str | None:
-    """The name under which a key is given that needs a listener and a mechanism; None where it isn't.
+    """Returns the name under which a key is set that needs a listener and a mechanism; None if it is not set.
 
-    Errors: ImpossibleTogetherError.
+    Errors: InvalidKeysError.
     """
     name = keys.given_name(key, mechanism)
     if name not in (None, keys.own_name(key, mechanism)):
-        message = f"{name} is not possible without a mechanism: allowed is {keys.own_name(key, mechanism)}"
-        raise ImpossibleTogetherError(message, str(name))
+        raise InvalidKeysError(f"{name} needs a mechanism in its name: use {keys.own_name(key, mechanism)}", str(name))
     return name

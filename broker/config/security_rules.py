@@ -1,6 +1,7 @@
-"""Settings of TLS, SASL, tokens, authorization and policies fail closed: what a broker cannot enforce yet, it refuses to start with.
+"""A broker refuses to start with security settings that it cannot enforce.
 
-Guards: an operator who asks for protection never gets open service. A key that takes effect (`ConfigKey.enforced`) is not refused here.
+Guards: an operator who asks for protection never gets an open service. Keys that take effect (`ConfigKey.enforced`) are
+accepted.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from lowtide.broker.config.key import (
     HIDDEN,
     LISTENER_PREFIX,
     ConfigKey,
-    ImpossibleTogetherError,
+    InvalidKeysError,
     Type,
     Value,
     value_text,
@@ -21,7 +22,7 @@ from lowtide.broker.config.keys_security import SECURITY_KEYS, STANDARD_AUTHORIZ
 from lowtide.broker.config.keys_server import SERVER_KEYS
 
 _POLICIES: Final = ("alter.config.policy.class.name", "client.quota.callback.class", "create.topic.policy.class.name")
-"""Classes that would refuse requests: Lowtide loads no Java classes."""
+"""Classes that would validate requests: Lowtide loads no Java classes."""
 
 _KEYS: Final = {
     key.name: key
@@ -31,18 +32,16 @@ _KEYS: Final = {
 
 
 def check_security(values: Mapping[str, Value], given: Mapping[str, object]) -> None:
-    """Refuse every setting that asks for protection which Lowtide does not give yet.
+    """Refuses every setting that asks for protection which Lowtide does not provide.
 
-    `given` has the names that are set, in any form that `broker_key` takes. The default and an empty value ask for nothing.
-    Rules of an authorizer without one would protect nothing. Errors: ImpossibleTogetherError.
+    `given` has the names that are set, in any form that `broker_key` accepts. The default and an empty value ask for
+    nothing. Rules of an authorizer without an authorizer are refused too. Errors: InvalidKeysError.
     """
     for name in ("super.users", "allow.everyone.if.no.acl.found"):
         if name in given and values[name] and not values["authorizer.class.name"]:
-            raise ImpossibleTogetherError(
-                f"{name} has no effect without authorizer.class.name={STANDARD_AUTHORIZER}", name
-            )
+            raise InvalidKeysError(f"{name} has no effect without authorizer.class.name={STANDARD_AUTHORIZER}", name)
     if values["lowtide.audit.log"] == "file" and not values["lowtide.audit.file"]:
-        raise ImpossibleTogetherError(
+        raise InvalidKeysError(
             "lowtide.audit.log=file needs lowtide.audit.file, the path of the file", "lowtide.audit.log"
         )
     for name in given:
@@ -54,14 +53,15 @@ def check_security(values: Mapping[str, Value], given: Mapping[str, object]) -> 
             continue
         text = HIDDEN if key.type is Type.PASSWORD else value_text(value)
         message = (
-            f"{name}={text} asks for protection that Lowtide does not enforce yet, and is refused so that no listener is open by mistake: "
-            "leave it out, and let only trusted clients reach the listeners"
+            f"{name}={text} asks for protection that Lowtide does not support, and is refused so that no listener is "
+            "open by mistake: "
+            "remove it, and restrict network access to the listeners"
         )
-        raise ImpossibleTogetherError(message, name)
+        raise InvalidKeysError(message, name)
 
 
 def _of_a_listener(name: str) -> ConfigKey | None:
-    """The key that a name stands for at one listener: `listener.name.<listener>.<key>`, or with a SASL mechanism before the key."""
+    """Returns the key that a listener's own key overrides, with or without a SASL mechanism before the key."""
     if not name.startswith(LISTENER_PREFIX):
         return None
     rest = name[len(LISTENER_PREFIX) :].partition(".")[2]

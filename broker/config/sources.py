@@ -1,7 +1,7 @@
-"""Where configuration comes from: a file in Kafka's `server.properties` syntax, the environment, the command line.
+"""Sources of the configuration: a file in Kafka's `server.properties` syntax, the environment, the command line.
 
-From weak to strong: file, environment, command line. Each value remembers its source, for the sentence that refuses it.
-Texts only: what they mean is `broker_config`'s part.
+Precedence, lowest first: file, environment, command line. Each value remembers its source for error messages. Texts
+only: `broker_config` parses them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METADATA_PASSWORD_FILE = "LOWTIDE_METADATA_PASSWORD_FILE"  # noqa: S105 - a name
 PROCESSES = "LOWTIDE_PROCESSES"
 BOOTSTRAP_SERVER = "LOWTIDE_BOOTSTRAP_SERVER"
 COMMAND_CONFIG = ["LOWTIDE_COMMAND_CONFIG", "LOWTIDE_CLIENT_CONFIG"]
-"""Either: by the option's name, or by what the file has. The first counts."""
+"""Either the option's name or the name in the file. The first wins."""
 
 NO_KEYS = frozenset(
     {
@@ -35,77 +35,83 @@ NO_KEYS = frozenset(
         PURE_VARIABLE,
     }
 )
-"""Variables that stand for no key: who the broker is to its metadata store, which is asked for before there is a configuration; how many
-brokers are started; where the command line finds a cluster, which may be set where a broker is started too; and `LOWTIDE_PURE`, which does
-without compiled code."""
+"""Variables that are not configuration keys: the login at the metadata store, which is needed before there is a
+configuration; the number of processes; the cluster of command line tools; and `LOWTIDE_PURE`, which disables compiled
+code."""
 
 _SERVICE_LINK = re.compile(r"LOWTIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)")
-"""What Kubernetes puts into the environment of every pod beside a service named lowtide."""
+"""Variables that Kubernetes sets in every pod next to a service named lowtide."""
 
 
-DYNAMIC_BROKER = "what is set on this broker"
-DYNAMIC_DEFAULT = "what is set on all brokers"
-"""Sources of values that were set while the broker ran."""
+DYNAMIC_BROKER = "the dynamic configuration of this broker"
+DYNAMIC_DEFAULT = "the dynamic configuration of all brokers"
+"""Sources of values that were set at runtime."""
 
 
-class Given(NamedTuple):
-    """A value that was given, as text, and where: `server.properties line 3`, `LOWTIDE_LOG_DIRS`, `--set`."""
+class Setting(NamedTuple):
+    """A configured value as text, and its source: `server.properties line 3`, `LOWTIDE_LOG_DIRS`, `--set`."""
 
     text: str
     source: str
 
 
-def merge(*sources: Mapping[str, Given]) -> dict[str, Given]:
-    """One mapping of several, the later ones stronger."""
-    merged: dict[str, Given] = {}
+def merge(*sources: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Merges several mappings; later ones win."""
+    merged: dict[str, Setting] = {}
     for source in sources:
         merged.update(source)
     return merged
 
 
-def from_properties(text: str, name: str) -> dict[str, Given]:
-    """Read Java properties: `key=value`, `key: value` or `key value`; # and ! comments, backslash escapes and continued lines.
+def from_properties(text: str, name: str) -> dict[str, Setting]:
+    """Reads Java properties.
 
-    Errors: ConfigError for a line without a key or with a broken escape, one sentence.
+    Lines are `key=value`, `key: value` or `key value`, with # and ! comments, escapes and continuations. Errors:
+    ConfigError for a line without a key or with an invalid escape, one sentence.
     """
     try:
-        return {key: Given(value, f"{name} line {line}") for key, value, line in read_properties(text, name)}
+        return {key: Setting(value, f"{name} line {line}") for key, value, line in read_properties(text, name)}
     except PropertiesError as error:
         raise ConfigError(str(error)) from None
 
 
-def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, Given]:
-    """Read `LOWTIDE_LOG_RETENTION_MS` as `log.retention.ms`: dots are underscores, all letters large.
+def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, Setting]:
+    """Reads `LOWTIDE_LOG_RETENTION_MS` as `log.retention.ms`: in upper case, with underscores for dots.
 
-    Lowtide's own keys have their first word once: `LOWTIDE_MAX_VERSION_DELETERECORDS`. What Kubernetes sets for a
-    service named lowtide is left aside. A name that no key has is refused like any unknown key; its value is not shown,
-    for it may be a secret.
+    Lowtide's own keys have the prefix once: `LOWTIDE_MAX_VERSION_DELETERECORDS`. Variables that Kubernetes sets for a
+    service named lowtide are ignored. Any other unknown name is refused without showing its value, which may be a
+    secret.
 
     Errors: ConfigError, one sentence.
     """
     names = {key.replace(".", "_").upper(): key for key in known}
-    found: dict[str, Given] = {}
+    found: dict[str, Setting] = {}
     for variable, value in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in NO_KEYS or _SERVICE_LINK.fullmatch(variable):
             continue
         rest = variable.removeprefix(ENVIRONMENT_PREFIX)
         if rest.startswith("MAX_VERSION_"):
-            found[f"lowtide.max.version.{rest.removeprefix('MAX_VERSION_').replace('_', '')}"] = Given(value, variable)
+            found[f"lowtide.max.version.{rest.removeprefix('MAX_VERSION_').replace('_', '')}"] = Setting(
+                value, variable
+            )
             continue
         key = names.get(rest) or names.get(f"{ENVIRONMENT_PREFIX}{rest}")
         if key is None:
-            message = f"{variable} stands for no key of a broker's configuration: allowed is {ENVIRONMENT_PREFIX} and a key in capitals."
+            message = (
+                f"{variable} is not a broker configuration key: allowed is {ENVIRONMENT_PREFIX} and a key in upper "
+                "case."
+            )
             raise ConfigError(message)
-        found[key] = Given(value, variable)
+        found[key] = Setting(value, variable)
     return found
 
 
-def from_settings(settings: Iterable[str], option: str = "--set", prefix: str = "") -> dict[str, Given]:
-    """Read `--set key=value` arguments, or those of another option, whose keys stand without the `prefix` that they have.
+def from_settings(settings: Iterable[str], option: str = "--set", prefix: str = "") -> dict[str, Setting]:
+    """Reads `--set key=value` arguments, or those of another option whose keys omit `prefix`.
 
     Errors: ConfigError.
     """
-    found: dict[str, Given] = {}
+    found: dict[str, Setting] = {}
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator or not key.strip():
@@ -113,5 +119,5 @@ def from_settings(settings: Iterable[str], option: str = "--set", prefix: str = 
                 f"{option} {setting} has no value: allowed is {option} {'API=version' if prefix else 'key=value'}."
             )
             raise ConfigError(message)
-        found[prefix + key.strip()] = Given(value, f"{option} {key.strip()}")
+        found[prefix + key.strip()] = Setting(value, f"{option} {key.strip()}")
     return found

@@ -1,7 +1,7 @@
-"""What a listener with TLS shows and asks for: key store, trust store, certificates of clients, versions, ciphers.
+"""TLS settings of a listener: key store, trust store, client certificates, versions, ciphers.
 
-PEM comes from files or from the configuration itself, PKCS12 from files. Java's own format can't be read, and is
-refused with the command that converts it. Files are read later, by `lifecycle/certificates`.
+PEM comes from files or from the configuration itself, PKCS12 from files. Java's own format is refused with the command
+that converts it. `lifecycle/certificates` reads the files.
 
 Sources: Kafka's `SslConfigs`, `DefaultSslEngineFactory`, KIP-651 (PEM).
 """
@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.config.key import LISTENER_PREFIX, ImpossibleTogetherError, Value
+from lowtide.broker.config.key import LISTENER_PREFIX, InvalidKeysError, Value
 from lowtide.broker.config.listener_keys import ListenerKeys
 from lowtide.broker.security.principal_mapping import MappingError, Rule, parse_rules
 
@@ -29,14 +29,14 @@ STORE_KEYS: Final = frozenset(
     | {"ssl.key.password"}
     | {"ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password", "ssl.truststore.certificates"}
 )
-"""What can be set for a listener while the broker runs. Source: Kafka's `SslConfigs.RECONFIGURABLE_CONFIGS`."""
+"""The settings of a listener that can change at runtime. Source: Kafka's `SslConfigs.RECONFIGURABLE_CONFIGS`."""
 TRUST_PREFIX: Final = "ssl.truststore."
-"""Begins the keys among them that say whose certificates are logins."""
+"""The prefix of those that determine trusted client certificates."""
 VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
 
 class Store(msgspec.Struct, frozen=True):
-    """A key store or a trust store: a file, or texts in PEM. `repr` shows no secret."""
+    """A key store or a trust store: a file, or PEM texts. `repr` hides secrets."""
 
     kind: str
     location: str = ""
@@ -50,25 +50,25 @@ class Store(msgspec.Struct, frozen=True):
 
 
 class TlsListener(msgspec.Struct, frozen=True):
-    """How TLS is spoken at one listener."""
+    """The TLS settings of one listener."""
 
     key_store: Store
     trust_store: Store | None
     client_auth: str
     protocols: tuple[str, ...]
     ciphers: str
-    """As OpenSSL names them; empty for its own choice."""
+    """In OpenSSL's format; empty for its default."""
     rules: tuple[Rule, ...]
     checks_host: bool
-    """Whether this broker checks the names of others in their certificates."""
+    """Whether this broker verifies the host names in other brokers' certificates."""
     may_change_subject: bool = False
-    """Whether a renewed certificate may have another subject (`ssl.allow.dn.changes`)."""
+    """Whether a renewed certificate can have a different subject (`ssl.allow.dn.changes`)."""
     may_lose_names: bool = False
-    """Whether it may lack an alternative name that the old one has (`ssl.allow.san.changes`)."""
+    """Whether a renewed certificate can lack an alternative name of the previous one (`ssl.allow.san.changes`)."""
 
 
 def store_listener(name: str) -> str | None:
-    """The listener whose key store or trust store this key is about; None for any other key, also one that is for all listeners."""
+    """Returns the listener of a store key; None for any other key and for keys of all listeners."""
     if not name.startswith(LISTENER_PREFIX):
         return None
     prefixed, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
@@ -76,27 +76,26 @@ def store_listener(name: str) -> str | None:
 
 
 def is_of_trust_store(name: str) -> bool:
-    """Whether a key is about the trust store of a listener, where it can be set while a broker runs."""
+    """Returns whether a key belongs to the trust store of a listener."""
     return store_listener(name) is not None and name.removeprefix(LISTENER_PREFIX).partition(".")[2].startswith(
         TRUST_PREFIX
     )
 
 
 def tls_listener(values: Mapping[str, Value], given: Collection[str], listener_name: str) -> TlsListener:
-    """How TLS is spoken at this listener. Errors: ImpossibleTogetherError."""
+    """Returns the TLS settings of a listener. Errors: InvalidKeysError."""
     keys = ListenerKeys(values, given, listener_name)
     client_auth = keys.text("ssl.client.auth")
     trust_store = _trust_store(keys)
     if client_auth != "none" and trust_store is None:
         name = _name(keys, "ssl.client.auth")
-        message = f"{name}={client_auth} is not possible without ssl.truststore.location or ssl.truststore.certificates: who signs clients?"
-        raise ImpossibleTogetherError(message, name)
+        message = f"{name}={client_auth} requires ssl.truststore.location or ssl.truststore.certificates"
+        raise InvalidKeysError(message, name)
     try:
         rules = parse_rules(keys.text("ssl.principal.mapping.rules"))
     except MappingError as error:
         name = _name(keys, "ssl.principal.mapping.rules")
-        message = f"{name} is not possible: {error}"
-        raise ImpossibleTogetherError(message, name) from None
+        raise InvalidKeysError(f"{name} is invalid: {error}", name) from None
     return TlsListener(
         key_store=_key_store(keys, listener_name),
         trust_store=trust_store,
@@ -115,21 +114,20 @@ def _name(keys: ListenerKeys, key: str) -> str:
 
 
 def _key_store(keys: ListenerKeys, listener_name: str) -> Store:
-    """Errors: ImpossibleTogetherError."""
     chain, location = keys.text("ssl.keystore.certificate.chain"), keys.text("ssl.keystore.location")
     if not chain and not location:
         message = (
-            f"the listener {listener_name} speaks TLS, and has no certificate: ssl.keystore.location with ssl.keystore.type PEM or PKCS12, "
+            f"the listener {listener_name} uses TLS but has no certificate: set ssl.keystore.location with "
+            "ssl.keystore.type PEM or PKCS12, "
             "or ssl.keystore.certificate.chain and ssl.keystore.key"
         )
-        raise ImpossibleTogetherError(message, "listeners", "listener.security.protocol.map")
+        raise InvalidKeysError(message, "listeners", "listener.security.protocol.map")
     kind = _kind(keys, "keystore", location, chain)
     key_password = keys.text("ssl.key.password")
     return Store(kind, location, keys.text("ssl.keystore.password"), chain, keys.text("ssl.keystore.key"), key_password)
 
 
 def _trust_store(keys: ListenerKeys) -> Store | None:
-    """Errors: ImpossibleTogetherError."""
     certificates, location = keys.text("ssl.truststore.certificates"), keys.text("ssl.truststore.location")
     if not certificates and not location:
         return None
@@ -138,59 +136,59 @@ def _trust_store(keys: ListenerKeys) -> Store | None:
 
 
 def _kind(keys: ListenerKeys, store: str, location: str, text: str) -> str:
-    """The format of a store. Errors: ImpossibleTogetherError."""
+    """Returns the format of a store. Errors: InvalidKeysError."""
     key = f"ssl.{store}.type"
     name = _name(keys, key)
     kind = keys.text(key).upper()
     if text and location:
-        message = f"ssl.{store}.location and certificates in the configuration are not possible together: allowed is one of them"
-        raise ImpossibleTogetherError(message, _name(keys, f"ssl.{store}.location"))
+        message = f"ssl.{store}.location and certificates in the configuration cannot both be set"
+        raise InvalidKeysError(message, _name(keys, f"ssl.{store}.location"))
     if kind == JKS:
         if text:
-            message = f"{name}={kind} is not possible with certificates in the configuration: allowed is {PEM}"
+            message = f"{name}={kind} is invalid with certificates in the configuration: allowed is {PEM}"
         else:
             message = (
-                f"{name}={kind} is not possible, Java's format can't be read: convert the file with `keytool -importkeystore -srckeystore "
-                f"{location} -destkeystore {location}.p12 -deststoretype PKCS12`, and set {name}=PKCS12 and the new location"
+                f"{name}={kind} is invalid, because Java's format cannot be read: convert the file with `keytool "
+                "-importkeystore -srckeystore "
+                f"{location} -destkeystore {location}.p12 -deststoretype PKCS12`, and set {name}=PKCS12 and the new "
+                "location"
             )
-        raise ImpossibleTogetherError(message, name, _name(keys, f"ssl.{store}.location"))
+        raise InvalidKeysError(message, name, _name(keys, f"ssl.{store}.location"))
     if kind not in (PEM, PKCS12) or (text and kind != PEM):
-        message = f"{name}={kind} is not possible: allowed are {PEM} and, for files, {PKCS12}"
-        raise ImpossibleTogetherError(message, name)
+        raise InvalidKeysError(f"{name}={kind} is invalid: allowed are {PEM} and, for files, {PKCS12}", name)
     return kind
 
 
 def _protocols(keys: ListenerKeys) -> tuple[str, ...]:
-    """Errors: ImpossibleTogetherError."""
     found = keys.texts("ssl.enabled.protocols")
     if not found or not set(found) <= set(VERSIONS):
         name = _name(keys, "ssl.enabled.protocols")
-        message = f"{name}={','.join(found)} is not possible: allowed are {', '.join(VERSIONS)}"
-        raise ImpossibleTogetherError(message, name)
+        raise InvalidKeysError(f"{name}={','.join(found)} is invalid: allowed are {', '.join(VERSIONS)}", name)
     return found
 
 
 def _checks_host(keys: ListenerKeys) -> bool:
-    """Errors: ImpossibleTogetherError."""
     key = "ssl.endpoint.identification.algorithm"
     algorithm = keys.text(key).lower()
     if algorithm not in ("https", ""):
-        message = f"{_name(keys, key)}={algorithm} is not possible: allowed is https, or nothing"
-        raise ImpossibleTogetherError(message, _name(keys, key))
+        message = f"{_name(keys, key)}={algorithm} is invalid: allowed is https, or nothing"
+        raise InvalidKeysError(message, _name(keys, key))
     return algorithm == "https"
 
 
 def _ciphers(keys: ListenerKeys) -> str:
-    """Names of Java, `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`, or of OpenSSL, to those of OpenSSL.
+    """Converts cipher names of Java, `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`, to those of OpenSSL.
 
-    Errors: ImpossibleTogetherError.
+    Errors: InvalidKeysError.
     """
     names = []
     for suite in keys.texts("ssl.cipher.suites"):
         if suite.startswith("TLS_") and "_WITH_" not in suite:
             name = _name(keys, "ssl.cipher.suites")
-            message = f"{name} has {suite}, a cipher of TLS 1.3, which can't be chosen: allowed are ciphers of TLS 1.2"
-            raise ImpossibleTogetherError(message, name)
+            message = (
+                f"{name} has {suite}, a cipher of TLS 1.3, which is not configurable: allowed are ciphers of TLS 1.2"
+            )
+            raise InvalidKeysError(message, name)
         names.append(_openssl_name(suite))
     return ":".join(names)
 

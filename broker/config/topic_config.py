@@ -1,7 +1,7 @@
-"""A topic's configuration: what a client may set, what follows from the broker, and the `LogConfig` that the logs run on.
+"""A topic's configuration: what clients can set, the broker's defaults, and the `LogConfig` of its logs.
 
-Guards: what is in the metadata has been checked here, so a log never meets a value that it cannot run on.
-Source: Kafka's LogConfig, and what Kafka 4.3 answers where that isn't what one would guess.
+Guards: the metadata contain only values that were checked here, so a log never gets an invalid value. Source: Kafka's
+LogConfig, and the answers of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log.log_values import LogConfig
 
 TOPIC_KEYS_BY_NAME: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in TOPIC_KEYS})
-"""All keys of a topic by name."""
 
 
 class TopicConfigFault(NamedTuple):
-    """Why a topic's configuration is refused: the code and the sentence that the client gets."""
+    """Why a topic's configuration is refused: the error code and message for the client."""
 
     error_code: ErrorCode
     message: str
 
 
 def validate_topic_config(name: str, value: str | None) -> str | TopicConfigFault:
-    """Check one key as a client sets it when it creates a topic.
+    """Checks one key that a client sets.
 
-    Returns the value as it is kept: trimmed, lists joined by commas.
+    Returns the value as it is stored: trimmed, lists joined by commas.
     """
     key = TOPIC_KEYS_BY_NAME.get(name)
     if key is None:
-        return TopicConfigFault(ErrorCode.INVALID_CONFIG, f"{name} is not a key of a topic's configuration.")
+        return TopicConfigFault(ErrorCode.INVALID_CONFIG, f"{name} is not a topic configuration key.")
     if value is None:
         return TopicConfigFault(ErrorCode.INVALID_CONFIG, f"{name} has no value: allowed is {key.describe_allowed()}.")
     try:
@@ -50,7 +49,7 @@ def validate_topic_config(name: str, value: str | None) -> str | TopicConfigFaul
 def validate_topic_configs(
     broker: BrokerConfig, overrides: Mapping[str, str | None]
 ) -> dict[str, str] | TopicConfigFault:
-    """Check a topic's keys each and with each other. Returns them as they are kept, or the first fault."""
+    """Checks a topic's keys, each alone and together. Returns them as they are stored, or the first fault."""
     kept: dict[str, str] = {}
     for name, value in overrides.items():
         checked = validate_topic_config(name, value)
@@ -62,16 +61,16 @@ def validate_topic_configs(
     assert isinstance(least, int), least
     assert isinstance(most, int), most
     if least > most:
-        message = f"min.compaction.lag.ms={least} is not possible: allowed is at most max.compaction.lag.ms={most}."
+        message = f"min.compaction.lag.ms={least} is invalid: allowed is at most max.compaction.lag.ms={most}."
         return TopicConfigFault(ErrorCode.INVALID_CONFIG, message)
     fault = fault_of_topic(_own(kept), number(values["retention.ms"]))
     return kept if fault is None else TopicConfigFault(ErrorCode.INVALID_CONFIG, fault)
 
 
 def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
-    """What a topic's logs run on: its own keys, else the broker's.
+    """Returns the configuration of a topic's logs: its own keys, or else the broker's.
 
-    `topic_overrides` have been checked (`validate_topic_configs`). A key that isn't known, from a newer broker, is left aside.
+    `topic_overrides` passed `validate_topic_configs`. Unknown keys, from a newer broker, are ignored.
     """
     values = _effective(broker, topic_overrides)
     policy = _texts(values["cleanup.policy"])
@@ -115,13 +114,13 @@ def _texts(value: Value) -> tuple[str, ...]:
 
 
 def _segment_ms(values: Mapping[str, Value], policy: tuple[str, ...]) -> int:
-    """When a segment is closed: a record can't be compacted before (KIP-354)."""
+    """Returns the time after which a segment is rolled: records are only compacted after that (KIP-354)."""
     segment_ms = number(values["segment.ms"])
     return min(segment_ms, number(values["max.compaction.lag.ms"])) if "compact" in policy else segment_ms
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from; the wire's numbers (KIP-226)."""
+    """The source of a value, with its number in the protocol (KIP-226)."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -145,11 +144,14 @@ _SYNONYMS: Final = (
 BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {name: names for names in _SYNONYMS for name in names if name != "log.flush.scheduler.interval.ms"}
 )
-"""Keys of a broker that say the same, strongest first. (The scheduler's interval is a default for another key, not its other name.)"""
+"""Broker keys with the same meaning, strongest first.
+
+(The flush scheduler's interval is a default for another key, not a synonym.)
+"""
 
 
 class TopicConfigEntry(NamedTuple):
-    """One key of a topic as it is in force."""
+    """The effective value of a topic's key."""
 
     name: str
     value: str | None
@@ -158,11 +160,10 @@ class TopicConfigEntry(NamedTuple):
 
 
 def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[TopicConfigEntry]:
-    """Every key of a topic that sets `overrides`, with its value and where that comes from, as CreateTopics answers it.
+    """Returns every key of a topic that sets `overrides`, with its source, as CreateTopics answers it.
 
-    Any of the broker's keys that say a value counts as its source. DescribeConfigs knows the first of them only
-    (`described`): a segment's time from `log.roll.hours` is the broker's here and a default there, in Kafka too
-    (`KafkaConfigSchema`, `ConfigHelper`).
+    Any synonym counts as a source here. DescribeConfigs uses only the first (`described`): with `log.roll.hours`,
+    segment.ms comes from the broker here and from a default there, as in Kafka (`KafkaConfigSchema`, `ConfigHelper`).
     """
     entries = []
     for key in TOPIC_KEYS:
@@ -179,7 +180,7 @@ def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -
 
 
 def _source(broker: BrokerConfig, broker_key: str | None) -> ConfigSource:
-    """Who gives a topic's default: the strongest of the broker's keys that say it."""
+    """Returns the source of a topic's default: that of the strongest broker key that is set."""
     names = () if broker_key is None else BROKER_SYNONYMS.get(broker_key, (broker_key,))
     given = next((broker.given[name] for name in names if name in broker.given), None)
     return ConfigSource.DEFAULT if given is None else _SOURCES.get(given.source, ConfigSource.STATIC_BROKER)
@@ -190,7 +191,7 @@ def _effective(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, 
 
 
 def _own(overrides: Mapping[str, str]) -> dict[str, Value]:
-    """What a topic sets itself, read. What another version let through is left aside."""
+    """Parses the values of a topic. Values that only another version allows are ignored."""
     own: dict[str, Value] = {}
     for name, text in overrides.items():
         with contextlib.suppress(KeyError, ConfigError):

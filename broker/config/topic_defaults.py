@@ -1,6 +1,6 @@
-"""What a topic has that sets nothing itself: its keys, from a broker's values.
+"""The defaults of topics, from a broker's values.
 
-Source: Kafka's LogConfig and KafkaConfig, whose keys of a broker differ in unit and name from those of topics.
+Source: Kafka's LogConfig and KafkaConfig; keys of brokers differ from those of topics in unit and name.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lowtide.broker.config.consumed_retention import broker_consumed_ms, check_broker
-from lowtide.broker.config.key import ConfigError, ImpossibleTogetherError, Value, number, value_text
+from lowtide.broker.config.key import ConfigError, InvalidKeysError, Value, number, value_text
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 
 _HOUR_MS: Final = 3_600_000
@@ -19,13 +19,13 @@ TOTALS_OF_LOCAL: Final = {
     "log.local.retention.ms": "log.retention.ms",
     "log.local.retention.bytes": "log.retention.bytes",
 }
-"""The keys of what stays on the broker's disk, with those of the total."""
+"""The keys for local storage, with the keys for the total."""
 
 
 def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
-    """What a topic that sets nothing has, from a broker's values.
+    """Returns the values of a topic that sets nothing.
 
-    Errors: ImpossibleTogetherError where a broker's value isn't one that a topic could have.
+    Errors: InvalidKeysError if a broker's value is invalid for topics.
     """
     defaults: dict[str, Value] = {}
     for key in TOPIC_KEYS:
@@ -40,25 +40,25 @@ def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def check_consumed_retention(values: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
-    """Whether a broker keeps consumed records no longer than any. Errors: ImpossibleTogetherError."""
+    """Checks that consumed records are kept no longer than others. Errors: InvalidKeysError."""
     check_broker(values, number(defaults["retention.ms"]))
 
 
 def check_local_retention(values: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
-    """Whether a broker's defaults would keep no more of a tiered log on its disk than in total.
+    """Checks that the local part of a tiered log is not larger than the total.
 
-    Source: Kafka's DynamicLogConfig, which asks when one of these keys changes, and not at the start. Errors:
-    ImpossibleTogetherError.
+    Source: Kafka's DynamicLogConfig, which checks it when one of these keys changes, but not at startup. Errors:
+    InvalidKeysError.
     """
     for name, total_name in TOTALS_OF_LOCAL.items():
         local, total = number(values[name]), number(defaults[total_name.removeprefix("log.")])
         if total >= 0 and local != LIKE_TOTAL and not 0 <= local <= total:
-            message = f"{name}={local} is not possible: allowed is at most {total_name}={total}, or {LIKE_TOTAL}"
-            raise ImpossibleTogetherError(message, name, total_name)
+            message = f"{name}={local} is invalid: allowed is at most {total_name}={total}, or {LIKE_TOTAL}"
+            raise InvalidKeysError(message, name, total_name)
 
 
 def _retention_ms(values: Mapping[str, Value]) -> int:
-    """The broker's retention time; any negative number is -1, for ever.
+    """Returns the broker's retention time; any negative number becomes -1, forever.
 
     Source: Kafka's KafkaConfig, which refuses 0 here.
     """
@@ -66,13 +66,12 @@ def _retention_ms(values: Mapping[str, Value]) -> int:
     retention_ms = _first(values, (names[0], 1), (names[1], _MINUTE_MS), (names[2], _HOUR_MS))
     if retention_ms == 0:
         name = next(each for each in names if values[each] is not None)
-        message = f"{name}=0 is not possible: allowed is -1, or at least 1"
-        raise ImpossibleTogetherError(message, name)
+        raise InvalidKeysError(f"{name}=0 is invalid: allowed is -1, or at least 1", name)
     return max(-1, retention_ms)
 
 
 def _check_defaults(defaults: Mapping[str, Value]) -> None:
-    """A broker's key may allow what the topic's key doesn't (a flush interval below 0)."""
+    """Checks the defaults: a broker's key can allow values that the topic's key does not."""
     for key in TOPIC_KEYS:
         if key.broker_key is None or defaults[key.name] is None:
             continue
@@ -80,12 +79,12 @@ def _check_defaults(defaults: Mapping[str, Value]) -> None:
             key.parse(value_text(defaults[key.name]))
         except ConfigError:
             text = value_text(defaults[key.name])
-            message = f"{key.broker_key}={text} is not possible: allowed is {key.describe_allowed()}"
-            raise ImpossibleTogetherError(message, key.broker_key) from None
+            message = f"{key.broker_key}={text} is invalid: allowed is {key.describe_allowed()}"
+            raise InvalidKeysError(message, key.broker_key) from None
 
 
 def _first(values: Mapping[str, Value], *candidates: tuple[str, int]) -> int:
-    """The first key that is set, times its unit."""
+    """Returns the first key that is set, times its unit."""
     for name, unit in candidates:
         value = values[name]
         if value is not None:

@@ -20,7 +20,7 @@ from collections.abc import Generator, Sequence
 from typing import Final
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
-from lowtide.broker.config.described import ConfigEntry
+from lowtide.broker.config.described import DescribedConfig
 from lowtide.broker.config.resources import resource_of
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routing.request_parts import Cut
@@ -75,7 +75,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
 
 
 def _described(
-    row: DescribeConfigsResource, entries: Sequence[ConfigEntry], request: DescribeConfigsRequest
+    row: DescribeConfigsResource, entries: Sequence[DescribedConfig], request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=ErrorCode.NONE,
@@ -86,7 +86,7 @@ def _described(
     )
 
 
-def _entry(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _entry(entry: DescribedConfig, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=entry.name,

@@ -17,8 +17,7 @@ from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.observation.health import Vitals, lag_histogram
-from lowtide.broker.observation.space import space_of
+from lowtide.broker.observation.health import Vitals, lag_histogram, space_of
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices

@@ -20,7 +20,7 @@ from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Doubt, Outcome
-from lowtide.broker.retention.explained import Explanations, Found, refused
+from lowtide.broker.retention.explained import Explanations, PartitionOrError, refused
 from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -57,7 +57,7 @@ def handler(broker: BrokerContext, explanations: Explanations) -> HandlerSpec:
 
 def _rows(
     explanations: Explanations,
-    found: dict[TopicPartition, Found],
+    found: dict[TopicPartition, PartitionOrError],
     consumed: Outcome | Doubt,
     topics: dict[str, RetainedTopic],
     context: RequestContext,

@@ -63,8 +63,6 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def handle(request: FetchRequest, context: RequestContext) -> Any:
         version = context.api_version
-        if not is_sound(request):
-            return refuse(request, version, ErrorCode.INVALID_REQUEST, replicas.traffic.errors)
         now_ms = clock.monotonic_ms()
         replica_id, broker_epoch = replica_of(request)
         if (
@@ -116,6 +114,8 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     answer_usual = None if broker.authorizer.audits_allowed else usual.answer
 
     def handle_either(request: FetchRequest, context: RequestContext) -> Any:
+        if not is_sound(request):
+            return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST, replicas.traffic.errors)
         answer = None if answer_usual is None else answer_usual(request, context)
         return handle(request, context) if answer is None else answer
 

@@ -34,9 +34,8 @@ from lowtide.broker.handlers.share.registry import ShareParts, switched
 from lowtide.broker.handlers.share.share_access import ShareAccess
 from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.routes import HandlerSpec, Route, VersionRange
-from lowtide.broker.observation.health import Vitals
+from lowtide.broker.observation.health import Observed, Vitals
 from lowtide.broker.observation.history import LogHistory
-from lowtide.broker.observation.observed import Observed
 from lowtide.broker.retention.explained import Explanations
 from lowtide.broker.retention.log_retention import Retention
 from lowtide.metadata.image import MetadataImage

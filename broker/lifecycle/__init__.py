@@ -1,6 +1,6 @@
-"""A broker from start to stop: what is built in which order, what is done about once a second, and what the log says.
+"""A broker from start to stop: the order in which its parts are built, its periodic work, and its log lines.
 
-Guards: nothing is served before the logs are loaded and the broker is registered; what was acknowledged is synced
-before it stops. Sees every other room, and no room sees it. Begin with `broker`. `running` is the process around it,
-`ports` the outside world that it is given.
+Guards: no request is served before the logs are loaded and the broker is registered; acknowledged records are synced
+before it stops. Imports every other room, and no room imports it. Begin with `broker`. `running` is the process around
+it, `ports` its outside world.
 """

@@ -1,14 +1,14 @@
-"""Log directories that are fuller than the metadata say: taken over from Apache Kafka, or refused because metadata were lost.
+"""Takes over topics from log directories that are unknown to the metadata, or refuses because metadata were lost.
 
-A broker whose metadata are new registers the topics whose logs it finds, whole, under their ids, and hands out producer ids that none of
-them has seen. How the topics are configured is read from Kafka's own metadata log where one of the directories has it; else they begin with
-the defaults. A broker that has metadata never adopts: there, a log without a topic is what is left of a deleted one. That an adoption is
-under way is in the metadata, so an interrupted one continues at the next start.
+A broker with new metadata registers the complete topics that it finds, under their ids, and hands out producer ids
+above all that it finds. Their configuration comes from Kafka's metadata log if a directory has one, or else is the
+default. A broker that has metadata never adopts: there, a log without a topic is left over from a deleted topic. The
+metadata record an adoption in progress, so an interrupted one continues at the next start.
 
-If the directories were in use by Lowtide before (their `lowtide-registration` says so), new metadata are metadata that were lost, and with
-them every topic's configuration, its leader epochs, and which topics were deleted. The start is refused, unless the operator says, by an
-empty file `lowtide-adopt-topics` in the first log directory, that the topics are to be taken over with the default configuration. The start
-that finds the file removes it.
+If Lowtide used the directories before (they contain `lowtide-registration`), new metadata mean that the old ones were
+lost, and with them all topic configurations, leader epochs and deleted topics. The start is refused unless the operator
+creates an empty file `lowtide-adopt-topics` in the first log directory, to take over the topics with the default
+configuration. The start that finds the file removes it.
 """
 
 from __future__ import annotations
@@ -34,39 +34,38 @@ from lowtide.storage.log.log import Log
 from lowtide.storage.log_directory import REGISTRATION_COUNTER
 
 ADOPTION_WISH = "lowtide-adopt-topics"
-"""The operator's word that topics may be taken over though the metadata that Lowtide had are gone."""
+"""The operator's consent to take over topics although Lowtide's metadata are gone."""
 
 
 class Adoption(Enum):
-    """Whether topics are taken over; members are what stands in the metadata while it is under way."""
+    """Whether topics are taken over; the values are stored in the metadata during an adoption."""
 
     NONE = b""
     FROM_KAFKA = b"kafka"
-    """Lowtide was never here: how topics are configured is what Kafka's metadata log says."""
+    """Lowtide never used the directories: the configurations come from Kafka's metadata log."""
     OF_OUR_OWN = b"lowtide"
-    """The metadata of Lowtide were lost. A metadata log of Kafka's, if there is one, is older than they were, and isn't asked."""
+    """Lowtide's metadata were lost. A metadata log of Kafka would be older than they were, so it is ignored."""
 
 
 async def adoption_due(
     store: MetadataStore, filesystem: FileSystem, directories: Sequence[str], metadata_file: str, prefix: bytes
 ) -> Adoption:
-    """Whether topics are to be taken over from the directories; noted in the metadata if so.
+    """Returns whether to take over topics from the directories, and records it in the metadata.
 
-    To be called before the session is opened. The operator's word is used up by it. `metadata_file` is what the
-    metadata are called in a refusal; their keys begin with `prefix`. Errors: StorageError when the metadata were lost;
-    those of the store.
+    Must be called before the session is opened. Consumes the operator's consent. `metadata_file` names the metadata in
+    errors; their keys begin with `prefix`. Errors: StorageError if the metadata were lost; those of the store.
     """
     wish = f"{directories[0]}/{ADOPTION_WISH}"
     noted = prefix + keys.ADOPTION
-    # A store that is suspended isn't new, a recovery or a restore was cut off there: the session refuses it, and says
-    # so.
+    # A suspended store is not new: a recovery or a restore was interrupted, and the session refuses it with that
+    # reason.
     is_new = await store.get(prefix + keys.CLUSTER_ID) is None and await store.get(prefix + keys.SUSPENSION) is None
     if is_new:
         adoption = _wanted(filesystem, directories, metadata_file, wish)
         if adoption is not Adoption.NONE:
             await store.transact((), (Put(noted, adoption.value),))
     if filesystem.exists(wish):
-        # It counts for one start: lying there, it would answer for a later loss too.
+        # The file is valid for one start: if it stayed, it would hide a later loss.
         filesystem.unlink(wish)
         filesystem.sync_directory(directories[0])
     under_way = await store.get(noted)
@@ -75,14 +74,14 @@ async def adoption_due(
     try:
         return Adoption(under_way.value)
     except ValueError as error:
-        reason = f"{keys.ADOPTION.decode()} in the metadata is {under_way.value!r}: put back what it was"
+        reason = f"{keys.ADOPTION.decode()} in the metadata is {under_way.value!r}: restore its previous value"
         raise StorageError(metadata_file, reason) from error
 
 
 def _wanted(filesystem: FileSystem, directories: Sequence[str], metadata_file: str, wish: str) -> Adoption:
-    """What it means that the metadata are new.
+    """Decides what new metadata mean.
 
-    Errors: StorageError when they were in use by Lowtide, and that was not confirmed.
+    Errors: StorageError if Lowtide used the directories and the operator did not consent.
     """
     names = {directory: _names(filesystem, directory) for directory in directories}
     held = [
@@ -93,9 +92,10 @@ def _wanted(filesystem: FileSystem, directories: Sequence[str], metadata_file: s
     used = [directory for directory, content in names.items() if REGISTRATION_COUNTER in content]
     if held and used and not filesystem.exists(wish):
         reason = (
-            f"the metadata are missing or empty, though the log directory {used[0]} was in use and {held[0]} holds partitions; "
-            f"bring them forward from the log directories with `lowtide metadata recover`, or make an empty file {wish} to start with "
-            "these topics and the default configuration for all of them"
+            f"the metadata are missing or empty, but the log directory {used[0]} was in use and {held[0]} has "
+            "partitions; "
+            f"restore them from the log directories with `lowtide metadata recover`, or create an empty file {wish} to "
+            "start with these topics and the default configuration for all of them"
         )
         raise StorageError(metadata_file, reason)
     if not held:
@@ -104,25 +104,23 @@ def _wanted(filesystem: FileSystem, directories: Sequence[str], metadata_file: s
 
 
 def kafka_configs(filesystem: FileSystem, directories: Sequence[str], log: Any) -> dict[TopicId, dict[str, str]]:
-    """How Kafka's topics were configured, without what this broker can't keep; nothing where that can't be found out.
+    """Returns the configurations of Kafka's topics, without values that this broker cannot store.
 
-    The log says what.
+    Logs the reason and returns nothing if they are unavailable.
     """
     try:
         found = read_topic_configs(filesystem, directories)
     except (UnreadableMetadataError, OSError) as error:
-        log.warning(
-            "the metadata log of Kafka can't be read, topics begin with the default configuration", reason=str(error)
-        )
+        log.warning("Kafka's metadata log cannot be read, topics get the default configuration", reason=str(error))
         return {}
     if found is None:
-        log.warning("there is no metadata log of Kafka, topics begin with the default configuration")
+        log.warning("Kafka's metadata log is missing, topics get the default configuration")
         return {}
     for configs in found.values():
         for name, value in list(configs.items()):
             checked = validate_topic_config(name, value)
             if isinstance(checked, TopicConfigFault):
-                log.warning("a topic's setting isn't taken over", key=name, value=value, reason=checked.message)
+                log.warning("topic setting is not taken over", key=name, value=value, reason=checked.message)
                 del configs[name]
             else:
                 configs[name] = checked
@@ -132,7 +130,7 @@ def kafka_configs(filesystem: FileSystem, directories: Sequence[str], log: Any) 
 async def adopt_topics(
     session: MetadataSession, logs: Iterable[Log], configs: Mapping[TopicId, Mapping[str, str]], log: Any
 ) -> None:
-    """Register every topic of which all partitions, from 0 on, are among the logs.
+    """Registers every topic whose partitions, from 0 on, are all among the logs.
 
     Errors: those of `MetadataSession.commit`.
     """
@@ -144,10 +142,10 @@ async def adopt_topics(
         found.setdefault((name, each.topic_id), {})[partition] = each.leader_epochs.latest + 1
     for (name, topic_id), epochs in sorted(found.items()):
         if name in session.image.topics:
-            continue  # An adoption that was cut off came as far as this.
+            continue  # Registered before an interruption.
         if sorted(epochs) != list(range(len(epochs))):
             log.warning(
-                "topic found on disk has gaps in its partitions, it is left alone",
+                "topic on disk lacks partitions and is ignored",
                 topic=name,
                 partitions=sorted(epochs),
             )
@@ -156,23 +154,23 @@ async def adopt_topics(
         plan = plan_adoption(session.image, name, topic_id, leader_epochs, session.broker_id, configs.get(topic_id, {}))
         await session.wait_for(await session.commit(plan))
         log.info(
-            "topic found on disk is taken over",
+            "topic on disk is taken over",
             topic=name,
             partitions=len(epochs),
             configuration=dict(configs.get(topic_id, {})),
         )
     if next_producer_id > 0:
-        with suppress(ConflictError):  # Likewise.
+        with suppress(ConflictError):  # Done before an interruption.
             await session.wait_for(await session.commit(plan_producer_ids_from(next_producer_id)))
 
 
 async def finish_adoption(session: MetadataSession) -> None:
-    """Note that all is taken over. Errors: those of `MetadataSession.commit`."""
+    """Records that the adoption is complete. Errors: those of `MetadataSession.commit`."""
     await session.commit(ChangePlan((Step((Delete(keys.ADOPTION),)),), needs_controller=False))
 
 
 def _names(filesystem: FileSystem, directory: str) -> list[str]:
-    """What is in a directory; nothing if it can't be listed, which is found out, and reported, when it is opened."""
+    """Returns the names in a directory; nothing if it cannot be listed, which is reported when it is opened."""
     try:
         return filesystem.listdir(directory)
     except OSError:

@@ -1,4 +1,4 @@
-"""The audit log of a broker, as its configuration asks for."""
+"""The audit log and the authorizer of a broker, made from its configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import msgspec
 import structlog
 
 from lowtide.broker.audit.audit_log import AuditEvent, AuditLog
+from lowtide.broker.authorizer.authorizer import ALLOW_ALL, Authorizer
+from lowtide.broker.authorizer.standard_authorizer import StandardAuthorizer, parse_super_users
+from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.config.key import number
+from lowtide.metadata.session import MetadataSession
 from lowtide.runtime.filesystem import AlreadyLockedError
 
 if TYPE_CHECKING:
@@ -19,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def make_audit(config: BrokerConfig, ports: Ports, log: Any) -> AuditLog:
-    """Without an audit log, denied operations are lines of the broker's log.
+    """Creates the audit log. Without one, denied operations are still written to the broker's log.
 
-    Errors: OSError where the file can't be opened.
+    Errors: OSError if the file cannot be opened.
     """
     target, wanted = config.values["lowtide.audit.log"], config.values["lowtide.audit.events"]
     assert isinstance(wanted, tuple)
@@ -39,8 +43,8 @@ def make_audit(config: BrokerConfig, ports: Ports, log: Any) -> AuditLog:
 
 
 def _audit_file(config: BrokerConfig, ports: Ports, log: Any) -> tuple[AuditFile, Lock]:
-    """The file, and the lock that keeps other brokers from writing it: they have one of their own."""
-    from lowtide.broker.audit.audit_file import AuditFile, RotatedFile  # noqa: PLC0415  only where there is one
+    """Opens the file, and the lock that protects it from other brokers."""
+    from lowtide.broker.audit.audit_file import AuditFile, RotatedFile  # noqa: PLC0415  rarely needed
 
     values = config.values
     given, most = str(values["lowtide.audit.file"]), number(values["lowtide.audit.file.max.bytes"])
@@ -49,16 +53,14 @@ def _audit_file(config: BrokerConfig, ports: Ports, log: Any) -> tuple[AuditFile
         lock = ports.filesystem.lock(f"{path}.lock")
         file = RotatedFile(ports.filesystem, path, bytes_max=most, files_max=number(values["lowtide.audit.files.max"]))
     except AlreadyLockedError as error:
-        message = f"lowtide.audit.file={path} is the audit log of another broker."
-        raise OSError(message) from error
+        raise OSError(f"lowtide.audit.file={path} is the audit log of another broker.") from error
     except OSError as error:
-        message = f"lowtide.audit.file={path} can't be opened: {error.strerror or error}."
-        raise OSError(message) from error
+        raise OSError(f"lowtide.audit.file={path} cannot be opened: {error.strerror or error}.") from error
     return AuditFile(file, ports.worker, ports.clock, log), lock
 
 
 def _json_lines(sink: AuditFile, node_id: int) -> Any:
-    """A logger of one line for each event."""
+    """Returns a logger that writes one line per event."""
     encode = msgspec.json.Encoder().encode
     processors: list[Any] = [
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -67,3 +69,18 @@ def _json_lines(sink: AuditFile, node_id: int) -> Any:
     return structlog.wrap_logger(
         sink, processors=processors, wrapper_class=structlog.make_filtering_bound_logger("info"), context_class=dict
     ).bind(node_id=node_id)
+
+
+def make_authorizer(config: BrokerConfig, session: MetadataSession, audit: AuditLog) -> Authorizer:
+    """Without `authorizer.class.name` nothing is forbidden. The rules are those of the image now, and follow it."""
+    values = config.values
+    if not values["authorizer.class.name"]:
+        return ALLOW_ALL
+    authorizer = StandardAuthorizer(
+        parse_super_users(str(values["super.users"])),
+        allow_if_no_acl=values["allow.everyone.if.no.acl.found"] is True,
+        audit=audit,
+    )
+    authorizer.use(session.image.acls, hides_rules=session.image.hides_rules)
+    session.on_image(authorizer.on_image)
+    return authorizer

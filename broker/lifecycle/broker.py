@@ -1,12 +1,11 @@
-"""A broker's life: what is started in which order, and stopped in the reverse one.
+"""A broker's life: the order in which its parts start, and stop in reverse.
 
 Start: metadata store → cluster id → log directories (recovery) → port bound → registration → image → logs as the image
-says → requests are answered. Stop: no new connections, owed answers go out, the registration ends, logs are flushed and
-marked clean.
+says → requests are answered. Stop: no new connections, pending responses are sent, the registration ends, logs are
+flushed and marked clean.
 
-It is built upward: `BrokerBase`, then the store, the session and the logs, then `Serving` over them.
-
-Nothing here is global: several brokers may live in one process, on real ports or on simulated ones.
+It is built upward: `BrokerBase`, then the store, the session and the logs, then `Serving` over them. Nothing here is
+global: several brokers can live in one process, on real ports or on simulated ones.
 """
 
 from __future__ import annotations
@@ -24,15 +23,18 @@ from lowtide.broker.descriptors import share_out
 from lowtide.broker.lifecycle.adoption import Adoption, adopt_topics, adoption_due, finish_adoption, kafka_configs
 from lowtide.broker.lifecycle.broker_base import BrokerBase
 from lowtide.broker.lifecycle.broker_registration import hand_over, make_session, registration_of, warn_without_raft_log
-from lowtide.broker.lifecycle.image_lines import ImageLines
-from lowtide.broker.lifecycle.log_directories import check_directories, check_metadata_directory, make_log_manager
+from lowtide.broker.lifecycle.image_lines import ImageLines, UncleanElections
+from lowtide.broker.lifecycle.log_directories import (
+    BrokerDirectories,
+    check_directories,
+    check_metadata_directory,
+    make_log_manager,
+    replicas_of,
+)
 from lowtide.broker.lifecycle.metadata_copies import MetadataCopies, read_copies
 from lowtide.broker.lifecycle.ports import Ports
-from lowtide.broker.lifecycle.recovery_lines import tell_recoveries
-from lowtide.broker.lifecycle.registered_directories import BrokerDirectories, replicas_of
 from lowtide.broker.lifecycle.serving import Serving
-from lowtide.broker.lifecycle.start_lines import tell_open_listeners
-from lowtide.broker.lifecycle.unclean_elections import UncleanElections
+from lowtide.broker.lifecycle.start_lines import tell_open_listeners, tell_recoveries
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.partitions.strays import settle_strays
@@ -54,18 +56,18 @@ from lowtide.storage.log.log import Log
 __all__ = ["START_ERRORS", "Broker", "Ports"]
 
 STOP_GRACE_S = 5.0
-"""How long owed answers may take at a stop."""
+"""The time for sending pending responses at a stop."""
 
 START_ERRORS = (StorageError, SessionError, MetadataStoreError, MetadataCorruptError, OSError)
-"""What keeps a broker from starting through no fault of ours: each says in a sentence what it is about."""
+"""Expected errors that stop a start; each has a message for the operator."""
 
 
 def _ignore() -> None:
-    """Stands for a listener that does nothing."""
+    """Does nothing."""
 
 
 class Broker:
-    """One broker. `start` once, then `stop` once."""
+    """One broker. Call `start` once, then `stop` once."""
 
     def __init__(
         self,
@@ -76,17 +78,15 @@ class Broker:
         on_failed: Callable[[], None] = _ignore,
         sites: Sequence[SiteLoader] = (),
     ) -> None:
-        """`on_failed` is called when the broker cannot continue: all its log directories are offline.
+        """Calls `on_failed` when the broker cannot continue.
 
-        `sites` are served by HTTP, besides the broker's own.
+        `sites` are served over HTTP in addition to the broker's own.
         """
         self.config = config
         self.log = log
         self.ports: dict[str, int] = {}
-        """Where it listens, by listener names, once it does."""
         self.failed = False
         self.serving: Serving | None = None
-        """What serves clients, once the logs are loaded."""
         self._on_failed = on_failed
         self._ports = ports
         self._tasks = TaskRegistry(self._on_task_failed)
@@ -111,41 +111,36 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """The address for clients."""
         entry = self.config.advertised_listeners[0]
         return entry._replace(port=entry.port or self.ports.get(entry.name, 0)).address
 
     @property
     def port(self) -> int:
-        """That of its first listener, once it listens."""
         return self.ports[self.config.listeners[0].name]
 
     @property
     def http_addresses(self) -> tuple[str, ...]:
-        """Where it serves HTTP, as URLs, once it does."""
         return () if self.serving is None else self.serving.http.addresses
 
     @property
     def log_manager(self) -> LogManager:
-        """The logs of this broker, for tests and tools."""
         assert self._log_manager is not None, "the broker has not begun to start"
         return self._log_manager
 
     @property
     def replicas(self) -> ReplicaManager | None:
-        """The partitions, once the logs are loaded."""
         return None if self.serving is None else self.serving.replicas
 
     async def start(self) -> None:
-        """Start, and return when clients are served.
+        """Starts the broker and returns when clients are served.
 
-        Errors: StorageError, SessionError, MetadataStoreError, OSError (the port): each says what to do about it. What
-        was started is stopped again.
+        Errors: StorageError, SessionError, MetadataStoreError, OSError (the port), each with a message for the
+        operator. Parts that were started are stopped again.
         """
         try:
             await self._start()
         except START_ERRORS:
-            # Logs that were opened are as good as before: what refuses the start must not cost a recovery.
+            # The logs are intact: a refused start must not cause a recovery at the next one.
             await self._abandon(clean=self._log_manager is not None and self._log_manager.is_open)
             raise
         except BaseException:
@@ -175,7 +170,8 @@ class Broker:
         await warn_without_raft_log(self._store, ports.shared_metadata, self.log)
         if self._session.nested is not None:
             self.log.warning(
-                "keys of two clusters lie in each other, each leaves the other's alone", reason=self._session.nested
+                "the key prefixes of two clusters are nested, each cluster ignores the other's keys",
+                reason=self._session.nested,
             )
         self._image_lines.say_unreadable(MetadataImage(), self._session.image)
         self._follow_configs(self._session.image)
@@ -191,7 +187,7 @@ class Broker:
             required=None if ports.shared_metadata else config.log_dirs[0],
             topics=topics,
             deleted_topics=self._session.image.deleted_topics,
-            # Where one broker has the metadata, no topic is deleted while it is away.
+            # With embedded metadata no topic is deleted while the broker is down.
             remembered_topics={path: partial(topic_id_in, copy) for path, copy in remembered.items()}
             if ports.shared_metadata
             else {},
@@ -199,11 +195,11 @@ class Broker:
         tell_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
         self._session.keep(self._keep_copies)
         for path in self._log_manager.directories.strays:
-            self.log.warning("folder is not a partition of this broker, it is left alone", path=path)
+            self.log.warning("folder is not a partition of this broker and is ignored", path=path)
         await self._serve(self._session, self._log_manager, adopts)
 
     def _keep_copies(self, copy: MetadataCopy) -> MetadataCopies:
-        """Have the log directories remember the metadata, from here on."""
+        """Starts to copy the metadata into the log directories."""
         assert self._log_manager is not None
         self._copies = MetadataCopies(self._ports.filesystem, self._ports.worker, self._log_manager, copy)
         self._copies.begin()
@@ -220,7 +216,7 @@ class Broker:
     async def _join(
         self, session: MetadataSession, log_manager: LogManager, assigned: AssignedPartitions, adopts: Adoption
     ) -> None:
-        """Register, take over what was found if that is wanted, and have the partitions here that the metadata give to this broker."""
+        """Registers the broker, takes over topics if required, and hosts its assigned partitions."""
         config, ports = self._base.configs.current, self._ports
         assigned.hosted_logs.expect(session.image, config.node_id)
         check_directories(log_manager, self.config, failed=self.failed)
@@ -245,7 +241,7 @@ class Broker:
         check_directories(log_manager, self.config, failed=self.failed)
 
     async def stop(self) -> None:
-        """Stop gracefully: others lead what this broker led, owed answers go out, logs are flushed and marked clean."""
+        """Stops gracefully: leaderships move, pending responses are sent, logs are flushed and marked clean."""
         serving = self.serving
         if serving is not None:
             is_one_of_many = serving.partitions.fence is not None
@@ -260,11 +256,9 @@ class Broker:
         await self._abandon(clean=True)
 
     def hurry(self) -> None:
-        """Have a stop that is under way wait for no client any more."""
         self._hurries.set()
 
     async def _leave(self, session: MetadataSession) -> None:
-        """Hand leaderships over, unless a hurry ends that."""
         handing = self._tasks.spawn(hand_over(session, self._ports.clock, self.log), name="hand over")
         hurrying = self._tasks.spawn(_until(self._hurries), name="hurry")
         await asyncio.wait([handing, hurrying], return_when=asyncio.FIRST_COMPLETED)
@@ -272,9 +266,9 @@ class Broker:
         hurrying.cancel()
 
     async def kill(self) -> None:
-        """End as a process does that is killed, as far as one that lives on can do that: no peer is informed, nothing is put in order.
+        """Ends like a killed process: without notifying peers and without a clean stop.
 
-        Connections are cut, the lease runs on until its time is over, and the next start has to recover the logs.
+        Connections are aborted, the lease expires by itself, and the next start recovers the logs.
         """
         if self._store is not None:
             await self._store.close()
@@ -283,7 +277,7 @@ class Broker:
         await self._abandon()
 
     async def _abandon(self, *, clean: bool = False) -> None:
-        """End what runs. Only a `clean` end marks the log directories so."""
+        """Stops all parts. Marks the log directories as clean only if `clean`."""
         if self._copies is not None:
             self._copies.stop()
         if self.serving is not None:
@@ -292,7 +286,7 @@ class Broker:
             await self._session.close()
         await self._tasks.cancel_all()
         if self.serving is not None:
-            # The logs are being closed: what a worker brings from now on finds none to append to.
+            # The logs are closing: results of a worker must find no partition to append to.
             self.serving.replicas.partitions.clear()
         if self._log_manager is not None:
             if clean:
@@ -310,7 +304,7 @@ class Broker:
             self.log.error("the logs were not stopped cleanly", error=str(error))
 
     def _advertised(self) -> tuple[Listener, ...]:
-        """The address for clients; port 0 stands for the port that was bound."""
+        """Returns the advertised listeners; port 0 is replaced by the bound port."""
         return tuple(
             Listener(entry.name, entry.host, entry.port or self.ports.get(entry.name, 0), entry.protocol)
             for entry in self.config.advertised_listeners
@@ -326,12 +320,12 @@ class Broker:
             self._session.controller.wake()
 
     def _follow_configs(self, image: MetadataImage) -> bool:
-        """Take over what was set on this broker and on all; returns whether logs may have to follow."""
+        """Applies the dynamic configuration; returns whether logs may be affected."""
         configs = self._base.configs
         before = configs.current
         wrong = configs.follow(image)
         if wrong is not None:
-            self.log.warning("stored configuration is left aside", reason=wrong)
+            self.log.warning("stored configuration is ignored", reason=wrong)
         if self.serving is not None:
             self.serving.on_configs()
         return configs.current != before
@@ -348,9 +342,9 @@ class Broker:
             self._fail("the log directory with the metadata store has failed, the broker stops")
 
     def _offline_replicas(self, image: MetadataImage) -> Replicas:
-        """What other brokers may take over from log directories that failed.
+        """Returns the replicas in failed log directories, which other brokers can take over.
 
-        With a store of its own a broker has no others.
+        A broker with its own store has no other brokers.
         """
         if not self._ports.shared_metadata or self._log_manager is None:
             return {}
@@ -373,9 +367,8 @@ class Broker:
             self._session.controller.wake()
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
-        if isinstance(
-            error, OldBrokerError | InconsistentClusterError
-        ):  # The others agreed while it was away; the store went back.
+        if isinstance(error, OldBrokerError | InconsistentClusterError):
+            # The cluster upgraded while the broker was down, or the store was restored from a backup.
             self._fail(f"the broker stops: {error}")
             return
         self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")

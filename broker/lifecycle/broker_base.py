@@ -8,14 +8,14 @@ import msgspec
 
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.descriptors import DescriptorBudget
+from lowtide.broker.lifecycle.image_lines import UncleanElections
 from lowtide.broker.lifecycle.ports import Ports
-from lowtide.broker.lifecycle.unclean_elections import UncleanElections
 from lowtide.runtime.http_site import SiteLoader
 from lowtide.runtime.tasks import TaskRegistry
 
 
 class BrokerBase(msgspec.Struct, frozen=True, kw_only=True):
-    """What all other parts of a broker are built on."""
+    """The parts that all other parts of a broker use."""
 
     configs: BrokerConfigs
     descriptors: DescriptorBudget
@@ -24,4 +24,3 @@ class BrokerBase(msgspec.Struct, frozen=True, kw_only=True):
     log: Any
     unclean_elections: UncleanElections
     sites: tuple[SiteLoader, ...] = ()
-    """What is served by HTTP besides the broker's own."""

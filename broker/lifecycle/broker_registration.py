@@ -1,10 +1,10 @@
-"""A broker's place in its cluster: what it tells when it registers, how long it counts as alive, and how it leaves.
+"""A broker's membership in its cluster: its registration, its session timeouts, and how it leaves.
 
-A broker that stops hands its leaderships over first: it says so in the metadata, the controller moves them, and it
-waits for that. It waits for nothing that can't happen: a partition stays where no other replica is in sync, and a
-single broker has nothing to wait for.
+A broker that stops hands over its leaderships first: it records the shutdown in the metadata, the controller moves
+them, and the broker waits. It does not wait for moves that cannot happen: a partition without another in-sync replica
+stays, and a single broker does not wait.
 
-Sources: KIP-631, KIP-841; Kafka's `BrokerServer.shutdown`, which waits as long.
+Sources: KIP-631, KIP-841; Kafka's `BrokerServer.shutdown`, which has the same time limit.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from lowtide.runtime.clock import Clock
 from lowtide.runtime.tasks import TaskRegistry
 
 IMAGE_AGE_PART: Final = 0.8
-"""The part of `replica.lag.time.max.ms` that a broker's image may be old at most."""
+"""The maximum age of a broker's image, as a part of `replica.lag.time.max.ms`."""
 
 HAND_OVER_LIMIT_MS: Final = 300_000
-"""How long a broker that stops waits for its leaderships to be moved. Source: Kafka's `BrokerServer.shutdown`."""
+"""The time that a stopping broker waits for its leaderships to move. Source: Kafka's `BrokerServer.shutdown`."""
 
 ETCD_PLACE: Final = "etcd at "
-"""What `EtcdAddress.text` begins with."""
+"""The prefix of `EtcdAddress.text`."""
 
 _LOOK_S: Final = 0.02
 
 
 def session_settings(config: BrokerConfig, *, prefix: bytes, shared: bool) -> SessionSettings:
-    """How the broker's session behaves. `shared`: the metadata store is elsewhere, and others change what is in it."""
+    """Returns the settings of the broker's session. `shared`: other brokers change the metadata store too."""
     return SessionSettings(
         prefix=prefix,
         time_to_live_ms=config.broker_session_timeout_ms,
@@ -56,7 +56,7 @@ def make_session(
     tasks: TaskRegistry,
     reconcile: Callable[[MetadataImage], ChangePlan],
 ) -> MetadataSession:
-    """The broker's session, not yet opened. Errors: OSError where the system gives no thread for its lease keeper."""
+    """Creates the broker's session, not yet opened. Errors: OSError if no thread for the lease keeper can start."""
     settings = session_settings(config, prefix=ports.metadata_prefix, shared=bool(ports.shared_metadata))
     times = keeper_times(settings.time_to_live_ms, settings.keep_alive_ms)
     session_ports = SessionPorts(
@@ -70,28 +70,28 @@ def make_session(
 
 
 async def warn_without_raft_log(store: MetadataStore, place: str, log: Any) -> None:
-    """Say it where an etcd doesn't tell how long its raft log is: one guard against a backup that is restored is missing then.
+    """Warns if an etcd does not report the length of its raft log, which protects against a restored backup.
 
     Errors: UnavailableError.
     """
     if place.startswith(ETCD_PLACE) and await store.raft_surplus() is None:
         log.warning(
-            "etcd does not let this user ask for its status: a broker that was away does not notice a restore from a snapshot",
+            "etcd does not let this user read its status: a broker that was down cannot detect a restore from a "
+            "snapshot",
             metadata=place,
         )
 
 
 def registration_of(config: BrokerConfig, advertised: tuple[Listener, ...]) -> BrokerRegistration:
-    """What the broker tells of itself; `advertised` are its listeners with the ports that were bound."""
+    """Returns the broker's registration; `advertised` are its listeners with the bound ports."""
     level = NEWEST_LEVEL if config.reports_log_starts else 0
     return BrokerRegistration(advertised, config.broker_rack, config.inter_broker_listener, level)
 
 
 async def hand_over(session: MetadataSession, clock: Clock, log: Any) -> None:
-    """Return when another broker leads all that this one led, as far as one could.
+    """Returns when other brokers lead the partitions that this one led, as far as possible.
 
-    Stops waiting when this broker is fenced, since nothing that it leads is led any more then, and after
-    `HAND_OVER_LIMIT_MS`.
+    Stops waiting when this broker is fenced, because it then leads nothing, and after `HAND_OVER_LIMIT_MS`.
     """
     if session.is_fenced or len(session.image.brokers) <= 1:
         return
@@ -106,6 +106,6 @@ async def hand_over(session: MetadataSession, clock: Clock, log: Any) -> None:
             if known is not None and known.in_controlled_shutdown and is_relieved(image, session.broker_id):
                 return
         if clock.monotonic_ms() >= give_up_ms:
-            log.warning("leaderships were not handed over in time", waited_ms=HAND_OVER_LIMIT_MS)
+            log.warning("timed out handing over leaderships", waited_ms=HAND_OVER_LIMIT_MS)
             return
         await asyncio.sleep(_LOOK_S)

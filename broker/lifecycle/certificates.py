@@ -1,21 +1,25 @@
-"""The certificates of a listener: read at the start, again while the broker runs, and when the configuration of its stores changes.
+"""The certificates of listeners: loaded at the start, reloaded when files or settings change.
 
-Renewed ones take effect at the next connection; connections that are open stay. What can't be read, doesn't fit together or may not take
-the place of what is in use is logged once and changes nothing: the listener goes on with what it has. A request that changes the keys of
-the stores, or sets one of them again, is refused with that reason instead.
+Renewed certificates apply to new connections. Certificates that cannot be read, do not match or cannot replace the
+current ones are logged once and ignored. A request that changes the settings of the stores, or sets one of them again,
+is refused with that reason instead.
 
-Files are read beside serving. Sources: KIP-226, Kafka's `SslFactory` (`createNewSslEngineFactory`,
+Files are read in a thread. Sources: KIP-226, Kafka's `SslFactory` (`createNewSslEngineFactory`,
 `CertificateEntries.ensureCompatible`, `SslEngineValidator`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from typing import Any
+from collections.abc import Callable, Collection
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lowtide.broker.config.tls_settings import PKCS12, Store, TlsListener
+from lowtide.broker.config.key import ConfigError
+from lowtide.broker.config.tls_settings import PKCS12, Store, TlsListener, store_listener
 from lowtide.broker.security.principal import ANONYMOUS, USER_TYPE, KafkaPrincipal
 from lowtide.broker.security.principal_mapping import principal_name
 from lowtide.runtime.beside_serving import read_file
@@ -32,15 +36,18 @@ from lowtide.runtime.server_tls import (
 )
 from lowtide.runtime.tls import TlsError
 
+if TYPE_CHECKING:
+    from lowtide.broker.config.broker_config import BrokerConfig
+
 STORE_BYTES_MAX = 4 << 20
 """Design limit: a file with certificates has a few kilobytes."""
 
 Contents = tuple[bytes, bytes]
-"""Of the key store's file and the trust store's; empty where there is none."""
+"""The contents of the key store and trust store files; empty if there is no file."""
 
 
-class Loaded(msgspec.Struct, frozen=True):
-    """Certificates that were read and fit together."""
+class LoadedCertificates(msgspec.Struct, frozen=True):
+    """Certificates that were loaded and match."""
 
     settings: TlsListener
     contents: Contents
@@ -48,44 +55,42 @@ class Loaded(msgspec.Struct, frozen=True):
     context: ssl.SSLContext
     peer_context: ssl.SSLContext
     names_authorities: bool = True
-    """Whether clients that are asked for a certificate get the names of those that may have signed it."""
+    """Whether clients that must present a certificate get the names of the accepted authorities."""
 
 
 class Certificates:
-    """The certificates of one listener. `load` once, then `look` now and then."""
+    """The certificates of one listener. Call `load` once, then `look` periodically."""
 
     def __init__(
         self, listener_name: str, settings: TlsListener, log: Any, *, is_between_brokers: bool = False
     ) -> None:
-        """`is_between_brokers`: brokers that have the old certificates have to get on with the new ones."""
+        """`is_between_brokers`: brokers with the old certificates must accept the new ones."""
         self._name = listener_name
         self._wanted = settings
         self._log = log
         self._is_between_brokers = is_between_brokers
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedCertificates | None = None
         self._refused: tuple[TlsListener, Contents] | None = None
         self._is_missing = False
 
     def context(self) -> ssl.SSLContext:
-        """The one in force."""
         return self._in_force.context
 
     def peer_context(self) -> ssl.SSLContext:
-        """The one by which this broker connects to others at this listener: it shows the same certificate."""
+        """Returns the TLS context for connections to other brokers, which has the same certificate."""
         return self._in_force.peer_context
 
     @property
     def settings(self) -> TlsListener:
-        """Those in force."""
         return self._in_force.settings
 
     @property
-    def _in_force(self) -> Loaded:
+    def _in_force(self) -> LoadedCertificates:
         assert self._loaded is not None, "the certificates are not loaded"
         return self._loaded
 
     def identify(self, certificate: bytes | None) -> KafkaPrincipal | None:
-        """The principal that a client's certificate (in DER) stands for; None where no rule matches its name."""
+        """Returns the principal of a client certificate (in DER); None if no rule matches its name."""
         if certificate is None:
             return ANONYMOUS
         try:
@@ -95,26 +100,24 @@ class Certificates:
         return None if name is None else KafkaPrincipal(USER_TYPE, name)
 
     async def load(self) -> None:
-        """Read and check all. Errors: OSError, a sentence that names the listener."""
+        """Loads and checks the certificates. Errors: OSError, a sentence that names the listener."""
         try:
             self._take(_loaded(self._wanted, await _contents(self._wanted)))
         except TlsError as error:
-            message = f"the listener {self._name} has no certificate: {error}"
-            raise OSError(message) from error
+            raise OSError(f"the listener {self._name} has no certificate: {error}") from error
 
-    async def prepare(self, settings: TlsListener) -> Loaded:
-        """Read what these settings name, and check that it may take the place of what is in force. Errors: TlsError."""
+    async def prepare(self, settings: TlsListener) -> LoadedCertificates:
+        """Loads certificates and checks that they can replace the current ones. Errors: TlsError."""
         return self._checked(settings, await _contents(settings))
 
-    def use(self, loaded: Loaded) -> None:
-        """From now on new connections use this."""
+    def use(self, loaded: LoadedCertificates) -> None:
         before, self._wanted = self._in_force, loaded.settings
         self._take(loaded)
         self._refused, self._is_missing = None, False
         if (before.settings, before.contents) != (loaded.settings, loaded.contents):
             self._log.info("renewed certificate is in use", listener=self._name)
 
-    def _take(self, loaded: Loaded) -> None:
+    def _take(self, loaded: LoadedCertificates) -> None:
         self._loaded = loaded
         if not loaded.names_authorities:
             message = (
@@ -124,13 +127,13 @@ class Certificates:
             self._log.warning(message, listener=self._name)
 
     def want(self, settings: TlsListener) -> bool:
-        """Have the next `look` take these settings over. Returns whether they are others."""
+        """Sets the settings for the next `look`. Returns whether they differ."""
         is_other = settings != self._wanted
         self._wanted = settings
         return is_other
 
     async def look(self) -> None:
-        """Take over what has changed in the files, or in what is wanted."""
+        """Applies changes of the files or settings."""
         settings = self._wanted
         try:
             contents = await _contents(settings)
@@ -144,17 +147,17 @@ class Certificates:
             is_missing = isinstance(error, MissingError)
             if not (is_missing and self._is_missing):
                 self._log.error(
-                    "renewed certificate can't be used, the old one stays", listener=self._name, reason=str(error)
+                    "renewed certificate is invalid, the old one stays in use", listener=self._name, reason=str(error)
                 )
             self._is_missing = is_missing
             return
         self._is_missing = False
 
-    def _checked(self, settings: TlsListener, contents: Contents) -> Loaded:
+    def _checked(self, settings: TlsListener, contents: Contents) -> LoadedCertificates:
         """Errors: TlsError."""
         new, old = _loaded(settings, contents), self._in_force
         if (old.settings.trust_store is None) != (settings.trust_store is None):
-            raise TlsError("a trust store can't be added or taken away while the broker runs")
+            raise TlsError("a trust store cannot be added or removed at runtime")
         if new.material.certificate != old.material.certificate:
             _check_names(old, new)
         if self._is_between_brokers:
@@ -163,11 +166,11 @@ class Certificates:
 
 
 class MissingError(TlsError):
-    """A file that can't be read."""
+    """A file that cannot be read."""
 
 
-def _check_names(old: Loaded, new: Loaded) -> None:
-    """Whether the certificate is for those who know the old one. Errors: TlsError."""
+def _check_names(old: LoadedCertificates, new: LoadedCertificates) -> None:
+    """Checks that the new certificate is valid for the same hosts. Errors: TlsError."""
     settings, before, now = (
         new.settings,
         certificate_names(old.material.certificate),
@@ -175,25 +178,23 @@ def _check_names(old: Loaded, new: Loaded) -> None:
     )
     if before.subject != now.subject and not settings.may_change_subject:
         message = (
-            f"its subject is {now.subject!r}, that of the one in use {before.subject!r}: "
-            "allowed is another with ssl.allow.dn.changes=true"
+            f"its subject is {now.subject!r}, but that of the current one is {before.subject!r}: "
+            "set ssl.allow.dn.changes=true to allow this"
         )
         raise TlsError(message)
     lost = before.alternatives - now.alternatives
     if lost and not settings.may_lose_names:
-        message = (
-            f"it lacks {', '.join(sorted(lost))} of the one in use: allowed is that with ssl.allow.san.changes=true"
-        )
+        message = f"it lacks {', '.join(sorted(lost))}: set ssl.allow.san.changes=true to allow this"
         raise TlsError(message)
 
 
-def _check_brokers(old: Loaded, new: Loaded) -> None:
-    """Whether brokers with the old stores and those with the new ones get on, if they do with the old ones.
+def _check_brokers(old: LoadedCertificates, new: LoadedCertificates) -> None:
+    """Checks that brokers with the old and the new stores can connect to each other, if they could before.
 
     Errors: TlsError.
     """
 
-    def as_client(loaded: Loaded) -> ssl.SSLContext:
+    def as_client(loaded: LoadedCertificates) -> ssl.SSLContext:
         return peer_context(loaded.material, protocols=loaded.settings.protocols, checks_host=False)
 
     try:
@@ -201,17 +202,16 @@ def _check_brokers(old: Loaded, new: Loaded) -> None:
     except TlsError:
         return
     for server, client, which in (
-        (new, old, "the old stores don't trust the new certificate"),
-        (old, new, "the new ones the old one"),
+        (new, old, "the old stores do not trust the new certificate"),
+        (old, new, "the new stores do not trust the old certificate"),
     ):
         try:
             shake_hands(server.context, as_client(client))
         except TlsError as error:
-            message = f"brokers could not connect to each other during the change, {which}: {error}"
-            raise TlsError(message) from None
+            raise TlsError(f"brokers could not connect to each other during the change, {which}: {error}") from None
 
 
-def _loaded(settings: TlsListener, contents: Contents) -> Loaded:
+def _loaded(settings: TlsListener, contents: Contents) -> LoadedCertificates:
     """Errors: TlsError."""
     store, trust = settings.key_store, settings.trust_store
     if store.kind == PKCS12:
@@ -231,7 +231,7 @@ def _loaded(settings: TlsListener, contents: Contents) -> Loaded:
     )
     peer = peer_context(material, protocols=settings.protocols, checks_host=settings.checks_host)
     names = settings.client_auth == "none" or name_authorities(context, authorities.decode("ascii"))
-    return Loaded(settings, contents, material, context, peer, names)
+    return LoadedCertificates(settings, contents, material, context, peer, names)
 
 
 async def _contents(settings: TlsListener) -> Contents:
@@ -247,5 +247,58 @@ async def _content(store: Store) -> bytes:
     try:
         return await read_file(store.location, STORE_BYTES_MAX)
     except OSError as error:
-        message = f"{store.location} can't be read: {error.strerror}"
-        raise MissingError(message) from None
+        raise MissingError(f"{store.location} cannot be read: {error.strerror}") from None
+
+
+class ListenerCertificates:
+    """The certificates of all listeners. Call `load` once; `watch` runs as long as the broker."""
+
+    def __init__(self, config: BrokerConfig, log: Any) -> None:
+        self.by_listener = MappingProxyType(
+            {
+                name: Certificates(name, settings, log, is_between_brokers=name == config.inter_broker_listener)
+                for name, settings in _settings(config).items()
+            }
+        )
+
+    async def load(self) -> None:
+        for each in self.by_listener.values():
+            await each.load()
+
+    async def watch(self, interval_ms: int) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await self.look()
+
+    async def look(self) -> None:
+        for each in self.by_listener.values():
+            await each.look()
+
+    def follow(self, config: BrokerConfig) -> bool:
+        others = [name for name, settings in _settings(config).items() if self.by_listener[name].want(settings)]
+        return bool(others)
+
+    async def prepare(self, config: BrokerConfig, named: Collection[str]) -> Callable[[], None]:
+        """Loads and checks the certificates of a new configuration; rereads the files of `named` keys.
+
+        Returns the function that applies them. Errors: ConfigError, a sentence that names the listener.
+        """
+        prepared: list[tuple[Certificates, LoadedCertificates]] = []
+        again = {store_listener(name) for name in named}
+        for name, settings in _settings(config).items():
+            certificates = self.by_listener[name]
+            if name in again or settings != certificates.settings:
+                try:
+                    prepared.append((certificates, await certificates.prepare(settings)))
+                except TlsError as error:
+                    raise ConfigError(f"the certificates of the listener {name} cannot be used: {error}") from None
+
+        def put_in_force() -> None:
+            for certificates, loaded in prepared:
+                certificates.use(loaded)
+
+        return put_in_force
+
+
+def _settings(config: BrokerConfig) -> dict[str, TlsListener]:
+    return {name: each.tls for name, each in config.secured_listeners.items() if each.tls is not None}

@@ -1,8 +1,8 @@
-"""How clients log in to a cluster with `secure_material`: by the names of each client library, and as files.
+"""Client settings for a cluster with `secure_material`, for each client library and as files.
 
-Files of a folder, readable by their owner alone: `admin.properties` for Kafka's Java clients and tools and for
-`--command-config`,
-`admin.conf` for librdkafka (`kcat -F`), `admin.json` for Python, with settings of confluent-kafka and of kafka-python; and `ca.pem`.
+The files are readable only by their owner: `admin.properties` for Kafka's Java clients and tools and for
+`--command-config`, `admin.conf` for librdkafka (`kcat -F`), `admin.json` for Python, with settings of confluent-kafka
+and of kafka-python; and `ca.pem`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ PYTHON_FILE: Final = f"{ADMIN}.json"
 _PROTOCOL: Final = "SASL_SSL"
 
 
-class Login(msgspec.Struct, frozen=True):
-    """A user at a cluster. `repr` shows no password."""
+class ClusterLogin(msgspec.Struct, frozen=True):
+    """A user's login at a cluster. `repr` hides the password."""
 
     bootstrap: str
     user: str
     password: str
     ca: str
-    """The path of the authority's certificate, where the client is."""
+    """The path of the CA certificate on the client."""
 
     def __repr__(self) -> str:
         return f"Login({self.bootstrap!r}, {self.user!r})"
 
     @property
     def java(self) -> dict[str, str]:
-        """Kafka's Java client, and this project's own."""
         return {
             "bootstrap.servers": self.bootstrap,
             "security.protocol": _PROTOCOL,
@@ -48,7 +47,6 @@ class Login(msgspec.Struct, frozen=True):
 
     @property
     def librdkafka(self) -> dict[str, str]:
-        """Librdkafka, kcat and confluent-kafka."""
         return {
             "bootstrap.servers": self.bootstrap,
             "security.protocol": _PROTOCOL,
@@ -60,7 +58,6 @@ class Login(msgspec.Struct, frozen=True):
 
     @property
     def kafka_python(self) -> dict[str, Any]:
-        """kafka-python; aiokafka has the same, with an `ssl_context` in the place of `ssl_cafile`."""
         return {
             "bootstrap_servers": self.bootstrap.split(","),
             "security_protocol": _PROTOCOL,
@@ -72,23 +69,22 @@ class Login(msgspec.Struct, frozen=True):
 
     @property
     def aiokafka(self) -> dict[str, Any]:
-        """Aiokafka. Reads the authority's certificate. Errors: OSError."""
-        import ssl  # noqa: PLC0415  takes long
+        """Settings of aiokafka. Reads the CA certificate. Errors: OSError."""
+        import ssl  # noqa: PLC0415  slow import
 
         settings = self.kafka_python
         return settings | {"ssl_context": ssl.create_default_context(cafile=settings.pop("ssl_cafile"))}
 
 
-def admin_login(material: Material, bootstrap: str, directory: str) -> Login:
-    """How the administrator logs in, where `ca.pem` is in `directory`."""
-    return Login(bootstrap, ADMIN, material.passwords[ADMIN], f"{directory}/{CA_FILE}")
+def admin_login(material: Material, bootstrap: str, directory: str) -> ClusterLogin:
+    """Returns the administrator's login, with `ca.pem` in `directory`."""
+    return ClusterLogin(bootstrap, ADMIN, material.passwords[ADMIN], f"{directory}/{CA_FILE}")
 
 
 def write_client_files(maker: Maker, material: Material, bootstrap: str, directory: str, seen_as: str = "") -> None:
-    """Write the files with which the administrator logs in.
+    """Writes the settings files of the administrator.
 
-    `seen_as` is the folder's path where the client is, if it is another one there.
-    Errors: StorageError.
+    `seen_as` is the path of the folder on the client, if it differs. Errors: StorageError.
     """
     login = admin_login(material, bootstrap, seen_as or directory)
     python = {"confluent-kafka": login.librdkafka, "kafka-python": login.kafka_python}
@@ -103,5 +99,5 @@ def write_client_files(maker: Maker, material: Material, bootstrap: str, directo
         maker.write(f"{directory}/{PYTHON_FILE}", json.dumps(python, indent=2) + "\n")
     except OSError as error:
         raise StorageError(
-            error.filename or directory, f"the file can't be written: {error.strerror or error}"
+            error.filename or directory, f"the file cannot be written: {error.strerror or error}"
         ) from error

@@ -1,10 +1,10 @@
-"""Tells operators of log directories without room: at once, each minute while it lasts, and when it is over.
+"""Warns of full log directories: at once, each minute while it lasts, and when it is over.
 
-A directory has no room when its volume has less than `ROOM_MIN_BYTES` left for this process, or when writes to it were
-refused for want of room (a quota, which the volume's figures don't show). It has room again when neither was so for
-`OVER_AFTER_MS`. Until then DescribeLogDirs answers that it has no usable bytes, so that clients see it too.
+A directory is full when its volume has less than `ROOM_MIN_BYTES` left, or when writes failed for lack of space (as
+with a quota, which the volume's figures do not show). It has space again after `OVER_AFTER_MS` without either. Until
+then DescribeLogDirs reports no usable bytes, so that clients see it too.
 
-Nothing is decided here about appends: each is tried.
+Appends are not refused here: each is tried.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lowtide.storage.directory.log_directories import LogDirectorySet
 from lowtide.storage.errors import StorageError
 
 ROOM_MIN_BYTES: Final = 1 << 20
-"""Less is no room: a large batch, or the journal when it is folded, takes as much. `lowtide` uses the same figure."""
+"""Enough for a large batch or for folding the journal. `lowtide` uses the same figure."""
 OVER_AFTER_MS: Final = 10_000
 INTERVAL_MS: Final = 60_000
 TOPICS_NAMED: Final = 3
@@ -35,15 +35,15 @@ REMEDY: Final = (
 
 
 class _Shortage(msgspec.Struct):
-    """One directory without room."""
+    """One full directory."""
 
     since_ms: int
     last_ms: int
-    told_ms: int
+    logged_ms: int
 
 
 class DiskSpace:
-    """Watches the free space of log directories. `on_tick` is to be called about once a second."""
+    """Watches the free space of log directories. Call `on_tick` about once a second."""
 
     def __init__(self, directories: LogDirectorySet, clock: Clock, loop: asyncio.AbstractEventLoop, log: Any) -> None:
         self._directories = directories
@@ -52,17 +52,17 @@ class DiskSpace:
         self._log = log
         self._short: dict[str, _Shortage] = {}
         self._without_holes: set[str] = set()
-        """Of which that was said."""
+        """Directories that were already reported."""
 
     def on_tick(self) -> None:
-        """Look at all directories."""
         now_ms = self._clock.monotonic_ms()
         offline = self._directories.offline
         for path in self._directories.without_holes:
             if path not in self._without_holes:
                 self._without_holes.add(path)
                 self._log.info(
-                    "deleted records keep their space until their segment goes: the file system makes no holes",
+                    "the file system does not support holes: deleted records keep their space until their segment is "
+                    "removed",
                     directory=path,
                 )
         for path in self._directories.paths:
@@ -77,7 +77,7 @@ class DiskSpace:
         try:
             free_bytes = self._directories.free_bytes(path)
         except StorageError:
-            return  # What that means is found out by those who write.
+            return  # The next write finds the failure.
         shortage = self._short.get(path)
         if was_refused or free_bytes < ROOM_MIN_BYTES:
             if shortage is None:
@@ -91,12 +91,12 @@ class DiskSpace:
             self._directories.without_room.discard(path)
             lasted_ms = shortage.last_ms - shortage.since_ms
             self._log.info("log directory has room again", directory=path, bytes_free=free_bytes, lasted_ms=lasted_ms)
-        elif now_ms - shortage.told_ms >= INTERVAL_MS:
-            shortage.told_ms = now_ms
-            self._tell(path, free_bytes)
+        elif now_ms - shortage.logged_ms >= INTERVAL_MS:
+            shortage.logged_ms = now_ms
+            self._warn(path, free_bytes)
 
-    def _tell(self, path: str, free_bytes: int) -> None:
-        """In slices: there may be ten thousand logs to add up."""
+    def _warn(self, path: str, free_bytes: int) -> None:
+        """Logs the largest topics, computed in slices: there can be ten thousand logs."""
         sizes: Counter[str] = Counter()
 
         def steps() -> Iterator[None]:
@@ -105,7 +105,7 @@ class DiskSpace:
                 if number % _LOGS_PER_STEP == 0:
                     yield
 
-        def tell() -> None:
+        def warn() -> None:
             self._log.warning(
                 "log directory has no room",
                 directory=path,
@@ -115,4 +115,4 @@ class DiskSpace:
                 remedy=REMEDY,
             )
 
-        run_in_slices(self._loop, self._clock, steps(), tell)
+        run_in_slices(self._loop, self._clock, steps(), warn)

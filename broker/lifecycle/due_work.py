@@ -1,32 +1,37 @@
-"""What a broker does about once a second, or sooner, whatever its clients do.
+"""The periodic work of a broker, about once a second or more often.
 
-The upkeep of the logs is done in slices; what else is due holds the loop, so it has to be short.
+The upkeep of the logs runs in slices; all other pieces block the loop, so they must be short.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.slices import run_in_slices
 from lowtide.runtime.clock import Clock
 from lowtide.storage.directory.log_directories import LogDirectorySet
 
+if TYPE_CHECKING:
+    from lowtide.runtime.clock import Clock
+    from lowtide.runtime.heap import Heap
+    from lowtide.runtime.worker import Worker
+
 TICK_S: Final = 1.0
-"""How often due work is looked for; each piece has its own interval."""
+"""The interval of the tick; each piece has its own interval."""
 
 FREEING_S: Final = 0.05
-"""How often the room of deleted records is given back while there is any."""
+"""The interval at which space of deleted records is freed while there is some."""
 
 SLOW_FREEING_S: Final = 0.25
-"""How often it is looked for when there was none for `QUICK_ROUNDS`: a look costs 0.1 ms of CPU, mostly to wake up."""
+"""The interval after `QUICK_ROUNDS` without any: a look costs 0.1 ms of CPU."""
 
 QUICK_ROUNDS: Final = 40
 
 
 class DueWork:
-    """What is due each second, and what deletes leave. `start` once, then `stop`."""
+    """The work of each tick, and the freeing of deleted records. Call `start` once, then `stop`."""
 
     def __init__(
         self,
@@ -45,15 +50,14 @@ class DueWork:
         self._upkeep_runs = False
         self._freeing_runs = False
         self._quick_rounds = 0
-        """Left until it is looked for less often."""
+        """The remaining rounds at the short interval."""
 
     def start(self) -> None:
-        """Begin; the first time is a second from now."""
+        """Starts; the first tick is a second from now."""
         self._timer = self._loop.call_later(TICK_S, self._on_tick)
         self._freeing = self._loop.call_later(SLOW_FREEING_S, self._on_freeing)
 
     def stop(self) -> None:
-        """Begin nothing more."""
         for timer in (self._timer, self._freeing):
             if timer is not None:
                 timer.cancel()
@@ -85,3 +89,37 @@ class DueWork:
 
     def _on_freeing_done(self) -> None:
         self._freeing_runs = False
+
+
+LOOK_INTERVAL_MS: Final = 5_000
+FREED_BYTES_MIN: Final = 16 << 20
+"""The minimum number of bytes freed since the last trim."""
+
+
+class MemoryUpkeep:
+    """Returns memory to the system. Used from the event loop only."""
+
+    def __init__(self, heap: Heap | None, worker: Worker, clock: Clock) -> None:
+        self._heap = heap
+        self._worker = worker
+        self._clock = clock
+        self._look_ms = 0
+        self._kept_bytes = 0
+        """The free memory after the last trim, or less: the C library still counts it."""
+        self._trimming = False
+
+    def on_tick(self) -> None:
+        """Trims the heap if enough was freed. Call it about once a second."""
+        heap, now_ms = self._heap, self._clock.monotonic_ms()
+        if heap is None or self._trimming or now_ms < self._look_ms:
+            return
+        self._look_ms = now_ms + LOOK_INTERVAL_MS
+        free_bytes = heap.free_bytes()
+        self._kept_bytes = min(self._kept_bytes, free_bytes)
+        if free_bytes - self._kept_bytes >= FREED_BYTES_MIN:
+            self._trimming = True
+            self._worker.submit(heap.trim, lambda _outcome: self._on_trimmed(heap))
+
+    def _on_trimmed(self, heap: Heap) -> None:
+        self._trimming = False
+        self._kept_bytes = heap.free_bytes()

@@ -1,14 +1,12 @@
-"""Whether a broker may act under its registration: lead, answer what is read, acknowledge what was written.
+"""Decides whether a broker may act under its registration: lead, answer fetches, acknowledge writes.
 
-A broker whose metadata store is elsewhere may be given up there while it runs: it was cut off, or its process slept.
-From before that moment (`metadata/lease.py`, `FENCE_PART`), and while it can't show how young its image is, it answers
-NOT_LEADER_OR_FOLLOWER. This is asked at each answer, not by a timer: a process that slept runs on with what it was
-about to do. A timer there is for those who wait: they end when the fence goes up.
+A broker with a shared metadata store can lose its registration while it runs, because it was cut off or its process was
+suspended. From before that moment (`metadata/lease.py`, `FENCE_PART`), and while its image may be too old, it answers
+NOT_LEADER_OR_FOLLOWER. Each response checks this, because a timer would fire too late after a suspension. A timer only
+ends waiting requests.
 
-Guards: no leadership of an earlier registration is resumed. After a new one the broker acts again when the metadata
-show all its leaders elected again.
-
-Does not do: a broker with an embedded store of its own needs none of it: store and broker live and die together.
+Guards: no leadership of an earlier registration is resumed. After a new registration the broker acts again when the
+metadata show that all its leaderships were elected under it. A broker with an embedded store needs no fence.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ from lowtide.protocol.types import BrokerEpoch, BrokerId
 from lowtide.runtime.clock import Clock
 
 UP_LOOK_MS: Final = 50
-"""How often it is looked whether a fence that is up may go down."""
+"""The interval at which a raised fence is checked."""
 
 
-class Fence:
-    """The fence of one broker."""
+class RegistrationFence:
+    """The fence of one broker. It is up while the broker must not act."""
 
     __slots__ = (
         "_clock",
@@ -43,7 +41,10 @@ class Fence:
     )
 
     def __init__(self, session: MetadataSession, clock: Clock) -> None:
-        """Up until the session has a registration and the metadata show what it leads."""
+        """Creates a raised fence.
+
+        It goes down when the session has a registration and the metadata show its leaderships.
+        """
         self.session = session
         self.registration = session.registration
         self._clock = clock
@@ -57,15 +58,15 @@ class Fence:
         session.registration.on_change(self._on_registration)
 
     def is_up(self) -> bool:
-        """Whether the broker must not act now."""
+        """Returns whether the broker must not act now."""
         if self.registration.broker_epoch == self.epoch and self._clock.monotonic_ms() < self.down_until_ms:
             return False
         return self._look()
 
     def _look(self) -> bool:
-        """Ask the session.
+        """Asks the session.
 
-        That the fence is down holds until the time that it tells, as long as the registration is the same.
+        A lowered fence stays down until `down_until_ms`, as long as the registration is the same.
         """
         session = self.session
         if session.is_fenced:
@@ -80,22 +81,20 @@ class Fence:
         self.down_until_ms = session.fenced_from_ms
         return False
 
-    # Telling
+    # Notification
 
     def watch(self, loop: asyncio.AbstractEventLoop, on_turned: Callable[[bool], None]) -> None:
-        """From now on call `on_turned(up)` in the loop whenever the fence has gone up or down; it counts as up before."""
+        """Calls `on_turned(up)` in the loop whenever the fence goes up or down; initially it counts as up."""
         self._loop = loop
         self._on_turned = on_turned
         self.tell()
 
     def close(self) -> None:
-        """Call no watcher any more."""
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()
 
     def tell(self) -> None:
-        """Look whether the fence has turned. Called wherever there is a reason."""
         if self._loop is None:
             return
         up = self.is_up()
@@ -113,11 +112,11 @@ class Fence:
 
 
 def _nobody_listens(_up: bool) -> None:  # noqa: FBT001 - the port of a callback
-    """Stands for a watcher."""
+    """Does nothing."""
 
 
 def _leads_anew(image: MetadataImage, broker_id: BrokerId, epoch: BrokerEpoch) -> bool:
-    """Whether everything that the broker leads was elected under this epoch."""
+    """Returns whether all leaderships of the broker were elected under this epoch."""
     led = (
         partition for topic in image.topics.values() for partition in topic.partitions if partition.leader == broker_id
     )

@@ -1,7 +1,6 @@
-"""SCRAM credentials that are written into a metadata store without a broker: the first users of a cluster.
+"""Writes SCRAM credentials into a metadata store without a broker: the first users of a cluster.
 
-Used while the brokers are stopped, or before their first start. Passwords that a credential already proves are left as
-they are.
+Used while the brokers are stopped, or before their first start. Unchanged passwords keep their credentials.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ import hmac
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from lowtide.broker.lifecycle.embedded_store import open_embedded
 from lowtide.broker.lifecycle.secure_material import MECHANISM
-from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX
 from lowtide.metadata.image_change import load_image
 from lowtide.metadata.store import Delete, MetadataStore, Put
@@ -24,8 +23,6 @@ from lowtide.protocol.scram import (
     salted_password,
 )
 from lowtide.replication.scram_changes import ScramChange, plan_scram
-from lowtide.runtime.filesystem import AlreadyLockedError
-from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from lowtide.broker.lifecycle.secure_material import Maker
@@ -37,30 +34,30 @@ SECRET_BYTES: Final = 32
 
 
 class UserRefusedError(Exception):
-    """A credential that was not changed: the reason, without the user's name."""
+    """A change that was refused: the reason, without the user's name."""
 
 
 def new_salt(random: Random) -> bytes:
-    """The salt of a new credential."""
+    """Returns the salt of a new credential."""
     return random.getrandbits(8 * SALT_BYTES).to_bytes(SALT_BYTES, "big")
 
 
 def new_credential(
     user: str, mechanism: ScramMechanism, password: str, random: Random, iterations: int = ITERATIONS_MIN
 ) -> ScramChange:
-    """The wish to set a password, with a new salt. Takes milliseconds of CPU."""
+    """Returns the change that sets a password with a new salt. Takes milliseconds of CPU."""
     salt = new_salt(random)
     return ScramChange(user, mechanism, iterations, salt, salted_password(mechanism, password, salt, iterations))
 
 
 async def scram_users(store: MetadataStore, prefix: bytes) -> ScramImage:
-    """The credentials in a store. Errors: MetadataStoreError, MetadataCorruptError."""
+    """Returns the credentials in a store. Errors: MetadataStoreError, MetadataCorruptError."""
     pairs, revision = await store.range(prefix)
     return load_image(pairs, revision, prefix=prefix).scram
 
 
 async def change_user(store: MetadataStore, prefix: bytes, change: ScramChange, random: Random) -> None:
-    """Set or delete one credential. Errors: UserRefusedError, MetadataStoreError, MetadataCorruptError."""
+    """Sets or deletes one credential. Errors: UserRefusedError, MetadataStoreError, MetadataCorruptError."""
     secret = random.getrandbits(8 * SECRET_BYTES).to_bytes(SECRET_BYTES, "big")
     image = await scram_users(store, prefix)
     planned = plan_scram(image, [change] if change.deletes else [], [] if change.deletes else [change], secret)
@@ -74,20 +71,17 @@ async def change_user(store: MetadataStore, prefix: bytes, change: ScramChange, 
         for each in step.operations
     ]
     if not (await store.transact(compares, operations)).succeeded:
-        raise UserRefusedError("the metadata changed at the same time, nothing was done: try again")
+        raise UserRefusedError("the metadata changed concurrently: try again")
 
 
 async def set_passwords(directory: str, passwords: Mapping[str, str], maker: Maker) -> None:
-    """Have these users log in by these passwords: in the metadata file of a folder, whose brokers are stopped.
+    """Sets the passwords of these users in the metadata file of a folder, whose brokers are stopped.
 
     Errors: StorageError, MetadataStoreError, MetadataCorruptError, OSError.
     """
     mechanism = SCRAM_MECHANISMS[MECHANISM]
-    try:
-        maker.files.make_directories(directory)
-        store = await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=maker.files, clock=maker.clock)
-    except AlreadyLockedError as error:
-        raise StorageError(directory, "another process uses this folder") from error
+    maker.files.make_directories(directory)
+    store = await open_embedded(directory, maker.files, maker.clock, "another process uses this folder")
     try:
         image = await scram_users(store, DEFAULT_PREFIX)
         for user, password in passwords.items():
@@ -101,7 +95,7 @@ async def set_passwords(directory: str, passwords: Mapping[str, str], maker: Mak
 
 
 def _is_of(mechanism: ScramMechanism, known: ScramCredential, password: str) -> bool:
-    """Whether a credential is that of a password."""
+    """Returns whether a credential matches a password."""
     salted = salted_password(mechanism, password, known.salt, known.iterations)
     return hmac.compare_digest(
         credential_of(mechanism, salted, known.salt, known.iterations).stored_key, known.stored_key

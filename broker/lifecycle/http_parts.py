@@ -1,6 +1,6 @@
-"""What a broker serves by HTTP, made of its other parts.
+"""The HTTP service of a broker, built from its other parts.
 
-What takes long to import is imported when the first visitor comes.
+Slow imports happen when the first visitor comes.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ if TYPE_CHECKING:
     from lowtide.broker.http.gate import Gate
     from lowtide.broker.http.logins import Visitor
     from lowtide.broker.lifecycle.broker_base import BrokerBase
-    from lowtide.broker.lifecycle.listener_certificates import ListenerCertificates
+    from lowtide.broker.lifecycle.certificates import ListenerCertificates
     from lowtide.storage.directory.log_manager import LogManager
 
 
 class HttpParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served, and to whom."""
+    """The parts that HTTP serves."""
 
     base: BrokerBase
     context: BrokerContext
     log_manager: LogManager
     certificates: ListenerCertificates
     on_login: Callable[[Any, str], None]
-    """As of `ConnectionHost`: who it is, and why a login failed, if it did."""
+    """As in `ConnectionHost`: the visitor, and why the login failed, if it did."""
     sites: tuple[SiteLoader, ...]
-    """What the broker's other parts serve."""
 
 
 def make_http(parts: HttpParts) -> tuple[HttpService, Readiness]:
-    """The listeners, not yet bound, and what their owner has to keep at the truth."""
+    """Creates the HTTP service, not yet bound, and the readiness that its owner updates."""
     base, context = parts.base, parts.context
     config = base.configs.current
     wants_in_sync = config.values["http.ready.requires.in.sync"] is True
@@ -56,7 +55,7 @@ def make_http(parts: HttpParts) -> tuple[HttpService, Readiness]:
 
 
 def _load_health(readiness: Readiness) -> Site:
-    from lowtide.broker.http.health import HealthSite  # noqa: PLC0415 - aiohttp comes with it
+    from lowtide.broker.http.health import HealthSite  # noqa: PLC0415 - imports aiohttp
 
     return HealthSite(readiness)
 

@@ -1,8 +1,9 @@
-"""What the log says of a change of the cluster: leaders elected, brokers fenced and back, partitions being moved.
+"""Log lines about changes of the cluster: leader elections, fenced brokers, reassignments.
 
-The controller logs them, so that each is logged once; what happens while there is none is logged by the next one. What
-happens within a second is one line for each kind and pair of brokers, however many partitions it concerns. Elections
-that lose records are logged besides, at once (`unclean_elections`).
+Only the controller logs them, so that each appears once; a new controller logs what happened while there was none. The
+events of a second are one line per kind and pair of brokers, however many partitions they concern. Elections that lose
+records are also logged at once, by the controller and by each new leader; a follower that truncates committed records
+logs it in `replica_fetcher`.
 """
 
 from __future__ import annotations
@@ -12,39 +13,41 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication.elections import led_uncleanly
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage
     from lowtide.protocol.types import BrokerEpoch, BrokerId
 
 PARTITIONS_NAMED: Final = 5
-"""In a line about any number of them."""
+"""The maximum number of partitions named in a line."""
 
 UNREADABLE_LINES_MAX: Final = 20
-"""Keys that can't be read and are named at once; of more than that only the number is said. Each is named once, until it changes."""
+"""The maximum number of unreadable keys named at once. Each is named once, until it changes."""
 
 BROKER_LINES_MAX: Final = 1000
-"""What is kept while there is no controller; of partitions there is one entry each."""
+"""The maximum number of lines about brokers that are kept while there is no controller."""
 
 
 class ImageLines:
     """Log lines about changes of the metadata. Used from the event loop only."""
 
     def __init__(self, broker_id: BrokerId, log: Any, machine: Collection[BrokerId] = ()) -> None:
-        """`machine`: the brokers of this machine, where one supervisor runs several."""
+        """`machine`: the brokers of this machine, if one supervisor runs several."""
         self._machine = frozenset(machine)
         self._broker_id = broker_id
         self._log = log
         self._image: MetadataImage | None = None
         self._brokers: list[tuple[bool, str, dict[str, Any]]] = []
-        """Lines about brokers: whether it is a warning, the event, and what it is about."""
+        """Lines about brokers: whether it is a warning, the event, and its fields."""
         self._elections: dict[tuple[BrokerId, BrokerId], dict[str, dict[str, Any]]] = {}
-        """By old and new leader: what there is to say, by partition."""
+        """The fields of each partition, by old and new leader."""
         self._moves: dict[str, dict[str, dict[str, Any]]] = {}
-        """By event: what it is about, by partition."""
+        """The fields of each partition, by event."""
 
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
-        """An image has followed another one."""
         self._image = new
         self.say_unreadable(old, new)
         if new.controller_id == self._broker_id != old.controller_id:
@@ -59,35 +62,36 @@ class ImageLines:
             self._on_replicas(str(key), before, now)
 
     def say_unreadable(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Name the keys of the metadata that can't be read, and those that can again."""
+        """Logs the keys of the metadata that are unreadable, and those that are readable again."""
         if old.unreadable is new.unreadable:
             return
         found = [(key, each) for key, each in new.unreadable.items() if old.unreadable.get(key) != each]
         for key, each in found[:UNREADABLE_LINES_MAX]:
             self._log.error(
-                "key of the metadata can't be read, what depends on it waits until it is repaired",
+                "metadata key is unreadable, dependent operations wait until it is repaired",
                 key=key.decode(errors="replace"),
                 revision=each.revision,
                 reason=each.reason,
-                value_from_before="stays in force" if each.keeps else "is not known, or counts no more",
+                value_from_before="stays in use" if each.keeps else "is unknown or ignored",
             )
         if len(found) > UNREADABLE_LINES_MAX:
-            self._log.error("more keys of the metadata can't be read", keys=len(found) - UNREADABLE_LINES_MAX)
+            self._log.error("more metadata keys are unreadable", keys=len(found) - UNREADABLE_LINES_MAX)
         mended = [key.decode(errors="replace") for key in old.unreadable if key not in new.unreadable]
         if mended:
             self._log.info(
-                "keys of the metadata can be read again, or are gone",
+                "metadata keys are readable again or deleted",
                 keys=len(mended),
                 some_keys=mended[:PARTITIONS_NAMED],
             )
 
     def _say_what_shares_a_machine(self, delta: ImageDelta) -> None:
-        """Once in a life: it is allowed, and an operator may not expect it."""
+        """Warns once of a topic with all replicas on this machine: it is allowed, but perhaps unexpected."""
         for topic in delta.topics_created:
             for number, partition in enumerate(topic.partitions):
                 if len(partition.replicas) > 1 and self._machine.issuperset(partition.replicas):
                     self._log.warning(
-                        "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine",
+                        "all replicas of a partition are on this machine: they survive a failed process, not a failed "
+                        "machine",
                         partition=f"{topic.name}-{number}",
                         replicas=list(partition.replicas),
                     )
@@ -119,10 +123,10 @@ class ImageLines:
             self._moves.setdefault("reassignment ends", {})[name] = {"replicas": list(now.replicas)}
 
     def on_tick(self) -> None:
-        """Tell what has happened since the last call. About once a second."""
+        """Logs what happened since the last call. Called about once a second."""
         image = self._image
         if image is None or image.controller_id not in (self._broker_id, *image.brokers):
-            return  # There is no controller, or it is gone: the next one tells.
+            return  # There is no live controller: the next one logs it.
         brokers, self._brokers = self._brokers, []
         elections, self._elections = self._elections, {}
         moves, self._moves = self._moves, {}
@@ -141,7 +145,7 @@ class ImageLines:
 
 
 def _election(now: PartitionImage) -> dict[str, Any]:
-    """Without a leader: the brokers of which one has to come back, with all that it had (KIP-966)."""
+    """Returns the fields of an election. Without a leader: one of these brokers must return with its log (KIP-966)."""
     waits = {} if now.has_leader else {"waits_for": sorted(now.members)}
     return {"leader_epoch": now.leader_epoch} | waits
 
@@ -156,3 +160,28 @@ def _changed_partitions(
         for number in delta.partitions_of(former, topic):
             if number < len(former.partitions):
                 yield TopicPartition(topic.name, number), former.partitions[number], topic.partitions[number]
+
+
+class UncleanElections:
+    """Logs and counts unclean elections: all of them on the controller, and those of a broker's own partitions."""
+
+    def __init__(self, broker_id: BrokerId, log: Any) -> None:
+        self.count = 0
+        """The number of elections decided while this broker was the controller: each is counted by one broker."""
+        self._broker_id = broker_id
+        self._log = log
+
+    def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
+        """Logs at most two lines per image. `delta` leads from `old` to `new`."""
+        found = led_uncleanly(old, delta)
+        here = [key for key, leader in found.items() if leader == self._broker_id]
+        if here:
+            self._log.warning("this broker leads partitions uncleanly, records are lost", **_told(here))
+        if found and new.controller_id == self._broker_id:
+            self.count += len(found)
+            self._log.warning("leaders were elected uncleanly, records are lost", **_told(found))
+
+
+def _told(keys: Iterable[TopicPartition]) -> dict[str, Any]:
+    names = [str(key) for key in keys]
+    return {"partitions": len(names), "some_partitions": names[:PARTITIONS_NAMED]}

@@ -1,12 +1,12 @@
-"""Checks the tokens of OAUTHBEARER at one listener, with the issuer's public keys, which are fetched again and again.
+"""Verifies the OAUTHBEARER tokens of one listener with the issuer's public keys, which are refreshed periodically.
 
-A check needs nothing but memory and takes less than half a millisecond of the event loop. Keys are fetched beside
-serving: at the start, before OAUTHBEARER is enabled while the broker runs, each
-`sasl.oauthbearer.jwks.endpoint.refresh.ms`, and when a token is signed with a key that the set lacks; that token is
-refused. A fetch that fails changes nothing and is repeated. While there are no keys every token is refused.
+A verification needs no I/O and takes less than half a millisecond of the event loop. Keys are fetched in the
+background: at the start, before OAUTHBEARER is enabled at runtime, each `sasl.oauthbearer.jwks.endpoint.refresh.ms`,
+and when a token is signed with an unknown key; that token is refused. A failed fetch changes nothing and is retried.
+Without keys every token is refused.
 
-A broker whose endpoint is out of reach starts all the same (Kafka's does not): replication must not wait for an issuer
-of tokens. A file that can't be read is refused at the start.
+A broker starts even if its endpoint is unreachable (Kafka's does not), because replication must not depend on a token
+issuer. An unreadable file stops the start.
 """
 
 from __future__ import annotations
@@ -30,49 +30,48 @@ KEY_SET_BYTES_MAX: Final = 512 * 1024
 """Design limit: a set has a few kilobytes."""
 
 FETCH_TIMEOUT_MS: Final = 10_000
-"""For one fetch, from connecting to the last byte."""
+"""The limit of one fetch, from connecting to the last byte."""
 
 FETCH_INTERVAL_MS_MIN: Final = 1_000
-"""Between a fetch and the next one that a token is the reason for."""
+"""The minimum time between a fetch and the next one that a token causes."""
 
 NO_KEYS: Final = TokenKeys(())
 
 
 class TokenVerifier:
-    """The tokens of one listener. `load` once, where something depends on it; then `run` beside serving."""
+    """The tokens of one listener. Call `load` once if something depends on it; then `run` in the background."""
 
     def __init__(self, listener_name: str, settings: OAuthSettings, clock: Clock, log: Any) -> None:
         self.settings = settings
         self.failure = ""
-        """Why the last fetch gave no keys; empty if it did."""
+        """Why the last fetch failed; empty if it succeeded."""
         self._name = listener_name
         self._clock = clock
         self._log = log
         self._keys = NO_KEYS
         self._unknown = UnknownKeys()
         self._wanted = asyncio.Event()
-        """A token was signed with a key that is not known."""
+        """Set when a token is signed with an unknown key."""
 
     def check(self, token: str) -> TokenHolder | LoginFailure:
-        """Whom a token stands for."""
+        """Returns the holder of a token, or why it is refused."""
         keys = self._keys
         if not keys:
-            return LoginFailure("the keys of its issuer could not be fetched yet")
+            return LoginFailure("the keys of its issuer are not available yet")
         verified = keys.verify(token)
         if isinstance(verified, UnknownKey):
             if self._unknown.is_reason(verified.key_id, self._clock.monotonic_ms()):
                 self._wanted.set()
-            return LoginFailure("it is signed with a key that is not in the set of its issuer")
+            return LoginFailure("it is signed with a key that its issuer does not publish")
         if isinstance(verified, LoginFailure):
             return verified
         return check_claims(verified, self.settings.rules, self._clock.wall_ms())
 
     def begin(self) -> OAuthBearerExchange:
-        """Begin one login."""
         return OAuthBearerExchange(self.check, self._clock.wall_ms)
 
     async def load(self) -> None:
-        """Fetch the keys before the listener opens. Errors: OSError, for a file that can't be used."""
+        """Fetches the keys before the listener opens. Errors: OSError for an unusable file."""
         await self._fetch()
         if self.failure and self.settings.keys.url.is_file:
             message = (
@@ -81,7 +80,7 @@ class TokenVerifier:
             raise OSError(message)
 
     async def run(self) -> None:
-        """Fetch the keys when they are due, until this is cancelled; at once if they weren't loaded."""
+        """Fetches the keys when they are due, until cancelled; at once if they were not loaded."""
         source = self.settings.keys
         if not self._keys and not self.failure:
             await self._fetch()
@@ -92,7 +91,7 @@ class TokenVerifier:
             await self._fetch()
 
     async def _until_due(self, rest_ms: int) -> None:
-        """Return after `rest_ms`, or earlier because a key is wanted."""
+        """Returns after `rest_ms`, or earlier if a token needs an unknown key."""
         until_ms = self._clock.monotonic_ms() + min(rest_ms, FETCH_INTERVAL_MS_MIN)
         try:
             async with asyncio.timeout(rest_ms / 1000):
@@ -103,7 +102,7 @@ class TokenVerifier:
         self._wanted.clear()
 
     async def _fetch(self) -> None:
-        """Use the keys of now; those of before stay if it fails."""
+        """Fetches the keys; the previous ones stay if that fails."""
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_MS / 1000):
                 keys = read_key_set(await _content(self.settings.keys))
@@ -116,29 +115,27 @@ class TokenVerifier:
         else:
             if self.failure or keys.ids != self._keys.ids or not self._keys:
                 self._log.info(
-                    "keys of tokens are in use", listener=self._name, url=self.settings.keys.text, keys=len(keys)
+                    "token keys are in use", listener=self._name, url=self.settings.keys.text, keys=len(keys)
                 )
             self._keys, self.failure = keys, ""
             self._unknown.forget(keys.ids)
 
     def _on_failed(self, reason: str) -> None:
         if reason != self.failure:
-            consequence = "those of before stay in use" if self._keys else "every token is refused until then"
+            consequence = "the previous ones stay in use" if self._keys else "all tokens are refused"
             url = self.settings.keys.text
             self._log.warning(
-                f"keys of tokens can't be fetched, {consequence}", listener=self._name, url=url, reason=reason
+                f"token keys cannot be fetched, {consequence}", listener=self._name, url=url, reason=reason
             )
         self.failure = reason
 
 
 def token_verifier(listener_name: str, settings: OAuthSettings, base: BrokerBase) -> TokenVerifier:
-    """What checks tokens at a listener. Its keys are not fetched yet."""
+    """Creates the verifier of a listener, whose keys are not fetched yet."""
     unset = [f"sasl.oauthbearer.expected.{name}" for name in unchecked(settings.rules)]
     if unset:
-        consequence = "what the owner of the keys has signed for others may be a login"
-        base.log.warning(
-            "claims of tokens are not checked", listener=listener_name, unset=unset, consequence=consequence
-        )
+        consequence = "tokens that the issuer signed for others are accepted"
+        base.log.warning("token claims are not checked", listener=listener_name, unset=unset, consequence=consequence)
     return TokenVerifier(listener_name, settings, base.ports.clock, base.log)
 
 
@@ -147,8 +144,7 @@ async def _content(source: KeySource) -> bytes:
     if source.url.is_file:
         content = await read_file(source.url.target, KEY_SET_BYTES_MAX + 1)
         if len(content) > KEY_SET_BYTES_MAX:
-            message = f"it has more than {KEY_SET_BYTES_MAX} bytes"
-            raise KeySetError(message)
+            raise KeySetError(f"it has more than {KEY_SET_BYTES_MAX} bytes")
         return content
     tls = client_context(source.tls) if source.url.scheme == "https" else None
     return await fetch(source.url, tls, request_bytes(source.url), bytes_max=KEY_SET_BYTES_MAX)

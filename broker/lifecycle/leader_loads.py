@@ -1,9 +1,10 @@
-"""How busy this broker is, and which of its partitions another broker of the same machine should lead: reported, and given away.
+"""Reports this broker's load, and gives partitions to other brokers of the same machine.
 
-The supervisor decides (`replication/leader_balance`); the leader makes a move, or doesn't, by its own image (`replication/leader_moves`).
+The supervisor decides (`replication/leader_balance`); the leader makes a move if its own image allows it
+(`replication/leader_moves`).
 
-What a partition costs its leader is its share of what all partitions here have had since the last report: requests and bytes, as metrics
-count them. They are looked at only while the broker is full, so one that is not costs nothing.
+The cost of a partition is its share of the requests and bytes since the last report. Costs are computed only while the
+broker is overloaded.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
     from lowtide.replication.topic_traffic import Traffic
 
 REPORTED_MAX: Final = 50
-"""The largest partitions of a report: far more than may move before the next one."""
+"""The number of partitions in a report: far more than can move before the next one."""
 
 BYTES_IN_PER_REQUEST: Final = 10_000
 BYTES_OUT_PER_REQUEST: Final = 50_000
-"""So many bytes cost as much as a request does besides. Source: docs/performance.md, one record and sixteen in a request, and consuming."""
+"""The number of bytes that cost as much as a request. Source: measurements of small and large requests."""
 
 _PARTITIONS_A_STEP: Final = 200
 _NS_PER_MS: Final = 1_000_000
@@ -40,7 +41,7 @@ _NOT_MADE: Final = (AmbiguousError, ConflictError, FencedError, MetadataStoreErr
 
 
 def cost(traffic: Traffic) -> float:
-    """What a partition has cost since the broker's start, in requests."""
+    """Returns the cost of a partition since the broker's start, in requests."""
     bytes_in = traffic.bytes_in + traffic.replication_bytes_in
     bytes_out = traffic.bytes_out + traffic.replication_bytes_out
     return (
@@ -52,11 +53,10 @@ def cost(traffic: Traffic) -> float:
 
 
 class LeaderLoads:
-    """Reports to the supervisor, and follows its orders. `on_tick` about once a second."""
+    """Reports to the supervisor, and follows its orders. Call `on_tick` about once a second."""
 
     def __init__(self, context: BrokerContext, ports: Ports, neighbours: Neighbours, *, full: float) -> None:
         self.moves = 0
-        """Partitions that were given away."""
         self._context = context
         self._ports = ports
         self._neighbours = neighbours
@@ -64,11 +64,10 @@ class LeaderLoads:
         self._due_ms = 0
         self._last = (ports.clock.monotonic_ms(), ports.read_usage().cpu_ns)
         self._before: dict[TopicPartition, float] = {}
-        """The costs at the last report; empty while the broker was not full."""
+        """The costs at the last report; empty while the broker is not overloaded."""
         self._runs = False
 
     def on_tick(self) -> None:
-        """Report, if it is time."""
         now_ms = self._ports.clock.monotonic_ms()
         if now_ms < self._due_ms or self._runs:
             return
@@ -108,7 +107,7 @@ class LeaderLoads:
         self._neighbours.report(BrokerLoad(self._context.metadata.broker_id, load, tuple(partitions)))
 
     def _receivers(self, partition: Partition, steady: Mapping[BrokerId, BrokerEpoch]) -> tuple[BrokerId, ...]:
-        """Those of this machine that could lead it. Internal topics stay: their coordinators would move with them."""
+        """Returns the brokers of this machine that could lead it. Internal topics stay with their coordinators."""
         if (
             not partition.is_leader
             or partition.topic_partition.topic in INTERNAL_TOPICS
@@ -124,7 +123,6 @@ class LeaderLoads:
         return tuple(each for each in found if can_receive(image, topic, number, each, steady))
 
     def give(self, move: LeaderMove) -> None:
-        """Have another broker lead a partition, as the supervisor has decided."""
         self._context.tasks.spawn(self._give(move), name=f"leadership of {move.topic}-{move.partition}")
 
     async def _give(self, move: LeaderMove) -> None:
@@ -138,7 +136,7 @@ class LeaderLoads:
             )
         if step is None:
             log.info(
-                "a partition is not given to another process, for it has changed",
+                "partition changed, its leadership stays here",
                 partition=name,
                 receiver=move.receiver,
             )
@@ -147,7 +145,7 @@ class LeaderLoads:
             await metadata.commit(ChangePlan((step,), needs_controller=False))
         except _NOT_MADE as error:
             log.info(
-                "a partition could not be given to another process",
+                "partition leadership could not be moved",
                 partition=name,
                 receiver=move.receiver,
                 error=str(error),
@@ -155,7 +153,7 @@ class LeaderLoads:
             return
         self.moves += 1
         log.info(
-            "this process is full: another one of the machine leads a partition",
+            "this process is overloaded: another process of this machine leads a partition now",
             partition=name,
             receiver=move.receiver,
             load_percent=round(100 * move.load),

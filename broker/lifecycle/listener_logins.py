@@ -1,11 +1,9 @@
-"""The logins of all listeners with SASL: made at the start, and followed by the configuration while the broker runs.
+"""The logins of all listeners with SASL: created at the start, and updated when the configuration changes.
 
-A change holds for each handshake after it, also for a login again on a connection that is open; a connection on which a
-client is logged in stays. What the configuration leaves as it was stays the same object: its users are not digested,
-and its keys not fetched again.
+A change applies to each later handshake, also when a client logs in again on an open connection; established logins
+stay. Mechanisms that did not change keep their objects: users are not digested again, and keys not fetched again.
 
-Kafka lists these keys as changeable while a broker runs, and refuses a change at a listener that there is. Sources:
-KIP-226, Kafka's
+Kafka lists these keys as dynamic, but refuses a change at an existing listener. Sources: KIP-226, Kafka's
 `DynamicListenerConfig`.
 """
 
@@ -32,20 +30,20 @@ if TYPE_CHECKING:
 
 
 class ListenerLogins:
-    """`load` once, then `follow` each configuration."""
+    """The logins of all listeners. Call `load` once, then `follow` for each configuration."""
 
     def __init__(self, base: BrokerBase, image: Callable[[], MetadataImage]) -> None:
-        """`image` is the metadata of now: they have the users of SCRAM."""
+        """`image` returns the current metadata, which contain the SCRAM users."""
         self.by_listener: dict[str, ListenerSasl] = {}
         self._base = base
         self._scram = scram_parts(base, image)
         self._in_force: dict[str, SaslListener] = {}
         self._loaded: dict[str, TokenVerifier] = {}
-        """Those with keys, for settings of OAUTHBEARER that are to come into force."""
+        """Verifiers with keys for OAUTHBEARER settings that are about to be applied."""
         self._fetching: dict[str, asyncio.Task[None]] = {}
 
     async def load(self) -> None:
-        """Make the logins of all listeners, with the keys of tokens.
+        """Creates the logins of all listeners, and fetches the keys of tokens.
 
         Errors: OSError, a sentence that names the listener.
         """
@@ -60,10 +58,9 @@ class ListenerLogins:
         self.follow(self._base.configs.current)
 
     async def prepare(self, config: BrokerConfig, _named: Collection[str]) -> Callable[[], None]:
-        """Check what this configuration wants, and fetch the keys that it needs. The next `follow` uses them.
+        """Checks a new configuration, and fetches the keys that it needs for the next `follow`.
 
-        Returns what has to be done when it is in force, which is nothing. Errors: ConfigError, a sentence that names
-        the listener.
+        Returns a function that does nothing. Errors: ConfigError, a sentence that names the listener.
         """
         for name, settings in _settings(config).items():
             in_force = self._in_force[name]
@@ -79,7 +76,7 @@ class ListenerLogins:
         return _nothing
 
     def follow(self, config: BrokerConfig) -> None:
-        """Let each handshake from now on find what this configuration says."""
+        """Applies a configuration to later handshakes."""
         for name, settings in _settings(config).items():
             sasl, before = self.by_listener.get(name), self._in_force.get(name)
             if sasl is None or settings == before:
@@ -93,15 +90,13 @@ class ListenerLogins:
             if _oauth(settings) is None:
                 self._stop_fetching(name)
             if before is not None:
-                self._base.log.info("logins at a listener are changed", listener=name, mechanisms=list(made))
+                self._base.log.info("logins of a listener changed", listener=name, mechanisms=list(made))
 
     def _made(self, listener_name: str, settings: MechanismSettings) -> Mechanism:
         if settings.oauth is None:
             return Mechanism(begin_password_login(settings, self._scram), settings.lifetime_ms)
         verifier = self._loaded.pop(listener_name, None)
-        if (
-            verifier is None or verifier.settings != settings.oauth
-        ):  # Not asked for here: the metadata were brought back.
+        if verifier is None or verifier.settings != settings.oauth:  # A restore of the metadata skips `prepare`.
             verifier = _verifier(listener_name, settings.oauth, self._base)
         self._stop_fetching(listener_name)
         self._fetching[listener_name] = self._base.tasks.spawn(
@@ -115,20 +110,23 @@ class ListenerLogins:
             task.cancel()
 
     async def _with_keys(self, listener_name: str, settings: OAuthSettings) -> TokenVerifier:
-        """Errors: ConfigError, where there are no keys: every token would be refused."""
+        """Errors: ConfigError if there are no keys, because every token would be refused."""
         verifier = _verifier(listener_name, settings, self._base)
         try:
             await verifier.load()
         except OSError as error:
             raise ConfigError(str(error)) from None
         if verifier.failure:
-            message = f"the listener {listener_name} has no keys to verify tokens by: {settings.keys.text}: {verifier.failure}"
+            message = (
+                f"the listener {listener_name} has no keys to verify tokens by: {settings.keys.text}: "
+                f"{verifier.failure}"
+            )
             raise ConfigError(message)
         return verifier
 
 
 def _nothing() -> None:
-    """Nothing is left to be done."""
+    """Does nothing."""
 
 
 def _settings(config: BrokerConfig) -> dict[str, SaslListener]:
@@ -141,29 +139,30 @@ def _oauth(settings: SaslListener) -> OAuthSettings | None:
 
 
 def _verifier(listener_name: str, settings: OAuthSettings, base: BrokerBase) -> TokenVerifier:
-    from lowtide.broker.lifecycle.jwt_verifier import token_verifier  # noqa: PLC0415 - takes long, and few brokers need it
+    from lowtide.broker.lifecycle.jwt_verifier import token_verifier  # noqa: PLC0415 - slow, and rarely needed
 
     return token_verifier(listener_name, settings, base)
 
 
 def _check_brokers(listener_name: str, old: SaslListener, new: SaslListener) -> None:
-    """Whether brokers with the old users of PLAIN and those with the new ones can log in to each other, if they can with the old ones.
+    """Checks that brokers with the old and the new PLAIN users can log in to each other, if they could before.
 
-    Brokers are changed one after the other. Errors: ConfigError.
+    Brokers are changed one by one. Errors: ConfigError.
     """
     before, now = old.mechanism(PLAIN), new.mechanism(PLAIN)
     if before is None or now is None or before.own is None or now.own is None:
         return
     if before.users.get(before.own.username) != before.own.password:
         return
-    steps = "add the new user on all brokers first, then log in as it on all, then take the old user away"
+    steps = "add the new user on all brokers first, then log in as it on all, then remove the old user"
     for own, users, which in (
         (before.own, now.users, "the old user of brokers"),
         (now.own, before.users, "the new user of brokers"),
     ):
         if users.get(own.username) != own.password:
             message = (
-                f"brokers could not log in to each other at the listener {listener_name} during the change: {which} is not among the "
+                f"brokers could not log in to each other at the listener {listener_name} during the change: {which} is "
+                "not among the "
                 f"{'new' if users is now.users else 'old'} users of PLAIN, or has another password there; {steps}"
             )
             raise ConfigError(message)

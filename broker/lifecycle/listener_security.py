@@ -1,4 +1,4 @@
-"""From the configuration of listeners to what their connections need: exchanges of logins, the contexts of TLS."""
+"""Turns listener settings into login exchanges and TLS contexts."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ from lowtide.metadata import keys
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import TokenRecord
 from lowtide.metadata.scram_image import credential_of_record
-from lowtide.protocol.client.sasl import SaslSettings as ClientLogin
+from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.protocol.scram import SCRAM_MECHANISMS, ChallengeForm, ScramCredential, ScramMechanism
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.random import Random
 
 NONCE_BITS = 192
-"""Of a nonce of ours; Kafka's have 130."""
+"""Kafka's nonces have 130 bits."""
 
 
 class ImageTokens:
-    """Delegation tokens in the metadata image of now."""
+    """The delegation tokens of the current metadata image."""
 
     def __init__(self, image: Callable[[], MetadataImage], secret: TokenSecret | None, clock: Clock) -> None:
-        """`secret`: None where there are no tokens."""
+        """`secret` is None if tokens are disabled."""
         self._image = image
         self._secret = secret
         self._clock = clock
 
     def of(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-        """What checks a token's HMAC, by its id; None for one that isn't there, or has ended."""
+        """Returns the credential of a token id; None if the token is unknown or expired."""
         found = self._find(user)
         record = None if found is None else found[0].credentials.get(mechanism.text)
         return None if record is None else credential_of_record(record)
 
     def forms(self, _mechanism: ScramMechanism) -> Mapping[ChallengeForm, int]:
-        """None: all tokens have the form that unknown ones get where there is none."""
+        """Returns nothing: all tokens have the default form of unknown ones."""
         return {}
 
     @property
     def secret(self) -> bytes:
-        """What the salts of unknown tokens are made with."""
+        """The secret for the salts of unknown tokens."""
         return self._image().scram.secret if self._secret is None else self._secret.salts
 
     def owner_of(self, token_id: str) -> TokenOwner | None:
-        """Whom a token is for; None for one that isn't there, or has ended."""
+        """Returns the token's owner; None if the token is unknown or expired."""
         found = self._find(token_id)
         return None if found is None else TokenOwner(parse_principal(found[0].owner).name, found[1])
 
     def _find(self, token_id: str) -> tuple[TokenRecord, int] | None:
-        """A token that hasn't ended, and for how long it holds, in milliseconds."""
+        """Returns a valid token, and its remaining lifetime in milliseconds."""
         if self._secret is None:
             return None
         found = self._image().tokens.get(keys.token(self._secret.hmac_of(token_id)))
@@ -71,22 +71,21 @@ class ImageTokens:
 
 
 class ImageCredentials:
-    """The credentials in the metadata image of now."""
+    """The SCRAM credentials of the current metadata image."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
 
     def of(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-        """The credential of a user, None if there is none."""
         return self._image().scram.of(mechanism, user)
 
     def forms(self, mechanism: ScramMechanism) -> Mapping[ChallengeForm, int]:
-        """The forms of the users' challenges, with how many users have each."""
+        """Returns the forms of the users' challenges, with the number of users of each."""
         return self._image().scram.forms.get(mechanism, {})
 
     @property
     def secret(self) -> bytes:
-        """What the salts of unknown users are made with."""
+        """The secret for the salts of unknown users."""
         return self._image().scram.secret
 
 
@@ -94,7 +93,7 @@ BeginExchange = Callable[[], SaslExchange]
 
 
 class ScramParts(NamedTuple):
-    """What exchanges by SCRAM need."""
+    """The parts of SCRAM exchanges."""
 
     credentials: ScramCredentials
     tokens: TokenCredentials
@@ -102,7 +101,7 @@ class ScramParts(NamedTuple):
 
 
 def scram_parts(base: BrokerBase, image: Callable[[], MetadataImage]) -> ScramParts:
-    """What exchanges by SCRAM need at every listener."""
+    """Creates the parts of SCRAM exchanges, the same for every listener."""
     ports = base.ports
     tokens = ImageTokens(image, secret_of(base.configs.current.values["delegation.token.secret.key"]), ports.clock)
     return ScramParts(ImageCredentials(image), tokens, ports.random)
@@ -111,7 +110,7 @@ def scram_parts(base: BrokerBase, image: Callable[[], MetadataImage]) -> ScramPa
 def listener_security(
     config: BrokerConfig, certificates: Mapping[str, Certificates], logins: Mapping[str, ListenerSasl]
 ) -> dict[str, ListenerSecurity]:
-    """How the listeners are secured that aren't open to everybody, by their names."""
+    """Returns the security of each listener that is not open, by name."""
     return {
         name: ListenerSecurity(
             sasl=logins.get(name),
@@ -122,10 +121,14 @@ def listener_security(
 
 
 def peer_login(base: BrokerBase, certificates: Mapping[str, Certificates]) -> PeerLogin:
-    """How this broker shows others who it is, by the listener that is for brokers."""
+    """Returns how this broker authenticates at other brokers."""
     config, random = base.configs.current, base.ports.random
     name, own = config.inter_broker_listener, config.inter_broker_login
-    sasl = None if own is None else ClientLogin(mechanism=own[0], username=own[1].username, password=own[1].password)
+    sasl = (
+        None
+        if own is None
+        else ClientSaslSettings(mechanism=own[0], username=own[1].username, password=own[1].password)
+    )
     tls = certificates[name].peer_context if name in certificates else None
     return PeerLogin(
         tls, sasl, None if own is None else _tokens(own[1], base), lambda: f"{random.getrandbits(NONCE_BITS):x}"
@@ -133,16 +136,15 @@ def peer_login(base: BrokerBase, certificates: Mapping[str, Certificates]) -> Pe
 
 
 def _tokens(own: OwnLogin, base: BrokerBase) -> Callable[[], Awaitable[str]] | None:
-    """What gives this broker the tokens that it logs in with, if it has any."""
     if own.tokens is None:
         return None
-    from lowtide.runtime.token_source import Tokens  # noqa: PLC0415 - takes long, and few brokers need it
+    from lowtide.runtime.token_source import Tokens  # noqa: PLC0415 - slow, and rarely needed
 
     return Tokens(own.tokens, base.ports.clock).get
 
 
 def begin_password_login(settings: MechanismSettings, parts: ScramParts) -> BeginExchange:
-    """What begins an exchange of a mechanism with passwords."""
+    """Returns the function that starts a login exchange with a password mechanism."""
     scram = SCRAM_MECHANISMS.get(settings.name)
     if scram is None:
         return partial(PlainExchange, PlainUsers(settings.users))

@@ -1,9 +1,8 @@
-"""Several brokers in one process: each with its own log directories, sockets, threads and logger, all with one embedded metadata store.
+"""Several brokers in one process, with one embedded metadata store.
 
-For laptops and tests: everything between the brokers is as between machines, but they live and die with one process. Nothing here is
-global, and no signal is handled.
-
-On the disk: `lowtide-metadata.sqlite` and, for each broker, its log directory `broker-<id>`.
+Each broker has its own log directories, sockets, threads and logger. For laptops and tests: the brokers communicate as
+between machines, but live and die with one process. Nothing here is global, and no signal is handled. On disk:
+`lowtide-metadata.sqlite` and, for each broker, its log directory `broker-<id>`.
 """
 
 from __future__ import annotations
@@ -15,52 +14,56 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from lowtide.broker.config.broker_config import ConfigError, Given, load_config
+from lowtide.broker.config.broker_config import ConfigError, Setting, load_config
 from lowtide.broker.config.http_listeners import HTTP_LISTENERS
 from lowtide.broker.lifecycle.broker import Broker
+from lowtide.broker.lifecycle.embedded_store import open_embedded
 from lowtide.broker.lifecycle.ports import Ports, real_ports
-from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
+from lowtide.metadata.embedded import METADATA_FILE
 from lowtide.metadata.shared import SharedStore
 from lowtide.metadata.store import OwnedStore
 from lowtide.runtime.clock import SystemClock
-from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
+from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.process import open_file_limit, raise_open_file_limit
 from lowtide.storage.errors import StorageError
 
 FIRST_BROKER_ID: Final = 1
 
 _OWN_KEYS: Final = ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dir", "log.dirs")
-"""What each broker of a process must have for itself."""
+"""Keys that brokers of one process cannot share."""
 
 _BETWEEN: Final = "inter.broker.listener.name"
 
 
-def listener_name(given: Mapping[str, Given]) -> str:
-    """Of the only listener of a broker, which is for clients and for other brokers."""
+def listener_name(given: Mapping[str, Setting]) -> str:
+    """Returns the name of a broker's only listener, which serves clients and other brokers."""
     return given[_BETWEEN].text if _BETWEEN in given else "PLAINTEXT"
 
 
 def configurations_of_several(
-    given: Mapping[str, Given],
+    given: Mapping[str, Setting],
     directory: str,
     count: int,
     *,
     host: str = "127.0.0.1",
     first_port: int = 0,
     racks: Sequence[str] = (),
-) -> list[dict[str, Given]]:
-    """What `count` brokers are configured with: `given` for all of them, and for each its own id, folder and port.
+) -> list[dict[str, Setting]]:
+    """Returns the configurations of `count` brokers: `given`, and for each its own id, folder and port.
 
-    The first listens on `first_port`, the others on those that follow; 0 takes free ones. The only listener has the
-    name of the one for brokers, and stands for clients too. `racks`: where each of them stands. Errors: ConfigError,
-    one sentence, for a key that they can't have in common.
+    The first listens on `first_port` and the others on the following ports; 0 takes free ones. The only listener has
+    the name of the one for brokers. `racks` has the rack of each. Errors: ConfigError, one sentence, for a key that the
+    brokers cannot share.
     """
     for name, value in given.items():
         if name in _OWN_KEYS:
-            message = f"{name}={value.text} is not possible for several brokers of one process: each has its own (in {value.source})."
+            message = (
+                f"{name}={value.text} is invalid for several brokers of one process: each has its own (in "
+                f"{value.source})."
+            )
             raise ConfigError(message)
-    # Where there are fewer brokers than the default asks for, there never will be more.
-    given = {"offsets.topic.replication.factor": Given(str(min(count, 3)), "the default"), **given}
+    # If there are fewer brokers than the default factor, there will never be more.
+    given = {"offsets.topic.replication.factor": Setting(str(min(count, 3)), "the default"), **given}
     assert not racks or len(racks) == count, f"{count} brokers and {len(racks)} racks"
     listener = listener_name(given)
     configurations = []
@@ -75,12 +78,12 @@ def configurations_of_several(
             own["broker.rack"] = racks[index]
         if HTTP_LISTENERS in given:
             own[HTTP_LISTENERS] = http_listeners_of(given[HTTP_LISTENERS].text, index)
-        configurations.append({**given, **{name: Given(text, f"broker {broker_id}") for name, text in own.items()}})
+        configurations.append({**given, **{name: Setting(text, f"broker {broker_id}") for name, text in own.items()}})
     return configurations
 
 
 def http_listeners_of(text: str, index: int) -> str:
-    """The listeners of HTTP of one of several brokers: at the ports that follow those of the first."""
+    """Returns the HTTP listeners of one of several brokers, at the ports after those of the first."""
     moved = []
     for listener in filter(None, text.split(",")):
         address, _, port = listener.strip().rpartition(":")
@@ -89,24 +92,23 @@ def http_listeners_of(text: str, index: int) -> str:
 
 
 def _ignore_failure(_broker_id: int) -> None:
-    """Stands for a listener that does nothing."""
+    """Does nothing."""
 
 
 class LocalCluster:
-    """Brokers by id. `start`, then as you like, then `stop`. Used from one event loop."""
+    """Brokers by id. Call `start` first and `stop` last. Used from one event loop."""
 
     def __init__(
         self,
-        configurations: Sequence[Mapping[str, Given]],
+        configurations: Sequence[Mapping[str, Setting]],
         directory: str | None,
         make_logger: Callable[[int], Any],
         *,
         on_failed: Callable[[int], None] = _ignore_failure,
     ) -> None:
-        """`directory` gets the metadata of all; None leaves them to a sole broker, whose first log directory has them then.
+        """`directory` gets the shared metadata; None leaves them in the log directory of a single broker.
 
-        `make_logger` gets a broker's id. `on_failed` gets the id of a broker that cannot continue; see `Broker` for the rest.
-        Errors: ConfigError.
+        `make_logger` gets a broker's id. `on_failed` gets the id of a broker that cannot continue. Errors: ConfigError.
         """
         assert directory is not None or len(configurations) == 1, "several brokers need metadata in common"
         self._given = {load_config(given=given).node_id: dict(given) for given in configurations}
@@ -116,22 +118,20 @@ class LocalCluster:
         self._make_logger = make_logger
         self._on_failed = on_failed
         self.brokers: dict[int, Broker] = {}
-        """Those that run, by id."""
         self._stopping: dict[int, Broker] = {}
         self._addresses: dict[int, str] = {}
 
     @property
     def addresses(self) -> dict[int, str]:
-        """Where clients reach the brokers, by id; from a broker's first start on, and also while it doesn't run."""
+        """The client addresses by id; they stay after a broker stops."""
         return {broker_id: self._addresses[broker_id] for broker_id in self._given if broker_id in self._addresses}
 
     @property
     def broker_ids(self) -> list[int]:
-        """Of all brokers, those too that don't run."""
         return list(self._given)
 
     async def start(self) -> None:
-        """Start all brokers, together. Errors: those of `Broker.start`; none is left running then."""
+        """Starts all brokers in parallel. Errors: those of `Broker.start`; no broker is left running then."""
         outcomes = await asyncio.gather(*map(self.start_broker, self.broker_ids), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
@@ -139,7 +139,7 @@ class LocalCluster:
                 raise outcome
 
     async def start_broker(self, broker_id: int) -> None:
-        """Start a broker that doesn't run; it is reached where it was before. Errors: those of `Broker.start`."""
+        """Starts a stopped broker at its previous address. Errors: those of `Broker.start`."""
         assert broker_id not in self.brokers, f"broker {broker_id} runs already"
         broker = self.brokers[broker_id] = Broker(
             load_config(given=self._given[broker_id]),
@@ -154,10 +154,9 @@ class LocalCluster:
             raise
         self._addresses[broker_id] = broker.address
         bound = [listener._replace(port=broker.ports[listener.name]).text for listener in broker.config.listeners]
-        self._given[broker_id]["listeners"] = Given(",".join(bound), "the first start")
+        self._given[broker_id]["listeners"] = Setting(",".join(bound), "the first start")
 
     async def stop_broker(self, broker_id: int) -> None:
-        """Stop a broker gracefully."""
         broker = self._stopping[broker_id] = self.brokers.pop(broker_id)
         try:
             await broker.stop()
@@ -165,23 +164,20 @@ class LocalCluster:
             del self._stopping[broker_id]
 
     async def kill_broker(self, broker_id: int) -> None:
-        """End a broker as if its process had died, as far as that can be done inside one that lives on."""
+        """Ends a broker like a killed process."""
         await self.brokers.pop(broker_id).kill()
 
     async def stop(self) -> None:
-        """Stop all that run, together."""
         outcomes = await asyncio.gather(*map(self.stop_broker, list(self.brokers)), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
 
     def hurry(self) -> None:
-        """Have the stops that are under way wait for no client any more."""
         for broker in self._stopping.values():
             broker.hurry()
 
     def _ports(self) -> Ports:
-        """The outside world of one life of one broker."""
         ports = real_ports(asyncio.get_running_loop())
         raise_open_file_limit()
         ports = replace(ports, open_files=open_file_limit() // len(self._given))
@@ -193,14 +189,11 @@ class LocalCluster:
         return await self._store.join()
 
     async def _open_store(self) -> OwnedStore:
-        """Open the store of all. Errors: StorageError, MetadataFileError, OSError."""
+        """Opens the shared store. Errors: StorageError, MetadataFileError, OSError."""
         directory, filesystem = self._directory, OsFileSystem()
         assert directory is not None, "a sole broker opens its own store"
         try:
             filesystem.make_directories(directory)
         except OSError as error:
             raise StorageError(directory, f"the folder cannot be created: {error.strerror or error}") from error
-        try:
-            return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=SystemClock())
-        except AlreadyLockedError as error:
-            raise StorageError(directory, "another process uses this folder") from error
+        return await open_embedded(directory, filesystem, SystemClock(), "another process uses this folder")

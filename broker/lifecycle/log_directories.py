@@ -1,10 +1,11 @@
-"""The log directories of a broker at its start: the parts of its logs, and the directories that it can't start without.
+"""The log directories of a broker at its start, and for its registration.
 
-What becomes of a directory that fails later is decided by `broker`; the taking and loading of them all is
-`storage/directory/directory_opening`.
+`broker` handles directories that fail later; `storage/directory/directory_opening` locks and loads them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -13,6 +14,9 @@ from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.config.topic_config import log_config
 from lowtide.broker.descriptors import DescriptorBudget
 from lowtide.broker.lifecycle.ports import Ports
+from lowtide.metadata.broker_image import Replicas
+from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.directory.log_manager import LogManager, LogManagerSettings, OnDirectoryFailed
 from lowtide.storage.errors import StorageError
@@ -20,7 +24,7 @@ from lowtide.storage.log.log import LogConfig
 
 
 def check_metadata_directory(filesystem: FileSystem, directory: str) -> None:
-    """The metadata store needs its directory now; what is wrong with another one is found out when all are opened.
+    """Creates the directory of the metadata store. Other directories are checked when all are opened.
 
     Errors: StorageError.
     """
@@ -33,7 +37,7 @@ def check_metadata_directory(filesystem: FileSystem, directory: str) -> None:
 def make_log_manager(
     configs: BrokerConfigs, ports: Ports, budget: DescriptorBudget, on_directory_failed: OnDirectoryFailed
 ) -> LogManager:
-    """The manager of all logs of a broker, which has opened nothing yet."""
+    """Creates the manager of all logs, which has opened nothing yet."""
     config = configs.current
     return LogManager(
         ports.filesystem,
@@ -55,7 +59,7 @@ def make_log_manager(
 
 
 def check_directories(log_manager: LogManager, config: BrokerConfig, *, failed: bool) -> None:
-    """Fails where no log directory is left, or, which is `failed`, the metadata are in one that has failed since it was opened.
+    """Fails if no log directory is left, or if the one with the metadata has `failed` since it was opened.
 
     Errors: StorageError.
     """
@@ -67,9 +71,63 @@ def check_directories(log_manager: LogManager, config: BrokerConfig, *, failed: 
 
 
 def _for_unknown_topics(config: LogConfig) -> LogConfig:
-    """What logs are loaded with whose topics aren't known: left by Kafka, to be taken over, or left of deleted topics.
+    """Returns the configuration of logs with unknown topics: left by Kafka, or by deleted topics.
 
-    They may have been compacted, so a gap between two segments is no damage, whatever the default policy is; it isn't
-    to Kafka either.
+    They may have been compacted, so a gap between two segments is not treated as damage; nor does Kafka.
     """
     return replace(config, cleanup_policy=config.cleanup_policy | {"compact"})
+
+
+class BrokerDirectories:
+    """The `LogDirectorySet` of one broker, as its registration needs them.
+
+    Guards: a replica counts as present only if its log is loaded, belongs to the topic, and is in a working directory.
+    """
+
+    def __init__(self, log_manager: LogManager, broker_id: BrokerId) -> None:
+        """The manager's directories are open, and thus locked."""
+        self._log_manager = log_manager
+        self._broker_id = broker_id
+
+    def registrations(self) -> Mapping[str, int | None]:
+        return self._log_manager.directories.notes.registrations()
+
+    def write_registration(self, number: int, directories: Collection[str]) -> None:
+        self._log_manager.directories.notes.write_registration(number, directories)
+
+    def missing_replicas(self, image: MetadataImage, unsound: Collection[str]) -> Replicas:
+        """See `LogDirectorySet.missing_replicas`.
+
+        Excludes partitions with a single replica: no other replica has the missing records, so it is served as it is.
+        """
+        logs = self._log_manager.logs
+        missing: dict[TopicId, frozenset[int]] = {}
+        for topic in image.topics.values():
+            numbers = []
+            for number, partition in enumerate(topic.partitions):
+                if self._broker_id not in partition.replicas or len(partition.replicas) == 1:
+                    continue
+                log = logs.get(TopicPartition(topic.name, number))
+                # A folder without a topic id belongs to this topic: folders of deleted topics were renamed.
+                is_here = log is not None and not log.offline and log.topic_id in {topic.topic_id, ZERO_TOPIC_ID}
+                if log is None or not is_here or log.parent_directory in unsound:
+                    numbers.append(number)
+            if numbers:
+                missing[topic.topic_id] = frozenset(numbers)
+        return missing
+
+    def may_lack_records(self) -> bool:
+        return self._log_manager.directories.notes.may_lack_records
+
+    def note_page_cache(self) -> None:
+        self._log_manager.directories.notes.note_page_cache()
+
+
+def replicas_of(image: MetadataImage, partitions: Iterable[TopicPartition]) -> Replicas:
+    """Returns the partitions by topic id, as far as the image has them."""
+    found: dict[TopicId, set[int]] = {}
+    for topic, number in partitions:
+        known = image.topics.get(topic)
+        if known is not None:
+            found.setdefault(known.topic_id, set()).add(number)
+    return {topic_id: frozenset(numbers) for topic_id, numbers in found.items()}

@@ -1,8 +1,8 @@
-"""How a broker logs: one event name with key=value, readable on a terminal, JSON elsewhere. Written to standard error.
+"""The broker's logger: one event name with key=value, readable on a terminal, JSON elsewhere, on standard error.
 
-Each broker has a logger of its own; nothing global is configured, so several brokers in one process don't mix. Which
-lines are written goes by the module that writes one, and by `levels`, which may change at any time. A line is one write
-with its end, so lines of several processes that have the same standard error don't mix.
+Each broker has its own logger and nothing global is configured, so brokers in one process stay separate. `levels`
+decides which lines a module writes, and can change at any time. A line is one write, so lines of several processes with
+the same standard error do not mix.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lowtide.broker.config.log_levels import LogLevels
 
 
 def make_logger(node_id: int, *, stream: TextIO | None = None, level: int = logging.INFO) -> Any:
-    """A logger bound to a broker, for `stream` (standard error by default); colours and columns only on a terminal."""
+    """Returns a logger for a broker and `stream` (standard error by default), with colours only on a terminal."""
     stream = sys.stderr if stream is None else stream
     shared: list[Any] = [
         structlog.processors.add_log_level,
@@ -26,7 +26,7 @@ def make_logger(node_id: int, *, stream: TextIO | None = None, level: int = logg
         structlog.processors.StackInfoRenderer(),
     ]
     if stream.isatty():
-        # Where rich is installed, the default shows the values of local variables, such as a password.
+        # If rich is installed, the default shows the values of local variables, such as passwords.
         last: list[Any] = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=True)]
@@ -34,7 +34,7 @@ def make_logger(node_id: int, *, stream: TextIO | None = None, level: int = logg
 
 
 def quiet_logger(level: int = logging.ERROR) -> Any:
-    """A logger for brokers inside tests: errors only, as text."""
+    """Returns a logger for brokers in tests: errors only, as text."""
     processors = [structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer(key_order=["event"])]
     return _logger(structlog.WriteLoggerFactory(sys.stderr)(), processors, level)
 
@@ -46,7 +46,7 @@ def _logger(sink: Any, processors: Sequence[Any], level: int) -> Any:
 
 
 def _bound_logger(levels: LogLevels) -> Any:
-    """The class of loggers that go by these levels, which are its attribute."""
+    """Returns a logger class for these levels, which are its attribute."""
 
     def method(name: str, level: int) -> Any:
         def log(self: Any, event: str, **fields: Any) -> Any:

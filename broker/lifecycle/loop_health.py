@@ -1,11 +1,11 @@
-"""Watches how late the event loop is, and says so when it matters.
+"""Measures the lag of the event loop, and logs it when it matters.
 
-A timer rings ten times a second; how late it rings, and whose fault that was, goes into histograms that metrics read
-(`snapshot`). A hold of `WARNING_MS` or more of our own making is a warning at once, with those clients that were served
-around it. Each minute in which our own code held the loop for more than `HELD_TOO_LONG_MS`, or clients had to wait for
-`WARNING_MS` for whatever reason, ends with one line; other minutes say nothing.
+A timer fires ten times a second; its lag and the cause go into histograms for metrics (`snapshot`). If our own code
+blocks the loop for `WARNING_MS` or more, a warning names the clients served at that time. Each minute in which our code
+blocked the loop for more than `HELD_TOO_LONG_MS`, or clients waited for `WARNING_MS` for any reason, ends with one
+line.
 
-It samples: a hold shorter than the interval may fall between two rings, one longer can't.
+It samples: a block shorter than the interval can be missed, a longer one cannot.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from lowtide.runtime.loop_lag import Lateness, LoopLag, LoopLagSnapshot
 from lowtide.runtime.thread_usage import ReadUsage
 
 PROBE_INTERVAL_MS = 100
-"""Costs some thirty microseconds of CPU each time: 0.03 % of a core."""
+"""Each probe costs about 30 µs of CPU: 0.03 % of a core."""
 
 HELD_TOO_LONG_MS = 20
-"""Nothing but a write into the page cache may hold the loop for longer: design limit."""
+"""Design limit: only a write into the page cache may block the loop for longer."""
 
 WARNING_MS = 200
 REPORT_INTERVAL_MS = 60_000
 WARNING_INTERVAL_MS = 10_000
-"""At most one warning in this time; further ones are in the minute's line."""
+"""The minimum time between two warnings; the line of the minute counts all."""
 
 _CLIENTS_NAMED = 3
 
 
 class LoopHealth:
-    """Measures how late the event loop is, and logs it. `start` once, then `stop`."""
+    """Measures the lag of the event loop. Call `start` once, then `stop`."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class LoopHealth:
         log: Any,
         active_since: Callable[[int], Sequence[str]] = lambda _ms: (),
     ) -> None:
-        """`active_since` names the clients that sent a request at or after a moment of the monotonic clock."""
+        """`active_since` returns the clients that sent a request at or after a monotonic time."""
         self._loop = loop
         self._clock = clock
         self._read_usage = read_usage
@@ -59,7 +59,6 @@ class LoopHealth:
         self._slowest: Lateness | None = None
 
     def start(self) -> None:
-        """Begin to watch."""
         self._lag = LoopLag(self._read_usage())
         now_ms = self._clock.monotonic_ms()
         self._report_ms = now_ms + REPORT_INTERVAL_MS
@@ -67,12 +66,10 @@ class LoopHealth:
         self._set_timer(now_ms)
 
     def stop(self) -> None:
-        """Watch no more."""
         if self._timer is not None:
             self._timer.cancel()
 
     def snapshot(self) -> LoopLagSnapshot:
-        """For metrics."""
         return self._lag.snapshot()
 
     def _set_timer(self, now_ms: int) -> None:
@@ -106,7 +103,7 @@ class LoopHealth:
             )
 
     def _report(self, now_ms: int) -> None:
-        """One line for the time since the last one, if there is something to tell."""
+        """Logs one line for the time since the last one, if something happened."""
         self._report_ms = now_ms + REPORT_INTERVAL_MS
         longest, slowest, count = self._longest, self._slowest, self._too_long_count
         self._longest = self._slowest = None

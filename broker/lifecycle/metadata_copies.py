@@ -1,10 +1,10 @@
-"""What the log directories of a broker remember of the metadata that it has acted on: a copy in each of them (`metadata_copy`).
+"""Copies of the metadata in the log directories (`metadata_copy`).
 
-A change is appended before the broker acts on it, so it survives the death of the process; a sync begins at once, one at a time in each
-directory. The file is written again, whole, by each start, and by the worker when what was appended has outgrown it.
+A change is appended before the broker acts on it, so it survives the death of the process; a sync starts at once, one
+at a time per directory. Each start rewrites the file, and so does a worker when the appended changes outgrow it.
 
-Guards: the copy in a directory is of one revision, whatever a crash leaves. Without room it stays as it was, and is written again when
-there is some. A failed disk takes its directory offline, as any other write does.
+Guards: the copy in a directory is of one revision, whatever a crash leaves. Without disk space it stays as it was, and
+is rewritten when there is some. A failed disk takes its directory offline, like any other write.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ COPY_FILE: Final = "lowtide-metadata-copy"
 
 APPENDED_BYTES_MIN: Final = 1 << 20
 APPENDED_PER_BYTE: Final = 4
-"""The file is written again when more was appended than this, and than so many times its beginning."""
+"""The file is rewritten when the appended bytes exceed both this minimum and this multiple of its initial size."""
 
 
 def read_copies(filesystem: FileSystem, directories: Iterable[str], log: Any) -> dict[str, MetadataCopy]:
-    """What the directories remember, by path; nothing for one that can't be read, whose failure is found later."""
+    """Returns the copies by directory; nothing for an unreadable directory, whose failure is found later."""
     found = {}
     for directory in directories:
         path = f"{directory}/{COPY_FILE}"
@@ -36,17 +36,16 @@ def read_copies(filesystem: FileSystem, directories: Iterable[str], log: Any) ->
             if filesystem.exists(path):
                 found[directory] = decode_copy(filesystem.read_bytes(path))
         except CopyError as error:
-            log.warning("log directory has lost what it remembered of the metadata", path=path, reason=str(error))
+            log.warning("metadata copy in log directory is invalid", path=path, reason=str(error))
         except OSError:
             continue
     return found
 
 
 class MetadataCopies:
-    """The `CopyKeeper` of one broker. Used from one event loop, but for what the worker does."""
+    """The `CopyKeeper` of one broker. Used from one event loop, except for the worker's writes."""
 
     def __init__(self, filesystem: FileSystem, worker: Worker, log_manager: LogManager, copy: MetadataCopy) -> None:
-        """`copy` is kept up to date by others, before `on_change`."""
         self._log_manager = log_manager
         self._copies = {
             path: DirectoryCopy(
@@ -62,24 +61,21 @@ class MetadataCopies:
         self._is_closed = False
 
     def begin(self) -> None:
-        """Write everything to the directories that work, durably. Start code: it syncs."""
+        """Writes the copy to all working directories, durably. For the start only: it syncs."""
         for each in self._online():
             each.begin(self._copy)
 
     def on_loaded(self, copy: MetadataCopy) -> None:
-        """See `CopyKeeper`."""
         self._copy = copy
         for each in self._online():
             each.rewrite(copy)
 
     def on_change(self, change: Change) -> None:
-        """See `CopyKeeper`."""
         line = encode_change(change)
         for each in self._online():
             each.append(line, self._copy)
 
     def stop(self) -> None:
-        """Write nothing more."""
         self._is_closed = True
         for each in self._copies.values():
             each.close()
@@ -104,7 +100,6 @@ class DirectoryCopy:
         commit: Callable[[Barrier, Callable[[OSError | None], None]], None],
         on_failed: Callable[[OSError], None],
     ) -> None:
-        """Nothing is written yet."""
         self._path = path
         self._filesystem = filesystem
         self._worker = worker
@@ -117,20 +112,20 @@ class DirectoryCopy:
         self._is_outdated = False
         self._newest = MetadataCopy((), 0)
         self._waiting: list[bytes] = []
-        """Lines for the file that is being written."""
+        """Changes to append after the file is rewritten."""
         self._is_syncing = False
         self._is_dirty = False
         self._is_closed = False
 
     def begin(self, copy: MetadataCopy) -> None:
-        """Write it, durably. Start code: it syncs."""
+        """Writes the copy, durably. For the start only: it syncs."""
         try:
             self._take(self._write(b"".join(encode_copy(copy))))
         except OSError as error:
             self._on_error(error)
 
     def append(self, line: bytes, copy: MetadataCopy) -> None:
-        """Write a change behind the others; `copy` has it already."""
+        """Appends a change, which `copy` already contains."""
         if self._is_rewriting:
             self._waiting.append(line)
         elif self._file is None:
@@ -149,7 +144,6 @@ class DirectoryCopy:
             self.rewrite(copy)
 
     def rewrite(self, copy: MetadataCopy) -> None:
-        """Have the worker write everything again."""
         self._newest = copy
         if self._is_rewriting:
             self._is_outdated = True
@@ -160,12 +154,11 @@ class DirectoryCopy:
         self._worker.submit(lambda: self._write(b"".join(encode_copy(pieces))), self._on_written)
 
     def close(self) -> None:
-        """Write nothing more."""
         self._is_closed = True
         self._let_go()
 
     def _let_go(self) -> None:
-        """It isn't closed: a sync of it may be under way."""
+        """Forgets the file without closing it, because a sync may be in progress."""
         self._file = None
 
     def _write(self, content: bytes) -> tuple[File, int]:
@@ -209,7 +202,7 @@ class DirectoryCopy:
             self._sync()
 
     def _on_error(self, error: OSError) -> None:
-        """Without room nothing is lost but the newest revisions: it is written whole with the next change."""
+        """Handles an error. If the disk is full, the next change rewrites the file."""
         self._let_go()
         if not is_passing(error):
             self._on_failed(error)

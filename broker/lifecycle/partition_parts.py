@@ -1,7 +1,6 @@
-"""The partitions of a broker, put together upward: what each part needs exists before it.
+"""Builds the partitions of a broker upward: the parts that each one needs exist before it.
 
-    Waiting, IsrChanges ── LedPartitions ── ReplicaManager ── ReplicaFetchers ── FollowedPartitions ──
-    AssignedPartitions
+Waiting, IsrChanges ── LedPartitions ── ReplicaManager ── ReplicaFetchers ── FollowedPartitions ── AssignedPartitions
 
 None of them knows those to its right.
 """
@@ -15,7 +14,7 @@ import msgspec
 from lowtide.broker.config.key import number
 from lowtide.broker.config.topic_config import log_config
 from lowtide.broker.lifecycle.broker_base import BrokerBase
-from lowtide.broker.lifecycle.fencing import Fence
+from lowtide.broker.lifecycle.fencing import RegistrationFence
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.partitions.alter_partition_manager import IsrChanges
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions, AssignmentRules
@@ -32,29 +31,29 @@ from lowtide.metadata.session import MetadataSession
 from lowtide.storage.directory.log_manager import LogManager
 
 MAXIMUM_WAITING_PER_PARTITION: Final = 10_000
-"""Requests that may wait for one partition; further ones are answered at once with what there is."""
+"""The maximum number of requests that wait for one partition; further ones are answered at once."""
 
 
 class PartitionParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The partitions of a broker, and what leads, follows and watches them."""
+    """The partitions of a broker, and the parts that lead, follow and monitor them."""
 
     replicas: ReplicaManager
     assigned: AssignedPartitions
     peers: PeerClients
-    """Connections to other brokers, for these and all other parts."""
+    """The connections to other brokers, for all parts."""
     fetchers: ReplicaFetchers
     isr_changes: IsrChanges
     health: ReplicationHealth
-    fence: Fence | None
-    """None where store and broker live and die together."""
+    fence: RegistrationFence | None
+    """None for a broker with its own metadata store."""
 
 
 def build_partitions(
     base: BrokerBase, session: MetadataSession, log_manager: LogManager, peers: PeerClients
 ) -> PartitionParts:
-    """The parts over an open session and loaded logs. Nothing is hosted before `AssignedPartitions.on_image`."""
+    """Builds the parts over an open session and loaded logs. Nothing is hosted before `AssignedPartitions.on_image`."""
     config, ports, log = base.configs.current, base.ports, base.log
-    fence = Fence(session, ports.clock) if ports.shared_metadata else None
+    fence = RegistrationFence(session, ports.clock) if ports.shared_metadata else None
     waiting = Waiting(ports.clock, ports.loop, log, maximum_per_partition=MAXIMUM_WAITING_PER_PARTITION)
     isr_changes = IsrChanges(session, base.tasks.spawn, log)
     led = LedPartitions(

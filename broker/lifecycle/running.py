@@ -33,13 +33,12 @@ async def run_broker(
     console: Callable[[Broker], Site] | None = None,
     supervisor: SupervisedBroker | None = None,
 ) -> int:
-    """Run a broker until SIGTERM or SIGINT, then stop it in good order; a second signal hurries that.
+    """Runs a broker until SIGTERM or SIGINT and then stops it gracefully; a second signal stops waiting for clients.
 
-    Returns the exit code: 0 stopped, 1 failed. `etcd`: where it is, if the metadata are there. `console` makes a site
-    about the broker, in a thread at the first visit of `http.listeners`. A `supervisor` gives the broker its ports, and
-    stops it besides; no signal hurries it then, for a service manager may send one to all processes of a service.
-
-    Errors: those of `Broker.start`.
+    Returns the exit code: 0 stopped, 1 failed. `etcd` is the address of the metadata store, if it is etcd. `console`
+    creates the console's site at the first visit. With a `supervisor`, it provides the ports and stops the broker;
+    further signals are ignored then, for a service manager may signal all processes of a service. Errors: those of
+    `Broker.start`.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -95,18 +94,18 @@ async def run_broker(
 
 
 def give(broker: Broker, move: LeaderMove) -> None:
-    """Have another broker of the machine lead a partition of this one, as its supervisor orders."""
+    """Gives the leadership of a partition to another broker of the machine, as its supervisor orders."""
     if broker.serving is not None:
         broker.serving.give(move)
 
 
 async def _own_page(broker: Broker, form: str) -> bytes:
-    """The broker's page of metrics, without those of others. Empty before it serves."""
-    from lowtide.broker.metrics.collector import PageKind  # noqa: PLC0415 - many brokers have none
+    """Returns the broker's own metrics page. Empty before it serves."""
+    from lowtide.broker.metrics.collector import PageKind  # noqa: PLC0415 - rarely needed
     from lowtide.broker.metrics.exposition import Format  # noqa: PLC0415
 
     serving = broker.serving
     if serving is None:
         return b""
-    collector = await asyncio.to_thread(lambda: serving.metrics)  # The first time it imports much.
+    collector = await asyncio.to_thread(lambda: serving.metrics)  # The first call has slow imports.
     return b"".join(await collector.page(PageKind(Format(form), is_own=True)))

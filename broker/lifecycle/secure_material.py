@@ -1,20 +1,21 @@
-"""What brokers need to encrypt, to log in to each other and to let an administrator log in: created once, kept, renewed near its end.
+"""Keys, certificates and passwords for TLS, broker logins and an administrator: created once, renewed before expiry.
 
-Files of a folder, each readable by its owner alone, but for `ca.pem`:
+Files of a folder, readable only by their owner, except `ca.pem`:
 
 | file | content |
 |---|---|
-| `ca.pem`, `ca.key` | the authority that signs the certificates, and its key |
+| `ca.pem`, `ca.key` | the CA certificate and its key |
 | `broker.pem` | key and certificate of the brokers |
-| `etcd.pem`, `metadata.pem` | key and certificate of an etcd, and those that brokers show to it; where its hosts are given |
+| `etcd.pem`, `metadata.pem` | key and certificate of etcd, and those of brokers at etcd; only if its hosts are given |
 | `broker.properties` | settings of brokers: TLS, SCRAM-SHA-512, the authorizer |
-| `admin.password`, `broker.password` | of the users, one line each |
+| `admin.password`, `broker.password` | the users' passwords, one line each |
 
-`Maker.share` copies what each kind of machine needs into a folder: `brokers/` and `etcd/`. The authority's key and the passwords are in
-neither.
+`Maker.share` copies the files that each kind of machine needs into the folders `brokers/` and `etcd/`, without the CA
+key and the passwords.
 
-The users `admin` and `broker` are superusers; their credentials are in the metadata (`first_users`). What is there stays: passwords and the
-authority's key are never replaced. The authority's certificate is renewed with the same key, so certificates that it has signed stay valid.
+The users `admin` and `broker` are superusers; their credentials are in the metadata (`first_users`). Existing passwords
+and the CA key are never replaced. The CA certificate is renewed with the same key, so the certificates that it signed
+stay valid.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ADMIN: Final = "admin"
 BROKER: Final = "broker"
 MECHANISM: Final = "SCRAM-SHA-512"
 LISTENER: Final = "SASL_SSL"
-"""The name of the listener where there is one for clients and brokers, which is also its protocol."""
+"""The listener for clients and brokers, named like its protocol."""
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 PUBLIC_MODE: Final = 0o644
@@ -54,20 +55,18 @@ SHARED: Final = {
     "brokers": (CA_FILE, "broker.pem", BROKER_PROPERTIES, METADATA_PEM),
     "etcd": (CA_FILE, ETCD_PEM, METADATA_PEM),
 }
-"""The files that a broker and an etcd need, by the name of the folder. The health check of an etcd logs in with `metadata.pem`."""
+"""The files that brokers and etcd need, by folder. The health check of etcd logs in with `metadata.pem`."""
 
 
 class Material(msgspec.Struct, frozen=True):
-    """What is in a folder. `repr` shows no password."""
+    """The material in a folder. `repr` hides passwords."""
 
     directory: str
-    """The absolute path of the folder."""
     passwords: Mapping[str, str]
-    """Of the users `admin` and `broker`."""
+    """The passwords of the users `admin` and `broker`."""
 
     @property
     def ca(self) -> str:
-        """The path of the authority's certificate."""
         return f"{self.directory}/{CA_FILE}"
 
     def __repr__(self) -> str:
@@ -75,17 +74,17 @@ class Material(msgspec.Struct, frozen=True):
 
 
 class Maker(msgspec.Struct, frozen=True):
-    """Where the files are, what time it is, and what makes passwords."""
+    """Creates the material, with these files, this clock and this randomness."""
 
     files: FileSystem
     clock: Clock
     random: Random
 
     def make(self, directory: str, hosts: Sequence[str] = LOOPBACK_HOSTS, etcd_hosts: Sequence[str] = ()) -> Material:
-        """The material of a folder; what is missing or near its end is created.
+        """Returns the material of a folder; creates what is missing or near expiry.
 
-        `hosts` are names and addresses of the brokers.
-        Errors: StorageError, a sentence, for a file that can't be read or written.
+        `hosts` are names and addresses of the brokers. Errors: StorageError, a sentence, for a file that cannot be read
+        or written.
         """
         directory = self.files.absolute_path(directory)
         try:
@@ -96,7 +95,7 @@ class Maker(msgspec.Struct, frozen=True):
             )
         except OSError as error:
             raise StorageError(
-                error.filename or directory, f"the file can't be used: {error.strerror or error}"
+                error.filename or directory, f"the file cannot be used: {error.strerror or error}"
             ) from error
 
     def share(self, material: Material) -> None:
@@ -113,11 +112,11 @@ class Maker(msgspec.Struct, frozen=True):
                     self.files.replace_file(f"{material.directory}/{folder}/{name}", content, mode=mode)
         except OSError as error:
             raise StorageError(
-                error.filename or material.directory, f"the file can't be copied: {error.strerror or error}"
+                error.filename or material.directory, f"the file cannot be copied: {error.strerror or error}"
             ) from error
 
     def write(self, path: str, text: str) -> None:
-        """Replace a file that only its owner may read. Errors: OSError."""
+        """Replaces a file that only its owner can read. Errors: OSError."""
         self.files.replace_file(path, text.encode())
 
     def _certificates(self, directory: str, hosts: Sequence[str], etcd_hosts: Sequence[str]) -> None:
@@ -130,7 +129,7 @@ class Maker(msgspec.Struct, frozen=True):
 
     def _authority(self, directory: str) -> Certified:
         """Errors: OSError, StorageError."""
-        from lowtide.runtime.authority import Certified, new_authority, renewed_authority  # noqa: PLC0415  takes long
+        from lowtide.runtime.authority import Certified, new_authority, renewed_authority  # noqa: PLC0415  slow import
 
         certificate, key = f"{directory}/{CA_FILE}", f"{directory}/ca.key"
         now_ms = self.clock.wall_ms()
@@ -142,18 +141,19 @@ class Maker(msgspec.Struct, frozen=True):
             try:
                 made = renewed_authority(found, now_ms)
             except ValueError as error:
-                raise StorageError(
-                    certificate, "it and ca.key are no certificate with its key: remove both to create others"
-                ) from error
+                raise StorageError(certificate, "it does not match ca.key: remove both to create new ones") from error
         if made is not found:
-            # The key last: an authority is there when its key is.
+            # The key comes last: the authority exists if its key does.
             self.files.replace_file(certificate, made.certificate, mode=PUBLIC_MODE)
             self.files.replace_file(key, made.key)
         return made
 
     def _certificate(self, path: str, authority: Certified, name: str, hosts: Sequence[str]) -> None:
-        """Hosts that it had stay: brokers that run refuse a certificate with fewer. Errors: OSError, StorageError."""
-        from lowtide.runtime.authority import hosts_of, issue, needs_renewal  # noqa: PLC0415  takes long
+        """Renews a certificate; it keeps its previous hosts, for brokers refuse one with fewer.
+
+        Errors: OSError, StorageError.
+        """
+        from lowtide.runtime.authority import hosts_of, issue, needs_renewal  # noqa: PLC0415  slow import
 
         now_ms = self.clock.wall_ms()
         try:
@@ -168,25 +168,27 @@ class Maker(msgspec.Struct, frozen=True):
             ) from error
 
     def _password(self, path: str) -> str:
-        """The first line of a file, which is created. Errors: OSError, StorageError."""
+        """Returns the first line of a file, which is created if missing. Errors: OSError, StorageError."""
         if not self.files.exists(path):
             self.write(path, f"{self.random.getrandbits(PASSWORD_BITS):048x}\n")
         password = self.files.read_bytes(path).decode("utf-8", "replace").partition("\n")[0].rstrip("\r")
         if not password:
-            raise StorageError(path, "it has no password in its first line: write one, or remove it to create another")
+            raise StorageError(
+                path, "its first line is empty: write a password, or remove the file to create a new one"
+            )
         return password
 
 
 def system_maker() -> Maker:
-    """The machine's own files, clock and randomness."""
+    """Returns a maker with the machine's own files, clock and randomness."""
     return Maker(OsFileSystem(), SystemClock(), system_random())
 
 
 def broker_settings(material: Material, listener: str = LISTENER) -> dict[str, str]:
-    """Keys of a broker. `listener` is the name of the one where brokers log in to each other.
+    """Returns the security settings of brokers. `listener` is the one where brokers log in to each other.
 
-    Every listener whose protocol is SASL_SSL takes clients by SCRAM-SHA-512. `listeners` itself, and the map of names
-    to protocols where a listener has another name, are not among them.
+    Every SASL_SSL listener accepts clients with SCRAM-SHA-512. `listeners` and `listener.security.protocol.map` are not
+    included.
     """
     return {
         "inter.broker.listener.name": listener,
@@ -205,5 +207,5 @@ def broker_settings(material: Material, listener: str = LISTENER) -> dict[str, s
 
 
 def properties(settings: Mapping[str, str]) -> str:
-    """A file of properties. Backslashes are doubled; no value has a line end."""
+    """Formats a properties file. Doubles backslashes; values have no line ends."""
     return "".join(f"{key}={value.replace(chr(92), chr(92) * 2)}\n" for key, value in settings.items())

@@ -1,23 +1,23 @@
-"""What of a broker serves clients: partitions, coordinators, listeners, retention and upkeep, built over its session and its logs.
+"""The parts of a broker that serve clients: partitions, coordinators, listeners, retention and upkeep.
 
-All parts are made by the constructor, each from parts that exist; none is set into another. `listen` binds the ports, `begin` starts
-what runs by itself, and `stop` ends it in the reverse order.
+The constructor makes all parts, each from existing ones. `listen` binds the ports, `begin` starts the background work,
+and `stop` ends it in the reverse order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.administration.delegation_token_administrator import TokenSweep
 from lowtide.broker.administration.forwarding import Forwarder
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.audit.audit_log import AuditEvent
+from lowtide.broker.config.broker_config import balance_rules
 from lowtide.broker.config.http_listeners import HTTPS
 from lowtide.broker.config.key import number
-from lowtide.broker.config.leader_balance import balance_rules
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
@@ -27,17 +27,15 @@ from lowtide.broker.coordinator.transactions.transaction_coordinator import Tran
 from lowtide.broker.handlers.registry import Coordinators, HandlerParts, handlers
 from lowtide.broker.handlers.share.registry import ShareParts
 from lowtide.broker.http.readiness import BrokerStage
-from lowtide.broker.lifecycle.auditing import make_audit
-from lowtide.broker.lifecycle.authorization import make_authorizer
+from lowtide.broker.lifecycle.auditing import make_audit, make_authorizer
+from lowtide.broker.lifecycle.certificates import ListenerCertificates
 from lowtide.broker.lifecycle.disk_space import DiskSpace
-from lowtide.broker.lifecycle.due_work import DueWork
+from lowtide.broker.lifecycle.due_work import DueWork, MemoryUpkeep
 from lowtide.broker.lifecycle.http_parts import HttpParts, make_http
 from lowtide.broker.lifecycle.leader_loads import LeaderLoads
-from lowtide.broker.lifecycle.listener_certificates import ListenerCertificates
 from lowtide.broker.lifecycle.listener_logins import ListenerLogins
 from lowtide.broker.lifecycle.listener_security import listener_security, peer_login
 from lowtide.broker.lifecycle.loop_health import LoopHealth
-from lowtide.broker.lifecycle.memory_upkeep import MemoryUpkeep
 from lowtide.broker.lifecycle.partition_parts import build_partitions
 from lowtide.broker.network.admission.admission import connection_limits
 from lowtide.broker.network.connection.answer_memory import AnswerFiles
@@ -45,15 +43,14 @@ from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.network.connection.server import Server, open_listeners
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.dispatcher import Dispatcher
-from lowtide.broker.observation.health import Vitals
+from lowtide.broker.observation.health import Observed, Vitals
 from lowtide.broker.observation.history import LogHistory
-from lowtide.broker.observation.observed import Observed
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.broker.partitions.share.share_rules import ShareRules, share_rules
 from lowtide.broker.quotas.client_quotas import ClientQuotas
-from lowtide.broker.quotas.creation_rates import CreationRates, configured_window, creation_rates
+from lowtide.broker.quotas.creation_rates import configured_window, creation_rates
 from lowtide.broker.quotas.metered_handlers import Meter
 from lowtide.broker.request_context import Client
 from lowtide.broker.retention.cleaner import Cleaner
@@ -72,16 +69,8 @@ if TYPE_CHECKING:
     from lowtide.storage.log.log import Log
 
 
-class _LoopParts(NamedTuple):
-    """What watches how busy the loop is."""
-
-    health: LoopHealth
-    leader_loads: LeaderLoads | None
-    """None where no leadership moves to another process of the machine."""
-
-
 class Serving:
-    """What serves clients. `listen`, `begin`, then `stop`, which may come at any time."""
+    """The parts that serve clients. Call `listen`, `begin`, then `stop`, at any time."""
 
     def __init__(
         self,
@@ -90,7 +79,7 @@ class Serving:
         log_manager: LogManager,
         pieces: Iterable[Callable[[], object]],
     ) -> None:
-        """`pieces` are called once a second, besides what the parts have to do then."""
+        """`pieces` are called once a second, in addition to the parts' own work."""
         self._base = base
         config, ports = base.configs.current, base.ports
         self._certificates = ListenerCertificates(config, base.log)
@@ -108,12 +97,12 @@ class Serving:
         self.replicas = self.partitions.replicas
         self._audit = make_audit(base.configs.current, ports, base.log)
         context = self._context(session)
-        self._rates_of = (config, creation_rates(config))
+        self._creation_rates = creation_rates(config)
         self._quotas = ClientQuotas(
             lambda: session.image.client_quotas,
             lambda: configured_window(base.configs.current, "quota.window"),
             lambda: configured_window(base.configs.current, "controller.quota.window"),
-            self._creation_rates,
+            lambda: self._creation_rates,
         )
         meter = Meter(self._quotas, ports.clock, session, lambda: base.configs.current.num_partitions)
         administrator = TopicAdministrator(context, Forwarder(session, peers), meter.change_partitions)
@@ -121,7 +110,7 @@ class Serving:
         shares = self._share_parts(context, administrator, peers) if share_groups_enabled(config.values) else None
         persister = None if shares is None else shares.persister
         groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone, persister=persister)
-        self._dispatcher = dispatcher = Dispatcher(
+        dispatcher = Dispatcher(
             spawn=base.tasks.spawn,
             maximum_versions=config.max_versions,
             rows_max=config.request_rows_max,
@@ -148,41 +137,34 @@ class Serving:
                 sites=(self._load_metrics,),
             )
         )
-        self._loop = self._loop_parts(context)
+        self._health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
+        self._leader_loads = self._make_leader_loads(context)
         self.observed = self._observed()
-        dispatcher.register(handlers(self._handler_parts(context, administrator, configs)))
+        known = (context, administrator, configs, self.coordinators, self.retention, self.observed, dispatcher)
+        dispatcher.register(handlers(HandlerParts(*known)))
         ticks = (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
         self._due_work = DueWork(ports.loop, ports.clock, log_manager.directories, ticks)
 
-    def _handler_parts(
-        self, context: BrokerContext, topics: TopicAdministrator, configs: ConfigAdministrator
-    ) -> HandlerParts:
-        known = (context, topics, configs, self.coordinators, self.retention, self.observed, self._dispatcher)
-        return HandlerParts(*known)
-
-    def _loop_parts(self, context: BrokerContext) -> _LoopParts:
+    def _make_leader_loads(self, context: BrokerContext) -> LeaderLoads | None:
+        """Returns None if no leadership moves between processes."""
         ports, rules = self._base.ports, balance_rules(self._base.configs.current)
-        health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self._base.log, self.host.active_since)
         if rules is None or ports.neighbours is None or len(ports.neighbours.machine) == 1:
-            return _LoopParts(health, None)
-        return _LoopParts(health, LeaderLoads(context, ports, ports.neighbours, full=rules.full))
+            return None
+        return LeaderLoads(context, ports, ports.neighbours, full=rules.full)
 
     def _observed(self) -> Observed:
         ports = self._base.ports
-        history = LogHistory(self.replicas.partitions, ports.loop, ports.clock)
-        return Observed(
-            history, Vitals(ports.clock.monotonic_ms(), self._loop.health.snapshot, lambda: len(self.host.connections))
-        )
+        vitals = Vitals(ports.clock.monotonic_ms(), self._health.snapshot, lambda: len(self.host.connections))
+        return Observed(LogHistory(self.replicas.partitions, ports.loop, ports.clock), vitals)
 
     def _context(self, session: MetadataSession) -> BrokerContext:
         base, ports = self._base, self._base.ports
-        slots = base.configs.current.max_incremental_fetch_session_cache_slots
         return BrokerContext(
             configs=base.configs,
             replicas=self.replicas,
             assigned=self.partitions.assigned,
             metadata=session,
-            sessions=FetchSessionCache(slots, ports.random),
+            sessions=FetchSessionCache(base.configs.current.max_incremental_fetch_session_cache_slots, ports.random),
             clock=ports.clock,
             random=ports.random,
             tasks=base.tasks,
@@ -216,13 +198,12 @@ class Serving:
         return ShareParts(coordinator, persister, partitions)
 
     def _cleaner(self, context: BrokerContext) -> Cleaner | None:
-        """None where there are no worker processes."""
+        """Creates the cleaner; None without worker processes."""
         ports = self._base.ports
         if ports.make_heavy_worker is None:
             return None
-        return Cleaner(
-            context, SegmentAges(ports.filesystem), ports.loop, self.retention.ledger, ports.make_heavy_worker
-        )
+        ages = SegmentAges(ports.filesystem)
+        return Cleaner(context, ages, ports.loop, self.retention.ledger, ports.make_heavy_worker)
 
     def _connection_host(self, dispatcher: Dispatcher) -> ConnectionHost:
         base, config, ports = self._base, self._base.configs.current, self._base.ports
@@ -247,7 +228,6 @@ class Serving:
         )
 
     def _ticks(self, log_manager: LogManager) -> list[Callable[[], object]]:
-        """What the parts have to do once a second."""
         base, ports, parts = self._base, self._base.ports, self.partitions
         return [
             parts.assigned.tick,
@@ -260,13 +240,13 @@ class Serving:
             DiskSpace(log_manager.directories, ports.clock, ports.loop, base.log).on_tick,
             MemoryUpkeep(ports.heap, ports.worker, ports.clock).on_tick,
             AnswerFiles(log_manager.files, self.host.answers).on_tick,
-            *(() if self._loop.leader_loads is None else (self._loop.leader_loads.on_tick,)),
+            *(() if self._leader_loads is None else (self._leader_loads.on_tick,)),
         ]
 
-    # Starting
+    # Start
 
     async def listen(self) -> dict[str, int]:
-        """Bind the listeners; who connects waits. Returns their ports, by listener names. Errors: OSError."""
+        """Binds the listeners; connections wait until `begin`. Returns the ports by listener name. Errors: OSError."""
         base = self._base
         config, certificates = base.configs.current, self._certificates.by_listener
         await self._certificates.load()
@@ -283,29 +263,27 @@ class Serving:
         return ports
 
     def begin(self) -> None:
-        """The broker is registered, and its partitions are here: answer, and do what is done without a request."""
+        """Starts answering requests and the background work: the broker is registered and hosts its partitions."""
         if self.partitions.fence is not None:
             self.partitions.fence.watch(self._base.ports.loop, self._on_fence_turned)
         self.host.serve()
         self.retention.start()
         if self.cleaner is not None:
             self.cleaner.start()
-        self._loop.health.start()
+        self._health.start()
         self._due_work.start()
         self._readiness.enter(BrokerStage.SERVES)
 
     # Events
 
     def on_image(self, images: tuple[MetadataImage, MetadataImage], delta: ImageDelta, *, new_defaults: bool) -> None:
-        """Follow a change of the metadata: `images` before and after it.
+        """Applies a change of the metadata: `images` before and after it.
 
-        `new_defaults`: what topics inherit has changed.
+        `new_defaults`: the inherited configuration of topics changed.
         """
         old, new = images
-        if (
-            old.client_quotas is not new.client_quotas
-        ):  # The first quota of a client, or the last, decides who is metered.
-            self._dispatcher.remake_routes()
+        if old.client_quotas is not new.client_quotas:
+            self.host.dispatcher.remake_routes()  # The first or last quota of a client decides who is metered.
         changed: list[TopicImage] = (
             [*new.topics.values()] if new_defaults else [*delta.topics_created, *delta.topics_changed]
         )
@@ -319,8 +297,8 @@ class Serving:
             self.coordinators.shares.coordinator.on_image(delta)
 
     def on_configs(self) -> None:
-        """The configuration in force is another."""
         base = self._base
+        self._creation_rates = creation_rates(base.configs.current)
         self.host.admission.follow(connection_limits(base.configs.current, base.descriptors))
         if self._certificates.follow(base.configs.current):
             base.tasks.spawn(self._certificates.look(), name="renewed certificates")
@@ -330,18 +308,15 @@ class Serving:
             self.partitions.peers.use(peer_login(base, self._certificates.by_listener))
 
     def give(self, move: LeaderMove) -> None:
-        """Have another broker of the machine lead a partition of this one."""
-        if self._loop.leader_loads is not None:
-            self._loop.leader_loads.give(move)
+        if self._leader_loads is not None:
+            self._leader_loads.give(move)
 
     def on_directory_failed(self, logs: list[Log]) -> None:
-        """A log directory went offline with these logs."""
         self.replicas.on_directory_failed(logs)
 
     @cached_property
     def metrics(self) -> Collector:
-        """What is scraped. Made at the first scrape: many brokers have none."""
-        from lowtide.broker.metrics.collector import Collector  # noqa: PLC0415 - see above, here and below
+        from lowtide.broker.metrics.collector import Collector  # noqa: PLC0415 - rarely needed
         from lowtide.broker.metrics.sources import Sources  # noqa: PLC0415
         from lowtide.metadata.embedded import METADATA_FILE  # noqa: PLC0415
         from lowtide.runtime.process_figures import ProcessFiguresReader  # noqa: PLC0415
@@ -358,8 +333,8 @@ class Serving:
             retention=self.retention,
             cleaner=self.cleaner,
             unclean_elections=lambda: self._base.unclean_elections.count,
-            leaders_given=lambda: 0 if self._loop.leader_loads is None else self._loop.leader_loads.moves,
-            loop_lag=self._loop.health.snapshot,
+            leaders_given=lambda: 0 if self._leader_loads is None else self._leader_loads.moves,
+            loop_lag=self._health.snapshot,
             read_usage=self._base.ports.read_usage,
             read_process=ProcessFiguresReader(),
             peers=self.partitions.peers,
@@ -375,40 +350,29 @@ class Serving:
         )
 
     def _load_metrics(self) -> Site:
-        from lowtide.broker.metrics.site import MetricsSite  # noqa: PLC0415 - aiohttp comes with it
+        from lowtide.broker.metrics.site import MetricsSite  # noqa: PLC0415 - imports aiohttp
 
         return MetricsSite(self.metrics)
 
-    def _creation_rates(self) -> CreationRates:
-        """As they are configured now."""
-        config = self._base.configs.current
-        if self._rates_of[0] is not config:
-            self._rates_of = (config, creation_rates(config))
-        return self._rates_of[1]
-
     def _on_login(self, client: Client, failure: str) -> None:
-        self._dispatcher.times.logins[client.listener_name, "refused" if failure else "accepted"] += 1
-        if failure:
-            self._audit.tried(
-                AuditEvent.LOGINS_REFUSED, "login refused", client, listener=client.listener_name, reason=failure
-            )
-        else:
-            self._audit.tried(AuditEvent.LOGINS, "login accepted", client, listener=client.listener_name)
+        listener, result = client.listener_name, "refused" if failure else "accepted"
+        self.host.dispatcher.times.logins[listener, result] += 1
+        event = AuditEvent.LOGINS_REFUSED if failure else AuditEvent.LOGINS
+        reason = {"reason": failure} if failure else {}
+        self._audit.tried(event, f"login {result}", client, listener=listener, **reason)
 
     def _on_fence_turned(self, up: bool) -> None:  # noqa: FBT001 - the port of a callback
-        """Operations that wait end when it goes up."""
+        """Ends waiting operations when the fence goes up."""
         if not up:
-            self._base.log.info("this broker may act as a leader")
+            self._base.log.info("broker is unfenced: it can act as a leader")
             return
-        self._base.log.warning(
-            "the metadata store is out of reach, or has given this broker up: it doesn't act as a leader"
-        )
+        self._base.log.warning("broker is fenced: the metadata store is unreachable, or ended its session")
         self.replicas.on_fenced()
 
-    # Stopping
+    # Stop
 
     async def close(self, grace_s: float) -> None:
-        """Accept no more, answer all that waits, and send the owed answers, for `grace_s` seconds at most."""
+        """Stops accepting, completes waiting requests, and sends pending responses for at most `grace_s` seconds."""
         self._readiness.enter(BrokerStage.STOPS)
         self.server.stop_accepting()
         self.coordinators.groups.close()
@@ -419,12 +383,12 @@ class Serving:
         await self.server.close(grace_s)
 
     async def stop(self) -> None:
-        """End what runs by itself, and every connection. The session may still be open."""
+        """Stops the background work and closes every connection. The session may still be open."""
         self._due_work.stop()
         self.retention.stop()
         if self.cleaner is not None:
             self.cleaner.stop()
-        self._loop.health.stop()
+        self._health.stop()
         if self.partitions.fence is not None:
             self.partitions.fence.close()
         await self.server.close(0)

@@ -1,6 +1,7 @@
-"""The cluster: the controller's series, which every broker has so that they can be summed, and those that only the controller has.
+"""Cluster metrics.
 
-kafka_exporter's series of brokers and topics come from the active controller alone: each once, whichever broker it is.
+Most are on every broker, with 0 except on the controller, so that they can be summed. kafka_exporter's series of
+brokers and topics come only from the active controller: once, whichever broker it is.
 """
 
 from __future__ import annotations
@@ -13,68 +14,58 @@ from lowtide.broker.metrics.exposition import Page, escaped
 from lowtide.broker.metrics.metric import counter, gauge
 from lowtide.broker.metrics.sources import Scrape
 
-_TOPICS_A_STEP: Final = 500
 _PARTITIONS_A_STEP: Final = 1_000
-"""Looked at between two looks at the clock: under a millisecond."""
+"""The number of partitions between two checks of the clock: under a millisecond."""
 
-_ACTIVE: Final = gauge("kafka_controller_kafkacontroller_activecontrollercount", "1 if this broker is the controller.")
+_ACTIVE: Final = gauge(
+    "kafka_controller_kafkacontroller_activecontrollercount", "1 on the active controller, otherwise 0."
+)
 _OFFLINE: Final = gauge(
-    "kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions without a leader; 0 but on the controller."
+    "kafka_controller_kafkacontroller_offlinepartitionscount",
+    "The number of partitions without a leader; 0 except on the controller.",
 )
 _TOPICS: Final = gauge(
-    "kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster; 0 but on the controller."
+    "kafka_controller_kafkacontroller_globaltopiccount",
+    "The number of topics in the cluster; 0 except on the controller.",
 )
 _PARTITIONS: Final = gauge(
-    "kafka_controller_kafkacontroller_globalpartitioncount", "Their partitions; 0 but on the controller."
+    "kafka_controller_kafkacontroller_globalpartitioncount",
+    "The number of partitions in the cluster; 0 except on the controller.",
 )
 _ACTIVE_BROKERS: Final = gauge(
-    "kafka_controller_kafkacontroller_activebrokercount", "Brokers that are registered; 0 but on the controller."
+    "kafka_controller_kafkacontroller_activebrokercount", "The number of active brokers; 0 except on the controller."
 )
 _FENCED_BROKERS: Final = gauge(
     "kafka_controller_kafkacontroller_fencedbrokercount",
-    "Brokers that were registered and are away; 0 but on the controller.",
+    "The number of fenced brokers; 0 except on the controller.",
 )
 _PREFERRED: Final = gauge(
     "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
-    "Partitions that another replica leads than the first; 0 but on the controller.",
+    "The number of partitions whose leader is not the preferred replica; 0 except on the controller.",
 )
 _UNCLEAN: Final = counter(
     "kafka_controller_controllerstats_uncleanleaderelections_total",
-    "Elections of a replica that wasn't in sync; those that were decided while this broker was the controller.",
+    "The number of unclean leader elections while this broker was the controller.",
 )
 _GIVEN: Final = counter(
     "lowtide_leaders_given_total",
-    "Partitions that this process, which was full, had another process of the machine lead.",
+    "The number of leaderships that this overloaded process gave to other processes of the machine.",
 )
 _UNREADABLE: Final = gauge(
     "lowtide_metadata_unreadable_keys",
-    "Keys of the metadata that can't be read, as this broker sees them; the log names them.",
+    "The number of metadata keys that this broker cannot read; the log names them.",
 )
-_BROKERS: Final = gauge("kafka_brokers", "Brokers of the cluster. From the controller.")
+_BROKERS: Final = gauge("kafka_brokers", "The number of brokers in the cluster; only on the controller.")
 _BROKER_INFO: Final = gauge(
-    "kafka_broker_info", "1 for each broker of the cluster. From the controller.", "id", "address"
+    "kafka_broker_info", "1 for each broker in the cluster; only on the controller.", "id", "address"
 )
-_TOPIC_PARTITIONS: Final = gauge("kafka_topic_partitions", "Partitions of a topic. From the controller.", "topic")
-
-METRICS: Final = (
-    _ACTIVE,
-    _OFFLINE,
-    _TOPICS,
-    _PARTITIONS,
-    _ACTIVE_BROKERS,
-    _FENCED_BROKERS,
-    _PREFERRED,
-    _UNCLEAN,
-    _GIVEN,
-    _UNREADABLE,
-    _BROKERS,
-    _BROKER_INFO,
-    _TOPIC_PARTITIONS,
+_TOPIC_PARTITIONS: Final = gauge(
+    "kafka_topic_partitions", "The number of partitions of a topic; only on the controller.", "topic"
 )
 
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Write them, some topics at a time."""
+    """Writes the metrics, in steps."""
     metadata = scrape.sources.broker.metadata
     image, is_controller = metadata.image, metadata.is_controller
     topics = list(image.topics.values()) if is_controller else []
@@ -102,8 +93,5 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     page.rows(_BROKERS, [((), len(brokers))] if is_controller else [])
     addresses = {broker_id: broker.listeners[0] for broker_id, broker in sorted(brokers.items())}
     page.rows(_BROKER_INFO, [((broker_id, f"{each.host}:{each.port}"), 1) for broker_id, each in addresses.items()])
-    name = page.begin(_TOPIC_PARTITIONS)
-    for start in range(0, len(topics), _TOPICS_A_STEP):
-        some = topics[start : start + _TOPICS_A_STEP]
-        page.write([f'{name}{{topic="{escaped(topic.name)}"}} {len(topic.partitions)}\n' for topic in some])
-        yield
+    counts = (f'{{topic="{escaped(topic.name)}"}} {len(topic.partitions)}' for topic in topics)
+    yield from page.series(_TOPIC_PARTITIONS, counts)

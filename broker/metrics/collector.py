@@ -1,8 +1,8 @@
-"""The page of metrics: read and written in turns with other work, and kept for a moment.
+"""Writes and caches the metrics page, in turns with other work.
 
-However many clients ask at once, and however often, one page of each kind is written in `KEPT_MS`, or in `RESTS` times
-as long as it took; the others get the same bytes. So who asks without a pause takes a tenth of the loop at most. A
-client that goes away ends nothing: the page is kept for the next.
+One page of each kind is written per `KEPT_MS`, or per `RESTS` times the time it took, however many clients ask; all get
+the same bytes. So clients can use at most a tenth of the loop. A disconnected client does not stop the page: it is
+cached for the next one.
 """
 
 from __future__ import annotations
@@ -14,64 +14,64 @@ from typing import Final, NamedTuple, TypeAlias
 
 from lowtide.broker.metrics.exposition import Format, Page
 from lowtide.broker.metrics.merged_page import MergedPage
-from lowtide.broker.metrics.recent_times import Recent
-from lowtide.broker.metrics.record_times import RecordTimes
+from lowtide.broker.metrics.recent_times import RecentRequestTimes
+from lowtide.broker.metrics.record_times import ProducedTimes
 from lowtide.broker.metrics.registry import SUBJECTS
 from lowtide.broker.metrics.remote_ends import RemoteEnds
-from lowtide.broker.metrics.sources import IdleShare, Kept, Scrape, Sources
+from lowtide.broker.metrics.sources import IdleShare, Scrape, ScrapeMemory, Sources
 from lowtide.broker.slices import walk_in_slices
 
 KEPT_MS: Final = 1_000
-"""A page is given out for so long at least. Prometheus asks each fifteen seconds."""
+"""The minimum time for which a page is cached. Prometheus scrapes every fifteen seconds."""
 
 RESTS: Final = 9
-"""And for so many times the time that it took, so that clients feel little of it: that of 10,000 partitions for ten seconds."""
+"""The cache time as a multiple of the writing time: the page of 10,000 partitions is cached for ten seconds."""
 
 _GZIP_LEVEL: Final = 1
-"""A piece of fifty kilobytes takes half a millisecond, and a twentieth of its size."""
+"""A piece of fifty kilobytes takes half a millisecond and shrinks to a twentieth."""
 
 _GZIP_FORMAT: Final = 31
-"""The largest window, with gzip's header (`zlib.compressobj`)."""
+"""The largest window, with a gzip header (`zlib.compressobj`)."""
 
 
 class PageKind(NamedTuple):
-    """What a client asks for."""
+    """The variant of a page."""
 
     form: Format = Format.TEXT
     is_packed: bool = False
-    """By gzip."""
+    """Compressed with gzip."""
     is_own: bool = False
-    """Without the brokers beside this one."""
+    """Without the other brokers of this machine."""
 
 
 OtherPages: TypeAlias = Callable[[Format], Awaitable[Sequence[tuple[int, bytes]]]]
-"""Gives the pages of the other brokers of this machine, those that answer, by their ids."""
+"""Returns the pages of the other brokers of this machine that answer, by id."""
 
 
 class Collector:
-    """Writes pages of metrics. One for each broker."""
+    """Writes the metrics pages of one broker."""
 
     def __init__(
         self, sources: Sources, *, has_partitions: Callable[[], bool], others: OtherPages | None = None
     ) -> None:
-        """`has_partitions()`: whether there are to be series of single partitions.
+        """`has_partitions()` returns whether to write series of single partitions.
 
-        `others`: where several brokers have one page.
+        `others`: for several brokers with one page.
         """
         self._sources = sources
         self._others = others
         self._has_partitions = has_partitions
-        self._for_later = Kept(
-            Recent(sources.host.dispatcher.times),
+        self._for_later = ScrapeMemory(
+            RecentRequestTimes(sources.host.dispatcher.times),
             IdleShare(),
-            RecordTimes(sources.broker.worker),
+            ProducedTimes(sources.broker.worker),
             RemoteEnds(sources.broker, sources.peers),
         )
         self._pages: dict[PageKind, asyncio.Task[Sequence[bytes]]] = {}
-        """Those that are being written, and those that are given out."""
+        """The pages that are being written, or cached."""
 
-    async def page(self, kind: PageKind = PageKind()) -> Sequence[bytes]:  # noqa: B008 - it doesn't change
-        """The page in pieces, as it was written a moment ago."""
+    async def page(self, kind: PageKind = PageKind()) -> Sequence[bytes]:  # noqa: B008 - immutable
+        """Returns the page in pieces, possibly cached."""
         task = self._pages.get(kind)
         if task is None:
             began_ms = self._sources.broker.turns.now_ms()
@@ -84,7 +84,7 @@ class Collector:
 
     async def _write(self, kind: PageKind) -> Sequence[bytes]:
         turns = self._sources.broker.turns
-        if kind.is_packed:  # Of the page that others read plain.
+        if kind.is_packed:  # Compresses the page that other clients read uncompressed.
             packed: list[bytes] = []
             await walk_in_slices(turns, _pack(await self.page(kind._replace(is_packed=False)), packed))
             return packed
@@ -109,7 +109,7 @@ class Collector:
 
 
 def _pack(pieces: Sequence[bytes], packed: list[bytes]) -> Iterator[None]:
-    """Compress pieces as one stream."""
+    """Compresses pieces as one stream."""
     packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
     for piece in pieces:
         packed.append(packer.compress(piece))

@@ -1,7 +1,7 @@
-"""What waits for disks and for the metadata store: rounds of syncs by log directory, journals of log starts, changes of the metadata.
+"""Metrics of syncs by log directory, log start journals, and writes of the metadata.
 
-All that a log directory has to make durable goes through its committer: flushes, checkpoints, and the frames of the journal of log starts,
-each of which is a part of one round. So the time of a round is the time that the journal takes for a delete, but for the wait before it.
+All durable writes of a log directory go through its committer: flushes, checkpoints, and frames of the log start
+journal, as part of one round. So the time of a round is that of a delete in the journal, without the wait before it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,38 @@ from lowtide.broker.metrics.sources import Scrape
 from lowtide.runtime.durations import BOUNDS_S, Durations
 from lowtide.storage.errors import StorageError
 
-_ROUNDS: Final = histogram("lowtide_commit_seconds", "Rounds of syncs of a log directory.", "directory")
-_ROUND_MAX: Final = gauge("lowtide_commit_max_seconds", "The longest since the start.", "directory", unit="seconds")
+_ROUNDS: Final = histogram("lowtide_commit_seconds", "The time of a round of syncs of a log directory.", "directory")
+_ROUND_MAX: Final = gauge(
+    "lowtide_commit_max_seconds", "The longest round since the start.", "directory", unit="seconds"
+)
 _BARRIERS: Final = counter(
-    "lowtide_commit_requests_total", "What disks were to have; a round syncs for all that waits.", "directory"
+    "lowtide_commit_requests_total", "The number of requested syncs; one round serves all that wait.", "directory"
 )
-_SYNCS: Final = counter("lowtide_commit_syncs_total", "Files and directories that were synced for it.", "directory")
-_WAITING: Final = gauge("lowtide_commit_waiting", "Of these, what disks don't have yet.", "directory")
+_SYNCS: Final = counter(
+    "lowtide_commit_syncs_total", "The number of files and directories that were synced.", "directory"
+)
+_WAITING: Final = gauge("lowtide_commit_waiting", "The number of requested syncs that are not complete.", "directory")
 _JOURNAL: Final = gauge(
-    "lowtide_log_start_journal_size_bytes", "What is written of the journal of log starts.", "directory", unit="bytes"
+    "lowtide_log_start_journal_size_bytes", "The size of the log start journal.", "directory", unit="bytes"
 )
-_ENTRIES: Final = gauge("lowtide_log_start_journal_entries", "Partitions whose log start it has.", "directory")
+_ENTRIES: Final = gauge(
+    "lowtide_log_start_journal_entries", "The number of partitions in the log start journal.", "directory"
+)
 _WRITES: Final = histogram(
-    "lowtide_metadata_write_seconds", "Changes of the metadata by this broker, until the store answers."
+    "lowtide_metadata_write_seconds", "The time of a metadata write by this broker, until the store answers."
 )
-_WRITE_MAX: Final = gauge("lowtide_metadata_write_max_seconds", "The longest since the start.", unit="seconds")
+_WRITE_MAX: Final = gauge(
+    "lowtide_metadata_write_max_seconds", "The longest metadata write since the start.", unit="seconds"
+)
 _METADATA: Final = gauge(
     "lowtide_metadata_size_bytes",
-    "Of the metadata of a broker that keeps them itself, with their journal.",
+    "The size of the embedded metadata store, including its journal.",
     unit="bytes",
 )
 
-METRICS: Final = (_ROUNDS, _ROUND_MAX, _BARRIERS, _SYNCS, _WAITING, _JOURNAL, _ENTRIES, _WRITES, _WRITE_MAX, _METADATA)
-
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Write them."""
+    """Writes the metrics, in steps."""
     sources = scrape.sources
     directories = sources.broker.replicas.log_manager.directories
     commits = [((path,), directories.committers[path].figures) for path in directories.paths]
@@ -53,7 +59,7 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     page.rows(_WAITING, [(labels, figures.submitted - figures.answered) for labels, figures in commits])
     journals = []
     for path in directories.paths:
-        with suppress(StorageError):  # It is offline.
+        with suppress(StorageError):  # The directory is offline.
             journals.append(((path,), directories.usage(path).journal))
     page.rows(_JOURNAL, [(labels, size.size_bytes) for labels, size in journals])
     page.rows(_ENTRIES, [(labels, size.entries) for labels, size in journals])

@@ -1,4 +1,4 @@
-"""What coordinators keep: groups, offsets, members and transactions, against their limits, and rates of clients with a quota."""
+"""Metrics of coordinators: groups, offsets, members and transactions, against their limits."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from lowtide.protocol.errors import ErrorCode
 
 _ROWS_A_STEP: Final = 1_000
 
-_GROUPS: Final = gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups that this broker coordinates.")
+_GROUPS: Final = gauge(
+    "kafka_coordinator_group_groupmetadatamanager_numgroups", "The number of groups that this broker coordinates."
+)
 _OFFSETS: Final = gauge(
-    "kafka_coordinator_group_groupmetadatamanager_numoffsets", "Committed offsets that this broker keeps."
+    "kafka_coordinator_group_groupmetadatamanager_numoffsets", "The number of committed offsets on this coordinator."
 )
 _METADATA: Final = gauge(
-    "lowtide_offsets_metadata_characters", "Characters of metadata with them (`lowtide.offsets.metadata.bytes.max`)."
+    "lowtide_offsets_metadata_characters", "The characters of their metadata (`lowtide.offsets.metadata.bytes.max`)."
 )
 _REFUSED: Final = counter(
-    "lowtide_groups_refused_total", "Groups, offsets and members that were refused because there are too many."
+    "lowtide_groups_refused_total", "The number of groups, offsets and members that were rejected because of a limit."
 )
 _TRANSACTIONS: Final = gauge(
-    "lowtide_transactions", "Transactional ids that this broker coordinates, by what they do.", "state"
+    "lowtide_transactions", "The number of transactional ids that this broker coordinates, by state.", "state"
 )
-
-METRICS: Final = (_GROUPS, _OFFSETS, _METADATA, _REFUSED, _TRANSACTIONS)
 
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Write them, some transactions at a time."""
+    """Writes the metrics, in steps."""
     groups = scrape.sources.groups.held()
     page.one(_GROUPS, groups.groups)
     page.one(_OFFSETS, groups.offsets)

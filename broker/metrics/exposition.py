@@ -1,35 +1,37 @@
 """Writes metrics in Prometheus's text format or in OpenMetrics, into pieces of bytes.
 
-A page is a row of families; the samples of one follow its head without a break. Values are read by the caller, who
-writes in bounded steps. The two formats differ in the names of counters' families, in the bounds of histograms and in
-the end of the page.
+A page is a sequence of families, each with its head and its samples. The caller reads the values and writes in bounded
+steps. The formats differ in the names of counters, in the bounds of histograms, and at the end of the page.
 
 Sources: Prometheus text format 0.0.4, OpenMetrics 1.0.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Final
 
-from lowtide.broker.metrics.metric import Kind, Metric
+from lowtide.broker.metrics.metric import Metric, MetricKind
 
 PIECE_LINES: Final = 500
-"""So many lines, some fifty kilobytes, become bytes at once: a fraction of a millisecond."""
+"""The number of lines, about fifty kilobytes, that are encoded at once in a fraction of a millisecond."""
+
+SERIES_A_STEP: Final = 200
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Format(Enum):
-    """The values are the types of the content."""
+    """The values are the content types."""
 
     TEXT = "text/plain; version=0.0.4; charset=utf-8"
     OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def accepted_format(accept: str) -> Format:
-    """What a client that sends this `Accept` reads: OpenMetrics if it names it, unless it prefers the text format."""
+    """Returns the format for an `Accept` header: OpenMetrics if it is named, unless the text format is preferred."""
     weights = {Format.OPEN_METRICS: 0.0, Format.TEXT: 0.0}
     for part in accept.split(","):
         kind, *parameters = (piece.strip() for piece in part.lower().split(";"))
@@ -50,12 +52,12 @@ def _weight(text: str) -> float:
 
 
 def escaped(value: str) -> str:
-    """The value of a label as it is written between quotation marks."""
+    """Escapes a label value."""
     return value.translate(_ESCAPES)
 
 
 def labelled(metric: Metric, values: Sequence[object]) -> str:
-    """The labels of one series, with the braces."""
+    """Returns the labels of one series, with braces."""
     return (
         "{"
         + ",".join(f'{name}="{escaped(str(value))}"' for name, value in zip(metric.labels, values, strict=True))
@@ -64,43 +66,47 @@ def labelled(metric: Metric, values: Sequence[object]) -> str:
 
 
 class Page:
-    """One page while it is written."""
+    """A page that is being written."""
 
     def __init__(self, form: Format) -> None:
         self.form = form
         self.pieces: list[bytes] = []
-        """What is written, in order; `finish` adds the rest."""
+        """The written pieces, in order; `finish` adds the rest."""
         self._lines: list[str] = []
         self._seen: set[str] = set()
 
     def begin(self, metric: Metric) -> str:
-        """Begin the family of a metric, and return the name that its samples begin with."""
+        """Starts the family of a metric, and returns the name for its samples."""
         assert metric.name not in self._seen, f"{metric.name} has two families"
         self._seen.add(metric.name)
         family, name, kind = metric.name, metric.name, metric.kind.value
-        if metric.kind is Kind.COUNTER:
+        if metric.kind is MetricKind.COUNTER:
             if name.endswith("_total"):
                 family = name if self.form is Format.TEXT else name.removesuffix("_total")
-            else:  # The names are those of existing boards; readers would add the ending to a counter's.
+            else:  # Names from existing dashboards; readers would add the suffix to those of counters.
                 kind = "untyped" if self.form is Format.TEXT else "unknown"
         self._lines.append(f"# HELP {family} {metric.help.translate(_ESCAPES)}\n# TYPE {family} {kind}\n")
         return name
 
     def one(self, metric: Metric, value: float) -> None:
-        """Write a metric that has a single series."""
+        """Writes a metric with a single series."""
         self._lines.append(f"{self.begin(metric)} {value}\n")
 
     def rows(self, metric: Metric, rows: Iterable[tuple[Sequence[object], float]]) -> None:
-        """Write a metric of a few series: the values of the labels, and the value of each."""
+        """Writes a metric with a few series: label values, and the value of each."""
         name = self.begin(metric)
         self.write([f"{name}{labelled(metric, values)} {value}\n" for values, value in rows])
 
-    def more(self, metric: Metric, rows: Iterable[tuple[Sequence[object], float]]) -> None:
-        """Write samples of the family that was begun last, which is this metric's."""
-        self.write([f"{metric.name}{labelled(metric, values)} {value}\n" for values, value in rows])
+    def series(self, metric: Metric, samples: Iterable[str], *, begins: bool = True) -> Iterator[None]:
+        """Writes a metric of many series, in steps. `samples` are labels and values; not `begins` continues a family."""
+        name = self.begin(metric) if begins else metric.name
+        left = iter(samples)
+        while some := [f"{name}{sample}\n" for sample in islice(left, SERIES_A_STEP)]:
+            self.write(some)
+            yield
 
     def write(self, lines: list[str]) -> None:
-        """Write samples of the family that was begun last, each with its line's end."""
+        """Writes samples of the current family, each with its line end."""
         self._lines += lines
         if len(self._lines) >= PIECE_LINES:
             self._flush()
@@ -108,7 +114,7 @@ class Page:
     def histogram(
         self, metric: Metric, rows: Iterable[tuple[Sequence[object], Sequence[float], Sequence[int], float]]
     ) -> None:
-        """Write a histogram: of each series the labels' values, the upper bounds, counts of values at or below each and of all, the sum."""
+        """Writes a histogram: per series label values, upper bounds, cumulative counts with the total, and the sum."""
         name = self.begin(metric)
         for values, bounds, cumulative, total in rows:
             labels = labelled(metric, values)[1:-1]
@@ -126,7 +132,7 @@ class Page:
             self.write(lines)
 
     def finish(self) -> list[bytes]:
-        """End the page; nothing can be written any more."""
+        """Ends the page and returns its pieces."""
         if self.form is Format.OPEN_METRICS:
             self._lines.append("# EOF\n")
         self._flush()

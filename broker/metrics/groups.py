@@ -1,15 +1,14 @@
-"""Groups and their lag: the series of kafka_exporter, each from the group's coordinator, and the lag in seconds.
+"""Metrics of groups and their lag: kafka_exporter's series, from the group's coordinator, and the lag in seconds.
 
-The lag is what a group hasn't consumed of what can be read: the high watermark less the committed offset, or less the
-log start where that is higher, for deleted records will never be consumed. It is never negative. Where a group has
-committed for some partitions of a topic, or consumes it, its other partitions have the offset -1 and the lag -1:
-nothing is committed, which is not the same as a lag of 0. Neither counts in a sum.
+The lag is the number of readable records that a group has not consumed: from the committed offset, or the log start
+offset if that is higher, to the high watermark. It is never negative. Partitions without a commit, of topics that the
+group consumes, have the offset -1 and the lag -1, which sums exclude.
 
-Ends are those of the leader or of an in-sync replica, if the coordinator has one: they are read together with the
-committed offset. Those of other partitions come from `remote_ends`; without a young answer there is no lag, rather than
-a wrong one. `record_times` has the lag in seconds, of partitions that have a replica here.
+The end is that of the leader or of an in-sync replica on the coordinator, read together with the committed offset. Ends
+of other partitions come from `remote_ends`; without a recent answer the lag is missing rather than wrong.
+`record_times` has the lag in seconds, for partitions with a replica on the coordinator.
 
-Guards: at most `ROWS_MAX` partitions of groups are written; how many were left out is a metric.
+Guards: at most `ROWS_MAX` partitions of groups are written; a metric counts those left out.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import Log
 
 ROWS_MAX: Final = 100_000
-"""Some forty megabytes of text."""
+"""About forty megabytes of text."""
 
 _ROWS_A_STEP: Final = 200
 NOT_COMMITTED: Final = -1
@@ -38,58 +37,50 @@ _PARTITION: Final = ("consumergroup", "topic", "partition")
 _TOPIC: Final = ("consumergroup", "topic")
 
 _OFFSET: Final = gauge(
-    "kafka_consumergroup_current_offset", "The committed offset; -1 where there is none.", *_PARTITION
+    "kafka_consumergroup_current_offset", "The committed offset of a group; -1 if there is none.", *_PARTITION
 )
 _LAG: Final = gauge(
     "kafka_consumergroup_lag",
-    "Records from the committed offset, or the log start, to the high watermark; -1 without a commit.",
+    "The number of records from the committed offset, or the log start offset, to the high watermark; -1 without a "
+    "commit.",
     *_PARTITION,
 )
 _LAG_SECONDS: Final = gauge(
     "lowtide_consumergroup_lag_seconds",
-    "How long ago the first record was produced that the group hasn't consumed; 0 where there is none. Absent where the group's "
+    "The age of the first record that the group has not consumed; 0 if there is none. Missing if the group's "
     "coordinator has no in-sync replica of the partition.",
     *_PARTITION,
     unit="seconds",
 )
 _OFFSET_SUM: Final = gauge(
-    "kafka_consumergroup_current_offset_sum", "The committed offsets of a topic's partitions.", *_TOPIC
+    "kafka_consumergroup_current_offset_sum", "The sum of a group's committed offsets in a topic.", *_TOPIC
 )
-_LAG_SUM: Final = gauge("kafka_consumergroup_lag_sum", "The lag in a topic's partitions.", *_TOPIC)
+_LAG_SUM: Final = gauge("kafka_consumergroup_lag_sum", "The sum of a group's lag in a topic.", *_TOPIC)
 _LAG_SECONDS_MAX: Final = gauge(
-    "lowtide_consumergroup_lag_seconds_max", "The longest of a topic's partitions.", *_TOPIC, unit="seconds"
+    "lowtide_consumergroup_lag_seconds_max",
+    "The maximum lag of a group in a topic, in seconds.",
+    *_TOPIC,
+    unit="seconds",
 )
 _NOT_COMMITTED: Final = gauge(
     "lowtide_consumergroup_partitions_without_commit",
-    "Partitions of a topic for which the group has committed nothing.",
+    "The number of a topic's partitions without a commit of the group.",
     *_TOPIC,
 )
-_MEMBERS: Final = gauge("kafka_consumergroup_members", "Members of a group.", "consumergroup")
-_STATES: Final = gauge("lowtide_groups", "Groups that this broker coordinates.", "type", "state")
+_MEMBERS: Final = gauge("kafka_consumergroup_members", "The number of members of a group.", "consumergroup")
+_STATES: Final = gauge(
+    "lowtide_groups", "The number of groups that this broker coordinates, by type and state.", "type", "state"
+)
 _LEFT_OUT: Final = gauge(
-    "lowtide_metrics_group_partitions_left_out", "Partitions of groups that this page has no room for."
+    "lowtide_metrics_group_partitions_left_out", "The number of partitions of groups that do not fit on the page."
 )
 _LOADING: Final = gauge(
-    "lowtide_groups_loading", "1 while groups are loaded: then none of this broker's is on the page."
-)
-
-METRICS: Final = (
-    _OFFSET,
-    _LAG,
-    _LAG_SECONDS,
-    _OFFSET_SUM,
-    _LAG_SUM,
-    _LAG_SECONDS_MAX,
-    _NOT_COMMITTED,
-    _MEMBERS,
-    _STATES,
-    _LEFT_OUT,
-    _LOADING,
+    "lowtide_groups_loading", "1 while groups are loading; the page then has none of this broker's groups."
 )
 
 
-class GroupRow(NamedTuple):
-    """A partition of a group. What isn't known is None."""
+class GroupLagRow(NamedTuple):
+    """A partition of a group. Unknown values are None."""
 
     labels: str
     committed: int
@@ -98,7 +89,7 @@ class GroupRow(NamedTuple):
 
 
 class _Sum:
-    """A topic of a group."""
+    """The sums of a group and topic."""
 
     __slots__ = ("committed", "labels", "lag", "lag_seconds", "without_commit")
 
@@ -109,15 +100,15 @@ class _Sum:
 
 
 def lag_of(committed: int, ends: Ends) -> int:
-    """Records that can be read and weren't consumed."""
+    """Returns the number of readable records that were not consumed."""
     return max(ends.high_watermark - max(committed, ends.log_start_offset), 0)
 
 
-class _Reading:
-    """What is read of all groups in one scrape."""
+class _GroupReading:
+    """The groups read in one scrape."""
 
     def __init__(self, scrape: Scrape) -> None:
-        self.rows: list[GroupRow] = []
+        self.rows: list[GroupLagRow] = []
         self.sums: list[_Sum] = []
         self.members: list[tuple[str, int]] = []
         self.states: dict[tuple[str, str], int] = {}
@@ -128,7 +119,6 @@ class _Reading:
         self._wall_ms = scrape.sources.broker.clock.wall_ms()
 
     def take(self, groups: Groups) -> Iterator[None]:
-        """Read the groups of one shard."""
         for group_id in list(dict.fromkeys((*groups.committed.offsets, *groups.by_id))):
             group = groups.by_id.get(group_id)
             live: frozenset[str] = frozenset()
@@ -156,7 +146,7 @@ class _Reading:
                 offset = value.offset
             lag, lag_seconds = self._lag(TopicPartition(topic, number), offset)
             if len(self.rows) < ROWS_MAX:
-                self.rows.append(GroupRow(f'{labels},partition="{number}"}}', offset, lag, lag_seconds))
+                self.rows.append(GroupLagRow(f'{labels},partition="{number}"}}', offset, lag, lag_seconds))
             else:
                 self.left_out += 1
             if offset == NOT_COMMITTED:
@@ -188,9 +178,9 @@ class _Reading:
 
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Read all groups, some rows at a time, and write them."""
+    """Writes the metrics, in steps."""
     shards = scrape.sources.groups.loaded()
-    reading = _Reading(scrape)
+    reading = _GroupReading(scrape)
     scrape.record_times.begin()
     is_loading = isinstance(shards, ErrorCode)
     for shard in [] if isinstance(shards, ErrorCode) else shards:
@@ -200,46 +190,15 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     page.one(_LOADING, int(is_loading))
     page.one(_LEFT_OUT, reading.left_out)
     page.rows(_STATES, sorted((key, count) for key, count in reading.states.items()))
-    if scrape.has_partitions:
-        yield from _write_rows(reading.rows, page)
-    yield from _write_sums(reading, page)
-
-
-def _write_rows(rows: list[GroupRow], page: Page) -> Iterator[None]:
-    steps = [rows[start : start + _ROWS_A_STEP] for start in range(0, len(rows), _ROWS_A_STEP)]
-    name = page.begin(_OFFSET)
-    for some in steps:
-        page.write([f"{name}{row.labels} {row.committed}\n" for row in some])
-        yield
-    name = page.begin(_LAG)
-    for some in steps:
-        page.write([f"{name}{row.labels} {row.lag}\n" for row in some if row.lag is not None])
-        yield
-    name = page.begin(_LAG_SECONDS)
-    for some in steps:
-        page.write([f"{name}{row.labels} {row.lag_seconds}\n" for row in some if row.lag_seconds is not None])
-        yield
-
-
-def _write_sums(reading: _Reading, page: Page) -> Iterator[None]:
+    rows = reading.rows if scrape.has_partitions else []
+    yield from page.series(_OFFSET, (f"{row.labels} {row.committed}" for row in rows))
+    yield from page.series(_LAG, (f"{row.labels} {row.lag}" for row in rows if row.lag is not None))
+    seconds = (f"{row.labels} {row.lag_seconds}" for row in rows if row.lag_seconds is not None)
+    yield from page.series(_LAG_SECONDS, seconds)
     sums = reading.sums
-    for metric, field in (
-        (_OFFSET_SUM, "committed"),
-        (_LAG_SUM, "lag"),
-        (_LAG_SECONDS_MAX, "lag_seconds"),
-        (_NOT_COMMITTED, "without_commit"),
-    ):
-        name = page.begin(metric)
-        for start in range(0, len(sums), _ROWS_A_STEP):
-            page.write([f"{name}{each.labels} {getattr(each, field)}\n" for each in sums[start : start + _ROWS_A_STEP]])
-            yield
-    name = page.begin(_MEMBERS)
-    members = reading.members
-    for start in range(0, len(members), _ROWS_A_STEP):
-        page.write(
-            [
-                f'{name}{{consumergroup="{escaped(group_id)}"}} {count}\n'
-                for group_id, count in members[start : start + _ROWS_A_STEP]
-            ]
-        )
-        yield
+    yield from page.series(_OFFSET_SUM, (f"{each.labels} {each.committed}" for each in sums))
+    yield from page.series(_LAG_SUM, (f"{each.labels} {each.lag}" for each in sums))
+    yield from page.series(_LAG_SECONDS_MAX, (f"{each.labels} {each.lag_seconds}" for each in sums))
+    yield from page.series(_NOT_COMMITTED, (f"{each.labels} {each.without_commit}" for each in sums))
+    members = (f'{{consumergroup="{escaped(group_id)}"}} {count}' for group_id, count in reading.members)
+    yield from page.series(_MEMBERS, members)

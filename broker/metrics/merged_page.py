@@ -1,7 +1,6 @@
-"""One page of metrics of the pages of several brokers: each sample gets the label `node_id`, and families stay whole.
+"""Merges the metrics pages of several brokers: each sample gets the label `node_id`, and families stay together.
 
-Pure. A sample that has the label keeps it: it is the broker's own id. Reads what `exposition` writes, and no other
-exposition.
+Pure. A sample with the label keeps it: it is the broker's own id. Reads only what `exposition` writes.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ _END: Final = b"# EOF"
 
 
 class MergedPage:
-    """A page while it is merged. `add` each broker's, then `finish`."""
+    """A page that is being merged. Call `add` for each broker, then `finish`."""
 
     def __init__(self, form: Format) -> None:
-        """Nothing is on it yet."""
         self._form = form
         self._families: dict[bytes, list[bytes]] = {}
-        """By name, the lines of the head and then the samples, without line ends."""
+        """The lines of each family, without line ends."""
 
     def add(self, node_id: int, pieces: Sequence[bytes]) -> Iterator[None]:
-        """Add a broker's page, in steps; each piece ends with a line."""
+        """Adds a broker's page, in steps; each piece ends with a line."""
         label = b'%s="%d"' % (NODE_ID.encode(), node_id)
         family: list[bytes] = []
         is_new = True
@@ -48,13 +46,12 @@ class MergedPage:
                 yield
 
     def finish(self) -> list[bytes]:
-        """The pieces of the page."""
         pieces = [b"\n".join(lines) + b"\n" for lines in self._families.values()]
         return pieces if self._form is Format.TEXT else [*pieces, _END + b"\n"]
 
 
 def _labelled(line: bytes, label: bytes) -> bytes:
-    """A sample with one label more. A name has neither a brace nor a space."""
+    """Adds a label to a sample, whose name has neither braces nor spaces."""
     name, brace, rest = line.partition(b"{")
     if not brace or b" " in name:
         name, _, rest = line.partition(b" ")

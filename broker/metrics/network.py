@@ -1,4 +1,4 @@
-"""Connections, logins, sessions of fetches, what waits, and the memory that clients hold."""
+"""Metrics of connections, logins, fetch sessions, waiting requests, and the memory that clients use."""
 
 from __future__ import annotations
 
@@ -12,57 +12,49 @@ from lowtide.broker.metrics.sources import Scrape
 
 _ROWS_A_STEP: Final = 1_000
 _PROCESSOR: Final = "0"
-"""There is one loop; Kafka numbers its threads."""
+"""Kafka numbers its network threads; here there is one loop."""
 
 _CONNECTIONS: Final = gauge(
-    "kafka_server_socket_server_metrics_connection_count", "Open connections.", "listener", "networkProcessor"
+    "kafka_server_socket_server_metrics_connection_count",
+    "The number of open connections.",
+    "listener",
+    "networkProcessor",
 )
-_LOGGING_IN: Final = gauge("lowtide_connections_logging_in", "Open connections that have still to log in.")
-_LOGINS: Final = counter("lowtide_logins_total", "Logins by SASL, accepted and refused.", "listener", "outcome")
+_LOGGING_IN: Final = gauge("lowtide_connections_logging_in", "The number of open connections that have not logged in.")
+_LOGINS: Final = counter("lowtide_logins_total", "The number of SASL logins, by outcome.", "listener", "outcome")
 _PURGATORY: Final = gauge(
     "kafka_server_delayedoperationpurgatory_purgatorysize",
-    "Requests that wait in the purgatory of their kind.",
+    "The number of requests in a purgatory.",
     "delayedOperation",
 )
 _SESSIONS: Final = gauge(
-    "kafka_server_fetchsessioncache_numincrementalfetchsessions", "Open sessions of incremental fetches."
+    "kafka_server_fetchsessioncache_numincrementalfetchsessions", "The number of open incremental fetch sessions."
 )
 _SESSION_PARTITIONS: Final = gauge(
-    "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions in them."
+    "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached",
+    "The number of partitions in incremental fetch sessions.",
 )
 _REQUEST_MEMORY: Final = gauge(
-    "lowtide_request_memory_bytes", "Memory of large requests that arrive (`queued.max.request.bytes`).", unit="bytes"
+    "lowtide_request_memory_bytes",
+    "The memory of large requests that are being received (`queued.max.request.bytes`).",
+    unit="bytes",
 )
 _ANSWER_MEMORY: Final = gauge(
     "lowtide_answers_unread_bytes",
-    "Answers that clients haven't read (`lowtide.answers.unread.max.bytes`).",
+    "The size of responses that clients have not read (`lowtide.answers.unread.max.bytes`).",
     unit="bytes",
 )
 _LARGE_ROWS: Final = gauge(
-    "lowtide_large_request_rows", "Rows of large requests in memory (`lowtide.request.rows.max`)."
+    "lowtide_large_request_rows", "The number of rows of large requests in memory (`lowtide.request.rows.max`)."
 )
 _SLOW_LANE: Final = gauge(
-    "lowtide_slow_lane_connections", "Connections that wait for a turn: their addresses have sent damaged frames."
+    "lowtide_slow_lane_connections", "The number of waiting connections from addresses that sent invalid frames."
 )
-_TURNS: Final = gauge("lowtide_turns_waiting", "Pieces of long work that wait for their turn.")
-
-METRICS: Final = (
-    _CONNECTIONS,
-    _LOGGING_IN,
-    _LOGINS,
-    _PURGATORY,
-    _SESSIONS,
-    _SESSION_PARTITIONS,
-    _REQUEST_MEMORY,
-    _ANSWER_MEMORY,
-    _LARGE_ROWS,
-    _SLOW_LANE,
-    _TURNS,
-)
+_TURNS: Final = gauge("lowtide_turns_waiting", "The number of long-running tasks that wait for their turn.")
 
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Write them."""
+    """Writes the metrics, in steps."""
     sources = scrape.sources
     host, broker = sources.host, sources.broker
     open_by = Counter({listener.name: 0 for listener in broker.config.listeners})

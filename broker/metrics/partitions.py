@@ -1,7 +1,8 @@
-"""Partitions and their replicas: Kafka's `Log`, `Partition` and `ReplicaManager`, and the topic series of kafka_exporter.
+"""Metrics of partitions and replicas.
 
-Every broker has the series of the logs that it hosts. Those of a partition as such come from its leader alone, so a sum over all brokers
-counts each once; the controller has those of partitions without a leader.
+They are Kafka's `Log`, `Partition` and `ReplicaManager`, and kafka_exporter's topic series. Every broker has the series
+of its logs. Series of a partition come only from its leader, so a sum over all brokers counts each partition once; the
+controller has those of partitions without a leader.
 """
 
 from __future__ import annotations
@@ -20,37 +21,41 @@ _ROWS_A_STEP: Final = 500
 _KEYS: Final = ("topic", "partition")
 
 _LOGS: Final[dict[Metric, Callable[[PartitionRow], int]]] = {
-    gauge("kafka_log_log_size", "Bytes of a replica's segments.", *_KEYS, unit="bytes"): lambda row: row.size_bytes,
-    gauge("kafka_log_log_logstartoffset", "The first offset that can be read.", *_KEYS): lambda row: (
+    gauge("kafka_log_log_size", "The size of a replica's segments.", *_KEYS, unit="bytes"): lambda row: row.size_bytes,
+    gauge("kafka_log_log_logstartoffset", "The log start offset of a replica.", *_KEYS): lambda row: (
         row.log_start_offset
     ),
-    gauge("kafka_log_log_logendoffset", "The offset of the next record of this replica.", *_KEYS): lambda row: (
-        row.log_end_offset
-    ),
-    gauge("kafka_log_log_numlogsegments", "Segments of a replica.", *_KEYS): lambda row: row.segments,
+    gauge("kafka_log_log_logendoffset", "The log end offset of a replica.", *_KEYS): lambda row: row.log_end_offset,
+    gauge("kafka_log_log_numlogsegments", "The number of segments of a replica.", *_KEYS): lambda row: row.segments,
 }
 
 _LED: Final[dict[Metric, Callable[[PartitionRow], int]]] = {
-    gauge("kafka_cluster_partition_replicascount", "Replicas.", *_KEYS): lambda row: row.replicas,
-    gauge("kafka_cluster_partition_insyncreplicascount", "In-sync replicas.", *_KEYS): lambda row: row.in_sync,
-    gauge("kafka_cluster_partition_underreplicated", "1 if replicas aren't in sync.", *_KEYS): lambda row: int(
+    gauge("kafka_cluster_partition_replicascount", "The number of replicas.", *_KEYS): lambda row: row.replicas,
+    gauge("kafka_cluster_partition_insyncreplicascount", "The number of in-sync replicas.", *_KEYS): lambda row: (
+        row.in_sync
+    ),
+    gauge("kafka_cluster_partition_underreplicated", "1 if a replica is not in sync.", *_KEYS): lambda row: int(
         row.is_under_replicated
     ),
     gauge(
-        "kafka_cluster_partition_atminisr", "1 if there are as many in-sync replicas as `min.insync.replicas`.", *_KEYS
+        "kafka_cluster_partition_atminisr", "1 if the number of in-sync replicas equals `min.insync.replicas`.", *_KEYS
     ): (lambda row: int(row.in_sync == row.min_in_sync)),
-    gauge("kafka_cluster_partition_underminisr", "1 if there are fewer: acks=all is refused.", *_KEYS): (
-        lambda row: int(row.in_sync < row.min_in_sync)
-    ),
+    gauge(
+        "kafka_cluster_partition_underminisr",
+        "1 if there are fewer in-sync replicas than `min.insync.replicas`: writes with acks=all fail.",
+        *_KEYS,
+    ): (lambda row: int(row.in_sync < row.min_in_sync)),
 }
 
 _CURRENT: Final = gauge("kafka_topic_partition_current_offset", "The high watermark.", *_KEYS)
-_OLDEST: Final = gauge("kafka_topic_partition_oldest_offset", "The first offset that can be read.", *_KEYS)
-_LEADER: Final = gauge("kafka_topic_partition_leader", "The broker that leads the partition.", *_KEYS)
-_REPLICAS: Final = gauge("kafka_topic_partition_replicas", "Replicas.", *_KEYS)
-_IN_SYNC: Final = gauge("kafka_topic_partition_in_sync_replica", "In-sync replicas.", *_KEYS)
-_PREFERRED: Final = gauge("kafka_topic_partition_leader_is_preferred", "1 if the first of the replicas leads.", *_KEYS)
-_UNDER: Final = gauge("kafka_topic_partition_under_replicated_partition", "1 if replicas aren't in sync.", *_KEYS)
+_OLDEST: Final = gauge("kafka_topic_partition_oldest_offset", "The log start offset.", *_KEYS)
+_LEADER: Final = gauge("kafka_topic_partition_leader", "The id of the leader.", *_KEYS)
+_REPLICAS: Final = gauge("kafka_topic_partition_replicas", "The number of replicas.", *_KEYS)
+_IN_SYNC: Final = gauge("kafka_topic_partition_in_sync_replica", "The number of in-sync replicas.", *_KEYS)
+_PREFERRED: Final = gauge(
+    "kafka_topic_partition_leader_is_preferred", "1 if the preferred replica is the leader.", *_KEYS
+)
+_UNDER: Final = gauge("kafka_topic_partition_under_replicated_partition", "1 if a replica is not in sync.", *_KEYS)
 
 _EXPORTED: Final[dict[Metric, tuple[Callable[[PartitionRow], int], Callable[[PartitionImage], int] | None]]] = {
     _CURRENT: (lambda row: row.high_watermark, None),
@@ -61,72 +66,58 @@ _EXPORTED: Final[dict[Metric, tuple[Callable[[PartitionRow], int], Callable[[Par
     _PREFERRED: (lambda row: int(row.is_preferred), lambda _state: 0),
     _UNDER: (lambda row: int(row.is_under_replicated), lambda _state: 1),
 }
-"""Of a partition that is led here, and of one without a leader: None where only a leader has it."""
+"""The values of a partition led here, and of one without a leader: None if only a leader has it."""
 
-_COUNT: Final = gauge("kafka_server_replicamanager_partitioncount", "Partitions of which this broker has a replica.")
-_LEADER_COUNT: Final = gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.")
+_COUNT: Final = gauge(
+    "kafka_server_replicamanager_partitioncount", "The number of partitions with a replica on this broker."
+)
+_LEADER_COUNT: Final = gauge(
+    "kafka_server_replicamanager_leadercount", "The number of partitions that this broker leads."
+)
 _UNDER_COUNT: Final = gauge(
-    "kafka_server_replicamanager_underreplicatedpartitions", "Of those, the ones whose replicas aren't all in sync."
+    "kafka_server_replicamanager_underreplicatedpartitions",
+    "The number of led partitions with a replica that is not in sync.",
 )
 _UNDER_MIN_COUNT: Final = gauge(
     "kafka_server_replicamanager_underminisrpartitioncount",
-    "Of those, the ones with fewer in-sync replicas than `min.insync.replicas`.",
+    "The number of led partitions with fewer in-sync replicas than `min.insync.replicas`.",
 )
 _AT_MIN_COUNT: Final = gauge(
     "kafka_server_replicamanager_atminisrpartitioncount",
-    "Of those, the ones with as many in-sync replicas as `min.insync.replicas`.",
+    "The number of led partitions with exactly `min.insync.replicas` in-sync replicas.",
 )
 _OFFLINE: Final = gauge(
-    "kafka_server_replicamanager_offlinereplicacount", "Replicas of this broker that it can't serve."
+    "kafka_server_replicamanager_offlinereplicacount", "The number of offline replicas on this broker."
 )
 _SHRINKS: Final = counter(
-    "kafka_server_replicamanager_isrshrinks_total", "Replicas that this broker took out of the ISR."
+    "kafka_server_replicamanager_isrshrinks_total", "The number of replicas that this leader removed from ISRs."
 )
 _EXPANDS: Final = counter(
-    "kafka_server_replicamanager_isrexpands_total", "Replicas that this broker took into the ISR."
+    "kafka_server_replicamanager_isrexpands_total", "The number of replicas that this leader added to ISRs."
 )
-_FAILED: Final = counter(
-    "kafka_server_replicamanager_failedisrupdates_total", "Changes of ISRs that the metadata store refused."
-)
+_FAILED: Final = counter("kafka_server_replicamanager_failedisrupdates_total", "The number of ISR changes that failed.")
 _LAG_MAX: Final = gauge(
     "kafka_server_replicafetchermanager_maxlag",
-    "Records that the followed partition with most of them lacks.",
+    "The maximum lag of a followed partition, in records.",
     "clientId",
 )
-_FETCH_FAILURES: Final = counter("lowtide_replication_fetch_failures_total", "Fetches from leaders that failed.")
+_FETCH_FAILURES: Final = counter(
+    "lowtide_replication_fetch_failures_total", "The number of failed fetches from leaders."
+)
 _LAGGING: Final = gauge(
-    "lowtide_replication_lagging_partitions", "Followed partitions that lack a committed record, or a first answer."
+    "lowtide_replication_lagging_partitions",
+    "The number of followed partitions that lack committed records, or have not fetched yet.",
 )
 _TOPIC_BYTES: Final = gauge(
-    "lowtide_topic_size_bytes", "Bytes of the segments of a topic's replicas here.", "topic", unit="bytes"
+    "lowtide_topic_size_bytes", "The size of a topic's segments on this broker.", "topic", unit="bytes"
 )
 _TOPIC_PARTITIONS: Final = gauge(
-    "lowtide_topic_led_partitions", "Partitions of a topic that this broker leads.", "topic"
-)
-
-METRICS: Final = (
-    *_LOGS,
-    *_LED,
-    *_EXPORTED,
-    _COUNT,
-    _LEADER_COUNT,
-    _UNDER_COUNT,
-    _UNDER_MIN_COUNT,
-    _AT_MIN_COUNT,
-    _OFFLINE,
-    _SHRINKS,
-    _EXPANDS,
-    _FAILED,
-    _LAG_MAX,
-    _FETCH_FAILURES,
-    _LAGGING,
-    _TOPIC_BYTES,
-    _TOPIC_PARTITIONS,
+    "lowtide_topic_led_partitions", "The number of a topic's partitions that this broker leads.", "topic"
 )
 
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Write them, some lines at a time."""
+    """Writes the metrics, in steps."""
     yield from _write_counts(scrape, page)
     yield from _write_by_topic(scrape, page)
     if not scrape.has_partitions:
@@ -139,17 +130,11 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     yield from _find_leaderless(scrape, leaderless)
     for rows, metrics in ((scrape.rows, _LOGS), (led, _LED)):
         for metric, value_of in metrics.items():
-            name = page.begin(metric)
-            for some in _steps(rows):
-                page.write([f"{name}{row.labels} {value_of(row)}\n" for row in some])
-                yield
+            yield from page.series(metric, (f"{row.labels} {value_of(row)}" for row in rows))
     for metric, (value_of, of_state) in _EXPORTED.items():
-        name = page.begin(metric)
-        for some in _steps(led):
-            page.write([f"{name}{row.labels} {value_of(row)}\n" for row in some])
-            yield
+        yield from page.series(metric, (f"{row.labels} {value_of(row)}" for row in led))
         if of_state is not None:
-            page.write([f"{name}{labels} {of_state(state)}\n" for labels, state in leaderless])
+            yield from page.series(metric, (f"{key} {of_state(state)}" for key, state in leaderless), begins=False)
 
 
 def _steps(rows: Iterable[PartitionRow]) -> Iterator[list[PartitionRow]]:
@@ -159,7 +144,7 @@ def _steps(rows: Iterable[PartitionRow]) -> Iterator[list[PartitionRow]]:
 
 
 def _find_leaderless(scrape: Scrape, found: list[tuple[str, PartitionImage]]) -> Iterator[None]:
-    """Those of the cluster, for the controller to report."""
+    """Finds the partitions without a leader, for the controller to report."""
     metadata = scrape.sources.broker.metadata
     if not metadata.is_controller:
         return
@@ -215,7 +200,4 @@ def _write_by_topic(scrape: Scrape, page: Page) -> Iterator[None]:
         yield
     topics = [(topic, f'{{topic="{escaped(topic)}"}}') for topic in sorted(sizes)]
     for metric, values in ((_TOPIC_BYTES, sizes), (_TOPIC_PARTITIONS, led)):
-        name = page.begin(metric)
-        for start in range(0, len(topics), _ROWS_A_STEP):
-            page.write([f"{name}{labels} {values[topic]}\n" for topic, labels in topics[start : start + _ROWS_A_STEP]])
-            yield
+        yield from page.series(metric, (f"{labels} {values[topic]}" for topic, labels in topics))

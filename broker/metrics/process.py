@@ -1,7 +1,7 @@
-"""The process and its event loop: what Kafka's boards call idle threads, how late the loop is, memory, descriptors and CPU.
+"""Metrics of the process and its event loop.
 
-A broker has one loop for everything, so the idle share of network processors and that of request handlers are the same: the part of the
-time in which the loop's thread did not run, since the scrape before.
+A broker has one loop for everything, so the idle time of Kafka's network processors and of its request handlers are the
+same: the part of the time in which the loop's thread did not run since the last scrape.
 """
 
 from __future__ import annotations
@@ -19,58 +19,41 @@ from lowtide.runtime.loop_lag import BOUNDS_MS, HistogramSnapshot
 
 _NETWORK_IDLE: Final = gauge(
     "kafka_network_socketserver_networkprocessoravgidle_percent",
-    "Share of the time, 0 to 1, in which the loop is idle.",
+    "The part of the time, 0 to 1, in which the event loop is idle.",
 )
 _HANDLERS_IDLE: Final = gauge(
-    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", "The same: there is one loop."
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
+    "The same value, because there is one event loop.",
 )
 _LAG: Final = histogram(
-    "lowtide_loop_lag_seconds", "How late a timer of the event loop rings: what requests wait before they are seen."
+    "lowtide_loop_lag_seconds",
+    "The delay of a timer of the event loop, which is the delay of requests before they are read.",
 )
-_HELD: Final = histogram("lowtide_loop_held_seconds", "The part of that lateness which the broker itself causes.")
-_LAG_MAX: Final = gauge("lowtide_loop_lag_max_seconds", "The longest since the start.", unit="seconds")
-_BROKER_STATE: Final = gauge("kafka_server_kafkaserver_brokerstate", "3 while the broker serves.")
-_BUILD: Final = gauge("lowtide_build_info", "1, with the version.", "version")
-_NODE: Final = gauge("lowtide_broker_info", "1, with the broker's id and cluster.", "node_id", "cluster_id")
-_CPU: Final = counter("process_cpu_seconds_total", "CPU time of the process, user and system.", unit="seconds")
-_RESIDENT: Final = gauge("process_resident_memory_bytes", "Resident memory.", unit="bytes")
-_VIRTUAL: Final = gauge("process_virtual_memory_bytes", "Virtual memory.", unit="bytes")
-_START: Final = gauge("process_start_time_seconds", "When the process started, in seconds since 1970.", unit="seconds")
-_OPEN: Final = gauge("process_open_fds", "Open descriptors.")
-_OPEN_MAX: Final = gauge("process_max_fds", "How many may be open.")
+_HELD: Final = histogram("lowtide_loop_held_seconds", "The part of the delay that the broker's own code causes.")
+_LAG_MAX: Final = gauge("lowtide_loop_lag_max_seconds", "The longest delay since the start.", unit="seconds")
+_BROKER_STATE: Final = gauge("kafka_server_kafkaserver_brokerstate", "3 while the broker is running.")
+_BUILD: Final = gauge("lowtide_build_info", "1, with the version as label.", "version")
+_NODE: Final = gauge("lowtide_broker_info", "1, with the broker id and cluster id as labels.", "node_id", "cluster_id")
+_CPU: Final = counter("process_cpu_seconds_total", "The user and system CPU time of the process.", unit="seconds")
+_RESIDENT: Final = gauge("process_resident_memory_bytes", "The resident memory of the process.", unit="bytes")
+_VIRTUAL: Final = gauge("process_virtual_memory_bytes", "The virtual memory of the process.", unit="bytes")
+_START: Final = gauge(
+    "process_start_time_seconds", "The start time of the process, in seconds since 1970.", unit="seconds"
+)
+_OPEN: Final = gauge("process_open_fds", "The number of open file descriptors.")
+_OPEN_MAX: Final = gauge("process_max_fds", "The maximum number of open file descriptors.")
 _DISK_READ: Final = counter(
-    "kafka_server_kafkaserver_linux_disk_read_bytes", "Bytes that the process had disks read.", unit="bytes"
+    "kafka_server_kafkaserver_linux_disk_read_bytes", "The bytes that the process read from disks.", unit="bytes"
 )
 _DISK_WRITTEN: Final = counter(
-    "kafka_server_kafkaserver_linux_disk_write_bytes", "Bytes that it had them write.", unit="bytes"
+    "kafka_server_kafkaserver_linux_disk_write_bytes", "The bytes that the process wrote to disks.", unit="bytes"
 )
-_THREADS: Final = gauge("process_threads", "Threads.")
-_COLLECTIONS: Final = counter("python_gc_collections_total", "Runs of the garbage collector.", "generation")
-
-METRICS: Final = (
-    _NETWORK_IDLE,
-    _HANDLERS_IDLE,
-    _LAG,
-    _HELD,
-    _LAG_MAX,
-    _BROKER_STATE,
-    _BUILD,
-    _NODE,
-    _CPU,
-    _RESIDENT,
-    _VIRTUAL,
-    _START,
-    _OPEN,
-    _OPEN_MAX,
-    _THREADS,
-    _DISK_READ,
-    _DISK_WRITTEN,
-    _COLLECTIONS,
-)
+_THREADS: Final = gauge("process_threads", "The number of threads.")
+_COLLECTIONS: Final = counter("python_gc_collections_total", "The number of garbage collections.", "generation")
 
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Write them."""
+    """Writes the metrics, in steps."""
     sources = scrape.sources
     idle = scrape.idle.share(sources.broker.clock.monotonic_ns(), sources.read_usage().cpu_ns)
     page.one(_NETWORK_IDLE, idle)

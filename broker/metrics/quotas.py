@@ -1,7 +1,7 @@
-"""What users and clients use of their quotas, and how long they wait: Kafka's `Produce`, `Fetch` and `Request` by user and client id.
+"""Metrics of quotas: rates and throttle times of users and clients, as Kafka's `Produce`, `Fetch` and `Request`.
 
-Only who has a quota, and used it within its window, has series: of the most recent `SERIES_MAX` for each kind of quota, or a client that
-invents client ids would fill the page. A label is empty where the quota is shared by all of them.
+Only users and clients that used their quota within its window have series: the most recent `SERIES_MAX` per quota, so
+that invented client ids cannot fill the page. An empty label means that the quota is shared.
 """
 
 from __future__ import annotations
@@ -15,26 +15,32 @@ from lowtide.broker.metrics.sources import Scrape
 from lowtide.broker.quotas.quota_entity import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 
 SERIES_MAX: Final = 500
-"""Of each metric."""
 
 NAME_LENGTH_MAX: Final = 256
-"""Users and clients of longer names are left out."""
+"""The maximum length of user and client id in a series."""
 
 _LABELS: Final = ("user", "client_id")
-_WAIT: Final = "Time that clients above this quota are asked to wait: the mean of the quota's window."
+_WAIT: Final = "The mean throttle time over the quota's window."
 _BY_QUOTA: Final = {
     PRODUCER_BYTE_RATE: (
-        gauge("kafka_server_produce_byte_rate", "Bytes a second of Produce, under a quota.", *_LABELS, unit="bytes"),
+        gauge(
+            "kafka_server_produce_byte_rate",
+            "The produce rate under a quota, in bytes per second.",
+            *_LABELS,
+            unit="bytes",
+        ),
         gauge("kafka_server_produce_throttle_time", _WAIT, *_LABELS, unit="ms"),
     ),
     CONSUMER_BYTE_RATE: (
-        gauge("kafka_server_fetch_byte_rate", "Bytes a second of Fetch, under a quota.", *_LABELS, unit="bytes"),
+        gauge(
+            "kafka_server_fetch_byte_rate", "The fetch rate under a quota, in bytes per second.", *_LABELS, unit="bytes"
+        ),
         gauge("kafka_server_fetch_throttle_time", _WAIT, *_LABELS, unit="ms"),
     ),
     REQUEST_PERCENTAGE: (
         gauge(
             "kafka_server_request_request_time",
-            "Time of the loop that requests under a quota take.",
+            "The part of the event loop's time that requests under a quota use.",
             *_LABELS,
             unit="percent",
         ),
@@ -42,11 +48,9 @@ _BY_QUOTA: Final = {
     ),
 }
 
-METRICS: Final = tuple(metric for both in _BY_QUOTA.values() for metric in both)
-
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Write them, a quota at a time."""
+    """Writes the metrics, in steps."""
     now_ms = scrape.sources.broker.clock.monotonic_ms()
     for key, (rate, wait) in _BY_QUOTA.items():
         used = [

@@ -1,7 +1,7 @@
-"""Quantiles of the times of requests, of the last minutes.
+"""Quantiles of request times over the last minutes.
 
-Counts are kept of some moments, and quantiles are of what came since the oldest. In a bucket times are taken to be
-spread evenly; its bounds are powers of two, so a quantile is right within a factor of two, and mostly much better.
+Snapshots of the counts are kept, and quantiles cover the time since the oldest. Times are assumed uniform within a
+bucket; bounds are powers of two, so a quantile is right within a factor of two, and mostly much better.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Final, NamedTuple
 from lowtide.broker.network.routing.request_times import BUCKETS, FETCH_CONSUMER, FETCH_FOLLOWER, ApiTimes, RequestTimes
 
 WINDOW_MS: Final = 300_000
-"""What quantiles are of, about; Kafka's samples are of five minutes too."""
+"""The approximate time that quantiles cover; five minutes as in Kafka."""
 
 STEP_MS: Final = 60_000
-"""Between two moments that are kept."""
+"""The time between two snapshots."""
 
 
-class Counts(NamedTuple):
-    """Histograms of one API since the start, by bit length of nanoseconds."""
+class RequestCounts(NamedTuple):
+    """The histograms of one API since the start, by bit length of nanoseconds."""
 
     total: Sequence[int]
     total_ns: int
     parts: dict[str, Sequence[int]]
 
 
-def counts_of(times: ApiTimes) -> Counts:
-    """Put the histograms of quick requests and of those that waited together."""
+def counts_of(times: ApiTimes) -> RequestCounts:
+    """Merges the histograms of quick requests and of those that waited."""
     quick = times.quick
     nothing = _at_nothing(sum(quick))
     total = list(map(add, quick, times.total))
@@ -37,7 +37,7 @@ def counts_of(times: ApiTimes) -> Counts:
     parts: dict[str, Sequence[int]] = {name: list(map(add, nothing, counts)) for name, counts in waited.items()}
     for name, counts in (("queue", times.queue), ("send", times.send)):
         parts[name] = list(map(add, counts, _at_nothing(max(sum(total) - sum(counts), 0))))
-    return Counts(
+    return RequestCounts(
         total, times.quick_ns + times.total_ns, {"total": total, "local": list(map(add, quick, times.local)), **parts}
     )
 
@@ -46,16 +46,16 @@ def _at_nothing(count: int) -> list[int]:
     return [count] + [0] * (BUCKETS - 1)
 
 
-def both(one: Counts, other: Counts) -> Counts:
-    """The sum of two."""
+def both(one: RequestCounts, other: RequestCounts) -> RequestCounts:
+    """Adds two."""
     parts: dict[str, Sequence[int]] = {
         name: list(map(add, counts, other.parts[name])) for name, counts in one.parts.items()
     }
-    return Counts(list(map(add, one.total, other.total)), one.total_ns + other.total_ns, parts)
+    return RequestCounts(list(map(add, one.total, other.total)), one.total_ns + other.total_ns, parts)
 
 
 def quantile_ms(counts: Sequence[int], quantile: float) -> float:
-    """The time that so many of the counted ones didn't exceed, in milliseconds; NaN of none."""
+    """Returns a quantile in milliseconds; NaN without values."""
     rank, below = quantile * sum(counts), 0
     if not rank:
         return float("nan")
@@ -67,15 +67,15 @@ def quantile_ms(counts: Sequence[int], quantile: float) -> float:
     return float("nan")
 
 
-class Recent:
-    """Counts at some moments of the last minutes, so that quantiles can be of what came since."""
+class RecentRequestTimes:
+    """Snapshots of the counts over the last minutes."""
 
     def __init__(self, times: RequestTimes) -> None:
         self._times = times
-        self._moments: deque[tuple[int, dict[str, Counts]]] = deque(maxlen=WINDOW_MS // STEP_MS + 1)
+        self._moments: deque[tuple[int, dict[str, RequestCounts]]] = deque(maxlen=WINDOW_MS // STEP_MS + 1)
 
-    def look(self, now_ms: int) -> dict[str, tuple[Counts, Counts | None]]:
-        """The counts of all APIs now, and those of about `WINDOW_MS` ago."""
+    def look(self, now_ms: int) -> dict[str, tuple[RequestCounts, RequestCounts | None]]:
+        """Returns the current counts of all APIs, and those of about `WINDOW_MS` ago."""
         counts = {
             name: counts_of(times)
             for name, times in list(self._times.by_name.items())

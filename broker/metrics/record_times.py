@@ -1,12 +1,10 @@
-"""When records were produced that groups have still to consume, for the lag in seconds.
+"""Timestamps of the first unconsumed records, for the lag in seconds.
 
-The time is that of the first record of the batch that holds the offset, or of the append where topics have
-`LogAppendTime`: read from the header of the batch, whose place the offset index gives. So it may be too early by as
-long as a producer gathered a batch.
+The timestamp is that of the first record in the batch, or of the append with `LogAppendTime`; it is read from the batch
+header, which the offset index locates. So it is too early by at most the producer's linger time.
 
-Guards: a scrape reads at most `READS_MAX` headers, and none that isn't in the page cache: such a one is read by a
-worker, and is there at the next scrape. What was found is kept as long as a scrape asks for it, so a group that stands
-still costs nothing.
+Guards: a scrape reads at most `READS_MAX` headers from the page cache; a worker reads the others for the next scrape.
+Results are kept while scrapes use them, so an idle group costs nothing.
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import FileSlice, Log
 
 READS_MAX: Final = 1_000
-"""In one scrape: some twenty milliseconds, in slices."""
+"""The maximum number of reads per scrape: about twenty milliseconds, in slices."""
 
 _Key: TypeAlias = tuple[TopicPartition, Offset]
 
 
-class RecordTimes:
-    """Remembers the times that the last scrape asked for. `begin` and `end` are called around each."""
+class ProducedTimes:
+    """The timestamps of the last scrape. Call `begin` and `end` around each."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -37,15 +35,14 @@ class RecordTimes:
         self._left = READS_MAX
 
     def begin(self) -> None:
-        """A scrape begins."""
         self._asked, self._left = {}, READS_MAX
 
     def end(self) -> None:
-        """A scrape has ended: what it didn't ask for is forgotten."""
+        """Ends a scrape: unused timestamps are dropped."""
         self._known = self._asked
 
     def of(self, log: Log, offset: Offset) -> int | None:
-        """When the record at `offset`, or the first above it, was produced (milliseconds since 1970); None where that isn't known yet."""
+        """Returns the timestamp of the record at `offset` or above (milliseconds since 1970); None if not known yet."""
         key = log.topic_partition, offset
         found = self._known.get(key)
         if found is None and self._left > 0:
@@ -66,7 +63,7 @@ class RecordTimes:
         except BlockingIOError:
             pass
         except (OSError, StorageError, ProtocolError):
-            return None  # Those who serve it find out what is wrong.
+            return None  # Requests report the error.
         if batch is not None:
             self._worker.submit(partial(_read_header, batch), partial(self._on_read, key))
         return None

@@ -1,9 +1,10 @@
-"""All metrics, each declared once in the file of its subject. The page `docs/metrics.md` is made of them."""
+"""All metrics. `docs/metrics.md` is generated from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Final, NamedTuple
 
 from lowtide.broker.metrics import (
     clients,
@@ -24,33 +25,48 @@ from lowtide.broker.metrics.exposition import Page
 from lowtide.broker.metrics.metric import Metric
 from lowtide.broker.metrics.sources import Scrape
 
-Write: TypeAlias = Callable[[Scrape, Page], Iterator[None]]
-"""Writes metrics of one subject, some lines at a time."""
-
 
 class Subject(NamedTuple):
-    """Metrics that are read together."""
+    """The metrics of one module, which are read together."""
 
     title: str
-    metrics: tuple[Metric, ...]
-    write: Write
+    module: ModuleType
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics that the module declares, in order, including those in its tables."""
+        return tuple(dict.fromkeys(_metrics_in(tuple(vars(self.module).values()))))
+
+    def write(self, scrape: Scrape, page: Page) -> Iterator[None]:
+        """Writes the metrics, in steps."""
+        steps: Iterator[None] = self.module.write(scrape, page)
+        return steps
+
+
+def _metrics_in(value: object) -> Iterator[Metric]:
+    if isinstance(value, Metric):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _metrics_in(each)
+    elif isinstance(value, dict):
+        yield from _metrics_in((*value.keys(), *value.values()))
 
 
 SUBJECTS: Final = (
-    Subject("Topics", topics.METRICS, topics.write),
-    Subject("Partitions and replicas", partitions.METRICS, partitions.write),
-    Subject("The cluster", cluster.METRICS, cluster.write),
-    Subject("Groups", groups.METRICS, groups.write),
-    Subject("Share groups", share_groups.METRICS, share_groups.write),
-    Subject("Deletes, retention and log directories", storage.METRICS, storage.write),
-    Subject("Syncs, journals and metadata", commits.METRICS, commits.write),
-    Subject("Requests", requests.METRICS, requests.write),
-    Subject("Quotas", quotas.METRICS, quotas.write),
-    Subject("Connections and memory", network.METRICS, network.write),
-    Subject("Coordinators", coordinators.METRICS, coordinators.write),
-    Subject("Metrics of clients", clients.METRICS, clients.write),
-    Subject("The process and its loop", process.METRICS, process.write),
+    Subject("Topics", topics),
+    Subject("Partitions and replicas", partitions),
+    Subject("The cluster", cluster),
+    Subject("Groups", groups),
+    Subject("Share groups", share_groups),
+    Subject("Deletes, retention and log directories", storage),
+    Subject("Syncs, journals and metadata", commits),
+    Subject("Requests", requests),
+    Subject("Quotas", quotas),
+    Subject("Connections and memory", network),
+    Subject("Coordinators", coordinators),
+    Subject("Metrics of clients", clients),
+    Subject("The process and its loop", process),
 )
-"""In the order of the page."""
 
 METRICS: Final = {metric.name: metric for subject in SUBJECTS for metric in subject.metrics}

@@ -1,11 +1,11 @@
-"""Where partitions begin and end that other brokers lead, for the lag of groups: asked in the background, while metrics are scraped.
+"""Log start and end offsets of partitions on other brokers, for the lag of groups.
 
-A coordinator knows what its groups have committed, but the ends are at the leaders. A broker that has an in-sync replica looks at that;
-for the rest each leader is asked by ListOffsets, as any client does, every `INTERVAL_MS` at most, and only while scrapes ask for it: the
-scrape itself waits for none of them.
+A coordinator knows the committed offsets of its groups, but ends are at the leaders. For partitions without an in-sync
+replica here, leaders are asked with ListOffsets in the background, at most every `INTERVAL_MS` and only while scrapes
+need it; no scrape waits.
 
-Guards: one round at a time, one request at a time of at most `PARTITIONS_PER_REQUEST` partitions. An answer counts for `YOUNG_MS`; after
-that the lag is unknown, which is shown as no series rather than as a number that is wrong.
+Guards: one round at a time, one request at a time of at most `PARTITIONS_PER_REQUEST` partitions. An answer is valid
+for `YOUNG_MS`; after that the series is missing rather than wrong.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ REQUEST_MS: Final = 5_000
 _VERSION: Final = 5
 _LATEST: Final = -1
 _EARLIEST: Final = -2
-"""Timestamps that stand for the end and the beginning."""
 
 
 class Ends(NamedTuple):
-    """What can be read of a partition at one moment; the end is exclusive."""
+    """The readable range of a partition; the end is exclusive."""
 
     log_start_offset: int
     high_watermark: int
@@ -50,7 +49,7 @@ class RemoteEnds:
         self._round: asyncio.Task[None] | None = None
 
     def of(self, key: TopicPartition) -> Ends | None:
-        """Those of a partition, if they are young; they are asked for again from then on."""
+        """Returns the recent ends of a partition, and requests new ones."""
         self._wanted[key] = None
         found = self._found.get(key)
         if found is None or self._broker.clock.monotonic_ms() - found[0] > YOUNG_MS:
@@ -58,7 +57,7 @@ class RemoteEnds:
         return found[1]
 
     def end_scrape(self) -> None:
-        """Ask for what the scrape wanted, if it is time; the next one gets it."""
+        """Starts a round if it is due, for the next scrape."""
         wanted, self._wanted = self._wanted, {}
         now_ms = self._broker.clock.monotonic_ms()
         is_running = self._round is not None and not self._round.done()
@@ -67,7 +66,7 @@ class RemoteEnds:
             self._round = self._broker.tasks.spawn(self._ask(list(wanted)), name="ends of partitions")
 
     async def _ask(self, wanted: list[TopicPartition]) -> None:
-        """One round over all leaders."""
+        """Asks all leaders once."""
         image = self._broker.metadata.image
         by_leader: dict[BrokerId, list[TopicPartition]] = {}
         for key in wanted:
@@ -88,7 +87,7 @@ class RemoteEnds:
         self._found = kept | found
 
     async def _list(self, leader: BrokerId, keys: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        """The offsets of those partitions that the broker answers for."""
+        """Returns the offsets of the partitions that the broker answers for."""
         node = self._broker.metadata.image.brokers.get(leader)
         if node is None:
             return {}

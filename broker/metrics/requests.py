@@ -1,9 +1,7 @@
-"""Requests and their times: Kafka's `RequestMetrics`, under Confluent's names, and one histogram for each API.
+"""Metrics of requests and their times: Kafka's `RequestMetrics` under Confluent's names, and one histogram per API.
 
-Kafka's times are shown as quantiles in milliseconds, of the last minutes (`recent_times`). An API has series once it
-was asked for.
-
-`FetchConsumer` and `FetchFollower` are the two kinds of Fetch, as in Kafka, and `Fetch` is both together.
+Kafka's times are quantiles in milliseconds of the last minutes (`recent_times`). An API has series once it was
+requested. `FetchConsumer` and `FetchFollower` are the kinds of Fetch, as in Kafka, and `Fetch` is both.
 """
 
 from __future__ import annotations
@@ -19,68 +17,67 @@ from lowtide.protocol.errors import ErrorCode
 
 _PREFIX: Final = "kafka_network_requestmetrics_"
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-"""Those of Kafka's histograms."""
 
 _FIRST: Final = 14
 _LAST: Final = 36
-"""Bit lengths of the histogram's bounds: 16 us to 69 s."""
+"""The bit lengths of the histogram's bounds: 16 µs to 69 s."""
 _BOUNDS_S: Final = tuple((1 << length) / 1e9 for length in range(_FIRST, _LAST + 1))
 
-_REQUESTS: Final = counter(f"{_PREFIX}requestspersec", "Requests that were answered.", "request")
+_REQUESTS: Final = counter(f"{_PREFIX}requestspersec", "The number of answered requests.", "request")
 _ERRORS: Final = counter(
     f"{_PREFIX}errorspersec",
-    "Errors in answers: of the whole, and of each topic, partition or other row in them.",
+    "The number of errors in responses, including those of topics, partitions and other rows.",
     "request",
     "error",
 )
 _PARTS: Final = {
-    "total": gauge(f"{_PREFIX}totaltimems", "All but the queue.", "request", "quantile", unit="ms"),
+    "total": gauge(f"{_PREFIX}totaltimems", "The total time, without the queue.", "request", "quantile", unit="ms"),
     "queue": gauge(
         f"{_PREFIX}requestqueuetimems",
-        "Waiting until other connections had their turn.",
+        "The time in the queue, while other connections have their turn.",
         "request",
         "quantile",
         unit="ms",
     ),
-    "local": gauge(f"{_PREFIX}localtimems", "Being executed.", "request", "quantile", unit="ms"),
+    "local": gauge(f"{_PREFIX}localtimems", "The execution time.", "request", "quantile", unit="ms"),
     "remote": gauge(
         f"{_PREFIX}remotetimems",
-        "Waiting for followers, records, members or the disk.",
+        "The time waiting for followers, records, members or the disk.",
         "request",
         "quantile",
         unit="ms",
     ),
     "response_queue": gauge(
         f"{_PREFIX}responsequeuetimems",
-        "Waiting for the answers of earlier requests of the connection.",
+        "The time waiting for the responses of earlier requests on the connection.",
         "request",
         "quantile",
         unit="ms",
     ),
     "send": gauge(
         f"{_PREFIX}responsesendtimems",
-        "Until the socket has taken the answer; nothing where it takes it at once.",
+        "The time to write the response to the socket; 0 if it is written at once.",
         "request",
         "quantile",
         unit="ms",
     ),
 }
 _SECONDS: Final = histogram(
-    "lowtide_request_seconds", "From the execution of a request until its answer is given to the socket.", "request"
+    "lowtide_request_seconds",
+    "The time from the execution of a request until its response is written to the socket.",
+    "request",
 )
 
 _SURPLUS: Final = counter(
     "lowtide_request_surplus_total",
-    "Requests with bytes behind their fields, which are ignored: the client may encode another version.",
+    "The number of requests with surplus bytes, which are ignored: the client may encode another version.",
     "request",
     "client_software_name",
 )
 
-METRICS: Final = (_REQUESTS, _ERRORS, *_PARTS.values(), _SECONDS, _SURPLUS)
-
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Write them, an API at a time."""
+    """Writes the metrics, in steps."""
     found = scrape.recent.look(scrape.sources.broker.clock.monotonic_ms())
     names = sorted(found)
     page.rows(_REQUESTS, [((name,), sum(found[name][0].total)) for name in names])
@@ -106,7 +103,7 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
 
 
 def _cumulative(counts: Sequence[int]) -> list[int]:
-    """Counts of times below each of the bounds, and of all."""
+    """Returns cumulative counts for the bounds, and the total."""
     totals, total = list[int](), 0
     for count in counts:
         total += count

@@ -1,4 +1,4 @@
-"""Share groups (KIP-932), at the leaders of their partitions: sessions, records that members have, and what they said of them."""
+"""Metrics of share groups (KIP-932), from the leaders of partitions: sessions, acquired and acknowledged records."""
 
 from __future__ import annotations
 
@@ -13,36 +13,33 @@ from lowtide.broker.partitions.share.share_values import AcknowledgeType
 _STEP: Final = 1_000
 
 _SESSIONS: Final = gauge(
-    "kafka_server_sharesessioncache_sharesessionscount", "Share sessions (`group.share.max.share.sessions`)."
+    "kafka_server_sharesessioncache_sharesessionscount",
+    "The number of share sessions (`group.share.max.share.sessions`).",
 )
 _IN_SESSIONS: Final = gauge(
-    "kafka_server_sharesessioncache_sharepartitionscount", "Partitions of all share sessions together."
+    "kafka_server_sharesessioncache_sharepartitionscount", "The number of partitions in share sessions."
 )
-_LOADED: Final = gauge(
-    "lowtide_share_partitions", "Partitions led here whose state for a share group is in memory, each once for a group."
-)
+_LOADED: Final = gauge("lowtide_share_partitions", "The number of share partitions that are loaded on this leader.")
 _IN_FLIGHT: Final = gauge(
     "kafka_server_sharepartitionmetrics_inflightmessagecount",
-    "Offsets from the start of each of them to the last one that was acquired.",
+    "The number of offsets from the start to the last acquired one, over all share partitions.",
 )
 _ACQUIRED: Final = counter(
-    "lowtide_share_records_acquired_total", "Offsets that members have acquired, once for each delivery."
+    "lowtide_share_records_acquired_total", "The number of acquired offsets, counting each delivery."
 )
 _ACKNOWLEDGED: Final = counter(
     "kafka_server_sharegroupmetrics_recordacknowledgements_total",
-    "Offsets that members have acknowledged, by what they said.",
+    "The number of acknowledged offsets, by type.",
     "ack_type",
 )
 _TIMED_OUT: Final = counter(
     "kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total",
-    "Offsets that were acquired for too long (`share.record.lock.duration.ms`).",
+    "The number of offsets whose acquisition lock expired (`share.record.lock.duration.ms`).",
 )
-
-METRICS: Final = (_SESSIONS, _IN_SESSIONS, _LOADED, _IN_FLIGHT, _ACQUIRED, _ACKNOWLEDGED, _TIMED_OUT)
 
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Write them, some share partitions at a time. Nothing where share groups aren't served."""
+    """Writes nothing if share groups are disabled."""
     shares = scrape.sources.shares
     if shares is None:
         return

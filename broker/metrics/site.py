@@ -1,4 +1,4 @@
-"""`/metrics`, for Prometheus: the page in the format that the client asks for, compressed if it takes that."""
+"""The HTTP route `/metrics`: the page in the requested format, compressed if accepted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ class MetricsSite:
         self._collector = collector
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes."""
         app.router.add_get("/metrics", self._page)
 
     async def _page(self, request: web.Request) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""What a scrape reads: parts of the broker, and the partitions as they are at one moment."""
+"""The sources of a scrape: parts of the broker, and a snapshot of its partitions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.metrics.exposition import escaped
-from lowtide.broker.metrics.recent_times import Recent
-from lowtide.broker.metrics.record_times import RecordTimes
+from lowtide.broker.metrics.recent_times import RecentRequestTimes
+from lowtide.broker.metrics.record_times import ProducedTimes
 from lowtide.broker.metrics.remote_ends import RemoteEnds
 from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.network.peer_client import PeerClients
@@ -29,26 +29,26 @@ from lowtide.runtime.process_figures import ProcessFigures
 from lowtide.runtime.thread_usage import ReadUsage
 
 PARTITIONS_A_STEP: Final = 200
-"""Read between two looks at the clock: half a millisecond."""
+"""The number of partitions read between two checks of the clock: half a millisecond."""
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a broker that have numbers."""
+    """The parts of a broker with metrics."""
 
     broker: BrokerContext
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     shares: SharePartitions | None
-    """None where share groups aren't served."""
+    """None if share groups are disabled."""
     host: ConnectionHost
     fetchers: ReplicaFetchers
     isr_changes: IsrChanges
     retention: Retention
     cleaner: Cleaner | None
-    """None where nothing is compacted."""
+    """None if nothing is compacted."""
     unclean_elections: Callable[[], int]
     leaders_given: Callable[[], int]
-    """Partitions that this broker had another one of its machine lead."""
+    """The number of leaderships given to other processes."""
     loop_lag: Callable[[], LoopLagSnapshot]
     read_usage: ReadUsage
     read_process: Callable[[], ProcessFigures]
@@ -56,11 +56,11 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     quotas: ClientQuotas
     filesystem: FileSystem
     metadata_file: str
-    """The file of the metadata, if this broker keeps them itself; otherwise empty."""
+    """The file of an embedded metadata store; otherwise empty."""
 
 
 class PartitionRow(NamedTuple):
-    """A partition of this broker at the moment of the scrape. Its offsets are from one moment."""
+    """A consistent snapshot of a partition."""
 
     partition: Partition
     topic: str
@@ -78,7 +78,7 @@ class PartitionRow(NamedTuple):
     min_in_sync: int
     is_preferred: bool
     is_under_replicated: bool
-    """Replicas that are being added don't count."""
+    """Without replicas that are being added."""
 
 
 class IdleShare:
@@ -88,27 +88,27 @@ class IdleShare:
         self._at: tuple[int, int] | None = None
 
     def share(self, now_ns: int, cpu_ns: int) -> float:
-        """Since the last call, from 0 to 1; 1 at the first one."""
+        """Returns the part since the last call, from 0 to 1; 1 at the first call."""
         before, self._at = self._at, (now_ns, cpu_ns)
         if before is None or now_ns <= before[0]:
             return 1.0
         return min(max(1 - (cpu_ns - before[1]) / (now_ns - before[0]), 0.0), 1.0)
 
 
-class Kept(NamedTuple):
-    """What scrapes remember for those that follow."""
+class ScrapeMemory(NamedTuple):
+    """The state that scrapes keep."""
 
-    recent: Recent
+    recent: RecentRequestTimes
     idle: IdleShare
-    record_times: RecordTimes
+    record_times: ProducedTimes
     remote_ends: RemoteEnds
 
 
 class Scrape:
-    """What one scrape has read, for all that follow."""
+    """One scrape."""
 
-    def __init__(self, sources: Sources, kept: Kept, *, partitions: bool) -> None:
-        """`partitions`: whether there are series of single partitions."""
+    def __init__(self, sources: Sources, kept: ScrapeMemory, *, partitions: bool) -> None:
+        """`partitions`: whether to write series of single partitions."""
         self.sources = sources
         self.recent, self.idle, self.record_times, self.remote_ends = kept
         self.has_partitions = partitions
@@ -116,11 +116,10 @@ class Scrape:
 
     @property
     def led(self) -> Iterator[PartitionRow]:
-        """Those that this broker leads."""
         return (row for row in self.rows if row.is_leader)
 
     def read_partitions(self) -> Iterator[None]:
-        """Read all partitions, some at a time; those that come meanwhile are left to the next scrape."""
+        """Reads all partitions, in steps; new ones are left to the next scrape."""
         rows = self.rows
         for count, partition in enumerate(list(self.sources.broker.replicas.partitions.values()), 1):
             partition.count_records()

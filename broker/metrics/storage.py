@@ -1,4 +1,4 @@
-"""Deletes, retention, compaction and log directories: what went and why, what waits, and what disks still hold of it."""
+"""Metrics of deletes, retention, compaction and log directories."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import accumulate
 from typing import Final
 
 from lowtide.broker.handlers.describe_deletes import waiting_requests
-from lowtide.broker.metrics.exposition import Page
+from lowtide.broker.metrics.exposition import Page, labelled
 from lowtide.broker.metrics.metric import counter, gauge, histogram
 from lowtide.broker.metrics.sources import Scrape
-from lowtide.broker.observation.space import space_of
+from lowtide.broker.observation.health import space_of
 from lowtide.broker.partitions.deletes.delete_request import DeleteTimes
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.retention.retention_plan import Reason
@@ -21,143 +21,118 @@ _ROWS_A_STEP: Final = 200
 _BOUNDS_S: Final = tuple((1 << length) / 1000 for length in range(18))
 """1 ms to two minutes."""
 _FOLLOWERS_LOOKED_AT_MAX: Final = 10_000
-"""Partitions of deletes that wait, of which the followers are found out."""
+"""The maximum number of partitions of waiting deletes whose followers are counted."""
 
 _SEGMENTS: Final = counter(
     "lowtide_deleted_segments_total",
-    "Segments that left logs, by topic, and by reason alone for all.",
+    "The number of deleted segments, by topic and reason, and in total by reason.",
     "topic",
     "reason",
 )
-_BYTES: Final = counter("lowtide_deleted_bytes_total", "Bytes of these segments.", "topic", "reason", unit="bytes")
-_RECORDS: Final = counter("lowtide_deleted_records_total", "Offsets that became unreadable.", "topic", "reason")
+_BYTES: Final = counter("lowtide_deleted_bytes_total", "The size of deleted segments.", "topic", "reason", unit="bytes")
+_RECORDS: Final = counter("lowtide_deleted_records_total", "The number of deleted offsets.", "topic", "reason")
 _WAITING: Final = gauge(
-    "lowtide_deletes_waiting", "DeleteRecords requests that wait for the disk, or for followers.", "stage"
+    "lowtide_deletes_waiting", "The number of DeleteRecords requests that wait for the disk or for followers.", "stage"
 )
 _FOLLOWERS: Final = gauge(
-    "lowtide_deletes_waiting_for_follower", "Partitions of these requests that lack a follower.", "broker"
+    "lowtide_deletes_waiting_for_follower",
+    "The number of partitions in waiting deletes that wait for this follower.",
+    "broker",
 )
 _OLDEST: Final = gauge(
-    "lowtide_deletes_waiting_oldest_seconds", "How long the oldest of them has waited.", unit="seconds"
+    "lowtide_deletes_waiting_oldest_seconds", "The waiting time of the oldest waiting delete.", unit="seconds"
 )
 _DURABLE: Final = histogram(
-    "lowtide_delete_durable_seconds", "From the request until the leader's disk has the delete; by partition."
+    "lowtide_delete_durable_seconds", "The time from a delete request until it is durable on the leader, per partition."
 )
 _REPLICATED: Final = histogram(
-    "lowtide_delete_replicated_seconds", "From the request until the low watermark has reached it."
+    "lowtide_delete_replicated_seconds", "The time from a delete request until the low watermark reaches its offset."
 )
 _START_LAG: Final = gauge(
     "lowtide_replica_log_start_lag",
-    "Records that the leader has deleted and a replica has not.",
+    "The number of offsets that the leader has deleted and a replica has not.",
     "topic",
     "partition",
     "broker",
 )
 _START_LAG_MAX: Final = gauge(
-    "lowtide_replica_log_start_lag_max", "The largest of a broker's replicas, of partitions led here.", "broker"
+    "lowtide_replica_log_start_lag_max",
+    "The maximum of lowtide_replica_log_start_lag over a broker's replicas of partitions led here.",
+    "broker",
 )
 _UNCLEANABLE: Final = gauge(
     "kafka_log_logcleanermanager_uncleanable_partitions_count",
-    "Logs that compaction leaves alone: their bytes are at fault.",
+    "The number of logs that cannot be compacted because they are corrupt.",
     "logDirectory",
 )
 _HELD: Final = gauge(
     "lowtide_retention_held_partitions",
-    "Partitions whose consumed records this group keeps (KIP-68), at the last pass: it is the slowest, or has not committed.",
+    "The number of partitions whose consumed records this group keeps (KIP-68), because it is the slowest or has not "
+    "committed.",
     "consumergroup",
 )
-_OFFLINE_COUNT: Final = gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed.")
-_OFFLINE: Final = gauge(
-    "kafka_log_logmanager_logdirectoryoffline", "1 for a log directory that has failed.", "logDirectory"
-)
+_OFFLINE_COUNT: Final = gauge("kafka_log_logmanager_offlinelogdirectorycount", "The number of offline log directories.")
+_OFFLINE: Final = gauge("kafka_log_logmanager_logdirectoryoffline", "1 for an offline log directory.", "logDirectory")
 _TOTAL: Final = gauge(
-    "lowtide_log_directory_size_bytes", "Bytes of a log directory's volume.", "directory", unit="bytes"
+    "lowtide_log_directory_size_bytes", "The size of a log directory's volume.", "directory", unit="bytes"
 )
-_FREE: Final = gauge("lowtide_log_directory_free_bytes", "Those that may still be written.", "directory", unit="bytes")
+_FREE: Final = gauge(
+    "lowtide_log_directory_free_bytes", "The usable bytes of a log directory's volume.", "directory", unit="bytes"
+)
 _LIVE: Final = gauge(
-    "lowtide_log_directory_live_bytes", "Bytes of segments that aren't below log starts.", "directory", unit="bytes"
+    "lowtide_log_directory_live_bytes", "The size of segments above the log start offsets.", "directory", unit="bytes"
 )
 _DELETED: Final = gauge(
-    "lowtide_log_directory_deleted_bytes", "Bytes that were deleted and take room still.", "directory", unit="bytes"
+    "lowtide_log_directory_deleted_bytes", "The deleted bytes that still use disk space.", "directory", unit="bytes"
 )
 _UNFREED: Final = gauge(
     "lowtide_log_directory_unfreed_bytes",
-    "The same by what they wait for: the next round, a reader, the rest of their batch, a file system without holes, compaction, or a key.",
+    "The same by cause: the next round, a reader, the rest of their batch, a file system without holes, compaction, or "
+    "a configuration key.",
     "directory",
     "waits_for",
     unit="bytes",
 )
 _TO_ERASE: Final = gauge(
     "lowtide_erasures_waiting",
-    "Logs with deleted records to erase, by their topic's configuration or a request.",
+    "The number of logs with deleted records to erase.",
     "directory",
 )
 _ERASE_REQUESTS: Final = gauge(
-    "lowtide_erase_requests_waiting", "Requests to erase that wait for their answer, by partition.", "directory"
+    "lowtide_erase_requests_waiting", "The number of waiting EraseRecords requests, per partition.", "directory"
 )
 _ERASED: Final = counter(
-    "lowtide_erased_segments_total", "Segments that were written again without their deleted records.", "directory"
+    "lowtide_erased_segments_total", "The number of segments that were rewritten without deleted records.", "directory"
 )
 _ERASED_WRITTEN: Final = counter(
-    "lowtide_erased_written_bytes_total", "Bytes of the segments that took their place.", "directory", unit="bytes"
+    "lowtide_erased_written_bytes_total", "The size of the rewritten segments.", "directory", unit="bytes"
 )
 _MOVES: Final = gauge(
     "lowtide_log_directory_moves",
-    "Replicas that are on their way into a log directory from another one of the broker.",
+    "The number of replicas that are moving into a log directory from another one.",
     "directory",
 )
 _MOVES_LAG: Final = gauge(
-    "kafka_server_replicaalterlogdirsmanager_maxlag", "Records that the copy with most of them to go lacks.", "clientId"
+    "kafka_server_replicaalterlogdirsmanager_maxlag", "The maximum lag of a moving replica, in records.", "clientId"
 )
 _MOVED: Final = counter(
-    "lowtide_log_directory_moves_done_total", "Replicas that were moved into a log directory.", "directory"
+    "lowtide_log_directory_moves_done_total", "The number of replicas that moved into a log directory.", "directory"
 )
 _MOVES_FAILED: Final = counter(
     "lowtide_log_directory_moves_failed_total",
-    "Moves that ended, or could not begin, because a directory failed; the next start goes on with what has begun.",
+    "The number of moves that failed with a log directory; the next start continues those in progress.",
     "directory",
 )
 _COPIED: Final = counter(
     "lowtide_log_directory_moves_copied_bytes_total",
-    "Bytes that were copied into a log directory for them.",
+    "The bytes copied by moves into a log directory.",
     "directory",
     unit="bytes",
 )
 
-METRICS: Final = (
-    _SEGMENTS,
-    _BYTES,
-    _RECORDS,
-    _WAITING,
-    _FOLLOWERS,
-    _OLDEST,
-    _DURABLE,
-    _REPLICATED,
-    _START_LAG,
-    _START_LAG_MAX,
-    _UNCLEANABLE,
-    _HELD,
-    _OFFLINE_COUNT,
-    _OFFLINE,
-    _TOTAL,
-    _FREE,
-    _LIVE,
-    _DELETED,
-    _UNFREED,
-    _TO_ERASE,
-    _ERASE_REQUESTS,
-    _ERASED,
-    _ERASED_WRITTEN,
-    _MOVES,
-    _MOVES_LAG,
-    _MOVED,
-    _MOVES_FAILED,
-    _COPIED,
-)
-
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
-    """Write them, some rows at a time."""
+    """Writes the metrics, in steps."""
     yield from _write_deleted(scrape, page)
     yield from _write_waiting(scrape, page)
     yield from _write_start_lags(scrape, page)
@@ -173,10 +148,10 @@ def _write_deleted(scrape: Scrape, page: Page) -> Iterator[None]:
     for metric, field in ((_SEGMENTS, "segments"), (_BYTES, "size_bytes"), (_RECORDS, "offsets")):
         name = page.begin(metric)
         page.write([f'{name}{{reason="{reason.value}"}} {getattr(totals[reason], field)}\n' for reason in Reason])
-        for start in range(0, len(rows), _ROWS_A_STEP):
-            some = rows[start : start + _ROWS_A_STEP]
-            page.more(metric, (((topic, reason.value), getattr(count, field)) for (topic, reason), count in some))
-            yield
+        samples = (
+            f"{labelled(metric, (topic, reason.value))} {getattr(count, field)}" for (topic, reason), count in rows
+        )
+        yield from page.series(metric, samples, begins=False)
 
 
 def _write_waiting(scrape: Scrape, page: Page) -> Iterator[None]:

@@ -22,7 +22,7 @@ from lowtide.broker.network.peer_login import NO_LOGIN, PeerLogin
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.client.connection import ClientConnection
 from lowtide.protocol.client.opening import Ask, Opening
-from lowtide.protocol.client.refused import Refused
+from lowtide.protocol.client.refused import ClientFailure
 from lowtide.protocol.client.retries import Backoff, Reachability
 from lowtide.runtime.network import connect
 
@@ -122,7 +122,7 @@ class _Connection(asyncio.BufferedProtocol):
         step = opening.begin()
         while isinstance(step, Ask):
             step = opening.on_answer(await self.send(step.version, step.request))
-        if isinstance(step, Refused):
+        if isinstance(step, ClientFailure):
             raise PeerError(step.reason, was_sent=False)
         self.core.begin_session(step, now_ms)
 

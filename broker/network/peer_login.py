@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.protocol.client.sasl import SaslSettings
+from lowtide.protocol.client.sasl import ClientSaslSettings
 
 
 class PeerLogin(msgspec.Struct, frozen=True):
@@ -17,13 +17,13 @@ class PeerLogin(msgspec.Struct, frozen=True):
 
     tls: Callable[[], ssl.SSLContext] | None = None
     """The context in force."""
-    sasl: SaslSettings | None = None
+    sasl: ClientSaslSettings | None = None
     token: Callable[[], Awaitable[str]] | None = None
     """What an issuer has signed and that holds now, for OAUTHBEARER. Errors: OSError."""
     nonce: Callable[[], str] = str
     """Never gives the same twice."""
 
-    async def who(self) -> SaslSettings | None:
+    async def who(self) -> ClientSaslSettings | None:
         """Who we say we are, on one connection. Errors: OSError, where there is no token."""
         return self.sasl if self.sasl is None or self.token is None else replace(self.sasl, token=await self.token())
 

@@ -1,6 +1,5 @@
-"""What can be seen of a broker beyond Kafka's protocol: deletes that wait and that ended, segments, history, disks, the loop's health.
+"""What operators can see beyond Kafka's protocol: segments, history, disks, and the event loop.
 
-Guards: observing costs the path of a request a few integers, and memory within bounds. Rows are built in slices, when they are asked for.
-It decides nothing and changes nothing. Begin with `deletes`, then `history`.
-The handlers of requests that only Lowtide has answer from here.
+Guards: it costs requests a few integers, and has bounded memory. Rows are built in slices on request. It makes no
+decisions or changes. Begin with `described_deletes`, then `history`. The handlers of Lowtide's own requests use it.
 """

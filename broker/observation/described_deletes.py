@@ -1,6 +1,6 @@
-"""Deletes of records as an operator sees them: those that wait, with what each waits for, and the last ones that were answered.
+"""Waiting and recent deletes of records for operators.
 
-Rows are built in steps, and only of what the client may see. Times are shown on the wall clock.
+Rows are built in steps, and only if the client can see them. Times are wall-clock times.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ ROWS_A_STEP: Final = 16
 
 
 class Viewer(msgspec.Struct, frozen=True):
-    """What a client may see: deletes of which topics, and of other principals than its own who they are."""
+    """What a client can see: the deletes of which topics, and whether the senders of other principals' deletes."""
 
     may_describe: Callable[[str], bool]
     sees_all_origins: bool
     principal: KafkaPrincipal
 
     def origin(self, request: DeleteRequest) -> DeleteOrigin | None:
-        """Who sent a request, or None where that is not to be seen."""
+        """Returns the sender of a request, or None if it is hidden."""
         if not self.sees_all_origins and request.principal != self.principal:
             return None
         client_id = request.client_id if request.client_id is None else request.client_id[:CLIENT_ID_KEPT]
@@ -50,20 +50,20 @@ class Viewer(msgspec.Struct, frozen=True):
 
 
 class Now(msgspec.Struct, frozen=True):
-    """A moment by both clocks."""
+    """A time on both clocks."""
 
     monotonic_ms: int
     wall_ms: int
 
     def at(self, monotonic_ms: int) -> int:
-        """A moment of the monotonic clock by the wall clock; none stays none."""
+        """Converts a monotonic time to wall-clock time; NOT_YET stays."""
         return NOT_YET if monotonic_ms == NOT_YET else self.wall_ms - (self.monotonic_ms - monotonic_ms)
 
 
 def finished(
     recent: RecentDeletes, viewer: Viewer, *, after_number: int, rows_max: int
 ) -> Generator[None, None, list[FinishedDelete]]:
-    """The rows that ended last, the newest first: those after a number, at most so many. In steps."""
+    """Returns recent deletes, newest first: those after a number, at most `rows_max`. In steps."""
     found: list[FinishedDelete] = []
     for request in list(recent):
         if request.last_number <= after_number:
@@ -98,7 +98,7 @@ def _finished_row(request: DeleteRequest, row: DeleteRow, then: Now, number: int
 
 
 class WaitingRows(msgspec.Struct):
-    """What waits: the oldest rows, and how many there are in all."""
+    """The oldest waiting rows, and the total number."""
 
     rows: list[WaitingDelete]
     count: int
@@ -107,7 +107,7 @@ class WaitingRows(msgspec.Struct):
 def waiting(
     requests: Iterable[DeleteRequest], image: MetadataImage | None, viewer: Viewer, now: Now, rows_max: int
 ) -> Generator[None, None, WaitingRows]:
-    """The partitions that requests wait for, the oldest first, at most `rows_max`. In steps."""
+    """Returns waiting deletes, oldest first, at most `rows_max`. In steps."""
     oldest: list[tuple[int, int, DeleteRequest, DeleteRow]] = []
     order = count()
     total = 0
@@ -161,9 +161,9 @@ def _waiting_row(
 
 
 def awaited_followers(partition: Partition, offset: Offset, image: MetadataImage, now_ms: int) -> list[AwaitedFollower]:
-    """The followers that a delete to `offset` waits for (rule DR3), by their broker ids; then brokers that aren't replicas any more.
+    """Returns the followers that a delete to `offset` waits for (rule DR3), by id, then removed replicas.
 
-    What such a one has reported doesn't count; it is silent since it was removed.
+    A removed replica's reports do not count; its silence starts at its removal.
     """
     former = [
         AwaitedFollower(

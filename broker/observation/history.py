@@ -1,11 +1,10 @@
-"""Log start, log end and size of every partition over the last hour, sampled and kept in memory.
+"""The history of log start, log end and size of every partition over the last hour, sampled in memory.
 
-A partition that does not change takes two samples, one that does at most as many as the interval allows: the interval
-grows with the number of partitions, so that all samples together stay below `SAMPLES_MAX`. Up to 833 partitions it is
-10 seconds, for 10,000 two minutes. Memory: 32 bytes a sample, some 300 for each partition: 12.5 megabytes for 10,000
-partitions that all change, 2.4 where they are idle.
+An unchanged partition uses two samples. The interval grows with the number of partitions, so that all samples stay
+below `SAMPLES_MAX`: 10 seconds for up to 833 partitions, two minutes for 10,000. A sample takes 32 bytes and a
+partition about 300 more: 12.5 megabytes for 10,000 changing partitions, 2.4 for idle ones.
 
-Samples are taken in slices; a round over 10,000 partitions takes some 20 milliseconds of CPU, and no slice more than
+Samples are taken in slices; a round over 10,000 partitions takes about 20 milliseconds of CPU, and no slice more than
 two.
 """
 
@@ -28,19 +27,19 @@ if TYPE_CHECKING:
 
 HOUR_MS: Final = 3_600_000
 INTERVAL_MS: Final = 10_000
-"""The shortest time between two samples, and the unit of longer ones."""
+"""The minimum time between two samples, and the unit of longer ones."""
 
 SAMPLES_MAX: Final = 300_000
-"""Of all partitions together, as long as these don't become more."""
+"""The maximum number of samples of all partitions, unless their number grows."""
 
 PARTITIONS_A_STEP: Final = 16
 
 _WIDTH: Final = 4
-"""Numbers of a sample: moment (wall clock), log start, log end, bytes."""
+"""The numbers per sample: wall-clock time, log start, log end, bytes."""
 
 
 class LogHistory:
-    """The history of the partitions of a broker. `on_tick` once a second."""
+    """The history of a broker's partitions. Call `on_tick` once a second."""
 
     def __init__(
         self, partitions: Mapping[tuple[str, int], Partition], loop: asyncio.AbstractEventLoop, clock: Clock
@@ -54,12 +53,11 @@ class LogHistory:
 
     @property
     def interval_ms(self) -> int:
-        """The time between two samples of a partition."""
         steps = -(-HOUR_MS * len(self._partitions) // (SAMPLES_MAX * INTERVAL_MS))
         return max(steps, 1) * INTERVAL_MS
 
     def on_tick(self) -> None:
-        """Take a round of samples, if one is due and none is under way."""
+        """Takes a round of samples, if one is due and none is in progress."""
         now_ms = self._clock.monotonic_ms()
         if self._is_busy or now_ms < self._due_ms:
             return
@@ -67,7 +65,7 @@ class LogHistory:
         run_in_slices(self._loop, self._clock, self._round(self._clock.wall_ms()), self._on_done)
 
     def samples(self, topic_id: TopicId, number: int, after_ms: int) -> list[LogSample]:
-        """Those of a partition after a moment of the wall clock, the oldest first."""
+        """Returns the samples of a partition after a wall-clock time, oldest first."""
         rows = self._samples.get((topic_id, number))
         if rows is None:
             return []
@@ -80,7 +78,6 @@ class LogHistory:
         ]
 
     def __len__(self) -> int:
-        """All samples."""
         return sum(map(len, self._samples.values())) // _WIDTH
 
     def _round(self, wall_ms: int) -> Iterator[None]:
@@ -100,7 +97,7 @@ class LogHistory:
 
     @staticmethod
     def _note(rows: array[int], log: Log, wall_ms: int, rows_max: int) -> None:
-        """Add a sample, or have the last one speak for this moment too where nothing has changed since the one before it."""
+        """Adds a sample, or extends the last one if nothing changed since the one before."""
         new = (log.log_start_offset, log.log_end_offset, log.size_bytes)
         if len(rows) >= 2 * _WIDTH and tuple(rows[-3:]) == new and tuple(rows[-7:-4]) == new:
             rows[-_WIDTH] = wall_ms
@@ -111,7 +108,7 @@ class LogHistory:
             gone += _WIDTH
         if gone:
             del rows[:gone]
-        if len(rows) > rows_max * _WIDTH:  # There are more partitions than there were: every second sample has to do.
+        if len(rows) > rows_max * _WIDTH:  # More partitions than before: keep every second sample.
             thinned = [number for at in range(0, len(rows) - _WIDTH, 2 * _WIDTH) for number in rows[at : at + _WIDTH]]
             rows[:] = array("q", [*thinned, *rows[-_WIDTH:]])
 

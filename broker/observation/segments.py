@@ -1,6 +1,6 @@
-"""The segments of a partition and where its replicas stand, as rows.
+"""The segments and replicas of a partition, as rows.
 
-Costs a look at the time index of each segment that is not in memory, so rows are made in steps of one segment.
+It reads the time index of each segment that is not in memory, so each segment is a step.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lowtide.storage.log.retention.segment_ages import SegmentAges
 from lowtide.storage.log.segments.segment import Segment
 
 SEGMENTS_MAX: Final = 10_000
-"""Rows of one answer, of all its partitions together: less than a megabyte."""
+"""The maximum number of rows of a response: less than a megabyte."""
 
 
 def segment_rows(
     log: Log, times: SegmentTimes[Segment], first_offset: Offset, rows_max: int
 ) -> Generator[None, None, list[DescribedSegment]]:
-    """The oldest segments that end above `first_offset`, at most `rows_max`. Errors: StorageError."""
+    """Returns the oldest segments that end above `first_offset`, at most `rows_max`. Errors: StorageError."""
     segments, rows = tuple(log.segments), list[DescribedSegment]()
     for number, segment in enumerate(segments):
         is_active = number + 1 == len(segments)
@@ -57,7 +57,7 @@ def segment_rows(
 
 
 def replica_rows(partition: Partition, image: MetadataImage | None, now_ms: int) -> list[DescribedReplica]:
-    """The replicas of a partition that this broker leads: itself, then its followers by id."""
+    """Returns the replicas of a led partition: the leader, then its followers by id."""
     log, leadership = partition.log, partition.leadership
     rows = [
         DescribedReplica(

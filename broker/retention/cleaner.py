@@ -1,11 +1,11 @@
-"""Compacts the logs of compacted topics, each replica its own: looks for the one that needs it most, and has it done by a worker process.
+"""Compacts the logs of compacted topics, on each replica, in worker processes.
 
-`log.cleaner.threads` is the number of those processes; they share `log.cleaner.dedupe.buffer.size` and
-`log.cleaner.io.max.bytes.per.second`. Of the logs that are due (`storage/compaction/cleanable.py`) the dirtiest goes first; when it is done
-the next is looked for at once, and after `log.cleaner.backoff.ms` where none is due.
+`log.cleaner.threads` is the number of processes; they share `log.cleaner.dedupe.buffer.size` and
+`log.cleaner.io.max.bytes.per.second`. Of the logs that are due (`storage/compaction/cleanable.py`) the dirtiest is
+compacted first; the next one follows at once, or after `log.cleaner.backoff.ms` if none is due.
 
-Guards: one compaction of a log at a time. A log whose own bytes are at fault is logged once and left alone until the broker starts again;
-others continue. A full disk, or a process that is gone, is logged once and tried again; a disk that fails takes its directory offline.
+Guards: one compaction of a log at a time. A corrupt log is logged once and ignored until the broker restarts; the
+others continue. A full disk, or a dead process, is logged once and retried; a failed disk takes its directory offline.
 
 Source: Kafka's LogCleaner, LogCleanerManager.grabFilthiestCompactedLog.
 """
@@ -32,14 +32,14 @@ from lowtide.storage.log.retention.segment_ages import SegmentAges
 from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 LOGS_PER_STEP: Final = 16
-"""Looked at between two looks at the clock."""
+"""The number of logs between two checks of the clock."""
 
 MakeHeavyWorker = Callable[[int], HeavyWorker]
-"""Given the number of processes."""
+"""Takes the number of processes."""
 
 
 class Cleaner:
-    """Compacts the logs of a broker, one after the other. `start` once, then `stop`."""
+    """Compacts the logs of a broker. Call `start` once, then `stop`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Cleaner:
         make_worker: MakeHeavyWorker,
     ) -> None:
         self.uncleanable: dict[TopicPartition, Log] = {}
-        """Logs whose own bytes are at fault."""
+        """Corrupt logs."""
         self._log_manager = broker.replicas.log_manager
         self._configs = broker.configs
         self._times = times
@@ -63,13 +63,13 @@ class Cleaner:
         self._threads = 0
         self._running: dict[TopicPartition, LogCleaning] = {}
         self._resting: dict[TopicPartition, str] = {}
-        """What kept a log from being compacted the last time, though it isn't damaged: it waits for the next backoff."""
+        """Why an intact log could not be compacted; it waits for the next backoff."""
         self._told: dict[TopicPartition, str] = {}
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look for logs to compact, from `log.cleaner.backoff.ms` on, if `log.cleaner.enable` and any `log.cleaner.threads`."""
+        """Starts the timer, if `log.cleaner.enable` is set and `log.cleaner.threads` is not 0."""
         values = self._configs.current.values
         self._threads = int(_number(self._configs, "log.cleaner.threads"))
         if values["log.cleaner.enable"] is True and self._threads > 0:
@@ -77,7 +77,7 @@ class Cleaner:
             self._wait()
 
     def stop(self) -> None:
-        """Compact nothing more; what is under way is dropped. The processes are gone when this returns."""
+        """Stops: compactions in progress are dropped, and the processes have ended when this returns."""
         worker, self._worker = self._worker, None
         if self._timer is not None:
             self._timer.cancel()
@@ -102,7 +102,7 @@ class Cleaner:
             run_in_slices(self._loop, self._clock, self._steps(due), lambda: self._begin(due))
 
     def _steps(self, due: list[tuple[float, Log]]) -> Iterator[None]:
-        """Finds the logs that are due, with their dirty ratios."""
+        """Finds due logs, with their dirty ratios."""
         for key in [key for key, log in self.uncleanable.items() if self._log_manager.logs.get(key) is not log]:
             del self.uncleanable[key]
         self._told = {key: reason for key, reason in self._told.items() if key in self._log_manager.logs}
@@ -117,7 +117,7 @@ class Cleaner:
                 due.append((found.dirty_ratio, log))
 
     def _cleanable(self, log: Log) -> Cleanable | None:
-        """What of a log may be compacted now; None where none of it ever is, or not now."""
+        """Returns the part of a log that can be compacted now, or None."""
         key = log.topic_partition
         if (
             "compact" not in log.config.cleanup_policy
@@ -146,7 +146,7 @@ class Cleaner:
             return None
 
     def _begin(self, due: list[tuple[float, Log]]) -> None:
-        """Has the dirtiest of the logs compacted, as many as there are processes free."""
+        """Compacts the dirtiest logs, as many as there are free processes."""
         self._looking = False
         due.sort(key=lambda each: (-each[0], each[1].topic_partition))
         for _ratio, log in due:
@@ -182,9 +182,7 @@ class Cleaner:
 
     def _give_up(self, log: Log, reason: str) -> None:
         self.uncleanable[log.topic_partition] = log
-        self._log.error(
-            "a log can't be compacted, it is left as it is", partition=str(log.topic_partition), reason=reason
-        )
+        self._log.error("log cannot be compacted and is ignored", partition=str(log.topic_partition), reason=reason)
 
     def _on_cleaned(self, log: Log, report: CleaningReport) -> None:
         key = log.topic_partition
@@ -203,11 +201,11 @@ class Cleaner:
         elif is_here and report.is_damaged:
             self._give_up(log, report.failure or "")
         elif is_here:
-            # It has changed under the compaction, or there was no room: the next one comes after a rest.
+            # The log changed during the compaction, or the disk is full: retry after the backoff.
             self._resting[key] = report.failure or ""
             if report.failure is not None and self._told.get(key) != report.failure:
                 self._told[key] = report.failure
-                self._log.warning("a log is not compacted for now", partition=str(key), reason=report.failure)
+                self._log.warning("log is not compacted now", partition=str(key), reason=report.failure)
         self._look()
 
     def _tell(self, key: TopicPartition, report: CleaningReport) -> None:

@@ -1,32 +1,29 @@
-"""What all groups of the cluster have consumed: every coordinator is asked, for retention by consumption (KIP-68).
+"""Asks every coordinator what all groups of the cluster have consumed, for retention by consumption (KIP-68).
 
-A coordinator is a broker that leads partitions of `__consumer_offsets`. A *round* asks each of them once, in their
-order, for the same partitions, and puts the answers together. It is only begun where something could go by it.
+A coordinator is a broker that leads partitions of `__consumer_offsets`. A *round* asks each of them once, in order, for
+the same partitions, and combines the responses. It starts only if something could be deleted by it.
 
-**Why nothing goes that a group may still need.** A round has an outcome only if its answers speak for every partition of
-`__consumer_offsets`, each in the leader epoch that our image shows before and after the round. A coordinator answers for a partition only
-while it leads it, when all its groups are loaded, and when all that it tells is committed (`groups/survey.py`). So
-every group that there was when the round began is in exactly one of the answers, with what it has durably committed, or
-as one that consumes and has committed nothing. Whatever is missing, late or in error leaves the whole round without an
-outcome, and then nothing goes for being consumed: that is what *doubt* means here. Between answer and deletion
-committed offsets can only rise, for a consumer goes forward. Four things happen otherwise; the first three break no
-promise, the last one is what such elections cost:
+**Why no record is deleted that a group still needs.** A round has a result only if its responses cover every partition
+of `__consumer_offsets`, each in the leader epoch that the image of this broker shows before and after the round. A
+coordinator answers for a partition only while it leads it, when all its groups are loaded, and when all that it reports
+is committed (`groups/survey.py`). So every group that existed at the start of the round is in exactly one response,
+with its durably committed offset, or as one that consumes without a commit. A missing, late or failed response leaves
+the round without a result (a *doubt*), and nothing is deleted for being consumed. Between response and deletion
+committed offsets normally only rise. There are four exceptions; the last one is the price of unclean elections:
 
-- A group commits for the first time, or begins to consume, after it was asked about. It finds the log start where it is then, as one does
-  that comes after any other deletion: its consumers go by `auto.offset.reset`.
-- An administrator resets a group to an earlier offset. Until then the group had said that it needs nothing below; if the reset comes before
-  the round it counts, if it comes later the records may be gone, as they would be had the pass been a moment earlier.
-- A group is deleted, or its offsets expire: it says itself, or the administrator does, that it needs nothing.
-- A coordinator's partition comes to be led by a replica that isn't in sync (`unclean.leader.election.enable`): commits that were
-acknowledged are
-  lost, and the group asks again for what it had said it doesn't need.
+- A group commits for the first time, or begins to consume, after it was asked about. It finds the log start offset as
+  after any other deletion, and `auto.offset.reset` applies.
+- An administrator resets a group to an earlier offset. A reset before the round counts; after it the records may be
+  deleted, as if the pass had run a moment earlier.
+- A group is deleted, or its offsets expire: then it needs nothing.
+- An unclean election of a coordinator's partition (`unclean.leader.election.enable`) loses commits, and the group
+  requests records again that it had reported as consumed.
 
-A coordinator that was deposed and doesn't know it yet can't answer for long: it is fenced as any leader is
-(`broker/lifecycle/fencing.py`), and then answers for no partition. Our own image is young, or we are fenced and delete
-nothing.
+A coordinator that was deposed without knowing it is soon fenced like any leader (`broker/lifecycle/fencing.py`), and
+then answers for no partition. The image of this broker is recent, or the broker is fenced and deletes nothing.
 
-Bounded: a round holds one entry for each partition asked about, sends one request at a time of at most
-`PARTITIONS_PER_REQUEST` partitions, and ends after `ROUND_MS`, with an outcome or without.
+Bounded: a round holds one entry per partition, sends one request at a time of at most `PARTITIONS_PER_REQUEST`
+partitions, and ends after `ROUND_MS`.
 
 Sources: KIP-68 ("whenever encounter commit offset querying exception, we will set the min commit offset to -1").
 """
@@ -58,54 +55,55 @@ from lowtide.replication.partition import Partition
 
 PURPOSE: Final = "consumption"
 PARTITIONS_PER_REQUEST: Final = 1_000
-"""Some fifty kilobytes each way, and a few milliseconds for who answers."""
+"""About fifty kilobytes each way, and a few milliseconds for the coordinator."""
 
 REQUEST_MS: Final = 10_000
-"""How long one answer may take: more than a coordinator waits until its commits are replicated (`offsets.commit.timeout.ms`)."""
+"""The timeout of a request: more than a coordinator waits for the replication of its commits
+(`offsets.commit.timeout.ms`)."""
 
 ROUND_MS: Final = 30_000
-"""How long a round may take. The other rules of a pass wait for it."""
+"""The timeout of a round. The other rules of a pass wait for it."""
 
 _VERSION: Final = 1
 
 
 class Doubt(NamedTuple):
-    """Why a round has no outcome, in a few words."""
+    """Why a round has no result."""
 
     reason: str
 
 
-class Asked(NamedTuple):
-    """A partition that is asked about."""
+class ConsumptionQuery(NamedTuple):
+    """A partition whose consumed offset is requested."""
 
     key: TopicPartition
     topic_id: TopicId
     groups: tuple[str, ...] = ()
-    """The groups that count, as the topic names them; empty: all."""
+    """The groups that the topic names; empty means all."""
 
 
-def asked_about(partition: Partition) -> Asked:
-    """A partition as it is asked about now; what is known of it otherwise, such as for other groups, is not known of this."""
-    return Asked(
+def consumption_query(partition: Partition) -> ConsumptionQuery:
+    """Returns the query for a partition with its current topic id and groups."""
+    return ConsumptionQuery(
         partition.topic_partition, partition.topic_id, partition.log.config.lowtide_retention_commitoffset_groups
     )
 
 
-Outcome = Mapping[Asked, ConsumedEnd]
+Outcome = Mapping[ConsumptionQuery, ConsumedEnd]
 
 _Coordinators = dict[int, tuple[BrokerId, LeaderEpoch]]
 
 
 class Consumption:
-    """Asks the coordinators of a cluster what its groups have consumed."""
+    """Asks all coordinators what their groups have consumed."""
 
     def __init__(self, broker: BrokerContext, groups: GroupCoordinator, peers: PeerClients) -> None:
         self._broker = broker
         self._groups = groups
         self._peers = peers
 
-    async def ask(self, asked: Iterable[Asked]) -> Outcome | Doubt:
-        """How far all groups have consumed these partitions: each is in the outcome."""
+    async def ask(self, asked: Iterable[ConsumptionQuery]) -> Outcome | Doubt:
+        """Returns the consumed offset of each partition, over all groups."""
         outcome = dict.fromkeys(asked, NOT_CONSUMED)
         batches = _batches(list(outcome))
         metadata = self._broker.metadata
@@ -125,7 +123,7 @@ class Consumption:
         except TimeoutError:
             return Doubt(f"not all coordinators answered within {ROUND_MS} ms")
         if _coordinators(metadata.image) != coordinators:
-            return Doubt("coordinators changed meanwhile")
+            return Doubt("coordinators changed during the round")
         return outcome
 
     async def _ask_broker(
@@ -135,7 +133,7 @@ class Consumption:
             return await survey(self._groups, batch)
         node = self._broker.metadata.image.brokers.get(broker_id)
         if node is None:
-            return "it is away"
+            return "it is not registered"
         request = DescribeConsumedOffsetsRequest(topics=batch)
         client = self._peers.client_of(node, PURPOSE)
         try:
@@ -148,16 +146,16 @@ class Consumption:
 
 
 def _coordinators(image: MetadataImage) -> _Coordinators | Doubt:
-    """Who coordinates which partition of the groups' topic."""
+    """Returns the leader and leader epoch of each partition of the offsets topic."""
     topic = image.topics.get(GROUP_TOPIC)
     if topic is None:
-        return Doubt("no group has committed anything")
+        return Doubt("no group has committed offsets")
     found = {number: (state.leader, state.leader_epoch) for number, state in enumerate(topic.partitions)}
     without = [number for number, (leader, _epoch) in found.items() if leader == NO_LEADER]
     return Doubt(f"partition {without[0]} of {GROUP_TOPIC} has no leader") if without else found
 
 
-def _batches(asked: Sequence[Asked]) -> list[list[ConsumedOffsetsTopic]]:
+def _batches(asked: Sequence[ConsumptionQuery]) -> list[list[ConsumedOffsetsTopic]]:
     batches = []
     for start in range(0, len(asked), PARTITIONS_PER_REQUEST):
         topics: dict[str, ConsumedOffsetsTopic] = {}
@@ -169,14 +167,14 @@ def _batches(asked: Sequence[Asked]) -> list[list[ConsumedOffsetsTopic]]:
 
 
 def _take(
-    outcome: dict[Asked, ConsumedEnd],
+    outcome: dict[ConsumptionQuery, ConsumedEnd],
     batch: Sequence[ConsumedOffsetsTopic],
     answer: DescribeConsumedOffsetsResponse | str,
     expected: Mapping[int, LeaderEpoch],
 ) -> str | None:
-    """Put an answer to the others; returns what is doubtful about it.
+    """Merges a response into the outcome; returns why it is doubtful, or None.
 
-    `expected` are the partitions that it must speak for.
+    `expected` has the partitions of the offsets topic that the broker must answer for.
     """
     if isinstance(answer, str):
         return answer
@@ -184,7 +182,7 @@ def _take(
         return ErrorCode(answer.error_code).name
     answered = {row.partition_index: row.leader_epoch for row in answer.coordinators}
     if any(answered.get(number) != epoch for number, epoch in expected.items()):
-        return f"it doesn't answer for all that it leads of {GROUP_TOPIC}"
+        return f"it does not answer for all partitions of {GROUP_TOPIC} that it leads"
     rows = {
         TopicPartition(topic.name, row.partition_index): _consumed(row)
         for topic in answer.topics
@@ -195,10 +193,10 @@ def _take(
             key = TopicPartition(topic.name, number)
             row = rows.get(key)
             if row is None:
-                return f"it says nothing of {key}"
-            asked = Asked(key, topic.topic_id, tuple(topic.groups))
+                return f"it does not answer for {key}"
+            asked = ConsumptionQuery(key, topic.topic_id, tuple(topic.groups))
             if asked not in outcome:
-                return f"the groups that count for {topic.name} change"
+                return f"the groups of {topic.name} changed"
             outcome[asked] &= row
     return None
 

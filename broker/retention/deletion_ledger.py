@@ -1,26 +1,22 @@
-"""Every deletion explains itself: what went from each topic, and why, in counters and in lines of the log.
+"""Counts and logs every deletion with its reason.
 
-Each rise of a log start has a reason: a client's request, a rule of retention, or, on a follower, that its leader's log
-start has risen. Retention says beforehand what it deletes and why; when the rise is durable that is what counts, and
-the rest was a request.
+Each increase of a log start offset has a reason: a client's request, a retention rule, or, on a follower, the leader's
+log start offset. Retention announces its deletions; when the new log start offset is durable they are counted, and the
+rest was a request.
 
-A count's offsets are those that became unreadable, its bytes those of segments that left the log, which may be later: a
-delete into the middle of a segment lets no segment go. One line is written for each topic and reason of a pass of the
-loop in which segments went, however many partitions that concerns. Where only records went, as with trimming record by
-record, that is logged at once too, and what follows
-`QUIET_S` after the last line.
+Offsets are counted when they become unreadable, and bytes when segments leave the log, which may be later: a delete
+into the middle of a segment removes none. One line is written per topic and reason for each pass of the loop in which
+segments were deleted. If only records were deleted, as when clients trim single records, the next line comes `QUIET_S`
+after the last one. Deletions of consumed records are also audited per partition, with the group and the principal whose
+commit allowed them.
 
-What goes for being consumed is a line of the audit log, too, of each partition: with the group whose commit let it go,
-and who committed.
-
-Guards: counters are kept of topics that exist, so their number is bounded. A few lines are written in one turn of the
-loop.
+Guards: counters exist only for existing topics. A pass of the loop writes a few lines.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +24,6 @@ import msgspec
 
 from lowtide.broker.audit.audit_log import NO_AUDIT, AuditEvent, AuditLog, short
 from lowtide.broker.coordinator.groups.consumed import Release
-from lowtide.broker.retention.deleted_counts import DeletedCount, total_counts
 from lowtide.protocol.types import Offset, TopicPartition, topic_id_text
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import Log
@@ -36,16 +31,37 @@ from lowtide.storage.log.retention.retention_plan import Reason, SegmentDeletion
 from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 QUIET_S: Final = 10.0
-"""Between two lines about one topic and reason, where no segment went."""
+"""The time between two lines about a topic and reason without deleted segments."""
 
 LINES_AT_ONCE: Final = 32
-"""Some two milliseconds."""
+"""About two milliseconds."""
 
 _Key = tuple[str, Reason]
 
 
-class _Untold(msgspec.Struct):
-    """What went since the last line, and of which partitions: the first, and how many."""
+class DeletedCount(msgspec.Struct):
+    """The deletions of a topic for one reason, since the broker started."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    offsets: int = 0
+    """Compaction may have left fewer records."""
+
+
+def total_counts(several: Iterable[Mapping[Reason, DeletedCount]]) -> dict[Reason, DeletedCount]:
+    """Adds counts, with an entry for every reason."""
+    totals = {reason: DeletedCount() for reason in Reason}
+    for counts in several:
+        for reason, count in counts.items():
+            total = totals[reason]
+            total.segments += count.segments
+            total.size_bytes += count.size_bytes
+            total.offsets += count.offsets
+    return totals
+
+
+class _UnloggedDeletes(msgspec.Struct):
+    """The deletions since the last line: their first partition, and how many."""
 
     partition: TopicPartition
     log_start_offset: Offset
@@ -53,18 +69,18 @@ class _Untold(msgspec.Struct):
     count: DeletedCount
 
 
-class _Expected(NamedTuple):
-    """What retention is about to delete of a partition, and whose commit lets go what has been consumed."""
+class _PlannedDeletes(NamedTuple):
+    """The deletions that retention announced, and the commit that allows deleting consumed records."""
 
     deletions: tuple[SegmentDeletion, ...]
     release: Release | None
 
 
-_NOTHING: Final = _Expected((), None)
+_NOTHING: Final = _PlannedDeletes((), None)
 
 
 class DeletionLedger:
-    """What was deleted, and why, for log lines and counters. Used from the event loop only."""
+    """The deletions of a broker. Used from the event loop only."""
 
     def __init__(
         self,
@@ -75,36 +91,34 @@ class DeletionLedger:
     ) -> None:
         self._counts: dict[str, dict[Reason, DeletedCount]] = {}
         self._gone = total_counts([])
-        """What topics have counted that are gone."""
         self.has_more = asyncio.Event()
-        """Set when a log start has risen or segments have left a log."""
+        """Set when a log start offset has risen or segments have left a log."""
         self._partitions = partitions
         self._loop = loop
         self._log = log
         self._audit = audit
-        self._expected: dict[TopicPartition, _Expected] = {}
-        self._untold: dict[_Key, _Untold] = {}
+        self._expected: dict[TopicPartition, _PlannedDeletes] = {}
+        self._untold: dict[_Key, _UnloggedDeletes] = {}
         self._soon: dict[_Key, None] = {}
-        """Of these the next turns of the loop tell."""
+        """The lines for the next passes of the loop."""
         self._quiet_until: dict[_Key, float] = {}
 
     @property
     def counts(self) -> dict[_Key, DeletedCount]:
-        """By topic and reason."""
         return {(topic, reason): count for topic, counts in self._counts.items() for reason, count in counts.items()}
 
     def totals(self) -> dict[Reason, DeletedCount]:
-        """By reason, of all topics, those that are gone included."""
+        """Returns the counts by reason, including deleted topics."""
         return total_counts([self._gone, *self._counts.values()])
 
     def expect(self, key: TopicPartition, deletions: Sequence[SegmentDeletion], release: Release | None = None) -> None:
-        """Retention is about to delete these; `release` lets go what has been consumed."""
+        """Announces deletions by retention; `release` allows those of consumed records."""
         expected = tuple(deletion for deletion in deletions if deletion.reason is not Reason.LOG_START)
         if expected:
-            self._expected[key] = _Expected(expected, release)
+            self._expected[key] = _PlannedDeletes(expected, release)
 
     def forget_all_but(self, topics: Container[str]) -> None:
-        """Forget topics that are gone."""
+        """Drops the counts of deleted topics."""
         self._gone = total_counts(
             [self._gone, *(counts for topic, counts in self._counts.items() if topic not in topics)]
         )
@@ -113,13 +127,13 @@ class DeletionLedger:
         self._quiet_until = {key: until for key, until in self._quiet_until.items() if key[0] in topics}
 
     def on_not_erased(self, log: Log, reason: str) -> None:
-        """A log is damaged where its deleted records are to be erased."""
+        """Logs that a corrupt log cannot be erased."""
         self._log.error(
-            "a log can't be erased, its deleted records stay", partition=str(log.topic_partition), reason=reason
+            "log cannot be erased, its deleted records stay", partition=str(log.topic_partition), reason=reason
         )
 
     def on_prefix_deleted(self, log: Log, before: Offset, removed: Sequence[RemovedSegment]) -> None:
-        """A log start has risen from `before`, and these segments left the log; perhaps only one of the two."""
+        """Handles a log start offset that rose from `before`, or segments that left the log, or both."""
         self.has_more.set()
         key, after = log.topic_partition, log.log_start_offset
         if after <= before and not removed:
@@ -150,14 +164,13 @@ class DeletionLedger:
         offsets: int,
         log_start_offset: Offset,
     ) -> None:
-        """Count what went from a partition."""
         size_bytes = sum(segment.size for segment in removed)
         _add(
             self._counts.setdefault(key.topic, {}).setdefault(reason, DeletedCount()), len(removed), size_bytes, offsets
         )
         name = key.topic, reason
         is_new = name not in self._untold
-        untold = self._untold.setdefault(name, _Untold(key, log_start_offset, set(), DeletedCount()))
+        untold = self._untold.setdefault(name, _UnloggedDeletes(key, log_start_offset, set(), DeletedCount()))
         untold.partitions.add(key)
         _add(untold.count, len(removed), size_bytes, offsets)
         if untold.partition == key:
@@ -169,7 +182,7 @@ class DeletionLedger:
             self._loop.call_later(quiet_s, self._tell_soon, name)
 
     def count_compaction(self, key: TopicPartition, segments: int, size_bytes: int, records: int) -> None:
-        """Count what compaction has made superfluous in a partition: segments and bytes less, and records that are gone."""
+        """Counts what compaction removed: segments, bytes and records."""
         _add(
             self._counts.setdefault(key.topic, {}).setdefault(Reason.COMPACTION, DeletedCount()),
             segments,
@@ -210,7 +223,7 @@ class DeletionLedger:
         if self._soon:
             self._loop.call_soon(self._tell)
 
-    def _tell_of(self, name: _Key, row: _Untold) -> None:
+    def _tell_of(self, name: _Key, row: _UnloggedDeletes) -> None:
         topic, reason = name
         one = {"partition": str(row.partition), "log_start_offset": row.log_start_offset}
         many = {"topic": topic, "partitions": len(row.partitions)}

@@ -1,7 +1,7 @@
-"""What keeps the oldest segments of partitions, and when they go, as the next retention pass would decide it now, for requests.
+"""Explains what keeps the oldest segments of partitions, and when the next retention passes delete them.
 
-Where consumed records may go before their time, all coordinators are asked what the groups have consumed: one such question is out at a
-time, and a few requests may wait for it. A group that the client may not see is left unnamed.
+If consumed records can be deleted early, all coordinators are asked: one such round at a time, with a bounded number of
+waiting requests. Groups that the client must not see are omitted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import Client, RequestContext
-from lowtide.broker.retention.consumption import Doubt, Outcome, asked_about
+from lowtide.broker.retention.consumption import Doubt, Outcome, consumption_query
 from lowtide.broker.retention.log_retention import Retention, offsets_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartition, RetentionRule
@@ -30,14 +30,14 @@ from lowtide.storage.log.segments.unfreed import UnfreedRoom
 
 WAITING_MAX: Final = 16
 WAITING_SHARE: Final = 8
-"""Requests that may wait for what the groups have consumed, and those of one client."""
+"""The maximum number of waiting requests, in total and per client."""
 
-Found = Partition | ErrorCode
-"""A partition that this broker leads, or why it answers nothing for it."""
+PartitionOrError = Partition | ErrorCode
+"""A partition that this broker leads, or an error."""
 
 
 class Explanations:
-    """Answers for the partitions of a broker."""
+    """Explains retention for the partitions of a broker."""
 
     def __init__(self, broker: BrokerContext, retention: Retention) -> None:
         self.retention = retention
@@ -47,14 +47,16 @@ class Explanations:
 
     @property
     def next_check_at_ms(self) -> int:
-        """When retention looks again, by the wall clock; -1 while it does."""
+        """The wall-clock time of the next retention check; -1 during one."""
         next_check_ms = self.retention.next_check_ms
         return UNKNOWN if next_check_ms is None else next_check_ms
 
-    def find(self, context: RequestContext, wanted: dict[str, dict[int, None]]) -> dict[TopicPartition, Found]:
-        """The partitions that a client asks for, by topic and number.
+    def find(
+        self, context: RequestContext, wanted: dict[str, dict[int, None]]
+    ) -> dict[TopicPartition, PartitionOrError]:
+        """Returns the requested partitions, by topic and number.
 
-        Errors, each of one partition: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+        Errors per partition: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
         KAFKA_STORAGE_ERROR.
         """
         allowed = allowed_topics(self._broker.authorizer, context, Operation.DESCRIBE, wanted)
@@ -64,7 +66,7 @@ class Explanations:
             for number in numbers
         }
 
-    def _find(self, topic: str, number: int, allowed: frozenset[str]) -> Found:
+    def _find(self, topic: str, number: int, allowed: frozenset[str]) -> PartitionOrError:
         if topic not in allowed:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         found = self._broker.replicas.find(topic, number)
@@ -72,19 +74,19 @@ class Explanations:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return found
 
-    def still(self, key: TopicPartition, found: Found) -> Found:
-        """The same after a wait: a partition may have left meanwhile."""
+    def still(self, key: TopicPartition, found: PartitionOrError) -> PartitionOrError:
+        """Returns `found` after a wait, or an error if the partition has left this broker."""
         is_here = isinstance(found, ErrorCode) or self._broker.replicas.find(*key) is found
         return found if is_here else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    async def ask(self, client: Client, found: Iterable[Found]) -> Outcome | Doubt | ErrorCode:
-        """What the groups have consumed of those partitions where that matters.
+    async def ask(self, client: Client, found: Iterable[PartitionOrError]) -> Outcome | Doubt | ErrorCode:
+        """Returns what groups have consumed, for partitions where it matters.
 
-        Errors: THROTTLING_QUOTA_EXCEEDED where too many requests wait, of all clients or of this one; REQUEST_TIMED_OUT
-        when it has gone.
+        Errors: THROTTLING_QUOTA_EXCEEDED if too many requests wait, in total or of this client; REQUEST_TIMED_OUT if it
+        disconnected.
         """
         partitions = [each for each in found if isinstance(each, Partition)]
-        asked = [asked_about(each) for each in partitions if each.log.config.retention_commitoffset_ms >= 0]
+        asked = [consumption_query(each) for each in partitions if each.log.config.retention_commitoffset_ms >= 0]
         with self._places.taken_by(client) as has_place:
             if not has_place:
                 return ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -95,17 +97,16 @@ class Explanations:
                 return ErrorCode.REQUEST_TIMED_OUT
 
     def consumed(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> ConsumedEnd:
-        """What groups have consumed of a partition, as far as the client may see it; nothing where there is doubt."""
-        consumed = NOT_CONSUMED if isinstance(outcome, Doubt) else outcome.get(asked_about(partition), NOT_CONSUMED)
+        """Returns what groups have consumed of a partition, as far as the client can see it; nothing in doubt."""
+        consumed = (
+            NOT_CONSUMED if isinstance(outcome, Doubt) else outcome.get(consumption_query(partition), NOT_CONSUMED)
+        )
         if consumed.group_id is not None and not self._may_see(context, consumed.group_id):
             return consumed._replace(group_id=None)
         return consumed
 
     def row(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> RetainedPartition:
-        """What keeps the oldest segment of a partition.
-
-        Its error code is KAFKA_STORAGE_ERROR where that can't be read.
-        """
+        """Returns what keeps the oldest segment of a partition, or KAFKA_STORAGE_ERROR if it cannot be read."""
         log, consumed = partition.log, self.consumed(partition, outcome, context)
         offsets = offsets_of(partition, consumed.offset if consumed.is_known else None)
         try:
@@ -127,7 +128,7 @@ class Explanations:
 
 
 def refused(key: TopicPartition, error: ErrorCode) -> RetainedPartition:
-    """The row of a partition that nothing is answered for."""
+    """Returns the row of an error."""
     return RetainedPartition(partition_index=key.partition, error_code=error)
 
 

@@ -1,13 +1,13 @@
-"""Deletes what the topics' configurations say may go: looks through the partitions that this broker leads, from time to time.
+"""Deletes old records of the partitions that this broker leads, by their topics' configuration.
 
-Only the leader decides; followers let go of what lies below the log start that they learn. What goes is decided by
-`storage/log/retention/retention_plan.py`. It goes as a delete of a client does: the new log start is durable in the
-journal first, then visible, then the files go (`ReplicaManager.request_log_starts`). Each deletion is logged with its
-reason, and counted (`deletion_ledger`).
+Only the leader decides; followers delete below the log start offset that they learn. `storage/log/retention/retention_plan.py`
+decides what is deleted. It works like a client's delete: the new log start offset becomes durable in the journal, then
+visible, then files are removed (`ReplicaManager.request_log_starts`). Each deletion is logged and counted
+(`deletion_ledger`).
 
-A pass is done in slices; it costs a glance at the oldest segment of each partition, and what it deletes. Where consumed records may go and
-some are old enough, all coordinators are asked first (`consumption`), once for all partitions of the pass. Between two partitions anything
-may happen, so each is looked at as it is then.
+A pass runs in slices, and looks at the oldest segment of each partition. If consumed records can be deleted and some
+are old enough, all coordinators are asked first (`consumption`), once per pass. State can change between two
+partitions, so each is checked when its turn comes.
 
 Sources: Kafka's LogManager.cleanupLogs; KIP-47, KIP-68.
 """
@@ -21,12 +21,11 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from lowtide.broker.config.dynamic_config import BrokerConfigs
+from lowtide.broker.config.key import number
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
-from lowtide.broker.retention.consumption import Asked, Consumption, Doubt, Outcome, asked_about
-from lowtide.broker.retention.deleted_counts import DeletedCount
-from lowtide.broker.retention.deletion_ledger import DeletionLedger
+from lowtide.broker.retention.consumption import Consumption, ConsumptionQuery, Doubt, Outcome, consumption_query
+from lowtide.broker.retention.deletion_ledger import DeletedCount, DeletionLedger
 from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
@@ -44,20 +43,20 @@ from lowtide.storage.log.retention.retention_plan import (
 from lowtide.storage.log.segments.segment import Segment
 
 PARTITIONS_PER_STEP: Final = 16
-"""Looked at between two looks at the clock: some ten microseconds each, where nothing goes."""
+"""The number of partitions between two checks of the clock: about ten microseconds each, without deletions."""
 
 DELETIONS_AT_ONCE: Final = 256
-"""Partitions whose log starts rise together when the disk has them: some five milliseconds' work."""
+"""The number of partitions whose log start offsets rise together: about five milliseconds of work."""
 
 DISK_MS: Final = 1_000
-"""How long they are waited for before the next ones follow."""
+"""The time to wait for them before the next ones follow."""
 
 ASKED_MAX: Final = 10_000
-"""Partitions whose consumption is asked for in one pass: a few megabytes. The next pass continues where this one ended."""
+"""The number of partitions whose consumption is requested per pass: a few megabytes. The next pass continues."""
 
 
 class Retention:
-    """The retention passes of a broker. `start` once, then `stop`."""
+    """The retention passes of a broker. Call `start` once, then `stop`."""
 
     def __init__(
         self,
@@ -70,9 +69,10 @@ class Retention:
         self.consumption = consumption
         self.ledger = DeletionLedger(broker.replicas.partitions, loop, broker.log, broker.audit)
         self.held: Mapping[str, int] = {}
-        """Partitions whose consumed records each group keeps, as the last pass found: it is the slowest, or has not committed."""
+        """The number of partitions whose consumed records each group keeps, because it is the slowest or has not
+        committed."""
         self.next_check_ms: int | None = None
-        """When the next pass begins, by the wall clock; None while one is under way."""
+        """The wall-clock time of the next pass; None during one."""
         self._replicas = broker.replicas
         self._replicas.log_manager.listen_to_deletions(self.ledger.on_prefix_deleted)
         self._replicas.log_manager.listen_to_erasing(self.ledger.on_not_erased)
@@ -84,34 +84,35 @@ class Retention:
         self._running: list[asyncio.Task[None]] = []
         self._asked_until = 0
         self._undurable: list[tuple[Log, Offset]] = []
-        """Deletions that are on their way to the disk, with the log starts that they lead to."""
+        """Deletions that are not durable yet, with their new log start offsets."""
         self._doubt: str | None = None
         self._has_unreleased = False
 
     @property
     def deleted(self) -> Mapping[tuple[str, Reason], DeletedCount]:
-        """What went, by topic and reason."""
         return self.ledger.counts
 
     @property
     def asks_groups(self) -> bool:
-        """Whether consumed records may go before their time (KIP-68)."""
+        """Whether consumed records can be deleted early (KIP-68)."""
         return self._configs.current.values["log.retention.commitoffset.enable"] is True
 
+    def _setting(self, name: str) -> int:
+        return number(self._configs.current.values[name])
+
     def start(self) -> None:
-        """Look through all partitions after `log.initial.task.delay.ms`, then every `log.retention.check.interval.ms`."""
+        """Starts passes after `log.initial.task.delay.ms`, then every `log.retention.check.interval.ms`."""
         self._running = [self._tasks.spawn(self._run(), name="retention")]
 
     def stop(self) -> None:
-        """Delete nothing more."""
         for task in self._running:
             task.cancel()
 
     async def _run(self) -> None:
-        await self._rest(_number(self._configs, "log.initial.task.delay.ms"))
+        await self._rest(self._setting("log.initial.task.delay.ms"))
         while True:
-            due_ms = self._clock.monotonic_ms() + _number(self._configs, "log.retention.check.interval.ms")
-            # As a task of its own: a bug of ours is logged, and costs one pass.
+            due_ms = self._clock.monotonic_ms() + self._setting("log.retention.check.interval.ms")
+            # A separate task: an unexpected error is logged and ends one pass.
             self._running[1:] = [self._tasks.spawn(self.run_pass(), name="retention pass")]
             await asyncio.wait(self._running[1:])
             await self._rest(max(due_ms - self._clock.monotonic_ms(), 0))
@@ -123,10 +124,9 @@ class Retention:
 
     # ------------------------------------------------------------------ a pass
     async def run_pass(self) -> None:
-        """One pass over all partitions."""
         consumed: Outcome = {}
         if self.asks_groups:
-            asked: list[Asked] = []
+            asked: list[ConsumptionQuery] = []
             await walk_in_slices(self._turns, self._note_askable(asked))
             consumed = await self._ask(asked)
             self.held = Counter(each.group_id for each in consumed.values() if each.group_id is not None)
@@ -138,10 +138,10 @@ class Retention:
         if self._replicas.image is not None:
             self.ledger.forget_all_but(self._replicas.image.topics)
 
-    def _note_askable(self, asked: list[Asked]) -> Iterator[None]:
-        """Note the partitions of which something could go for being consumed."""
-        for number, (key, partition) in enumerate(list(self._replicas.partitions.items())):
-            if number % PARTITIONS_PER_STEP == 0:
+    def _note_askable(self, asked: list[ConsumptionQuery]) -> Iterator[None]:
+        """Finds the partitions with consumed records that could be deleted."""
+        for index, (key, partition) in enumerate(list(self._replicas.partitions.items())):
+            if index % PARTITIONS_PER_STEP == 0:
                 yield
             log = partition.log
             if (
@@ -154,12 +154,12 @@ class Retention:
                 if may_go_as_consumed(
                     log.segments, offsets_of(partition), log.config, self.times, self._clock.wall_ms()
                 ):
-                    asked.append(asked_about(partition))
+                    asked.append(consumption_query(partition))
             except StorageError:
-                continue  # It will be logged when the partition's turn comes.
+                continue  # It is logged when the partition is checked.
 
-    async def _ask(self, asked: list[Asked]) -> Outcome:
-        """What all groups have consumed of these, or of as many as may be asked for; nothing where there is any doubt."""
+    async def _ask(self, asked: list[ConsumptionQuery]) -> Outcome:
+        """Returns what all groups have consumed of these partitions, or of `ASKED_MAX` of them; nothing in doubt."""
         if not asked:
             return {}
         if len(asked) > ASKED_MAX:
@@ -171,11 +171,11 @@ class Retention:
         if doubt != self._doubt:
             self._doubt = doubt
             if doubt is not None:
-                self._log.info("consumed records are kept: what all groups have consumed is not known", reason=doubt)
+                self._log.info("consumed records are kept: the consumed offsets are unknown", reason=doubt)
         return {} if isinstance(outcome, Doubt) else outcome
 
     def _tell_unreleased(self, consumed: Outcome) -> None:
-        """Say, when that begins, that consumed records stay because none of the groups may delete them."""
+        """Logs once that consumed records stay because no group may delete them."""
         unreleased = [asked.key for asked, row in consumed.items() if row.offset > 0 and row.release is None]
         if unreleased and not self._has_unreleased:
             message = "consumed records are kept: no group that may delete them has committed"
@@ -183,18 +183,18 @@ class Retention:
         self._has_unreleased = bool(unreleased)
 
     def _steps(self, left: deque[tuple[tuple[str, int], Partition]], consumed: Outcome) -> Iterator[None]:
-        """Look at partitions, until none is left or many deletions are on their way to the disk."""
+        """Checks partitions, until none is left or many deletions are not durable yet."""
         while left and len(self._undurable) < DELETIONS_AT_ONCE:
             key, partition = left.popleft()
             if len(left) % PARTITIONS_PER_STEP == 0:
                 yield
             is_here = self._replicas.partitions.get(key) is partition
-            row = consumed.get(asked_about(partition), NOT_CONSUMED)
+            row = consumed.get(consumption_query(partition), NOT_CONSUMED)
             if is_here and self._may_delete(partition) and self._look_at(partition, row):
                 yield
 
     async def _made_durable(self) -> None:
-        """Wait for the disk, so that never many log starts rise in one turn of the loop; not for ever, for there may be several disks."""
+        """Waits until the deletions are durable, to bound those per pass of the loop, but not for a hanging disk."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISK_MS / 1000):
                 while any(map(_is_on_its_way, self._undurable)):
@@ -207,7 +207,7 @@ class Retention:
         return partition.is_leader and not (log.offline or log.truncating or (is_fenced is not None and is_fenced()))
 
     def _look_at(self, partition: Partition, row: ConsumedEnd) -> bool:
-        """Delete what may go of a partition now. Returns whether anything went."""
+        """Deletes old records of a partition. Returns whether anything was deleted."""
         log, now_ms, consumed = partition.log, self._clock.wall_ms(), row.offset if row.is_known else None
         try:
             plan = plan_retention(log.segments, offsets_of(partition, consumed), log.config, self.times, now_ms)
@@ -215,18 +215,18 @@ class Retention:
                 log.roll(now_ms)
         except StorageError as error:
             if not error.is_disk_full:
-                self._on_failed(partition, error)  # Where a resource is lacking, the next pass tries again.
+                self._on_failed(partition, error)  # The next pass retries if a resource is missing.
                 return False
             plan = self._without_last(partition, consumed, now_ms)
         if not plan.deletions or plan.log_start_offset <= log.log_start_pending:
-            return False  # What lies below the log start is removed as soon as that has risen.
+            return False  # Segments below the log start offset are removed when it is durable.
         self.ledger.expect(partition.topic_partition, plan.deletions, row.release)
         self._replicas.request_log_starts([LogStartIncrement(log, plan.log_start_offset)])
         self._undurable.append((log, plan.log_start_offset))
         return True
 
     def _without_last(self, partition: Partition, consumed: Offset | None, now_ms: int) -> RetentionPlan:
-        """What may go where the last segment can't be rolled: what makes room mustn't wait for room."""
+        """Returns the plan if the active segment cannot be rolled because the disk is full."""
         log = partition.log
         segments = log.segments
         end_offset = min(segments[-1].base_offset, log.high_watermark)
@@ -234,25 +234,19 @@ class Retention:
         return plan_retention(segments, offsets, log.config, self.times, now_ms)
 
     def _on_failed(self, partition: Partition, error: StorageError) -> None:
-        """A segment that is damaged is logged at each pass; a disk that fails takes its directory offline."""
-        self._log.error("retention has failed", partition=str(partition.topic_partition), error=str(error))
+        """Logs a corrupt segment at each pass; a failed disk takes its directory offline."""
+        self._log.error("retention failed", partition=str(partition.topic_partition), error=str(error))
         if not isinstance(error, DamagedSegmentError):
             self._replicas.log_manager.fail_directory_of(partition.log, error)
 
 
 def offsets_of(partition: Partition, consumed: Offset | None = None) -> RetentionOffsets:
-    """Where a partition stands now."""
+    """Returns the offsets of a partition."""
     log = partition.log
     return RetentionOffsets(log.log_start_offset, log.high_watermark, log.log_end_offset, consumed)
 
 
 def _is_on_its_way(deletion: tuple[Log, Offset]) -> bool:
-    """Whether a log start still is to rise there: the disk may have failed meanwhile, or a truncation come between."""
+    """Returns whether a log start offset is still pending: the disk may have failed, or the log been truncated."""
     log, offset = deletion
     return log.log_start_offset < offset <= log.log_start_pending and not log.offline
-
-
-def _number(configs: BrokerConfigs, name: str) -> int:
-    value = configs.current.values[name]
-    assert isinstance(value, int), name
-    return value

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lowtide.broker.config.client_metrics import ALL_METRICS, INTERVAL_MS_DEFAULT, Subscription, subscription_of
+from lowtide.broker.config.client_metrics import ALL_METRICS, INTERVAL_MS_DEFAULT, MetricsSubscription, subscription_of
 from lowtide.broker.telemetry.client_facts import SOURCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
@@ -115,7 +115,7 @@ class ClientInstances:
         self._clients: OrderedDict[bytes, ClientInstance] = OrderedDict()
         """Ordered by when clients were last seen."""
         self._configs: Mapping[str, ConfigImage] = {}
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[MetricsSubscription] = []
         self._series_count = 0
         self.pushes = 0
         self.refused = 0

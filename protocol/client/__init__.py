@@ -1,8 +1,9 @@
-"""The client's side of the protocol without sockets: what every client of ours shares, whatever loop or thread carries its bytes.
+"""The client side of the protocol without sockets: what all clients share, with asyncio or threads.
 
-Guards: an answer belongs to the oldest request that waits, nothing a peer sends is unbounded, and each step is a function of what came
-before and of the time passed in. It sees `lowtide.protocol` only, so it can't touch a clock, a socket or randomness.
-Begin with `connection`: requests in, bytes out; bytes in, answers out. `opening` is the first conversation (versions, SASL by `sasl`),
-`versions` what a broker speaks, `retries` when to try again. The shells are `admin.connection` (asyncio), `admin.blocking_connection`
-and `broker.network.peer_client`.
+Guards: a response belongs to the oldest waiting request, nothing that a peer sends is unbounded, and each step is a
+function of earlier steps and the time passed in. Imports `lowtide.protocol` only: no clock, socket or randomness.
+
+Begin with `connection`: requests in, bytes out; bytes in, responses out. `opening` negotiates versions and SASL
+(`sasl`), `versions` has the versions of a broker, `retries` decides when to retry. The shells are `admin.connection`
+(asyncio), `admin.blocking_connection` and `broker.network.peer_client`.
 """

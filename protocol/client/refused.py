@@ -1,6 +1,6 @@
-"""How an attempt to talk to a broker ends without success, as a value.
+"""The failure of an attempt to talk to a broker, as a value.
 
-It imports next to nothing: commands need it before they connect.
+It has few imports, because commands need it before they connect.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import NamedTuple
 from lowtide.protocol.errors import ErrorCode
 
 
-class Refusal(Enum):
-    """Why a client and a broker don't get on."""
+class ClientFailureKind(Enum):
+    """The kind of failure."""
 
     AUTHENTICATION = "authentication"
-    """One side doesn't accept who the other is. Trying again changes nothing."""
+    """Authentication failed. A retry fails too."""
     VERSION = "version"
-    """There is no version of an API that both speak."""
+    """No version of an API is supported by both sides."""
     ANSWER = "answer"
-    """The broker answered with an error code."""
+    """The broker returned an error code."""
 
 
-class Refused(NamedTuple):
-    """The end of an attempt, as a value: shells raise their own errors.
+class ClientFailure(NamedTuple):
+    """A failed attempt; shells raise their own errors.
 
-    `code` is the broker's error code, for `Refusal.ANSWER`.
+    `code` is the broker's error code, for `RefusalKind.ANSWER`.
     """
 
-    kind: Refusal
+    kind: ClientFailureKind
     reason: str
     code: int = ErrorCode.NONE

@@ -1,7 +1,7 @@
-"""When to try again: decisions over error codes, attempts and moments. Nothing here waits, draws or reads a clock.
+"""Decides when to retry, from error codes, attempts and times. No waiting, randomness or clock.
 
-What is random is passed in as `share`, drawn evenly from -1 to 1, so that clients that failed together don't return
-together. Sources: Kafka's ExponentialBackoff, ClusterConnectionStates.
+Randomness is passed in as `share`, uniform from -1 to 1, so that clients do not retry in lockstep. Sources: Kafka's
+ExponentialBackoff, ClusterConnectionStates.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from typing import Final, NamedTuple
 from lowtide.protocol.errors import ErrorCode
 
 JITTER: Final = 0.2
-"""Rests differ by up to this share either way. Kafka: ExponentialBackoff."""
+"""The random variation of a backoff. Kafka: ExponentialBackoff."""
 
 SILENT_MS: Final = 1000
-"""After so long without an answer to a question that any broker can answer, the next broker is asked too. Metadata of 10,000 partitions
-takes a broker a tenth of that."""
+"""The time without a response after which another broker is asked too. Metadata of 10,000 partitions take a tenth of
+it."""
 
 SILENCE_MS: Final = 30_000
-"""For so long a broker that did not answer in time is asked after the others."""
+"""The time for which a broker that did not respond is asked last."""
 
 _CODES: Final = frozenset(ErrorCode)
 
 
 def is_retriable(code: int) -> bool:
-    """Whether the same request may be sent again. A code that isn't in our table is final."""
+    """Returns whether the same request can be retried. An unknown code is final."""
     return code in _CODES and ErrorCode(code).retriable
 
 
 class Backoff(NamedTuple):
-    """How rests grow: from `first_ms`, twice as long each time, up to `max_ms`."""
+    """Exponential backoff: from `first_ms`, doubled each time, up to `max_ms`."""
 
     first_ms: int
     max_ms: int
 
     def rest_ms(self, failures: int, share: float = 0.0) -> int:
-        """How long to rest after so many failures in a row (from 1)."""
+        """Returns the backoff after this number of consecutive failures (from 1)."""
         doubled = self.first_ms << min(failures - 1, 30)
         return int(min(doubled, max(self.first_ms, self.max_ms)) * (1 + JITTER * share))
 
 
 class Reachability:
-    """What one address has done lately: failed to be reached, or kept a question waiting."""
+    """The recent failures and timeouts of one address."""
 
     __slots__ = ("_backoff", "_failures", "_not_before_ms", "_silent_until_ms")
 
@@ -52,38 +52,35 @@ class Reachability:
         self._silent_until_ms = 0
 
     def on_failure(self, now_ms: int, share: float = 0.0) -> None:
-        """An attempt to reach it failed."""
         self._failures += 1
         self._not_before_ms = now_ms + self._backoff.rest_ms(self._failures, share)
 
     def on_success(self) -> None:
-        """It was reached."""
         self._failures = self._not_before_ms = 0
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long the next attempt has to wait; 0 for not at all."""
+        """Returns the time until the next attempt; 0 for now."""
         return max(0, self._not_before_ms - now_ms)
 
     def on_silence(self, now_ms: int) -> None:
-        """It takes longer to answer than others should wait for."""
+        """Records that it did not respond in time."""
         self._silent_until_ms = now_ms + SILENCE_MS
 
     def on_answer(self) -> None:
-        """It answers."""
         self._silent_until_ms = 0
 
     def was_silent(self, now_ms: int) -> bool:
-        """Whether it let a question wait a short time ago, and has not answered since."""
+        """Returns whether it did not respond recently."""
         return now_ms < self._silent_until_ms
 
 
 def rest_after(
     code: int | None, *, failures: int, now_ms: int, deadline_ms: int, backoff: Backoff, share: float
 ) -> int | None:
-    """How long to rest after the failure of number `failures` (from 1) before another attempt; None: none follows.
+    """Returns the backoff before the next attempt; None if there is none.
 
-    `code` is the broker's error code, or None for an answer that didn't come. No attempt follows a code that is final, and none begins at
-    the deadline or after it. A rest takes a millisecond at least.
+    `failures` counts from 1. `code` is the broker's error code, or None without a response. No attempt follows a final
+    code, or starts at or after the deadline. The backoff is at least a millisecond.
     """
     if code is not None and not is_retriable(code):
         return None

@@ -1,14 +1,15 @@
-"""SASL as a client speaks it: PLAIN (RFC 4616), SCRAM-SHA-256 and -512 (RFC 5802, 7677), OAUTHBEARER (RFC 7628).
+"""The client side of SASL: PLAIN (RFC 4616), SCRAM-SHA-256 and -512 (RFC 5802, 7677), OAUTHBEARER (RFC 7628).
 
 Tokens in, tokens out.
-    PLAIN_BEGINS ── start ──> PASSWORD_SENT ── any answer ──> DONE OAUTH_BEGINS ── start ──> BEARER_SENT ── an empty
-    answer ──> DONE BEARER_SENT ── a challenge, which says why ──> BEARER_REFUSED ── anything ──> SaslError SCRAM_BEGINS
-    ── start ──> FIRST_SENT ── a challenge that continues our nonce ──> PROOF_SENT ── the broker's own proof ──> DONE
+
+    PLAIN_BEGINS ── start ──> PASSWORD_SENT ── any answer ──> DONE
+    OAUTH_BEGINS ── start ──> BEARER_SENT ── an empty answer ──> DONE
+    BEARER_SENT ── a challenge with the reason ──> BEARER_REFUSED ── anything ──> SaslError
+    SCRAM_BEGINS ── start ──> FIRST_SENT ── a challenge with our nonce ──> PROOF_SENT ── the broker's proof ──> DONE
     FIRST_SENT, PROOF_SENT ── anything else ──> SaslError
 
-Neither names nor passwords are normalized (SASLprep), as in Kafka. PLAIN sends the password as it is: without TLS
-anything on the way reads it, and so does OAUTHBEARER with the token of its issuer. SCRAM also proves that the broker
-has the password.
+Names and passwords are not normalized (SASLprep), as in Kafka. PLAIN sends the password and OAUTHBEARER the token in
+clear text, which only TLS protects. SCRAM also proves that the broker has the password.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from enum import Enum
 from typing import ClassVar, Final, TypeAlias
 
 ITERATIONS_MIN: Final = 4096
-"""RFC 5802 and Kafka's ScramMechanism: fewer would make a stolen exchange cheap to try passwords on."""
+"""RFC 5802 and Kafka's ScramMechanism: fewer make it cheap to guess passwords from a stolen exchange."""
 
 ITERATIONS_MAX: Final = 100_000
-"""Kafka's brokers allow 16,384. A broker must not be able to keep us computing."""
+"""Kafka's brokers allow 16,384. The limit protects the client's CPU."""
 
 TOKEN_BYTES_MAX: Final = 64 * 1024
 
 BEARER: Final = re.compile(r"[-_.A-Za-z0-9]{1,65000}", re.ASCII)
-"""A token of an issuer, as Kafka takes it: a JSON Web Token. The limit lets it fit into `TOKEN_BYTES_MAX`."""
+"""A JSON Web Token, as Kafka accepts it. The limit fits into `TOKEN_BYTES_MAX`."""
 
 _NO_CHANNEL_BINDING: Final = b"n,,"
 _TOKEN_EXTENSION: Final = ",tokenauth=true"  # noqa: S105 - a flag
@@ -41,24 +42,24 @@ Attributes: TypeAlias = Mapping[bytes, bytes]
 
 
 class SaslError(Exception):
-    """The exchange cannot continue: one message."""
+    """The exchange failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaslSettings:
-    """Who we say we are. `repr` shows neither password nor token."""
+class ClientSaslSettings:
+    """The client's credentials. `repr` hides password and token."""
 
     mechanism: str
     username: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-    """What an issuer has signed, for OAUTHBEARER. It ends: each login has the one of then."""
+    """The issuer's token for OAUTHBEARER. It expires: each login uses a current one."""
     by_token: bool = False
-    """Whether the name is the id of a delegation token, and the password its HMAC as base64 (KIP-48). Only SCRAM has that."""
+    """Whether name and password are the id and HMAC (as base64) of a delegation token (KIP-48). SCRAM only."""
 
 
-class State(Enum):
-    """Where an exchange stands."""
+class SaslState(Enum):
+    """The state of an exchange."""
 
     PLAIN_BEGINS = "nothing is sent yet; the mechanism is PLAIN"
     SCRAM_BEGINS = "nothing is sent yet; the mechanism is SCRAM"
@@ -71,8 +72,8 @@ class State(Enum):
     DONE = "both sides are satisfied"
 
 
-class Event(Enum):
-    """What a broker's token is."""
+class SaslEvent(Enum):
+    """The kind of a broker's token."""
 
     START = "no token: the exchange begins"
     EMPTY = "nothing in it"
@@ -83,69 +84,65 @@ class Event(Enum):
 
 
 _BEGINS: Final = {
-    "PLAIN": State.PLAIN_BEGINS,
-    "SCRAM-SHA-256": State.SCRAM_BEGINS,
-    "SCRAM-SHA-512": State.SCRAM_BEGINS,
-    "OAUTHBEARER": State.OAUTH_BEGINS,
+    "PLAIN": SaslState.PLAIN_BEGINS,
+    "SCRAM-SHA-256": SaslState.SCRAM_BEGINS,
+    "SCRAM-SHA-512": SaslState.SCRAM_BEGINS,
+    "OAUTHBEARER": SaslState.OAUTH_BEGINS,
 }
-_ANSWERS: Final = (Event.EMPTY, Event.UNREADABLE, Event.EXTENSION, Event.ERROR, Event.ATTRIBUTES)
+_ANSWERS: Final = (SaslEvent.EMPTY, SaslEvent.UNREADABLE, SaslEvent.EXTENSION, SaslEvent.ERROR, SaslEvent.ATTRIBUTES)
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class SaslExchange:
-    """One exchange. `nonce` is printable, without commas, and never used twice."""
+    """One exchange. `nonce` is printable, without commas, and unique."""
 
-    def __init__(self, settings: SaslSettings, nonce: str) -> None:
-        """Errors: SaslError for a mechanism that isn't supported."""
+    def __init__(self, settings: ClientSaslSettings, nonce: str) -> None:
+        """Errors: SaslError for an unsupported mechanism."""
         if settings.mechanism not in _BEGINS:
-            message = f"the SASL mechanism {settings.mechanism} is not supported yet; {', '.join(_BEGINS)} are"
-            raise SaslError(message)
+            raise SaslError(f"the SASL mechanism {settings.mechanism} is not supported; {', '.join(_BEGINS)} are")
         self.state = _BEGINS[settings.mechanism]
         self._settings = settings
         self._nonce = nonce
         self._hash = _HASHES.get(settings.mechanism, "")
         self._first_bare = b""
         self._expected = b""
-        """The proof that a broker gives which has the password."""
+        """The expected proof of a broker that has the password."""
 
     def step(self, received: bytes | None) -> bytes | None:
-        """The token to send after this one (None: at the beginning), or None when the exchange is done.
-
-        Errors: SaslError.
-        """
-        event, attributes = (Event.START, {}) if received is None else _classified(received)
+        """Returns the token to send after `received` (None at the start), or None when done. Errors: SaslError."""
+        event, attributes = (SaslEvent.START, {}) if received is None else _classified(received)
         handle = self.TABLE[self.state].get(event)
         assert handle is not None, f"{event} at {self.state}"
         return handle(self, received or b"", attributes)
 
-    # ------------------------------------------------------------------ what happens in a pair of the table
+    # ------------------------------------------------------------------ handlers of the table
     def _send_password(self, _received: bytes, _attributes: Attributes) -> bytes:
         username, password = self._settings.username, self._settings.password
         if "\0" in username or "\0" in password:
-            raise SaslError("PLAIN can't carry a name or a password with a zero character")
-        self.state = State.PASSWORD_SENT
+            raise SaslError("PLAIN does not allow a zero character in name or password")
+        self.state = SaslState.PASSWORD_SENT
         return f"\0{username}\0{password}".encode()
 
     def _send_bearer(self, _received: bytes, _attributes: Attributes) -> bytes:
         if BEARER.fullmatch(self._settings.token) is None:
-            raise SaslError("the token for OAUTHBEARER is empty, or has characters that a JSON Web Token can't have")
-        self.state = State.BEARER_SENT
+            raise SaslError("the token for OAUTHBEARER is not a JSON Web Token")
+        self.state = SaslState.BEARER_SENT
         return f"n,,\x01auth=Bearer {self._settings.token}\x01\x01".encode()
 
     def _acknowledge(self, _received: bytes, _attributes: Attributes) -> bytes:
-        self.state = State.BEARER_REFUSED
+        self.state = SaslState.BEARER_REFUSED
         return b"\x01"
 
     def _refuse_answer(self, _received: bytes, _attributes: Attributes) -> None:
-        raise SaslError("the broker didn't accept the token, and then didn't end the login")
+        raise SaslError("the broker refused the token but did not end the login")
 
     def _finish(self, _received: bytes, _attributes: Attributes) -> None:
-        self.state = State.DONE
+        self.state = SaslState.DONE
 
     def _send_first(self, _received: bytes, _attributes: Attributes) -> bytes:
         name = self._settings.username.replace("=", "=3D").replace(",", "=2C")
         self._first_bare = f"n={name},r={self._nonce}{_TOKEN_EXTENSION if self._settings.by_token else ''}".encode()
-        self.state = State.FIRST_SENT
+        self.state = SaslState.FIRST_SENT
         return _NO_CHANNEL_BINDING + self._first_bare
 
     def _send_proof(self, received: bytes, attributes: Attributes) -> bytes:
@@ -157,76 +154,76 @@ class SaslExchange:
         signature = hmac.digest(hashlib.new(self._hash, client_key).digest(), signed, self._hash)
         proof = bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
         self._expected = hmac.digest(hmac.digest(salted, b"Server Key", self._hash), signed, self._hash)
-        self.state = State.PROOF_SENT
+        self.state = SaslState.PROOF_SENT
         return without_proof + b",p=" + base64.b64encode(proof)
 
     def _check_proof(self, received: bytes, attributes: Attributes) -> None:
         if b"e" in attributes:
             self._refuse_error(received, attributes)
         if not hmac.compare_digest(_base64(attributes.get(b"v", b"")), self._expected):
-            raise SaslError("the broker couldn't prove that it knows the password: it may be an impostor")
-        self.state = State.DONE
+            raise SaslError("the broker did not prove that it knows the password: it may be an impostor")
+        self.state = SaslState.DONE
 
     def _refuse_error(self, _received: bytes, attributes: Attributes) -> None:
-        message = f"the broker refused the proof: {attributes[b'e'].decode(errors='replace')}"
-        raise SaslError(message)
+        raise SaslError(f"the broker refused the proof: {attributes[b'e'].decode(errors='replace')}")
 
     def _refuse_extension(self, _received: bytes, _attributes: Attributes) -> None:
-        raise SaslError("the broker asks for an unknown SCRAM extension")
+        raise SaslError("the broker requires an unknown SCRAM extension")
 
     def _refuse_unreadable(self, received: bytes, _attributes: Attributes) -> None:
         if len(received) > TOKEN_BYTES_MAX:
-            message = f"the broker sent a SCRAM message of {len(received)} bytes"
-            raise SaslError(message)
-        raise SaslError("the broker sent what isn't a SCRAM message")
+            raise SaslError(f"the broker sent a SCRAM message of {len(received)} bytes")
+        raise SaslError("the broker sent an invalid SCRAM message")
 
-    TABLE: ClassVar[Mapping[State, Mapping[Event, Callable[[SaslExchange, bytes, Attributes], bytes | None]]]] = {
-        State.PLAIN_BEGINS: {Event.START: _send_password},
-        State.SCRAM_BEGINS: {Event.START: _send_first},
-        State.OAUTH_BEGINS: {Event.START: _send_bearer},
-        State.PASSWORD_SENT: dict.fromkeys(_ANSWERS, _finish),
-        State.BEARER_SENT: dict.fromkeys(_ANSWERS, _acknowledge) | {Event.EMPTY: _finish},
-        State.BEARER_REFUSED: dict.fromkeys(_ANSWERS, _refuse_answer),
-        State.FIRST_SENT: {
-            Event.EMPTY: _refuse_unreadable,
-            Event.UNREADABLE: _refuse_unreadable,
-            Event.EXTENSION: _refuse_extension,
-            Event.ERROR: _send_proof,  # which refuses a challenge without nonce, salt and iterations
-            Event.ATTRIBUTES: _send_proof,
+    TABLE: ClassVar[
+        Mapping[SaslState, Mapping[SaslEvent, Callable[[SaslExchange, bytes, Attributes], bytes | None]]]
+    ] = {
+        SaslState.PLAIN_BEGINS: {SaslEvent.START: _send_password},
+        SaslState.SCRAM_BEGINS: {SaslEvent.START: _send_first},
+        SaslState.OAUTH_BEGINS: {SaslEvent.START: _send_bearer},
+        SaslState.PASSWORD_SENT: dict.fromkeys(_ANSWERS, _finish),
+        SaslState.BEARER_SENT: dict.fromkeys(_ANSWERS, _acknowledge) | {SaslEvent.EMPTY: _finish},
+        SaslState.BEARER_REFUSED: dict.fromkeys(_ANSWERS, _refuse_answer),
+        SaslState.FIRST_SENT: {
+            SaslEvent.EMPTY: _refuse_unreadable,
+            SaslEvent.UNREADABLE: _refuse_unreadable,
+            SaslEvent.EXTENSION: _refuse_extension,
+            SaslEvent.ERROR: _send_proof,  # which refuses a challenge without nonce, salt and iterations
+            SaslEvent.ATTRIBUTES: _send_proof,
         },
-        State.PROOF_SENT: {
-            Event.EMPTY: _refuse_unreadable,
-            Event.UNREADABLE: _refuse_unreadable,
-            Event.EXTENSION: _check_proof,
-            Event.ERROR: _refuse_error,
-            Event.ATTRIBUTES: _check_proof,
+        SaslState.PROOF_SENT: {
+            SaslEvent.EMPTY: _refuse_unreadable,
+            SaslEvent.UNREADABLE: _refuse_unreadable,
+            SaslEvent.EXTENSION: _check_proof,
+            SaslEvent.ERROR: _refuse_error,
+            SaslEvent.ATTRIBUTES: _check_proof,
         },
-        State.DONE: {},
+        SaslState.DONE: {},
     }
-    """What happens at each token. A pair that is missing is a bug of the conversation that drives the exchange, and raises."""
+    """The handler of each token. A missing pair is a bug of the caller, and raises."""
 
 
-def _classified(token: bytes) -> tuple[Event, Attributes]:
-    """What a token is; `r=...,s=...` also as a mapping."""
+def _classified(token: bytes) -> tuple[SaslEvent, Attributes]:
+    """Classifies a token, and parses `r=...,s=...` into a mapping."""
     if not token:
-        return Event.EMPTY, {}
+        return SaslEvent.EMPTY, {}
     if len(token) > TOKEN_BYTES_MAX:
-        return Event.UNREADABLE, {}
+        return SaslEvent.UNREADABLE, {}
     found: dict[bytes, bytes] = {}
     for part in token.split(b","):
         key, separator, value = part.partition(b"=")
         if len(key) != 1 or not separator:
-            return Event.UNREADABLE, {}
+            return SaslEvent.UNREADABLE, {}
         found[key] = value
-    return Event.EXTENSION if b"m" in found else Event.ERROR if b"e" in found else Event.ATTRIBUTES, found
+    return SaslEvent.EXTENSION if b"m" in found else SaslEvent.ERROR if b"e" in found else SaslEvent.ATTRIBUTES, found
 
 
 def _challenge(attributes: Attributes, nonce: str) -> tuple[bytes, bytes, int]:
-    """Combined nonce, salt and iterations of the broker's first message. Errors: SaslError."""
+    """Parses the combined nonce, salt and iterations of the broker's first message. Errors: SaslError."""
     combined, digits = attributes.get(b"r", b""), attributes.get(b"i", b"")
     salt = _base64(attributes.get(b"s", b""))
     if not combined.startswith(nonce.encode()) or len(combined) == len(nonce) or not salt:
-        raise SaslError("the broker's SCRAM message doesn't continue ours")
+        raise SaslError("the broker's SCRAM message does not contain the client's nonce")
     if (
         not digits.isdigit()
         or len(digits) > len(str(ITERATIONS_MAX))
@@ -243,4 +240,4 @@ def _base64(text: bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise SaslError("the broker sent what isn't base64 in a SCRAM message") from None
+        raise SaslError("the broker sent invalid base64 in a SCRAM message") from None

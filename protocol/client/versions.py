@@ -1,4 +1,4 @@
-"""Which versions a broker speaks, the one in which to ask, and what a request and its answer look like in it."""
+"""The versions of a broker, the choice of a version, and the codecs of a request and its response."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
-from lowtide.protocol.client.refused import Refusal, Refused
+from lowtide.protocol.api_keys import API, ApiKey, api_name, response_header_is_flexible
+from lowtide.protocol.client.refused import ClientFailure, ClientFailureKind
 from lowtide.protocol.compiler import Codec, codec_for
 from lowtide.protocol.errors import ErrorCode
 
@@ -22,7 +22,7 @@ _ERROR_CODE: Final = struct.Struct(">h")
 
 
 class Feature(NamedTuple):
-    """A feature that a broker could use, and the level at which the cluster uses it; 0 stands for not at all."""
+    """A feature of a broker, and its level in the cluster; 0 if disabled."""
 
     name: str
     min_level: int
@@ -30,39 +30,39 @@ class Feature(NamedTuple):
     finalized_level: int
 
 
-class Exchange(NamedTuple):
-    """A request of one kind and version, and its answer."""
+class ApiExchange(NamedTuple):
+    """A request type in one version, and its response."""
 
     key: ApiKey
     version: int
     request: Codec[Any]
     decode: Callable[[Buffer, int, int], Any]
-    """As `Codec.decode`, of the answer."""
+    """Decodes the response, as `Codec.decode`."""
     answer_is_flexible: bool
     has_records: bool
-    """Whether fields of the answer may be views of the buffer that it was decoded from."""
+    """Whether fields of the response can be views of the receive buffer."""
 
 
 @functools.cache
-def exchange_of(request: type[ApiMessage], version: int) -> Exchange:
-    """How to ask this in this version. Errors: ValueError for a version that Lowtide doesn't speak."""
+def exchange_of(request: type[ApiMessage], version: int) -> ApiExchange:
+    """Returns the codecs of a request in a version. Errors: ValueError for an unsupported version."""
     key = _KEYS[request]
     decode = codec_for(API[key].response, version).decode
     if key == ApiKey.API_VERSIONS:
         decode = functools.partial(_decode_versions, decode)
     flexible = response_header_is_flexible(key, version)
-    return Exchange(key, version, codec_for(request, version), decode, flexible, has_records=key == ApiKey.FETCH)
+    return ApiExchange(key, version, codec_for(request, version), decode, flexible, has_records=key == ApiKey.FETCH)
 
 
 def _decode_versions(decode: Callable[[Buffer, int, int], Any], buffer: Buffer, start: int, end: int) -> Any:
-    """A broker answers a version of ApiVersions that it doesn't know in version 0, with UNSUPPORTED_VERSION (KIP-511)."""
+    """Decodes version 0 with UNSUPPORTED_VERSION, a broker's response to an unknown version (KIP-511)."""
     if end >= start + _ERROR_CODE.size and _ERROR_CODE.unpack_from(buffer, start)[0] == ErrorCode.UNSUPPORTED_VERSION:
         decode = codec_for(API[ApiKey.API_VERSIONS].response, 0).decode
     return decode(buffer, start, end)
 
 
 class ApiVersions:
-    """What one broker speaks. Both ends of a range are inclusive."""
+    """The versions of one broker. Both ends of a range are inclusive."""
 
     __slots__ = ("_ranges", "features", "features_epoch")
 
@@ -75,7 +75,6 @@ class ApiVersions:
 
     @classmethod
     def of(cls, response: ApiVersionsResponse) -> ApiVersions:
-        """What the answer to an ApiVersions request says."""
         finalized = {feature.name: feature.max_version_level for feature in response.finalized_features}
         features = [
             Feature(feature.name, feature.min_version, feature.max_version, finalized.get(feature.name, 0))
@@ -85,13 +84,15 @@ class ApiVersions:
         return cls(ranges, features, response.finalized_features_epoch)
 
     def highest(self, key: ApiKey) -> int:
-        """The highest version that the broker speaks, whether or not we do; -1 where it doesn't have the API."""
+        """Returns the broker's highest version; -1 if it does not have the API."""
         return self._ranges.get(key, (0, -1))[1]
 
-    def choose(self, request: type[ApiMessage], *, at_least: int = 0, at_most: int | None = None) -> int | Refused:
-        """The highest version of a request that both sides speak, or why there is none.
+    def choose(
+        self, request: type[ApiMessage], *, at_least: int = 0, at_most: int | None = None
+    ) -> int | ClientFailure:
+        """Returns the highest common version of a request, or why there is none.
 
-        `at_least` is what the caller's question needs, `at_most` the last version whose fields the caller fills in.
+        `at_least` is the caller's minimum, `at_most` the last version whose fields the caller sets.
         """
         spec = API[_KEYS[request]]
         low, high = self._ranges.get(spec.key, (0, -1))
@@ -100,12 +101,7 @@ class ApiVersions:
         if high >= 0 and chosen >= max(low, spec.min_version, at_least):
             return chosen
         if high < 0:
-            return Refused(Refusal.VERSION, f"the broker doesn't have {api_name(spec.key)}")
+            return ClientFailure(ClientFailureKind.VERSION, f"the broker does not support {api_name(spec.key)}")
         ours = f"{max(at_least, spec.min_version)} to {spec.max_version if at_most is None else at_most}"
-        versions = f"the broker speaks {api_name(spec.key)} in versions {low} to {high}"
-        return Refused(Refusal.VERSION, f"{versions}, and what was asked for needs one of {ours}")
-
-
-def api_name(key: ApiKey) -> str:
-    """`DELETE_RECORDS` as `DeleteRecords`."""
-    return key.name.title().replace("_", "")
+        versions = f"the broker supports {api_name(spec.key)} in versions {low} to {high}"
+        return ClientFailure(ClientFailureKind.VERSION, f"{versions}, but the request needs {ours}")

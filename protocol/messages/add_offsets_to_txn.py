@@ -1,7 +1,4 @@
-"""AddOffsetsToTxn (key 25): a transaction is going to commit offsets of a group (KIP-98).
-
-Field by field this is Kafka's AddOffsetsToTxnRequest/Response.
-"""
+"""AddOffsetsToTxn (key 25): adds the offsets of a group to a transaction (KIP-98)."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, String, Ver
 
 
 class AddOffsetsToTxnRequest(ApiMessage, kw_only=True):
-    """Of which group, in whose transaction."""
-
     VERSIONS: ClassVar = Versions("0-4")
     FLEXIBLE: ClassVar = Versions("3+")
 
@@ -23,8 +18,6 @@ class AddOffsetsToTxnRequest(ApiMessage, kw_only=True):
 
 
 class AddOffsetsToTxnResponse(ApiMessage, kw_only=True):
-    """The answer."""
-
     VERSIONS: ClassVar = Versions("0-4")
     FLEXIBLE: ClassVar = Versions("3+")
 

@@ -1,7 +1,6 @@
-"""AddPartitionsToTxn (key 24): a transaction is going to write to partitions (KIP-98), or is asked whether it does (KIP-890).
+"""AddPartitionsToTxn (key 24): adds partitions to a transaction (KIP-98), or verifies that they belong to it (KIP-890).
 
-Field by field this is Kafka's AddPartitionsToTxnRequest/Response. Up to version 3 a producer asks for its own transaction; from version 4
-on brokers ask, for many.
+Up to version 3 a producer sends it for its own transaction; from version 4 brokers send it for many.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Messa
 
 
 class AddPartitionsToTxnTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[Int32]
 
 
 class AddPartitionsToTxnTransaction(Message, kw_only=True):
-    """One transaction. With `verify_only` nothing is added."""
+    """With `verify_only` nothing is added."""
 
     transactional_id: String
     producer_id: Int64
@@ -31,8 +28,6 @@ class AddPartitionsToTxnTransaction(Message, kw_only=True):
 
 
 class AddPartitionsToTxnRequest(ApiMessage, kw_only=True):
-    """To which transactions, and what."""
-
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("3+")
 
@@ -44,28 +39,22 @@ class AddPartitionsToTxnRequest(ApiMessage, kw_only=True):
 
 
 class AddPartitionsToTxnPartitionResult(Message, kw_only=True):
-    """What became of one partition."""
-
     partition_index: Int32
     partition_error_code: Int16
 
 
 class AddPartitionsToTxnTopicResult(Message, kw_only=True):
-    """What became of the partitions of one topic."""
-
     name: String
     results_by_partition: list[AddPartitionsToTxnPartitionResult]
 
 
 class AddPartitionsToTxnResult(Message, kw_only=True):
-    """What became of one transaction."""
-
     transactional_id: String
     topic_results: list[AddPartitionsToTxnTopicResult]
 
 
 class AddPartitionsToTxnResponse(ApiMessage, kw_only=True):
-    """The answer. `error_code` is for the request as a whole."""
+    """`error_code` applies to the whole request."""
 
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("3+")

@@ -1,6 +1,6 @@
 """AlterClientQuotas (key 49): sets and removes quotas (KIP-546).
 
-Of each entity all keys are changed or none. Field by field this is Kafka's AlterClientQuotasRequest/Response.
+Either all keys of an entity change, or none.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from lowtide.protocol.schema import ApiMessage, Bool, Float64, Int16, Int32, Mes
 
 
 class AlteredQuotaEntity(Message, kw_only=True):
-    """One type and name of an entity; a null name is the default of that type."""
+    """A null name is the default of the type."""
 
     entity_type: String
     entity_name: String | None
 
 
 class AlterClientQuotasOperation(Message, kw_only=True):
-    """One key: its new limit, or that it is removed."""
+    """Sets the limit of one key, or removes it."""
 
     key: String
     value: Float64
@@ -26,14 +26,12 @@ class AlterClientQuotasOperation(Message, kw_only=True):
 
 
 class AlterClientQuotasEntry(Message, kw_only=True):
-    """The changes of one entity."""
-
     entity: list[AlteredQuotaEntity]
     ops: list[AlterClientQuotasOperation]
 
 
 class AlterClientQuotasRequest(ApiMessage, kw_only=True):
-    """The changes; `validate_only` checks them and changes nothing."""
+    """`validate_only` checks the changes without making them."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("1+")
@@ -43,15 +41,13 @@ class AlterClientQuotasRequest(ApiMessage, kw_only=True):
 
 
 class AlterClientQuotasResult(Message, kw_only=True):
-    """What became of the changes of one entity."""
-
     error_code: Int16
     error_message: String | None
     entity: list[AlteredQuotaEntity]
 
 
 class AlterClientQuotasResponse(ApiMessage, kw_only=True):
-    """The answer: a row for each entity, in the order of the request."""
+    """One row per entity, in the order of the request."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("1+")

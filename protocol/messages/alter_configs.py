@@ -1,6 +1,6 @@
-"""AlterConfigs (key 33): replace all that is set on topics and brokers; what isn't named is deleted (KIP-133).
+"""AlterConfigs (key 33): replaces the configuration of topics and brokers (KIP-133).
 
-Field by field this is Kafka's AlterConfigsRequest/Response.
+Keys that are not named are deleted.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Messag
 
 
 class AlterableConfig(Message, kw_only=True):
-    """One key as it should be."""
-
     name: String
     value: String | None
 
 
 class AlterConfigsResource(Message, kw_only=True):
-    """A resource, by type and name, and all that should be set on it."""
+    """A resource and all the keys that it is to have."""
 
     resource_type: Int8
     resource_name: String
@@ -26,7 +24,7 @@ class AlterConfigsResource(Message, kw_only=True):
 
 
 class AlterConfigsRequest(ApiMessage, kw_only=True):
-    """Configurations to replace, or only to check (`validate_only`)."""
+    """`validate_only` checks the changes without making them."""
 
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -36,8 +34,6 @@ class AlterConfigsRequest(ApiMessage, kw_only=True):
 
 
 class AlterConfigsResourceResponse(Message, kw_only=True):
-    """One resource changed, or why not."""
-
     error_code: Int16
     error_message: String | None
     resource_type: Int8
@@ -45,8 +41,6 @@ class AlterConfigsResourceResponse(Message, kw_only=True):
 
 
 class AlterConfigsResponse(ApiMessage, kw_only=True):
-    """The answer, resource by resource."""
-
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("2+")
 

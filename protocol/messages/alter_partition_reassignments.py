@@ -1,7 +1,4 @@
-"""AlterPartitionReassignments (key 45): give partitions other replicas, or cancel that (KIP-455).
-
-Null replicas cancel a reassignment. Field by field this is Kafka's AlterPartitionReassignmentsRequest/Response.
-"""
+"""AlterPartitionReassignments (key 45): starts or cancels reassignments of partitions (KIP-455)."""
 
 from __future__ import annotations
 
@@ -11,22 +8,18 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nul
 
 
 class ReassignablePartition(Message, kw_only=True):
-    """A partition, and the replicas that it is to have."""
+    """A partition and its new replicas; null cancels a reassignment."""
 
     partition_index: Int32
     replicas: Annotated[list[Int32] | None, Nullable("0+")] = None
 
 
 class ReassignableTopic(Message, kw_only=True):
-    """Partitions of a topic."""
-
     name: String
     partitions: list[ReassignablePartition]
 
 
 class AlterPartitionReassignmentsRequest(ApiMessage, kw_only=True):
-    """Reassignments to begin or to cancel."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -36,22 +29,18 @@ class AlterPartitionReassignmentsRequest(ApiMessage, kw_only=True):
 
 
 class ReassignablePartitionResponse(Message, kw_only=True):
-    """One partition's reassignment begun or cancelled, or why not."""
-
     partition_index: Int32
     error_code: Int16
     error_message: String | None = None
 
 
 class ReassignableTopicResponse(Message, kw_only=True):
-    """Partitions of a topic."""
-
     name: String
     partitions: list[ReassignablePartitionResponse]
 
 
 class AlterPartitionReassignmentsResponse(ApiMessage, kw_only=True):
-    """The answer. `error_code` is about the request as a whole."""
+    """`error_code` applies to the whole request."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,7 +1,4 @@
-"""AlterReplicaLogDirs (key 34): in which of a broker's log directories replicas are to be (KIP-113).
-
-Field by field this is Kafka's AlterReplicaLogDirsRequest/Response.
-"""
+"""AlterReplicaLogDirs (key 34): moves replicas between the log directories of a broker (KIP-113)."""
 
 from __future__ import annotations
 
@@ -13,22 +10,18 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, V
 
 
 class AlterReplicaLogDirTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[Int32]
 
 
 class AlterReplicaLogDir(Message, kw_only=True):
-    """One directory, by its absolute path, and what is to be in it."""
+    """A directory by its absolute path, and the replicas that it is to have."""
 
     path: String
     topics: list[AlterReplicaLogDirTopic]
 
 
 class AlterReplicaLogDirsRequest(ApiMessage, kw_only=True):
-    """To which directories which replicas are to be moved."""
-
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("2+")
 
@@ -36,22 +29,18 @@ class AlterReplicaLogDirsRequest(ApiMessage, kw_only=True):
 
 
 class AlterReplicaLogDirPartitionResult(Message, kw_only=True):
-    """Whether a replica is being moved, or is there already."""
+    """No error if the replica is being moved, or is already there."""
 
     partition_index: Int32
     error_code: Int16
 
 
 class AlterReplicaLogDirTopicResult(Message, kw_only=True):
-    """Partitions of one topic."""
-
     topic_name: String
     partitions: list[AlterReplicaLogDirPartitionResult]
 
 
 class AlterReplicaLogDirsResponse(ApiMessage, kw_only=True):
-    """The answer, partition by partition."""
-
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("2+")
 

@@ -1,7 +1,6 @@
-"""AlterUserScramCredentials (key 51): SCRAM credentials of users set and deleted (KIP-554).
+"""AlterUserScramCredentials (key 51): sets and deletes SCRAM credentials of users (KIP-554).
 
-The client salts and hashes: a password is in no request. Field by field this is Kafka's
-AlterUserScramCredentialsRequest/Response.
+The client salts and hashes passwords; no request contains one.
 """
 
 from __future__ import annotations
@@ -12,15 +11,11 @@ from lowtide.protocol.schema import ApiMessage, Bytes, Int8, Int16, Int32, Messa
 
 
 class ScramCredentialDeletion(Message, kw_only=True):
-    """A credential to delete."""
-
     name: String
     mechanism: Int8
 
 
 class ScramCredentialUpsertion(Message, kw_only=True):
-    """A credential to set."""
-
     name: String
     mechanism: Int8
     iterations: Int32
@@ -29,8 +24,6 @@ class ScramCredentialUpsertion(Message, kw_only=True):
 
 
 class AlterUserScramCredentialsRequest(ApiMessage, kw_only=True):
-    """What to delete and what to set."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -39,16 +32,12 @@ class AlterUserScramCredentialsRequest(ApiMessage, kw_only=True):
 
 
 class AlterUserScramCredentialsResult(Message, kw_only=True):
-    """What became of one user."""
-
     user: String
     error_code: Int16
     error_message: String | None
 
 
 class AlterUserScramCredentialsResponse(ApiMessage, kw_only=True):
-    """A row for each user."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 

@@ -1,8 +1,7 @@
-"""ApiVersions (key 18): which APIs this broker speaks, and in which versions.
+"""ApiVersions (key 18): the APIs and versions that this broker supports.
 
-A client sends it first, perhaps in a version that the broker doesn't know: then the answer is version 0 with
-UNSUPPORTED_VERSION. The response header is never flexible, whatever the version (KIP-511). Field by field this is
-Kafka's ApiVersionsRequest/Response.
+Clients send it first. If the broker does not know its version, the response has version 0 and UNSUPPORTED_VERSION. The
+response header is never flexible (KIP-511).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Messa
 
 
 class ApiVersionsRequest(ApiMessage, kw_only=True):
-    """The client names itself (KIP-511)."""
+    """The client's name and version (KIP-511)."""
 
     VERSIONS: ClassVar = Versions("0-4")
     FLEXIBLE: ClassVar = Versions("3+")
@@ -33,7 +32,7 @@ class ApiVersion(Message, kw_only=True):
 
 
 class SupportedFeatureKey(Message, kw_only=True):
-    """A feature that the broker could use (KIP-584)."""
+    """A feature that the broker supports (KIP-584)."""
 
     name: String
     min_version: Int16
@@ -49,8 +48,6 @@ class FinalizedFeatureKey(Message, kw_only=True):
 
 
 class ApiVersionsResponse(ApiMessage, kw_only=True):
-    """The table of versions."""
-
     VERSIONS: ClassVar = Versions("0-4")
     FLEXIBLE: ClassVar = Versions("3+")
 

@@ -1,7 +1,7 @@
-"""AwaitMetadata (key 32003): whether a broker acts on the metadata of a revision. Lowtide's own, between brokers.
+"""AwaitMetadata (key 32003): waits until a broker has applied the metadata of a revision.
 
-A change of access rules is answered when the other brokers decide by it, a delete when brokers know that replicas of
-theirs were removed. Why no request of Kafka's would do is in docs/adr/0008-requests-of-our-own.md.
+Lowtide's own, between brokers. A change of ACLs is answered when the other brokers apply it, and a delete when brokers
+know that their replicas were removed. docs/adr/0008-requests-of-our-own.md says why no request of Kafka's fits.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Versions
 
 
 class AwaitMetadataRequest(ApiMessage, kw_only=True):
-    """The revision, and for how long to wait for it."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -22,7 +20,7 @@ class AwaitMetadataRequest(ApiMessage, kw_only=True):
 
 
 class AwaitMetadataResponse(ApiMessage, kw_only=True):
-    """No error: the broker's image is that of the revision, or a later one."""
+    """No error if the broker's image is of the revision, or a later one."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,7 +1,4 @@
-"""ConsumerGroupDescribe (key 69): state and members of groups that the broker assigns.
-
-Field by field this is Kafka's ConsumerGroupDescribeRequest/Response.
-"""
+"""ConsumerGroupDescribe (key 69): the state and members of consumer groups (KIP-848)."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Messag
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, kw_only=True):
-    """Which groups."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -24,21 +19,17 @@ class ConsumerGroupDescribeRequest(ApiMessage, kw_only=True):
 
 
 class DescribedTopicPartitions(Message, kw_only=True):
-    """Partitions of one topic."""
-
     topic_id: Uuid
     topic_name: String
     partitions: list[Int32]
 
 
 class DescribedAssignment(Message, kw_only=True):
-    """What a member has, or is to have."""
-
     topic_partitions: list[DescribedTopicPartitions]
 
 
 class DescribedConsumerMember(Message, kw_only=True):
-    """A member. `member_type` is 0 for one that speaks the classic protocol, 1 for one of this."""
+    """`member_type` is 0 for a member with the classic protocol, 1 for one with the consumer protocol."""
 
     member_id: String
     instance_id: String | None = None
@@ -54,8 +45,6 @@ class DescribedConsumerMember(Message, kw_only=True):
 
 
 class DescribedConsumerGroup(Message, kw_only=True):
-    """A group."""
-
     error_code: Int16 = 0
     error_message: String | None = None
     group_id: String
@@ -68,8 +57,6 @@ class DescribedConsumerGroup(Message, kw_only=True):
 
 
 class ConsumerGroupDescribeResponse(ApiMessage, kw_only=True):
-    """The answer, group by group."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 

@@ -1,7 +1,6 @@
-"""ConsumerGroupHeartbeat (key 68): a member of a group that the broker assigns joins, shows what it has, and leaves.
+"""ConsumerGroupHeartbeat (key 68): a member joins a consumer group, reports its partitions, and leaves (KIP-848).
 
-Field by field this is Kafka's ConsumerGroupHeartbeatRequest/Response. What hasn't changed since the last heartbeat may
-be null.
+Fields that have not changed since the last heartbeat can be null.
 """
 
 from __future__ import annotations
@@ -13,18 +12,16 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, U
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
-"""The member's place is kept for its instance id until its session ends."""
+"""The member's place is kept for its instance id until its session expires."""
 
 
 class HeartbeatTopicPartitions(Message, kw_only=True):
-    """Partitions of one topic."""
-
     topic_id: Uuid
     partitions: list[Int32]
 
 
 class ConsumerGroupHeartbeatRequest(ApiMessage, kw_only=True):
-    """Who the member is, what it wants and what it has."""
+    """The member, its subscription and its partitions."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -42,13 +39,11 @@ class ConsumerGroupHeartbeatRequest(ApiMessage, kw_only=True):
 
 
 class HeartbeatAssignment(Message, kw_only=True):
-    """What the member is to have."""
-
     topic_partitions: list[HeartbeatTopicPartitions]
 
 
 class ConsumerGroupHeartbeatResponse(ApiMessage, kw_only=True):
-    """The member's epoch, and its assignment where that is new."""
+    """The member's epoch, and its assignment if that changed."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,7 +1,4 @@
-"""CreateAcls (key 30): new rules of access control.
-
-Field by field this is Kafka's CreateAclsRequest/Response.
-"""
+"""CreateAcls (key 30): creates ACLs."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Str
 
 
 class AclCreation(Message, kw_only=True):
-    """One rule."""
-
     resource_type: Int8
     resource_name: String
     resource_pattern_type: Int8 = 3
@@ -23,8 +18,6 @@ class AclCreation(Message, kw_only=True):
 
 
 class CreateAclsRequest(ApiMessage, kw_only=True):
-    """The rules."""
-
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")
 
@@ -32,15 +25,13 @@ class CreateAclsRequest(ApiMessage, kw_only=True):
 
 
 class AclCreationResult(Message, kw_only=True):
-    """One for each rule, in the order of the request."""
+    """One per rule, in the order of the request."""
 
     error_code: Int16
     error_message: String | None = None
 
 
 class CreateAclsResponse(ApiMessage, kw_only=True):
-    """What became of each."""
-
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")
 

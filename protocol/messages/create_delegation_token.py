@@ -1,7 +1,4 @@
-"""CreateDelegationToken (key 38): a token by which a client logs in as the principal that it is for (KIP-48, KIP-373).
-
-Field by field this is Kafka's CreateDelegationTokenRequest/Response.
-"""
+"""CreateDelegationToken (key 38): creates a token that logs in as its owner (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -11,17 +8,14 @@ from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Mess
 
 
 class CreatableRenewer(Message, kw_only=True):
-    """A principal that may renew and expire the token besides its owner."""
+    """A principal that can renew and expire the token besides its owner."""
 
     principal_type: String
     principal_name: String
 
 
 class CreateDelegationTokenRequest(ApiMessage, kw_only=True):
-    """Without an owner the token is for the client itself.
-
-    `max_lifetime_ms`: -1 stands for the broker's own maximum.
-    """
+    """Without an owner the token is for the client itself. `max_lifetime_ms` -1 is the broker's maximum."""
 
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -33,7 +27,7 @@ class CreateDelegationTokenRequest(ApiMessage, kw_only=True):
 
 
 class CreateDelegationTokenResponse(ApiMessage, kw_only=True):
-    """The token. Times are milliseconds since 1970; with an error they are -1, and the id and the HMAC are empty."""
+    """Times are milliseconds since 1970; with an error they are -1, and the id and the HMAC are empty."""
 
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")

@@ -1,8 +1,7 @@
-"""CreatePartitions (key 37): give topics more partitions.
+"""CreatePartitions (key 37): adds partitions to topics.
 
-`count` is how many partitions the topic has afterwards, not how many are added. Null assignments leave the replicas of the new partitions
-to the broker; else there is one row for each new partition, in order. Field by field this is Kafka's
-CreatePartitionsRequest/Response.
+`count` is the new total number of partitions. With null assignments the broker places the replicas; otherwise there is
+one row per new partition, in order.
 """
 
 from __future__ import annotations
@@ -13,21 +12,19 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nul
 
 
 class CreatePartitionsAssignment(Message, kw_only=True):
-    """One new partition's replicas by broker id; the first is the preferred leader."""
+    """The replicas of one new partition; the first is the preferred leader."""
 
     broker_ids: list[Int32]
 
 
 class CreatePartitionsTopic(Message, kw_only=True):
-    """A topic to grow."""
-
     name: String
     count: Int32
     assignments: Annotated[list[CreatePartitionsAssignment] | None, Nullable("0+")]
 
 
 class CreatePartitionsRequest(ApiMessage, kw_only=True):
-    """Topics to grow, or only to check (`validate_only`)."""
+    """`validate_only` checks the request without creating partitions."""
 
     VERSIONS: ClassVar = Versions("0-3")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -38,16 +35,12 @@ class CreatePartitionsRequest(ApiMessage, kw_only=True):
 
 
 class CreatePartitionsTopicResult(Message, kw_only=True):
-    """One topic grown, or why not."""
-
     name: String
     error_code: Int16
     error_message: String | None = None
 
 
 class CreatePartitionsResponse(ApiMessage, kw_only=True):
-    """The answer, topic by topic."""
-
     VERSIONS: ClassVar = Versions("0-3")
     FLEXIBLE: ClassVar = Versions("2+")
 

@@ -1,7 +1,7 @@
-"""CreateTopics (key 19): make topics, with partitions placed by the broker or by hand.
+"""CreateTopics (key 19): creates topics, with partitions placed by the broker or manually.
 
-`num_partitions` and `replication_factor` are -1 for the broker's default (KIP-464) and must be -1 with manual assignments.
-Field by field this is Kafka's CreateTopicsRequest/Response.
+`num_partitions` and `replication_factor` are -1 for the broker's default (KIP-464), and must be -1 with manual
+assignments.
 """
 
 from __future__ import annotations
@@ -15,22 +15,18 @@ from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
 class CreatableReplicaAssignment(Message, kw_only=True):
-    """One partition's replicas by broker id; the first is the preferred leader."""
+    """The replicas of one partition; the first is the preferred leader."""
 
     partition_index: Int32
     broker_ids: list[Int32]
 
 
 class CreatableTopicConfig(Message, kw_only=True):
-    """One config of the new topic."""
-
     name: String
     value: String | None
 
 
 class CreatableTopic(Message, kw_only=True):
-    """A topic to make."""
-
     name: String
     num_partitions: Int32
     replication_factor: Int16
@@ -39,7 +35,7 @@ class CreatableTopic(Message, kw_only=True):
 
 
 class CreateTopicsRequest(ApiMessage, kw_only=True):
-    """Topics to make, or only to check (`validate_only`)."""
+    """`validate_only` checks the request without creating topics."""
 
     VERSIONS: ClassVar = Versions("2-7")
     FLEXIBLE: ClassVar = Versions("5+")
@@ -50,7 +46,7 @@ class CreateTopicsRequest(ApiMessage, kw_only=True):
 
 
 class CreatableTopicConfigs(Message, kw_only=True):
-    """One config as the new topic has it (KIP-525)."""
+    """One effective configuration value of the new topic (KIP-525)."""
 
     name: String
     value: String | None
@@ -60,7 +56,7 @@ class CreatableTopicConfigs(Message, kw_only=True):
 
 
 class CreatableTopicResult(Message, kw_only=True):
-    """One topic created, or why not. `topic_config_error_code` says why its configs are left out."""
+    """`topic_config_error_code` says why the configuration is missing."""
 
     name: String
     topic_id: Annotated[Uuid, Versions("7+")] = ZERO_TOPIC_ID
@@ -73,8 +69,6 @@ class CreatableTopicResult(Message, kw_only=True):
 
 
 class CreateTopicsResponse(ApiMessage, kw_only=True):
-    """The answer, topic by topic."""
-
     VERSIONS: ClassVar = Versions("2-7")
     FLEXIBLE: ClassVar = Versions("5+")
 

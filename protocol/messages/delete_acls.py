@@ -1,7 +1,4 @@
-"""DeleteAcls (key 31): removes all rules of access control that filters mean.
-
-Field by field this is Kafka's DeleteAclsRequest/Response.
-"""
+"""DeleteAcls (key 31): deletes all ACLs that filters match."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Str
 
 
 class DeleteAclsFilter(Message, kw_only=True):
-    """One filter: null and 1 (ANY) stand for everything."""
+    """Null and 1 (ANY) match everything."""
 
     resource_type_filter: Int8
     resource_name_filter: String | None
@@ -25,8 +22,6 @@ class DeleteAclsFilter(Message, kw_only=True):
 
 
 class DeleteAclsRequest(ApiMessage, kw_only=True):
-    """The filters."""
-
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")
 
@@ -34,7 +29,7 @@ class DeleteAclsRequest(ApiMessage, kw_only=True):
 
 
 class DeleteAclsMatchingAcl(Message, kw_only=True):
-    """One rule that was meant, and whether it is gone."""
+    """A rule that matched, and whether it was deleted."""
 
     error_code: Int16
     error_message: String | None = None
@@ -48,7 +43,7 @@ class DeleteAclsMatchingAcl(Message, kw_only=True):
 
 
 class DeleteAclsFilterResult(Message, kw_only=True):
-    """One for each filter, in the order of the request."""
+    """One per filter, in the order of the request."""
 
     error_code: Int16
     error_message: String | None = None
@@ -56,8 +51,6 @@ class DeleteAclsFilterResult(Message, kw_only=True):
 
 
 class DeleteAclsResponse(ApiMessage, kw_only=True):
-    """What became of the rules of each filter."""
-
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")
 

@@ -1,4 +1,4 @@
-"""DeleteRecords (key 21): raise the log start offset (KIP-107); version 3 may ask for the leader alone (KIP-1343).
+"""DeleteRecords (key 21): raises the log start offset (KIP-107); version 3 can ask for the leader alone (KIP-1343).
 
 Versions 0-2 are Kafka's; version 3 adds `leader_only` to the request and `leader_log_start_offset` to the response.
 """
@@ -11,25 +11,23 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Messa
 from lowtide.protocol.types import UNKNOWN_OFFSET
 
 TO_HIGH_WATERMARK = -1
-"""In place of an offset: everything below the high watermark."""
+"""Deletes everything below the high watermark."""
 
 
 class DeleteRecordsPartition(Message, kw_only=True):
-    """The first offset that is kept; -1 is the high watermark."""
+    """The new log start offset; -1 is the high watermark."""
 
     partition_index: Int32
     offset: Int64
 
 
 class DeleteRecordsTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[DeleteRecordsPartition]
 
 
 class DeleteRecordsRequest(ApiMessage, kw_only=True):
-    """What to delete. With `leader_only` the answer doesn't wait for followers."""
+    """With `leader_only` the response does not wait for followers."""
 
     VERSIONS: ClassVar = Versions("0-3")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -40,7 +38,7 @@ class DeleteRecordsRequest(ApiMessage, kw_only=True):
 
 
 class DeleteRecordsPartitionResult(Message, kw_only=True):
-    """The smallest log start offset of all live replicas, and from version 3 the leader's own; both -1 with an error."""
+    """The smallest log start offset of all live replicas, and from version 3 the leader's own; both -1 on error."""
 
     partition_index: Int32
     low_watermark: Int64
@@ -49,15 +47,11 @@ class DeleteRecordsPartitionResult(Message, kw_only=True):
 
 
 class DeleteRecordsTopicResult(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[DeleteRecordsPartitionResult]
 
 
 class DeleteRecordsResponse(ApiMessage, kw_only=True):
-    """The answer, partition by partition."""
-
     VERSIONS: ClassVar = Versions("0-3")
     FLEXIBLE: ClassVar = Versions("2+")
 

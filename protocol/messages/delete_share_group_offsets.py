@@ -1,7 +1,4 @@
-"""DeleteShareGroupOffsets (key 92): an empty share group forgets topics.
-
-Field by field this is Kafka's DeleteShareGroupOffsetsRequest/Response (KIP-932).
-"""
+"""DeleteShareGroupOffsets (key 92): deletes topics from an empty share group (KIP-932)."""
 
 from __future__ import annotations
 
@@ -13,14 +10,10 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, U
 
 
 class DeleteShareOffsetsTopic(Message, kw_only=True):
-    """One topic."""
-
     topic_name: String
 
 
 class DeleteShareGroupOffsetsRequest(ApiMessage, kw_only=True):
-    """Which group, and which of its topics."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -29,8 +22,6 @@ class DeleteShareGroupOffsetsRequest(ApiMessage, kw_only=True):
 
 
 class DeletedShareOffsetsTopic(Message, kw_only=True):
-    """The answer about one topic."""
-
     topic_name: String
     topic_id: Uuid
     error_code: Int16 = 0
@@ -38,8 +29,6 @@ class DeletedShareOffsetsTopic(Message, kw_only=True):
 
 
 class DeleteShareGroupOffsetsResponse(ApiMessage, kw_only=True):
-    """The answer, topic by topic."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 

@@ -1,7 +1,4 @@
-"""DeleteShareGroupState (key 86): a group coordinator has the share coordinator forget share partitions.
-
-Field by field this is Kafka's DeleteShareGroupStateRequest/Response (KIP-932).
-"""
+"""DeleteShareGroupState (key 86): a group coordinator deletes the state of share partitions (KIP-932)."""
 
 from __future__ import annotations
 
@@ -11,21 +8,15 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, U
 
 
 class DeleteStatePartition(Message, kw_only=True):
-    """One share partition."""
-
     partition: Int32
 
 
 class DeleteStateTopic(Message, kw_only=True):
-    """One topic."""
-
     topic_id: Uuid
     partitions: list[DeleteStatePartition]
 
 
 class DeleteShareGroupStateRequest(ApiMessage, kw_only=True):
-    """Share partitions of one group."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -34,23 +25,17 @@ class DeleteShareGroupStateRequest(ApiMessage, kw_only=True):
 
 
 class DeleteStatePartitionResult(Message, kw_only=True):
-    """The answer about one share partition."""
-
     partition: Int32
     error_code: Int16 = 0
     error_message: String | None = None
 
 
 class DeleteStateResult(Message, kw_only=True):
-    """The answer about one topic."""
-
     topic_id: Uuid
     partitions: list[DeleteStatePartitionResult]
 
 
 class DeleteShareGroupStateResponse(ApiMessage, kw_only=True):
-    """The answer, share partition by share partition."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 

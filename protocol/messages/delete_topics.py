@@ -1,7 +1,7 @@
-"""DeleteTopics (key 20): delete topics by name, from version 6 also by id.
+"""DeleteTopics (key 20): deletes topics by name, from version 6 also by id.
 
-Up to version 5 the names are in `topic_names`; from version 6 in `topics`, each with a name or, with a null name, an id
-(KIP-516). Field by field this is Kafka's DeleteTopicsRequest/Response.
+Up to version 5 the names are in `topic_names`; from version 6 each of `topics` has a name, or a null name and an id
+(KIP-516).
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ class DeleteTopicState(Message, kw_only=True):
 
 
 class DeleteTopicsRequest(ApiMessage, kw_only=True):
-    """Topics to delete."""
-
     VERSIONS: ClassVar = Versions("1-6")
     FLEXIBLE: ClassVar = Versions("4+")
 
@@ -33,8 +31,6 @@ class DeleteTopicsRequest(ApiMessage, kw_only=True):
 
 
 class DeletableTopicResult(Message, kw_only=True):
-    """One topic deleted, or why not."""
-
     name: Annotated[String | None, Nullable("6+")]
     topic_id: Annotated[Uuid, Versions("6+")] = ZERO_TOPIC_ID
     error_code: Int16
@@ -42,8 +38,6 @@ class DeletableTopicResult(Message, kw_only=True):
 
 
 class DeleteTopicsResponse(ApiMessage, kw_only=True):
-    """The answer, topic by topic."""
-
     VERSIONS: ClassVar = Versions("1-6")
     FLEXIBLE: ClassVar = Versions("4+")
 

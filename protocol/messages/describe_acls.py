@@ -1,7 +1,4 @@
-"""DescribeAcls (key 29): rules of access control that a filter means.
-
-Field by field this is Kafka's DescribeAclsRequest/Response.
-"""
+"""DescribeAcls (key 29): the ACLs that a filter matches."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Str
 
 
 class DescribeAclsRequest(ApiMessage, kw_only=True):
-    """The filter: null and 1 (ANY) stand for everything."""
+    """Null and 1 (ANY) match everything."""
 
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -28,8 +25,6 @@ class DescribeAclsRequest(ApiMessage, kw_only=True):
 
 
 class AclDescription(Message, kw_only=True):
-    """What one rule says about the resources."""
-
     principal: String
     host: String
     operation: Int8
@@ -37,7 +32,7 @@ class AclDescription(Message, kw_only=True):
 
 
 class DescribeAclsResource(Message, kw_only=True):
-    """All rules with one pattern of resources."""
+    """All rules with one resource pattern."""
 
     resource_type: Int8
     resource_name: String
@@ -46,8 +41,6 @@ class DescribeAclsResource(Message, kw_only=True):
 
 
 class DescribeAclsResponse(ApiMessage, kw_only=True):
-    """The rules, by pattern."""
-
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")
 

@@ -1,7 +1,6 @@
-"""DescribeClientQuotas (key 48): the quotas that are set, of the entities that a filter matches (KIP-546).
+"""DescribeClientQuotas (key 48): the quotas of the entities that a filter matches (KIP-546).
 
-An entity is a user, a client id, both, or an address: pairs of type and name, where a null name is the default of that
-type. Field by field this is Kafka's DescribeClientQuotasRequest/Response.
+An entity is a user, a client id, both, or an address: pairs of type and name.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MATCH_ANY = 2
 
 
 class DescribeClientQuotasComponent(Message, kw_only=True):
-    """What an entity's name of one type must be; `match` is null unless an exact name is meant."""
+    """A condition on one entity type; `match` is null unless an exact name is required."""
 
     entity_type: String
     match_type: Int8
@@ -27,7 +26,7 @@ class DescribeClientQuotasComponent(Message, kw_only=True):
 
 
 class DescribeClientQuotasRequest(ApiMessage, kw_only=True):
-    """The filter. `strict`: an entity with a type that is not named does not match."""
+    """`strict` excludes entities with types that are not named."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("1+")
@@ -37,28 +36,24 @@ class DescribeClientQuotasRequest(ApiMessage, kw_only=True):
 
 
 class DescribedQuotaEntity(Message, kw_only=True):
-    """One type and name of an entity; a null name is the default."""
+    """A null name is the default of the type."""
 
     entity_type: String
     entity_name: String | None
 
 
 class DescribedQuotaValue(Message, kw_only=True):
-    """One quota: its key and its limit."""
-
     key: String
     value: Float64
 
 
 class DescribeClientQuotasEntry(Message, kw_only=True):
-    """What is set on one entity."""
-
     entity: list[DescribedQuotaEntity]
     values: list[DescribedQuotaValue]
 
 
 class DescribeClientQuotasResponse(ApiMessage, kw_only=True):
-    """The answer; the entries are null in one with an error."""
+    """`entries` is null on error."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("1+")

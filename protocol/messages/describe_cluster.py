@@ -1,7 +1,7 @@
 """DescribeCluster (key 60): the cluster's id, its brokers and its controller, without topics (KIP-700).
 
-From version 1 the client says whether it means brokers or controllers (KIP-919), from version 2 whether it wants to see
-fenced brokers (KIP-1073). Field by field this is Kafka's DescribeClusterRequest/Response.
+From version 1 the client chooses between brokers and controllers (KIP-919), from version 2 it can include fenced
+brokers (KIP-1073).
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ import msgspec
 from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions
 
 OPERATIONS_NOT_ASKED: Final = -(2**31)
-"""In place of a bit set of authorized operations: the client didn't ask for them (KIP-430)."""
+"""The client did not request authorized operations (KIP-430)."""
 
 ENDPOINT_BROKERS: Final = 1
 ENDPOINT_CONTROLLERS: Final = 2
-"""What kind of endpoint a request is meant for."""
+"""The endpoint types of a request."""
 
 
 class DescribeClusterRequest(ApiMessage, kw_only=True):
-    """What the client wants to know about."""
-
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -32,8 +30,6 @@ class DescribeClusterRequest(ApiMessage, kw_only=True):
 
 
 class DescribeClusterBroker(Message, kw_only=True):
-    """Where a broker listens."""
-
     broker_id: Int32
     host: String
     port: Int32
@@ -42,7 +38,7 @@ class DescribeClusterBroker(Message, kw_only=True):
 
 
 class DescribeClusterResponse(ApiMessage, kw_only=True):
-    """The answer. An error is for the request as a whole."""
+    """`error_code` applies to the whole request."""
 
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,7 +1,7 @@
-"""DescribeConfigs (key 32): the configuration of topics, brokers and other resources, with where each value comes from.
+"""DescribeConfigs (key 32): the configuration of topics, brokers and other resources, with the source of each value.
 
-`configuration_keys` None, or an empty list, asks for all keys. `value` is null for a secret. Sources and types are Kafka's numbers
-(KIP-226, KIP-569). Field by field this is Kafka's DescribeConfigsRequest/Response.
+A null or empty `configuration_keys` requests all keys. `value` is null for a secret. Sources and types are Kafka's
+numbers (KIP-226, KIP-569).
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Messag
 
 
 class DescribeConfigsResource(Message, kw_only=True):
-    """A resource, by type and name, and the keys wanted of it."""
-
     resource_type: Int8
     resource_name: String
     configuration_keys: list[String] | None
 
 
 class DescribeConfigsRequest(ApiMessage, kw_only=True):
-    """What to describe, and how fully."""
-
     VERSIONS: ClassVar = Versions("1-4")
     FLEXIBLE: ClassVar = Versions("4+")
 
@@ -33,7 +29,7 @@ class DescribeConfigsRequest(ApiMessage, kw_only=True):
 
 
 class DescribeConfigsSynonym(Message, kw_only=True):
-    """A place that gives, or would give, the value: the first in the list is in force."""
+    """A source of the value; the first in the list is in effect."""
 
     name: Annotated[String, Versions("1+")]
     value: Annotated[String | None, Versions("1+")]
@@ -41,8 +37,6 @@ class DescribeConfigsSynonym(Message, kw_only=True):
 
 
 class DescribeConfigsResourceResult(Message, kw_only=True):
-    """One key with its value."""
-
     name: String
     value: String | None
     read_only: Bool
@@ -54,8 +48,6 @@ class DescribeConfigsResourceResult(Message, kw_only=True):
 
 
 class DescribeConfigsResult(Message, kw_only=True):
-    """One resource, or why not."""
-
     error_code: Int16
     error_message: String | None
     resource_type: Int8
@@ -64,8 +56,6 @@ class DescribeConfigsResult(Message, kw_only=True):
 
 
 class DescribeConfigsResponse(ApiMessage, kw_only=True):
-    """The answer, resource by resource."""
-
     VERSIONS: ClassVar = Versions("1-4")
     FLEXIBLE: ClassVar = Versions("4+")
 

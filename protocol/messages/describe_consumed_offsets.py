@@ -1,12 +1,11 @@
-"""DescribeConsumedOffsets (key 32001): what all groups of a coordinator have consumed of partitions.
+"""DescribeConsumedOffsets (key 32001): what all groups of a coordinator have consumed. Lowtide's own, between brokers.
 
-Lowtide's own, between brokers. The leader of a partition asks it of every coordinator before it deletes what has been
-consumed (KIP-68). An answer says which partitions of `__consumer_offsets` it speaks for, and in which leader epoch, so
-that the caller sees when a coordinator is missing. Why no request of Kafka's would do is in
-docs/adr/0008-requests-of-our-own.md.
+The leader of a partition asks every coordinator before it deletes consumed records (KIP-68). The response lists its
+partitions of `__consumer_offsets` with their leader epochs, so that a missing coordinator is noticed.
+docs/adr/0008-requests-of-our-own.md says why no request of Kafka's fits.
 
-Version 0 knew nothing of who may delete, so it is not served: until all brokers have version 1, nothing goes for being
-consumed.
+Version 0 did not say who may delete, so it is not supported: until all brokers have version 1, no consumed records are
+deleted.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from lowtide.protocol.types import UNKNOWN_OFFSET
 
 
 class ConsumedOffsetsTopic(Message, kw_only=True):
-    """Partitions of one topic; offsets that were committed for an older topic of the name don't count.
+    """Offsets of an older topic with the same name are excluded.
 
-    With `groups` only these count: ids, or beginnings of ids with `*` behind them.
+    `groups` restricts the result to group ids, or prefixes that end with `*`.
     """
 
     name: String
@@ -32,7 +31,7 @@ class ConsumedOffsetsTopic(Message, kw_only=True):
 
 
 class DescribeConsumedOffsetsRequest(ApiMessage, kw_only=True):
-    """The partitions, each once."""
+    """Each partition appears once."""
 
     VERSIONS: ClassVar = Versions("1")
     FLEXIBLE: ClassVar = Versions("1+")
@@ -41,17 +40,17 @@ class DescribeConsumedOffsetsRequest(ApiMessage, kw_only=True):
 
 
 class SurveyedCoordinator(Message, kw_only=True):
-    """A partition of `__consumer_offsets` whose groups are all counted in the answer."""
+    """A partition of `__consumer_offsets` whose groups are all counted in the response."""
 
     partition_index: Int32
     leader_epoch: Int32
 
 
 class ConsumedPartition(Message, kw_only=True):
-    """The exclusive end of what all groups have consumed, and the group that is there; -1 with a group that consumes and hasn't committed.
+    """The exclusive end of what all groups have consumed, and the group that is there.
 
-    -1 without a group: none has committed anything. Of the groups whose commits may delete, the slowest is the releasing one, with its
-    offset and who committed that, where it is known.
+    -1 with a group: it consumes but has not committed. -1 without a group: none has committed. The releasing group is
+    the slowest of those whose commits may delete, with its offset and its committer, if known.
     """
 
     partition_index: Int32
@@ -63,15 +62,11 @@ class ConsumedPartition(Message, kw_only=True):
 
 
 class ConsumedTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[ConsumedPartition]
 
 
 class DescribeConsumedOffsetsResponse(ApiMessage, kw_only=True):
-    """All that was asked for, or an error."""
-
     VERSIONS: ClassVar = Versions("1")
     FLEXIBLE: ClassVar = Versions("1+")
 

@@ -1,7 +1,4 @@
-"""DescribeDelegationToken (key 41): the tokens that a client may see, with their HMACs (KIP-48, KIP-373).
-
-Field by field this is Kafka's DescribeDelegationTokenRequest/Response.
-"""
+"""DescribeDelegationToken (key 41): the tokens that a client can see, with their HMACs (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Mess
 
 
 class DescribeDelegationTokenOwner(Message, kw_only=True):
-    """A principal whose tokens are asked for: those that it owns, asked for, or may renew."""
+    """A principal whose tokens are requested: those that it owns, requested, or can renew."""
 
     principal_type: String
     principal_name: String
 
 
 class DescribeDelegationTokenRequest(ApiMessage, kw_only=True):
-    """The principals; None asks for all tokens, an empty list for none."""
+    """Null requests all tokens, an empty list none."""
 
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -27,14 +24,14 @@ class DescribeDelegationTokenRequest(ApiMessage, kw_only=True):
 
 
 class DescribedDelegationTokenRenewer(Message, kw_only=True):
-    """A principal that may renew and expire the token besides its owner."""
+    """A principal that can renew and expire the token besides its owner."""
 
     principal_type: String
     principal_name: String
 
 
 class DescribedDelegationToken(Message, kw_only=True):
-    """One token. Times are milliseconds since 1970."""
+    """Times are milliseconds since 1970."""
 
     principal_type: String
     principal_name: String
@@ -53,7 +50,7 @@ class DescribedDelegationToken(Message, kw_only=True):
 
 
 class DescribeDelegationTokenResponse(ApiMessage, kw_only=True):
-    """The tokens that were asked for and that the client may see."""
+    """The requested tokens that the client can see."""
 
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")

@@ -1,7 +1,7 @@
-"""DescribeDeletes (key 32004): the deletes of records that wait at a broker now, and those that ended last.
+"""DescribeDeletes (key 32004): waiting and recent deletes of records on a broker. Lowtide's own.
 
-Lowtide's own. The broker that led the partition answers: it has the request. No request of Kafka's names a delete that
-waits, or which follower it waits for; docs/adr/0008-requests-of-our-own.md.
+The leader of the partition answers, because it has the request. No request of Kafka's shows a waiting delete, or the
+followers that it waits for; docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
 
 NOT_YET: Final = -1
-"""In place of a moment that did not come."""
+"""The event has not occurred."""
 
 
 class DescribeDeletesRequest(ApiMessage, kw_only=True):
-    """How many rows are wanted of each kind, and after which finished one; 0 for all that are there."""
+    """The maximum number of rows of each kind, and the last finished delete that is known; 0 for all."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -25,25 +25,25 @@ class DescribeDeletesRequest(ApiMessage, kw_only=True):
     waiting_max: Int32 = 1_000
     finished_max: Int32 = 1_000
     after_number: Int64 = 0
-    """Only finished deletes with a larger number: those that came since the last answer, whose `last_number` this is."""
+    """Only finished deletes with a larger number: `last_number` of the previous response."""
 
 
 class AwaitedFollower(Message, kw_only=True):
-    """A follower that must have the delete and has not reported it.
+    """A live follower that has not reported the delete.
 
-    `log_start_offset` is what it has reported, -1: nothing.
+    `log_start_offset` is its last report, -1 if none.
     """
 
     broker_id: Int32
     log_start_offset: Int64
     is_in_sync: Bool
-    """It is in the ISR. One that is not is awaited for as long as it is live."""
+    """Whether it is in the ISR. Other followers are awaited only while they are live."""
     silent_ms: Int64
-    """Since its last fetch."""
+    """The time since its last fetch."""
 
 
 class DeleteOrigin(Message, kw_only=True):
-    """Who sent a delete. Null in the row of another principal's delete for a client without DESCRIBE on the cluster."""
+    """The sender of a delete; null for other principals' deletes if the client lacks DESCRIBE on the cluster."""
 
     principal: String
     client_address: String
@@ -51,46 +51,46 @@ class DeleteOrigin(Message, kw_only=True):
 
 
 class WaitingDelete(Message, kw_only=True):
-    """A partition of a request that waits. Times are wall-clock milliseconds, `offset` is exclusive."""
+    """A waiting delete of a partition. Times are wall-clock milliseconds, `offset` is exclusive."""
 
     topic: String
     partition_index: Int32
     offset: Int64
     log_start_offset: Int64
-    """The leader's, now: below `offset` while the delete is not on its disk."""
+    """The leader's current value: below `offset` until the delete is durable."""
     low_watermark: Int64
     leader_only: Bool
     asked_at_ms: Int64
     durable_at_ms: Int64 = NOT_YET
     ends_at_ms: Int64 = NOT_YET
-    """When its time-out passes."""
+    """The time of its timeout."""
     followers: list[AwaitedFollower] = msgspec.field(default_factory=list)
     origin: DeleteOrigin | None = None
 
 
 class FinishedDelete(Message, kw_only=True):
-    """A partition of a request that was answered. Times are wall-clock milliseconds, -1 for what did not come."""
+    """A completed delete of a partition. Times are wall-clock milliseconds, -1 if the event did not occur."""
 
     number: Int64
-    """Ascends from 1 in the order in which deletes were answered, since the broker started; there may be gaps."""
+    """Increases from 1 in the order of completion since the broker's start, with gaps."""
     topic: String
     partition_index: Int32
     error_code: Int16
     offset: Int64
-    """What was asked for, resolved; -1 for a delete that was refused."""
+    """The resolved request; -1 for a rejected delete."""
     old_log_start_offset: Int64
     log_start_offset: Int64
     leader_only: Bool
     asked_at_ms: Int64
     durable_at_ms: Int64 = NOT_YET
     replicated_at_ms: Int64 = NOT_YET
-    """When the low watermark had reached `offset`."""
+    """When the low watermark reached `offset`."""
     answered_at_ms: Int64
     origin: DeleteOrigin | None = None
 
 
 class DescribeDeletesResponse(ApiMessage, kw_only=True):
-    """Rows of topics that the client may describe: those that wait, the oldest first; those that ended, the last one first."""
+    """Only topics that the client can describe: waiting deletes oldest first, finished ones newest first."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -100,6 +100,6 @@ class DescribeDeletesResponse(ApiMessage, kw_only=True):
     """The broker's clock."""
     last_number: Int64 = 0
     waiting_count: Int32 = 0
-    """Of topics that the client may describe, also where more wait than rows are wanted."""
+    """The number of waiting deletes that the client can describe, even if not all are returned."""
     waiting: list[WaitingDelete] = msgspec.field(default_factory=list)
     finished: list[FinishedDelete] = msgspec.field(default_factory=list)

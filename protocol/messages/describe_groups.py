@@ -1,7 +1,4 @@
-"""DescribeGroups (key 15): state and members of classic groups.
-
-Field by field this is Kafka's DescribeGroupsRequest/Response.
-"""
+"""DescribeGroups (key 15): the state and members of classic groups."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Int32, Messa
 
 
 class DescribeGroupsRequest(ApiMessage, kw_only=True):
-    """Which groups."""
-
     VERSIONS: ClassVar = Versions("0-6")
     FLEXIBLE: ClassVar = Versions("5+")
 
@@ -22,7 +17,7 @@ class DescribeGroupsRequest(ApiMessage, kw_only=True):
 
 
 class DescribedGroupMember(Message, kw_only=True):
-    """A member; metadata and assignment are there for a stable group only."""
+    """`member_metadata` and `member_assignment` are set only in a stable group."""
 
     member_id: String
     group_instance_id: Annotated[String | None, Versions("4+"), Nullable("4+")] = None
@@ -33,7 +28,7 @@ class DescribedGroupMember(Message, kw_only=True):
 
 
 class DescribedGroup(Message, kw_only=True):
-    """A group; `protocol_data` is the name of the chosen protocol."""
+    """`protocol_data` is the name of the chosen protocol."""
 
     error_code: Int16
     error_message: Annotated[String | None, Versions("6+"), Nullable("6+")] = None
@@ -46,8 +41,6 @@ class DescribedGroup(Message, kw_only=True):
 
 
 class DescribeGroupsResponse(ApiMessage, kw_only=True):
-    """The answer, group by group."""
-
     VERSIONS: ClassVar = Versions("0-6")
     FLEXIBLE: ClassVar = Versions("5+")
 

@@ -1,7 +1,7 @@
-"""DescribeHealth (key 32007): how a broker's event loop and its disks are. Lowtide's own.
+"""DescribeHealth (key 32007): the state of a broker's event loop and disks. Lowtide's own.
 
-DescribeLogDirs has the sizes of replicas and of volumes; this has what was deleted and takes room still, and how long
-requests wait for the loop; docs/adr/0008-requests-of-our-own.md.
+DescribeLogDirs has the sizes of replicas and volumes; this adds deleted bytes that still use space, and the lag of the
+event loop; docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ from lowtide.protocol.schema import ApiMessage, Float64, Int16, Int32, Int64, Me
 
 
 class DescribeHealthRequest(ApiMessage, kw_only=True):
-    """Nothing is to be said."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
 
 class LagBucket(Message, kw_only=True):
-    """Samples of up to `up_to_ms` (inclusive), -1 for the last bucket, which has no bound; those of smaller buckets are not in it."""
+    """Samples up to `up_to_ms` (inclusive), -1 for the last bucket; buckets do not overlap."""
 
     up_to_ms: Float64
     count: Int64
 
 
-class LagHistogram(Message, kw_only=True):
-    """How late a timer rang that rings ten times a second, since the broker's start."""
+class LoopLagHistogram(Message, kw_only=True):
+    """The lag of a timer that fires ten times a second, since the broker's start."""
 
     count: Int64
     sum_ms: Float64
@@ -37,43 +35,44 @@ class LagHistogram(Message, kw_only=True):
 
 
 class UnfreedBytes(Message, kw_only=True):
-    """Deleted bytes that take room still, by what they wait for: `round`, `reader`, `batch`, `file-system`, `compacted`, `switched-off`."""
+    """Deleted bytes that still use disk space, by cause.
+
+    The causes are `round`, `reader`, `batch`, `file-system`, `compacted`, `switched-off`.
+    """
 
     waits_for: String
     size_bytes: Int64
 
 
 class LogDirectoryHealth(Message, kw_only=True):
-    """A log directory. What of its volume is none of these bytes, and not usable, is of others."""
+    """A log directory. The rest of its volume that is not usable belongs to others."""
 
     path: String
     error_code: Int16
     live_bytes: Int64 = -1
-    """Segments of logs, without what is below log starts."""
+    """The bytes of segments above the log start offsets."""
     deleted_bytes: Int64 = -1
-    """What is below log starts, or left its log, and takes room still."""
+    """The bytes below log start offsets or of removed logs that still use space."""
     unfreed: list[UnfreedBytes] = msgspec.field(default_factory=list)
-    """The same by what it waits for."""
+    """The same by cause."""
     total_bytes: Int64 = -1
     usable_bytes: Int64 = -1
 
 
 class DescribeHealthResponse(ApiMessage, kw_only=True):
-    """The broker that was asked."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
     error_code: Int16
     described_at_ms: Int64 = -1
     up_ms: Int64 = -1
-    """Since it began to serve clients."""
+    """The time since it began to serve clients."""
     connections: Int32 = -1
     waiting_deletes: Int32 = -1
-    """Requests that wait for the disk or for followers."""
+    """Deletes that wait for the disk or for followers."""
     waiting_produces: Int32 = -1
-    lag: LagHistogram | None = None
-    """How long clients wait for the loop, whatever the reason."""
-    held: LagHistogram | None = None
+    lag: LoopLagHistogram | None = None
+    """The lag that clients see, for any reason."""
+    held: LoopLagHistogram | None = None
     """The part that the broker's own code causes."""
     log_dirs: list[LogDirectoryHealth] = msgspec.field(default_factory=list)

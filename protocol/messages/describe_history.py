@@ -1,7 +1,6 @@
-"""DescribeHistory (key 32006): log start, end and size of partitions over the last hour, as a broker has seen them.
+"""DescribeHistory (key 32006): log start, end and size of partitions over the last hour. Lowtide's own.
 
-Lowtide's own.
-Kept in memory, so it begins with the broker's start; docs/adr/0008-requests-of-our-own.md.
+The samples are in memory and begin with the broker's start; docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, St
 
 
 class DescribeHistoryTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[Int32]
 
 
 class DescribeHistoryRequest(ApiMessage, kw_only=True):
-    """The partitions, of which the broker that is asked has replicas; of each the samples after a moment (wall clock, 0 for all)."""
+    """Partitions with a replica on the broker, and the time after which samples are wanted (wall clock, 0 for all)."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -31,7 +28,7 @@ class DescribeHistoryRequest(ApiMessage, kw_only=True):
 
 
 class LogSample(Message, kw_only=True):
-    """A partition's log at a moment. Between two samples that are farther apart than the interval nothing changed."""
+    """The state of a log at one time. Between samples farther apart than the interval nothing changed."""
 
     at_ms: Int64
     log_start_offset: Int64
@@ -40,7 +37,7 @@ class LogSample(Message, kw_only=True):
 
 
 class HistoryOfPartition(Message, kw_only=True):
-    """One partition, the oldest sample first."""
+    """Samples are ordered from oldest to newest."""
 
     partition_index: Int32
     error_code: Int16
@@ -48,14 +45,12 @@ class HistoryOfPartition(Message, kw_only=True):
 
 
 class HistoryOfTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[HistoryOfPartition]
 
 
 class DescribeHistoryResponse(ApiMessage, kw_only=True):
-    """What was asked for. `interval_ms` is the time between two samples of a partition that changes."""
+    """`interval_ms` is the time between two samples of a changing partition."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,7 +1,6 @@
-"""DescribeLogDirs (key 35): a broker's log directories, and how large each partition is in them (KIP-113, KIP-827).
+"""DescribeLogDirs (key 35): a broker's log directories and the sizes of their partitions (KIP-113, KIP-827).
 
-A null list of topics asks for all, an empty one for none; a directory is listed either way.
-Field by field this is Kafka's DescribeLogDirsRequest/Response.
+A null list of topics requests all, an empty one none; directories are listed either way.
 """
 
 from __future__ import annotations
@@ -13,18 +12,16 @@ import msgspec
 from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
 
 UNKNOWN_BYTES = -1
-"""In place of a volume's size: not known, because its directory is offline."""
+"""The volume's size is unknown, because its directory is offline."""
 
 
 class DescribableLogDirTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     topic: String
     partitions: list[Int32]
 
 
 class DescribeLogDirsRequest(ApiMessage, kw_only=True):
-    """Of which partitions; null for all."""
+    """Null requests all partitions."""
 
     VERSIONS: ClassVar = Versions("1-5")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -33,7 +30,7 @@ class DescribeLogDirsRequest(ApiMessage, kw_only=True):
 
 
 class DescribeLogDirsPartition(Message, kw_only=True):
-    """One log: the bytes of its segments, and by how much it is behind; a future log is one that is being moved here."""
+    """A replica: the bytes of its segments, and its lag. A future replica is being moved to this directory."""
 
     partition_index: Int32
     partition_size: Int64
@@ -42,14 +39,12 @@ class DescribeLogDirsPartition(Message, kw_only=True):
 
 
 class DescribeLogDirsTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[DescribeLogDirsPartition]
 
 
 class DescribeLogDirsResult(Message, kw_only=True):
-    """One directory: its absolute path, what is in it, and the bytes of its volume."""
+    """A directory by its absolute path, its replicas, and the bytes of its volume."""
 
     error_code: Int16
     log_dir: String
@@ -60,8 +55,6 @@ class DescribeLogDirsResult(Message, kw_only=True):
 
 
 class DescribeLogDirsResponse(ApiMessage, kw_only=True):
-    """The answer, directory by directory."""
-
     VERSIONS: ClassVar = Versions("1-5")
     FLEXIBLE: ClassVar = Versions("2+")
 

@@ -1,7 +1,4 @@
-"""DescribeProducers (key 61): what a partition remembers of its idempotent and transactional producers (KIP-664).
-
-Field by field this is Kafka's DescribeProducersRequest/Response.
-"""
+"""DescribeProducers (key 61): the state of a partition's idempotent and transactional producers (KIP-664)."""
 
 from __future__ import annotations
 
@@ -14,15 +11,11 @@ from lowtide.protocol.types import NO_SEQUENCE, UNKNOWN_OFFSET
 
 
 class DescribeProducersTopicRequest(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partition_indexes: list[Int32]
 
 
 class DescribeProducersRequest(ApiMessage, kw_only=True):
-    """Of which partitions."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -30,7 +23,7 @@ class DescribeProducersRequest(ApiMessage, kw_only=True):
 
 
 class ProducerState(Message, kw_only=True):
-    """One producer. -1 stands for what there is none of: a sequence, a time, a coordinator, an open transaction."""
+    """-1 stands for a missing sequence, time, coordinator or transaction."""
 
     producer_id: Int64
     producer_epoch: Int32
@@ -41,8 +34,6 @@ class ProducerState(Message, kw_only=True):
 
 
 class DescribeProducersPartitionResponse(Message, kw_only=True):
-    """The producers of one partition, or why they are left out."""
-
     partition_index: Int32
     error_code: Int16
     error_message: Annotated[String | None, Nullable("0+")] = None
@@ -50,15 +41,11 @@ class DescribeProducersPartitionResponse(Message, kw_only=True):
 
 
 class DescribeProducersTopicResponse(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[DescribeProducersPartitionResponse]
 
 
 class DescribeProducersResponse(ApiMessage, kw_only=True):
-    """The answer, partition by partition."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 

@@ -1,7 +1,4 @@
-"""DescribeQuorum (key 55): who decides on the metadata, and how far the others are (KIP-595, KIP-836, KIP-853).
-
-Field by field this is Kafka's DescribeQuorumRequest/Response.
-"""
+"""DescribeQuorum (key 55): the leader and the replicas of the metadata quorum (KIP-595, KIP-836, KIP-853)."""
 
 from __future__ import annotations
 
@@ -13,28 +10,26 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, St
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 OFFSET_UNKNOWN: Final = -1
-"""In place of a log end offset that the leader doesn't know."""
+"""The leader does not know the log end offset."""
 
 TIMESTAMP_UNKNOWN: Final = -1
-"""In place of a time that the leader doesn't know."""
+"""The leader does not know the time."""
 
 
 class QuorumPartition(Message, kw_only=True):
-    """A partition of a topic that is kept by a quorum."""
+    """A partition of a topic that is replicated by a quorum."""
 
     partition_index: Int32
 
 
 class QuorumTopic(Message, kw_only=True):
-    """A topic that is kept by a quorum: there is only `__cluster_metadata`."""
+    """There is only `__cluster_metadata`."""
 
     topic_name: String
     partitions: list[QuorumPartition]
 
 
 class DescribeQuorumRequest(ApiMessage, kw_only=True):
-    """Which partitions."""
-
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -42,10 +37,7 @@ class DescribeQuorumRequest(ApiMessage, kw_only=True):
 
 
 class QuorumReplica(Message, kw_only=True):
-    """How far a replica is.
-
-    Times are in milliseconds of the leader's wall clock, and of the leader itself the time of the answer.
-    """
+    """The progress of a replica. Times are in milliseconds of the leader's wall clock."""
 
     replica_id: Int32
     replica_directory_id: Annotated[Uuid, Versions("2+")] = ZERO_TOPIC_ID
@@ -55,8 +47,6 @@ class QuorumReplica(Message, kw_only=True):
 
 
 class DescribedQuorumPartition(Message, kw_only=True):
-    """The state of a partition, or the error in its place."""
-
     partition_index: Int32
     error_code: Int16 = 0
     error_message: Annotated[String | None, Versions("2+")] = None
@@ -68,29 +58,25 @@ class DescribedQuorumPartition(Message, kw_only=True):
 
 
 class DescribedQuorumTopic(Message, kw_only=True):
-    """The partitions of a topic."""
-
     topic_name: String
     partitions: list[DescribedQuorumPartition]
 
 
 class QuorumListener(Message, kw_only=True):
-    """Where a node listens."""
-
     name: String
     host: String
     port: UInt16
 
 
 class QuorumNode(Message, kw_only=True):
-    """A node that `current_voters` or `observers` name."""
+    """A node in `current_voters` or `observers`."""
 
     node_id: Int32
     listeners: list[QuorumListener]
 
 
 class DescribeQuorumResponse(ApiMessage, kw_only=True):
-    """The answer. `error_code` is for the request as a whole."""
+    """`error_code` applies to the whole request."""
 
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")

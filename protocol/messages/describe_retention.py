@@ -1,7 +1,7 @@
-"""DescribeRetention (key 32002): what keeps the oldest segment of partitions, and when it will go. Lowtide's own.
+"""DescribeRetention (key 32002): what keeps the oldest segment of partitions, and until when. Lowtide's own.
 
-The leader of a partition answers for it: with the rules that it deletes by. What `lowtide topics explain` shows. Why it
-isn't put together from requests of Kafka's is in docs/adr/0008-requests-of-our-own.md.
+The leader of a partition answers, because it applies the rules. `lowtide topics explain` shows it.
+docs/adr/0008-requests-of-our-own.md says why no request of Kafka's fits.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ import msgspec
 from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
 
 UNKNOWN: Final = -1
-"""In place of a time or a number of bytes that is not known."""
+"""The time or number of bytes is unknown."""
 
 
 class DescribeRetentionTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[Int32]
 
 
 class DescribeRetentionRequest(ApiMessage, kw_only=True):
-    """The partitions, which the broker that is asked should lead."""
+    """The broker should be the leader of these partitions."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -33,11 +31,11 @@ class DescribeRetentionRequest(ApiMessage, kw_only=True):
 
 
 class RetentionRule(Message, kw_only=True):
-    """A rule that is on, and when it lets the oldest segment go.
+    """An active rule, and when it deletes the oldest segment.
 
-    `goes_at_ms` is wall-clock time in milliseconds, in the past where the next check takes it, -1 where time alone doesn't do it: then
-    `bytes_missing` more have to be written, or `group_id` has to come further than `consumed_offset`; where that is past the segment, a
-    group that may delete has to commit.
+    `goes_at_ms` is a wall-clock time in milliseconds, in the past if the next check deletes the segment, and -1 if time
+    alone does not: then `bytes_missing` more bytes must be written, or `group_id` must consume past `consumed_offset`;
+    if that is already past the segment, a group that may delete must commit.
     """
 
     reason: String
@@ -46,13 +44,13 @@ class RetentionRule(Message, kw_only=True):
     consumed_offset: Int64 = UNKNOWN
     group_id: String | None = None
     doubt: String | None = None
-    """Why it is not known what the groups have consumed."""
+    """Why the consumed offset is unknown."""
 
 
 class RetainedPartition(Message, kw_only=True):
-    """One partition: its oldest segment, `[segment_start, segment_end)` in offsets, and what keeps that.
+    """A partition: its oldest segment, `[segment_start, segment_end)` in offsets, and what keeps it.
 
-    `hold` is what keeps it whatever the rules say: `empty`, `not-replicated` or `compacted`; else empty.
+    `hold` overrides all rules: `empty`, `not-replicated`, `compacted`, or an empty text.
     """
 
     partition_index: Int32
@@ -67,25 +65,20 @@ class RetainedPartition(Message, kw_only=True):
     segment_bytes: Int64 = 0
     is_active: Bool = False
     unfreed_bytes: Int64 = 0
-    """Of `size_bytes`: below the log start, and not freed yet. An estimate by offsets."""
+    """The part of `size_bytes` below the log start offset, estimated by offsets."""
     unfreed_waits_for: String = ""
-    """What for: `round`, `reader`, `batch`, `file-system`, `compacted`, `switched-off`."""
+    """The cause: `round`, `reader`, `batch`, `file-system`, `compacted`, `switched-off`."""
     hold: String = ""
     rules: list[RetentionRule] = msgspec.field(default_factory=list)
 
 
 class RetainedTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[RetainedPartition]
 
 
 class DescribeRetentionResponse(ApiMessage, kw_only=True):
-    """What was asked for.
-
-    `checked_at_ms` is the broker's clock, `next_check_at_ms` when it will look again; -1 if it doesn't know.
-    """
+    """`checked_at_ms` is the broker's clock, `next_check_at_ms` the time of the next check; -1 if unknown."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

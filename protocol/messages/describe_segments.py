@@ -1,7 +1,7 @@
-"""DescribeSegments (key 32005): the segments of partitions, where each replica stands, and the boundaries of retention.
+"""DescribeSegments (key 32005): segments, replicas and retention boundaries of partitions. Lowtide's own.
 
-Lowtide's own. The leader of a partition answers, with the rules that it deletes by. No request of Kafka's says where
-segments begin and end, or where a follower's log starts; docs/adr/0008-requests-of-our-own.md.
+The leader of a partition answers, because it applies the rules. No request of Kafka's shows segments, or a follower's
+log start offset; docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Messa
 
 
 class DescribeSegmentsTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[Int32]
 
 
 class DescribeSegmentsRequest(ApiMessage, kw_only=True):
-    """The partitions, which the broker that is asked should lead.
+    """The broker should be the leader of these partitions.
 
-    Of each partition `segments_max` segments (1 to 10,000) that end above `first_offset`, the oldest first.
+    For each, the oldest `segments_max` segments (1 to 10,000) that end above `first_offset`.
     """
 
     VERSIONS: ClassVar = Versions("0")
@@ -36,39 +34,38 @@ class DescribeSegmentsRequest(ApiMessage, kw_only=True):
 
 
 class DescribedSegment(Message, kw_only=True):
-    """`[base_offset, end_offset)` in offsets. Timestamps are of records, -1 where none has one."""
+    """`[base_offset, end_offset)` in offsets. Timestamps are those of records, -1 if none has one."""
 
     base_offset: Int64
     end_offset: Int64
     size_bytes: Int64
     bytes_below_start: Int64
-    """Of records below the log start: they go with the segment. An estimate by the offset index, to a few kilobytes."""
+    """The bytes below the log start offset, estimated with the offset index."""
     first_timestamp: Int64
-    """The largest one of its first batch."""
+    """The largest timestamp of its first batch."""
     largest_timestamp: Int64
     is_active: Bool
 
 
 class DescribedReplica(Message, kw_only=True):
-    """A replica, as the leader knows it: offsets are -1 where it has not reported them in this leader epoch."""
+    """A replica as the leader knows it; offsets are -1 until it reports them in this leader epoch."""
 
     broker_id: Int32
     is_leader: Bool
     is_in_sync: Bool
     is_live: Bool
-    """Deletes wait for it."""
+    """Whether deletes wait for it."""
     log_start_offset: Int64
     log_end_offset: Int64
     silent_ms: Int64
-    """Since its last fetch; 0 for the leader, -1 where it has not fetched."""
+    """The time since its last fetch; 0 for the leader, -1 if it has not fetched."""
 
 
 class RetentionBoundary(Message, kw_only=True):
-    """A rule that is on, and how far it alone would delete now: segments below `offset` (exclusive) go by it.
+    """An active rule, and how far it alone would delete now: segments below `offset` (exclusive).
 
-    `limit` is what it goes by: of `time` and `min-timestamp` the timestamp below which records are old enough, of `size` the bytes that
-    stay, of `consumed` the offset that all groups have consumed (-1 where that is not known), with the group that is
-    there.
+    `limit` is the timestamp of `time` and `min-timestamp` below which records are old enough, the bytes that `size`
+    keeps, or the offset that all groups have consumed for `consumed` (-1 if unknown), with the slowest group.
     """
 
     reason: String
@@ -78,7 +75,7 @@ class RetentionBoundary(Message, kw_only=True):
 
 
 class SegmentsOfPartition(Message, kw_only=True):
-    """One partition. `retained` has its log start, high watermark and end, and what keeps the oldest segment."""
+    """`retained` has the log start, high watermark and end, and what keeps the oldest segment."""
 
     partition_index: Int32
     error_code: Int16
@@ -91,17 +88,12 @@ class SegmentsOfPartition(Message, kw_only=True):
 
 
 class SegmentsOfTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[SegmentsOfPartition]
 
 
 class DescribeSegmentsResponse(ApiMessage, kw_only=True):
-    """What was asked for.
-
-    `checked_at_ms` is the broker's clock, `next_check_at_ms` when retention looks again; -1 if that is unknown.
-    """
+    """`checked_at_ms` is the broker's clock, `next_check_at_ms` the time of the next retention check; -1 if unknown."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

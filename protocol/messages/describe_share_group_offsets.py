@@ -1,7 +1,4 @@
-"""DescribeShareGroupOffsets (key 90): how far share groups are.
-
-Field by field this is Kafka's DescribeShareGroupOffsetsRequest/Response (KIP-932, KIP-1226).
-"""
+"""DescribeShareGroupOffsets (key 90): the progress of share groups (KIP-932, KIP-1226)."""
 
 from __future__ import annotations
 
@@ -13,22 +10,18 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, St
 
 
 class DescribeShareOffsetsTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     topic_name: String
     partitions: list[Int32]
 
 
 class DescribeShareOffsetsGroup(Message, kw_only=True):
-    """One group, and which of its topics: None for all."""
+    """A group and its topics; null for all."""
 
     group_id: String
     topics: list[DescribeShareOffsetsTopic] | None
 
 
 class DescribeShareGroupOffsetsRequest(ApiMessage, kw_only=True):
-    """Which groups."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -36,7 +29,7 @@ class DescribeShareGroupOffsetsRequest(ApiMessage, kw_only=True):
 
 
 class DescribedShareOffset(Message, kw_only=True):
-    """One share partition. `start_offset` and `lag` (KIP-1226) are -1 where they are unknown."""
+    """`start_offset` and `lag` (KIP-1226) are -1 if unknown."""
 
     partition_index: Int32
     start_offset: Int64 = -1
@@ -47,16 +40,12 @@ class DescribedShareOffset(Message, kw_only=True):
 
 
 class DescribedShareOffsetsTopic(Message, kw_only=True):
-    """One topic."""
-
     topic_name: String
     topic_id: Uuid
     partitions: list[DescribedShareOffset]
 
 
 class DescribedShareOffsetsGroup(Message, kw_only=True):
-    """One group."""
-
     group_id: String
     topics: list[DescribedShareOffsetsTopic] = msgspec.field(default_factory=list)
     error_code: Int16 = 0
@@ -64,8 +53,6 @@ class DescribedShareOffsetsGroup(Message, kw_only=True):
 
 
 class DescribeShareGroupOffsetsResponse(ApiMessage, kw_only=True):
-    """The answer, group by group."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 

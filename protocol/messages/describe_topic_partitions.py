@@ -1,8 +1,7 @@
 """DescribeTopicPartitions (key 75): topics and their partitions, a page at a time (KIP-966).
 
-No topics in the request asks for all. Topics come in the order of their names; where a page ends, the answer's cursor
-names the first partition that it has no room for, and the next request brings that cursor. Field by field this is
-Kafka's DescribeTopicPartitionsRequest/Response.
+Topics are ordered by name. The cursor of the response names the first partition that did not fit, and the next request
+repeats that cursor.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Str
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 OPERATIONS_NOT_ASKED: Final = -(2**31)
-"""In place of a bit set of authorized operations: the broker doesn't tell them (KIP-430)."""
+"""The broker does not return authorized operations (KIP-430)."""
 
 
 class TopicRequest(Message, kw_only=True):
-    """A topic that the client asks about."""
-
     name: String
 
 
@@ -32,7 +29,7 @@ class Cursor(Message, kw_only=True):
 
 
 class DescribeTopicPartitionsRequest(ApiMessage, kw_only=True):
-    """Topics, or all, and how many partitions the answer may have."""
+    """Null topics request all."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -43,7 +40,7 @@ class DescribeTopicPartitionsRequest(ApiMessage, kw_only=True):
 
 
 class DescribeTopicPartitionsResponsePartition(Message, kw_only=True):
-    """Who leads, who follows, and who could lead besides those in sync."""
+    """A partition with its replicas, ISR and eligible leaders."""
 
     error_code: Int16
     partition_index: Int32
@@ -57,8 +54,6 @@ class DescribeTopicPartitionsResponsePartition(Message, kw_only=True):
 
 
 class DescribeTopicPartitionsResponseTopic(Message, kw_only=True):
-    """A topic with the partitions of this page, or why it cannot be described."""
-
     error_code: Int16
     name: String | None
     topic_id: Uuid = ZERO_TOPIC_ID
@@ -68,7 +63,7 @@ class DescribeTopicPartitionsResponseTopic(Message, kw_only=True):
 
 
 class DescribeTopicPartitionsResponse(ApiMessage, kw_only=True):
-    """The answer. `next_cursor` is null when nothing is left."""
+    """`next_cursor` is null on the last page."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

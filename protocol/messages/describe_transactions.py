@@ -1,7 +1,4 @@
-"""DescribeTransactions (key 65): what a coordinator knows of transactional ids (KIP-664).
-
-Field by field this is Kafka's DescribeTransactionsRequest/Response.
-"""
+"""DescribeTransactions (key 65): the transactions of a coordinator (KIP-664)."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, St
 
 
 class DescribeTransactionsRequest(ApiMessage, kw_only=True):
-    """Which ones."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -22,15 +17,13 @@ class DescribeTransactionsRequest(ApiMessage, kw_only=True):
 
 
 class TopicData(Message, kw_only=True):
-    """Partitions that the open transaction writes to."""
+    """Partitions in the ongoing transaction."""
 
     topic: String
     partitions: list[Int32]
 
 
 class TransactionState(Message, kw_only=True):
-    """One transactional id, or why it is left out."""
-
     error_code: Int16
     transactional_id: String
     transaction_state: String = ""
@@ -42,8 +35,6 @@ class TransactionState(Message, kw_only=True):
 
 
 class DescribeTransactionsResponse(ApiMessage, kw_only=True):
-    """What is known of each."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 

@@ -1,7 +1,4 @@
-"""DescribeUserScramCredentials (key 50): which SCRAM credentials users have, without the credentials (KIP-554).
-
-Field by field this is Kafka's DescribeUserScramCredentialsRequest/Response.
-"""
+"""DescribeUserScramCredentials (key 50): the mechanisms of users' SCRAM credentials, without secrets (KIP-554)."""
 
 from __future__ import annotations
 
@@ -11,31 +8,25 @@ from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Str
 
 
 class UserName(Message, kw_only=True):
-    """A user that is asked about."""
-
     name: String
 
 
 class DescribeUserScramCredentialsRequest(ApiMessage, kw_only=True):
-    """The users, or all of them."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
     users: list[UserName] | None
-    """None or none: all users."""
+    """Null or empty: all users."""
 
 
 class CredentialInfo(Message, kw_only=True):
-    """One credential: its mechanism (1: SCRAM-SHA-256, 2: SCRAM-SHA-512) and iterations."""
+    """The mechanism (1: SCRAM-SHA-256, 2: SCRAM-SHA-512) and iterations of a credential."""
 
     mechanism: Int8
     iterations: Int32
 
 
 class DescribeUserScramCredentialsResult(Message, kw_only=True):
-    """The credentials of one user."""
-
     user: String
     error_code: Int16
     error_message: String | None
@@ -43,8 +34,6 @@ class DescribeUserScramCredentialsResult(Message, kw_only=True):
 
 
 class DescribeUserScramCredentialsResponse(ApiMessage, kw_only=True):
-    """The credentials of each user."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 

@@ -1,7 +1,6 @@
-"""ElectLeaders (key 43): have partitions elect their leaders now (KIP-183, KIP-460).
+"""ElectLeaders (key 43): elects leaders of partitions now (KIP-183, KIP-460).
 
-Version 0 knows preferred elections only. Null topics ask for all partitions. Field by field this is Kafka's
-ElectLeadersRequest/Response.
+Version 0 has preferred elections only. Null topics request all partitions.
 """
 
 from __future__ import annotations
@@ -12,19 +11,15 @@ from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Nul
 
 PREFERRED: int = 0
 UNCLEAN: int = 1
-"""The types of election."""
+"""The types of elections."""
 
 
 class ElectLeadersTopicPartitions(Message, kw_only=True):
-    """Partitions of a topic."""
-
     topic: String
     partitions: list[Int32]
 
 
 class ElectLeadersRequest(ApiMessage, kw_only=True):
-    """Partitions that are to elect leaders."""
-
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("2+")
 
@@ -34,22 +29,18 @@ class ElectLeadersRequest(ApiMessage, kw_only=True):
 
 
 class ElectLeadersPartitionResult(Message, kw_only=True):
-    """One partition's election, or why there was none."""
-
     partition_id: Int32
     error_code: Int16
     error_message: String | None = None
 
 
 class ElectLeadersTopicResult(Message, kw_only=True):
-    """Elections in a topic."""
-
     topic: String
     partition_result: list[ElectLeadersPartitionResult]
 
 
 class ElectLeadersResponse(ApiMessage, kw_only=True):
-    """The answer. `error_code` is about the request as a whole."""
+    """`error_code` applies to the whole request."""
 
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("2+")

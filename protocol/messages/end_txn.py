@@ -1,7 +1,4 @@
-"""EndTxn (key 26): a producer commits or aborts its transaction (KIP-98), and gets the epoch of the next one (KIP-890).
-
-Field by field this is Kafka's EndTxnRequest/Response.
-"""
+"""EndTxn (key 26): commits or aborts a transaction (KIP-98), and returns the epoch of the next one (KIP-890)."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class EndTxnRequest(ApiMessage, kw_only=True):
-    """Which transaction, and how it ends."""
-
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("3+")
 
@@ -24,7 +19,7 @@ class EndTxnRequest(ApiMessage, kw_only=True):
 
 
 class EndTxnResponse(ApiMessage, kw_only=True):
-    """The result, and the id and epoch with which the producer continues."""
+    """The result, and the producer id and epoch for the next transaction."""
 
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("3+")

@@ -1,7 +1,7 @@
-"""Envelope (key 58): a request that one broker passes on to the controller, with the client that sent it (KIP-590).
+"""Envelope (key 58): a request that a broker forwards to the controller, with the client that sent it (KIP-590).
 
-`request_data` is the client's request with its header, as in a frame without its length; `response_data` is the answer with its header.
-Field by field this is Kafka's EnvelopeRequest/Response; `PrincipalData` is its DefaultPrincipalData.
+`request_data` is the client's request with its header, without the length; `response_data` is the response with its
+header. `PrincipalData` is Kafka's DefaultPrincipalData.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Nullable, St
 
 
 class EnvelopeRequest(ApiMessage, kw_only=True):
-    """The request, who sent it (null: the broker itself), and the bytes of the client's address."""
+    """The request, its principal (null for the broker itself), and the bytes of the client's address."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -23,7 +23,7 @@ class EnvelopeRequest(ApiMessage, kw_only=True):
 
 
 class EnvelopeResponse(ApiMessage, kw_only=True):
-    """The answer; null with an error, which is about the envelope alone."""
+    """`error_code` is about the envelope alone; `response_data` is null on error."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -33,7 +33,7 @@ class EnvelopeResponse(ApiMessage, kw_only=True):
 
 
 class PrincipalData(ApiMessage, kw_only=True):
-    """A principal, behind an int16 that is the version."""
+    """A principal, after an int16 version."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,8 +1,7 @@
-"""EraseRecords (key 32008): has no file of a replica hold what was deleted of a partition. Lowtide's own.
+"""EraseRecords (key 32008): erases deleted records from the files of a replica. Lowtide's own.
 
-It goes to each broker that has a replica, not to leaders alone: each one erases its own files. It deletes nothing: what
-it erases lies below the log start, which DeleteRecords has raised. docs/erasure.md;
-docs/adr/0008-requests-of-our-own.md.
+It goes to each broker with a replica, because each one erases its own files. It deletes nothing: the erased records are
+below the log start offset, which DeleteRecords has raised. docs/erasure.md; docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
 
 
 class EraseRecordsPartition(Message, kw_only=True):
-    """Records below `offset` (exclusive) are to be absent."""
+    """Records below `offset` (exclusive) must be absent."""
 
     partition_index: Int32
     offset: Int64
 
 
 class EraseRecordsTopic(Message, kw_only=True):
-    """Partitions of one topic; with zeros for its id, of whichever topic has the name."""
+    """With a zero id, the topic that has the name now."""
 
     name: String
     topic_id: Uuid = ZERO_TOPIC_ID
@@ -31,9 +30,9 @@ class EraseRecordsTopic(Message, kw_only=True):
 
 
 class EraseRecordsRequest(ApiMessage, kw_only=True):
-    """At most a thousand partitions; none asks whether the broker knows the request.
+    """At most a thousand partitions; none asks whether the broker supports the request.
 
-    A row waits for `timeout_ms` at most.
+    `timeout_ms` applies to each row.
     """
 
     VERSIONS: ClassVar = Versions("0")
@@ -44,10 +43,7 @@ class EraseRecordsRequest(ApiMessage, kw_only=True):
 
 
 class ErasedPartition(Message, kw_only=True):
-    """Without an error no file of the replica has a record below the offset, and the disk knows.
-
-    The message says more of an error.
-    """
+    """No error if no file of the replica contains a record below the offset, durably."""
 
     partition_index: Int32
     log_start_offset: Int64 = UNKNOWN_OFFSET
@@ -56,14 +52,12 @@ class ErasedPartition(Message, kw_only=True):
 
 
 class ErasedTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[ErasedPartition]
 
 
 class EraseRecordsResponse(ApiMessage, kw_only=True):
-    """Row by row; with an error of the whole request there are none."""
+    """With an error of the whole request there are no rows."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

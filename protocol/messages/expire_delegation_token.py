@@ -1,7 +1,4 @@
-"""ExpireDelegationToken (key 40): an earlier end for a token (KIP-48).
-
-Field by field this is Kafka's ExpireDelegationTokenRequest/Response.
-"""
+"""ExpireDelegationToken (key 40): ends a token earlier (KIP-48)."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Vers
 
 
 class ExpireDelegationTokenRequest(ApiMessage, kw_only=True):
-    """The token by its HMAC. `expiry_time_period_ms`: in how long it shall end; below 0 it is removed at once."""
+    """The token by its HMAC, and the time until its expiry; a negative time removes it at once."""
 
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -25,7 +22,7 @@ class ExpireDelegationTokenRequest(ApiMessage, kw_only=True):
 
 
 class ExpireDelegationTokenResponse(ApiMessage, kw_only=True):
-    """When the token ends now; -1 with an error."""
+    """The expiry time of the token; -1 on error."""
 
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("2+")

@@ -1,8 +1,7 @@
-"""Fetch (key 1): read record batches, as a consumer or as a follower.
+"""Fetch (key 1): reads record batches, as a consumer or as a follower.
 
-`session_id` and `session_epoch` are KIP-227's incremental fetches; `forgotten_topics_data` leaves a session. From version 13 a topic
-goes by its id. `records` may end within a batch: a reader drops the cut one. Field by field this is Kafka's
-FetchRequest/Response.
+`session_id`, `session_epoch` and `forgotten_topics_data` are KIP-227's incremental fetches. From version 13 topics are
+identified by id. `records` may end within a batch, which readers drop.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from lowtide.protocol.schema import (
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 NO_HIGH_WATERMARK = 2**63 - 1
-"""In place of a follower's high watermark: not given (KIP-1166)."""
+"""A follower did not send its high watermark (KIP-1166)."""
 
 MAX_BYTES_UNBOUNDED = 0x7FFFFFFF
 
 
 class ReplicaState(Message, kw_only=True):
-    """Who fetches, from version 15: a follower's broker id and epoch (KIP-903). Minus one is a consumer."""
+    """A follower's broker id and epoch (KIP-903), from version 15; -1 is a consumer."""
 
     replica_id: Int32 = -1
     replica_epoch: Int64 = -1
 
 
 class FetchPartition(Message, kw_only=True):
-    """Where to read on. `log_start_offset` is a follower's own one; consumers send -1."""
+    """`log_start_offset` is the follower's own; consumers send -1."""
 
     partition: Int32
     current_leader_epoch: Annotated[Int32, Versions("9+")] = -1
@@ -71,7 +70,7 @@ class ForgottenTopic(Message, kw_only=True):
 
 
 class FetchRequest(ApiMessage, kw_only=True):
-    """What to read, how long to wait, how much to send. `replica_id` is a follower's broker id up to version 14."""
+    """`replica_id` is a follower's broker id up to version 14."""
 
     VERSIONS: ClassVar = Versions("4-18")
     FLEXIBLE: ClassVar = Versions("12+")
@@ -91,14 +90,14 @@ class FetchRequest(ApiMessage, kw_only=True):
 
 
 class EpochEndOffset(Message, kw_only=True):
-    """Where the leader's log parts from the follower's: the largest common epoch and its end offset, exclusive (KIP-595)."""
+    """The largest common epoch of the leader's and the follower's log, and its end offset, exclusive (KIP-595)."""
 
     epoch: Int32 = -1
     end_offset: Int64 = -1
 
 
 class LeaderIdAndEpoch(Message, kw_only=True):
-    """The present leader, for a client that asked another (KIP-951)."""
+    """The current leader, for a client that asked another broker (KIP-951)."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
@@ -112,14 +111,14 @@ class SnapshotId(Message, kw_only=True):
 
 
 class AbortedTransaction(Message, kw_only=True):
-    """A producer's records from `first_offset` on that a read-committed consumer must drop (KIP-98)."""
+    """A producer's records from `first_offset` on, which a read-committed consumer drops (KIP-98)."""
 
     producer_id: Int64
     first_offset: Int64
 
 
 class PartitionData(Message, kw_only=True):
-    """One partition's offsets and batches. The high watermark and the last stable offset are exclusive ends."""
+    """The high watermark and the last stable offset are exclusive ends."""
 
     partition_index: Int32
     error_code: Int16
@@ -143,7 +142,7 @@ class FetchableTopicResponse(Message, kw_only=True):
 
 
 class NodeEndpoint(Message, kw_only=True):
-    """Where a leader named in `current_leader` listens (KIP-951)."""
+    """The address of a leader in `current_leader` (KIP-951)."""
 
     node_id: Int32
     host: String
@@ -152,7 +151,7 @@ class NodeEndpoint(Message, kw_only=True):
 
 
 class FetchResponse(ApiMessage, kw_only=True):
-    """The answer. `error_code` is for the session as a whole."""
+    """`error_code` is about the whole session."""
 
     VERSIONS: ClassVar = Versions("4-18")
     FLEXIBLE: ClassVar = Versions("12+")

@@ -1,7 +1,6 @@
-"""FindCoordinator (key 10): which broker coordinates a group, or the transactions of an id.
+"""FindCoordinator (key 10): the coordinator of groups or transactional ids.
 
-Version 4 asks for many keys at once (KIP-699), which share one type: 0 for groups, 1 for transactional ids, 2 for share
-groups (KIP-932). Field by field this is Kafka's FindCoordinatorRequest/Response.
+Version 4 requests many keys at once (KIP-699) of one type: 0 groups, 1 transactional ids, 2 share groups (KIP-932).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Nul
 
 
 class FindCoordinatorRequest(ApiMessage, kw_only=True):
-    """One key, or many from version 4 on."""
+    """One key, or many from version 4."""
 
     VERSIONS: ClassVar = Versions("0-6")
     FLEXIBLE: ClassVar = Versions("3+")
@@ -25,8 +24,6 @@ class FindCoordinatorRequest(ApiMessage, kw_only=True):
 
 
 class Coordinator(Message, kw_only=True):
-    """The coordinator of one key, or why there is none."""
-
     key: Annotated[String, Versions("4+")] = ""
     node_id: Annotated[Int32, Versions("4+")] = 0
     host: Annotated[String, Versions("4+")] = ""
@@ -36,7 +33,7 @@ class Coordinator(Message, kw_only=True):
 
 
 class FindCoordinatorResponse(ApiMessage, kw_only=True):
-    """The answer about one key; from version 4 on there is a row for each."""
+    """One coordinator; from version 4 one row per key."""
 
     VERSIONS: ClassVar = Versions("0-6")
     FLEXIBLE: ClassVar = Versions("3+")

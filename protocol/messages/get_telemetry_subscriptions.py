@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions (key 71): which of its metrics a client is to push, how often, and how."""
+"""GetTelemetrySubscriptions (key 71): which metrics a client must push, how often, and how (KIP-714)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, String
 
 
 class GetTelemetrySubscriptionsRequest(ApiMessage, kw_only=True):
-    """The instance's id as a broker gave it; zeros ask for one."""
+    """The client instance id that a broker assigned; zeros request one."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -17,7 +17,7 @@ class GetTelemetrySubscriptionsRequest(ApiMessage, kw_only=True):
 
 
 class GetTelemetrySubscriptionsResponse(ApiMessage, kw_only=True):
-    """What is wanted: metrics whose names begin with one of `requested_metrics`, all for `*`, none for an empty list."""
+    """The prefixes of the metrics to push: `*` for all, an empty list for none."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,7 +1,4 @@
-"""Heartbeat (key 12): a member of a classic group shows that it lives, and learns whether it has to join again.
-
-Field by field this is Kafka's HeartbeatRequest/Response.
-"""
+"""Heartbeat (key 12): a member of a classic group renews its session, and learns whether it must rejoin."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Nullable, String, 
 
 
 class HeartbeatRequest(ApiMessage, kw_only=True):
-    """Who lives."""
-
     VERSIONS: ClassVar = Versions("0-4")
     FLEXIBLE: ClassVar = Versions("4+")
 
@@ -23,8 +18,6 @@ class HeartbeatRequest(ApiMessage, kw_only=True):
 
 
 class HeartbeatResponse(ApiMessage, kw_only=True):
-    """NONE, or what the member has to do."""
-
     VERSIONS: ClassVar = Versions("0-4")
     FLEXIBLE: ClassVar = Versions("4+")
 

@@ -1,7 +1,6 @@
-"""IncrementalAlterConfigs (key 44): change some keys of topics, brokers and other resources (KIP-339).
+"""IncrementalAlterConfigs (key 44): changes some keys of topics, brokers and other resources (KIP-339).
 
-`config_operation`: 0 sets, 1 deletes, 2 appends to a list, 3 subtracts from one. Field by field this is Kafka's
-IncrementalAlterConfigsRequest/Response.
+`config_operation`: 0 sets, 1 deletes, 2 appends to a list, 3 subtracts from one.
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Messag
 
 
 class AlterableConfig(Message, kw_only=True):
-    """One key and what to do with it."""
-
     name: String
     config_operation: Int8
     value: String | None
 
 
 class AlterConfigsResource(Message, kw_only=True):
-    """A resource, by type and name, and the changes of its keys."""
+    """A resource and the changes of its keys."""
 
     resource_type: Int8
     resource_name: String
@@ -28,7 +25,7 @@ class AlterConfigsResource(Message, kw_only=True):
 
 
 class IncrementalAlterConfigsRequest(ApiMessage, kw_only=True):
-    """Changes to make, or only to check (`validate_only`)."""
+    """`validate_only` checks the changes without making them."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("1+")
@@ -38,8 +35,6 @@ class IncrementalAlterConfigsRequest(ApiMessage, kw_only=True):
 
 
 class AlterConfigsResourceResponse(Message, kw_only=True):
-    """One resource changed, or why not."""
-
     error_code: Int16
     error_message: String | None
     resource_type: Int8
@@ -47,8 +42,6 @@ class AlterConfigsResourceResponse(Message, kw_only=True):
 
 
 class IncrementalAlterConfigsResponse(ApiMessage, kw_only=True):
-    """The answer, resource by resource."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("1+")
 

@@ -1,7 +1,6 @@
-"""InitProducerId (key 22): a producer id and epoch for an idempotent or transactional producer (KIP-98, KIP-360).
+"""InitProducerId (key 22): assigns a producer id and epoch (KIP-98, KIP-360).
 
-Field by field this is Kafka's InitProducerIdRequest/Response up to version 5; version 6 (KIP-939) is unstable there and
-absent here.
+Version 6 (KIP-939) is unstable in Kafka and missing here.
 """
 
 from __future__ import annotations
@@ -13,10 +12,7 @@ from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class InitProducerIdRequest(ApiMessage, kw_only=True):
-    """Null as the transactional id asks for idempotence only.
-
-    The producer's present id and epoch are -1 when it has none.
-    """
+    """A null transactional id requests idempotence only. The current id and epoch are -1 if there is none."""
 
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -28,8 +24,6 @@ class InitProducerIdRequest(ApiMessage, kw_only=True):
 
 
 class InitProducerIdResponse(ApiMessage, kw_only=True):
-    """The id and epoch, or an error."""
-
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("2+")
 

@@ -1,8 +1,7 @@
 """JoinGroup (key 11): a member of a classic group joins a rebalance, and receives its outcome.
 
-An empty member id asks for one; from version 4 on the answer to that is MEMBER_ID_REQUIRED with the id to come back
-with (KIP-394). What the protocols' metadata mean only the members know. Field by field this is Kafka's
-JoinGroupRequest/Response.
+An empty member id requests one; from version 4 the response is MEMBER_ID_REQUIRED with the id for the next request
+(KIP-394). Only members interpret the metadata of protocols.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Int32, Messa
 
 
 class JoinGroupRequestProtocol(Message, kw_only=True):
-    """A way to share the work, and what the member has to say for it."""
+    """A protocol, and the member's metadata for it."""
 
     name: String
     metadata: Bytes
 
 
 class JoinGroupRequest(ApiMessage, kw_only=True):
-    """Who joins, for how long it may be silent, and which protocols it speaks, the preferred one first."""
+    """The member, its timeouts, and its protocols, the preferred one first."""
 
     VERSIONS: ClassVar = Versions("0-9")
     FLEXIBLE: ClassVar = Versions("6+")
@@ -36,8 +35,6 @@ class JoinGroupRequest(ApiMessage, kw_only=True):
 
 
 class JoinGroupResponseMember(Message, kw_only=True):
-    """A member, with its metadata of the chosen protocol."""
-
     member_id: String
     group_instance_id: Annotated[String | None, Versions("5+"), Nullable("5+")] = None
     metadata: Bytes

@@ -1,7 +1,4 @@
-"""LeaveGroup (key 13): members leave a classic group; from version 3 on several at a time, static ones by their instance ids too (KIP-345).
-
-Field by field this is Kafka's LeaveGroupRequest/Response.
-"""
+"""LeaveGroup (key 13): members leave a classic group; from version 3 several, also by instance id (KIP-345)."""
 
 from __future__ import annotations
 
@@ -21,8 +18,6 @@ class MemberIdentity(Message, kw_only=True):
 
 
 class LeaveGroupRequest(ApiMessage, kw_only=True):
-    """Who leaves."""
-
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("4+")
 
@@ -32,16 +27,12 @@ class LeaveGroupRequest(ApiMessage, kw_only=True):
 
 
 class MemberResponse(Message, kw_only=True):
-    """One that left, or why it didn't."""
-
     member_id: Annotated[String, Versions("3+")] = ""
     group_instance_id: Annotated[String | None, Versions("3+"), Nullable("3+")] = None
     error_code: Annotated[Int16, Versions("3+")] = 0
 
 
 class LeaveGroupResponse(ApiMessage, kw_only=True):
-    """The answer, member by member from version 3 on."""
-
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("4+")
 

@@ -1,6 +1,6 @@
-"""ListConfigResources (key 74): the names of what can be configured (KIP-1142; in version 0 ListClientMetricsResources, KIP-714).
+"""ListConfigResources (key 74): the names of resources with a configuration (KIP-1142).
 
-An empty `resource_types` asks for all types. Field by field this is Kafka's ListConfigResourcesRequest/Response.
+Version 0 is ListClientMetricsResources (KIP-714). An empty `resource_types` requests all types.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import msgspec
 from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, Versions
 
 CLIENT_METRICS: int = 16
-"""The type of what version 0 lists."""
+"""The type that version 0 lists."""
 
 
 class ListConfigResourcesRequest(ApiMessage, kw_only=True):
-    """The types to list."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -25,15 +23,11 @@ class ListConfigResourcesRequest(ApiMessage, kw_only=True):
 
 
 class ConfigResource(Message, kw_only=True):
-    """One resource, by name and type."""
-
     resource_name: String
     resource_type: Annotated[Int8, Versions("1+")] = CLIENT_METRICS
 
 
 class ListConfigResourcesResponse(ApiMessage, kw_only=True):
-    """The answer."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 

@@ -1,7 +1,6 @@
 """ListGroups (key 16): the groups that this broker coordinates.
 
-Empty filters let everything through (KIP-518 states, KIP-848 types). Field by field this is Kafka's
-ListGroupsRequest/Response.
+Empty filters match everything (KIP-518 states, KIP-848 types).
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, V
 
 
 class ListGroupsRequest(ApiMessage, kw_only=True):
-    """Which states and types to list."""
-
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("3+")
 
@@ -24,8 +21,6 @@ class ListGroupsRequest(ApiMessage, kw_only=True):
 
 
 class ListedGroup(Message, kw_only=True):
-    """One group."""
-
     group_id: String
     protocol_type: String
     group_state: Annotated[String, Versions("4+")] = ""
@@ -33,8 +28,6 @@ class ListedGroup(Message, kw_only=True):
 
 
 class ListGroupsResponse(ApiMessage, kw_only=True):
-    """The groups."""
-
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("3+")
 

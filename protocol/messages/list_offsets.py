@@ -1,8 +1,7 @@
-"""ListOffsets (key 2): the offset at a timestamp, or at one of the special places.
+"""ListOffsets (key 2): the offset at a timestamp, or a special offset.
 
 Special timestamps: -1 latest, -2 earliest, -3 the record with the largest timestamp (v7, KIP-734), -4 earliest local
-(v8, KIP-405),
--5 latest tiered (v9, KIP-1005). Field by field this is Kafka's ListOffsetsRequest/Response.
+(v8, KIP-405), -5 latest tiered (v9, KIP-1005).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, UNKNOWN_OFFSET
 
 
 class ListOffsetsPartition(Message, kw_only=True):
-    """The timestamp in milliseconds, or a special one."""
+    """A timestamp in milliseconds, or a special one."""
 
     partition_index: Int32
     current_leader_epoch: Annotated[Int32, Versions("4+")] = NO_LEADER_EPOCH
@@ -22,14 +21,12 @@ class ListOffsetsPartition(Message, kw_only=True):
 
 
 class ListOffsetsTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[ListOffsetsPartition]
 
 
 class ListOffsetsRequest(ApiMessage, kw_only=True):
-    """Where to look. `replica_id` is -1 for a consumer; `timeout_ms` is for offsets in remote storage (KIP-1075)."""
+    """`replica_id` is -1 for a consumer; `timeout_ms` is for offsets in remote storage (KIP-1075)."""
 
     VERSIONS: ClassVar = Versions("1-11")
     FLEXIBLE: ClassVar = Versions("6+")
@@ -41,7 +38,7 @@ class ListOffsetsRequest(ApiMessage, kw_only=True):
 
 
 class ListOffsetsPartitionResponse(Message, kw_only=True):
-    """The offset found, with the timestamp of its record, or -1 and -1."""
+    """The offset and the timestamp of its record, or -1 and -1."""
 
     partition_index: Int32
     error_code: Int16
@@ -51,15 +48,11 @@ class ListOffsetsPartitionResponse(Message, kw_only=True):
 
 
 class ListOffsetsTopicResponse(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[ListOffsetsPartitionResponse]
 
 
 class ListOffsetsResponse(ApiMessage, kw_only=True):
-    """The answer, partition by partition."""
-
     VERSIONS: ClassVar = Versions("1-11")
     FLEXIBLE: ClassVar = Versions("6+")
 

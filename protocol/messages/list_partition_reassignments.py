@@ -1,6 +1,6 @@
-"""ListPartitionReassignments (key 46): which partitions are being given other replicas (KIP-455).
+"""ListPartitionReassignments (key 46): ongoing reassignments of partitions (KIP-455).
 
-Null topics ask for all. Field by field this is Kafka's ListPartitionReassignmentsRequest/Response.
+Null topics request all.
 """
 
 from __future__ import annotations
@@ -11,15 +11,11 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable,
 
 
 class ListPartitionReassignmentsTopic(Message, kw_only=True):
-    """Partitions of a topic."""
-
     name: String
     partition_indexes: list[Int32]
 
 
 class ListPartitionReassignmentsRequest(ApiMessage, kw_only=True):
-    """The partitions to look at."""
-
     VERSIONS: ClassVar = Versions("0-0")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -28,7 +24,7 @@ class ListPartitionReassignmentsRequest(ApiMessage, kw_only=True):
 
 
 class OngoingPartitionReassignment(Message, kw_only=True):
-    """A reassignment under way. `replicas` has those that come and those that go, too."""
+    """`replicas` includes those being added and removed."""
 
     partition_index: Int32
     replicas: list[Int32]
@@ -37,14 +33,12 @@ class OngoingPartitionReassignment(Message, kw_only=True):
 
 
 class OngoingTopicReassignment(Message, kw_only=True):
-    """Reassignments in a topic."""
-
     name: String
     partitions: list[OngoingPartitionReassignment]
 
 
 class ListPartitionReassignmentsResponse(ApiMessage, kw_only=True):
-    """The answer. `error_code` is about the request as a whole."""
+    """`error_code` applies to the whole request."""
 
     VERSIONS: ClassVar = Versions("0-0")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,7 +1,4 @@
-"""ListTransactions (key 66): the transactional ids of one coordinator (KIP-664, KIP-994, KIP-1152).
-
-Field by field this is Kafka's ListTransactionsRequest/Response.
-"""
+"""ListTransactions (key 66): the transactional ids of one coordinator (KIP-664, KIP-994, KIP-1152)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nu
 
 
 class ListTransactionsRequest(ApiMessage, kw_only=True):
-    """Which ones: in these states, of these producers, open for longer than this, with such a name; without a filter, all."""
+    """Filters by state, producer, duration and name; without a filter, all."""
 
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -25,7 +22,7 @@ class ListTransactionsRequest(ApiMessage, kw_only=True):
 
 
 class ListedTransaction(Message, kw_only=True):
-    """One transactional id. Kafka's name for it is TransactionState."""
+    """Kafka's name is TransactionState."""
 
     transactional_id: String
     producer_id: Int64
@@ -33,7 +30,7 @@ class ListedTransaction(Message, kw_only=True):
 
 
 class ListTransactionsResponse(ApiMessage, kw_only=True):
-    """What was found, and filters that mean nothing here."""
+    """`unknown_state_filters` are filters that this broker does not know."""
 
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,8 +1,7 @@
 """Metadata (key 3): brokers, topics, partitions and their leaders.
 
-A null list of topics asks for all, an empty one for none; in version 0 an empty list asks for all, and null doesn't
-exist. From version 10 a topic may be asked for by its id (its name is then null, from version 12). Field by field this
-is Kafka's MetadataRequest/Response.
+A null list of topics requests all, an empty one none; in version 0 an empty list requests all. From version 10 topics
+can be identified by id (with a null name from version 12).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nul
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 OPERATIONS_NOT_ASKED = -(2**31)
-"""In place of a bit set of authorized operations: the client didn't ask for them (KIP-430)."""
+"""The client did not request authorized operations (KIP-430)."""
 
 
 class MetadataRequestTopic(Message, kw_only=True):
@@ -26,8 +25,6 @@ class MetadataRequestTopic(Message, kw_only=True):
 
 
 class MetadataRequest(ApiMessage, kw_only=True):
-    """What the client wants to know about."""
-
     VERSIONS: ClassVar = Versions("0-13")
     FLEXIBLE: ClassVar = Versions("9+")
 
@@ -38,8 +35,6 @@ class MetadataRequest(ApiMessage, kw_only=True):
 
 
 class MetadataResponseBroker(Message, kw_only=True):
-    """Where a broker listens."""
-
     node_id: Int32
     host: String
     port: Int32
@@ -47,8 +42,6 @@ class MetadataResponseBroker(Message, kw_only=True):
 
 
 class MetadataResponsePartition(Message, kw_only=True):
-    """Who leads and who follows."""
-
     error_code: Int16
     partition_index: Int32
     leader_id: Int32
@@ -59,8 +52,6 @@ class MetadataResponsePartition(Message, kw_only=True):
 
 
 class MetadataResponseTopic(Message, kw_only=True):
-    """A topic, or why it cannot be described."""
-
     error_code: Int16
     name: Annotated[String | None, Nullable("12+")]
     topic_id: Annotated[Uuid, Versions("10+")] = ZERO_TOPIC_ID
@@ -70,7 +61,7 @@ class MetadataResponseTopic(Message, kw_only=True):
 
 
 class MetadataResponse(ApiMessage, kw_only=True):
-    """The answer. `error_code` is for the request as a whole, from version 13."""
+    """`error_code` applies to the whole request, from version 13."""
 
     VERSIONS: ClassVar = Versions("0-13")
     FLEXIBLE: ClassVar = Versions("9+")

@@ -1,7 +1,6 @@
-"""OffsetCommit (key 8): a group's progress is kept.
+"""OffsetCommit (key 8): commits the offsets of a group.
 
-Generation -1 with an empty member id is a commit from outside of the group. Version 10 names topics by their ids. Field
-by field this is Kafka's OffsetCommitRequest/Response.
+Generation -1 with an empty member id is a commit from outside the group. Version 10 identifies topics by id.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
 class OffsetCommitRequestPartition(Message, kw_only=True):
-    """The next offset to be read, with the leader epoch of the last record read and a note."""
+    """The next offset to be read, with the leader epoch of the last record read and metadata."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -22,15 +21,13 @@ class OffsetCommitRequestPartition(Message, kw_only=True):
 
 
 class OffsetCommitRequestTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: Annotated[String, Versions("0-9")] = ""
     topic_id: Annotated[Uuid, Versions("10+")] = ZERO_TOPIC_ID
     partitions: list[OffsetCommitRequestPartition]
 
 
 class OffsetCommitRequest(ApiMessage, kw_only=True):
-    """Offsets of a group. `retention_time_ms`, which only versions 2 to 4 have, is how long to keep them."""
+    """`retention_time_ms`, in versions 2 to 4, is the time to keep the offsets."""
 
     VERSIONS: ClassVar = Versions("2-10")
     FLEXIBLE: ClassVar = Versions("8+")
@@ -44,23 +41,17 @@ class OffsetCommitRequest(ApiMessage, kw_only=True):
 
 
 class OffsetCommitResponsePartition(Message, kw_only=True):
-    """Kept, or why not."""
-
     partition_index: Int32
     error_code: Int16
 
 
 class OffsetCommitResponseTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: Annotated[String, Versions("0-9")] = ""
     topic_id: Annotated[Uuid, Versions("10+")] = ZERO_TOPIC_ID
     partitions: list[OffsetCommitResponsePartition]
 
 
 class OffsetCommitResponse(ApiMessage, kw_only=True):
-    """The answer, partition by partition."""
-
     VERSIONS: ClassVar = Versions("2-10")
     FLEXIBLE: ClassVar = Versions("8+")
 

@@ -1,7 +1,4 @@
-"""OffsetDelete (key 47): committed offsets of a group are forgotten (KIP-496).
-
-Field by field this is Kafka's OffsetDeleteRequest/Response.
-"""
+"""OffsetDelete (key 47): deletes committed offsets of a group (KIP-496)."""
 
 from __future__ import annotations
 
@@ -11,21 +8,15 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, V
 
 
 class OffsetDeleteRequestPartition(Message, kw_only=True):
-    """One partition."""
-
     partition_index: Int32
 
 
 class OffsetDeleteRequestTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[OffsetDeleteRequestPartition]
 
 
 class OffsetDeleteRequest(ApiMessage, kw_only=True):
-    """Which offsets to forget."""
-
     VERSIONS: ClassVar = Versions("0-0")
     FLEXIBLE: ClassVar = Versions("1+")
 
@@ -34,21 +25,17 @@ class OffsetDeleteRequest(ApiMessage, kw_only=True):
 
 
 class OffsetDeleteResponsePartition(Message, kw_only=True):
-    """Forgotten, or why not."""
-
     partition_index: Int32
     error_code: Int16
 
 
 class OffsetDeleteResponseTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partitions: list[OffsetDeleteResponsePartition]
 
 
 class OffsetDeleteResponse(ApiMessage, kw_only=True):
-    """The answer, partition by partition; `error_code` is for the whole group."""
+    """`error_code` applies to the whole group."""
 
     VERSIONS: ClassVar = Versions("0-0")
     FLEXIBLE: ClassVar = Versions("1+")

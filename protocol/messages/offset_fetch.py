@@ -1,7 +1,7 @@
 """OffsetFetch (key 9): the committed offsets of groups.
 
-Null topics ask for all that the group has committed. Version 8 asks for many groups at once (KIP-709), version 10 names
-topics by ids. Field by field this is Kafka's OffsetFetchRequest/Response.
+Null topics request all committed offsets. Version 8 requests many groups at once (KIP-709), version 10 identifies
+topics by id.
 """
 
 from __future__ import annotations
@@ -15,22 +15,18 @@ from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
 class OffsetFetchRequestTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: Annotated[String, Versions("0-7")] = ""
     partition_indexes: Annotated[list[Int32], Versions("0-7")] = msgspec.field(default_factory=list)
 
 
 class OffsetFetchRequestTopics(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: Annotated[String, Versions("8-9")] = ""
     topic_id: Annotated[Uuid, Versions("10+")] = ZERO_TOPIC_ID
     partition_indexes: Annotated[list[Int32], Versions("8+")] = msgspec.field(default_factory=list)
 
 
 class OffsetFetchRequestGroup(Message, kw_only=True):
-    """One group; with a member's id and epoch, that one asks for itself (KIP-848)."""
+    """With a member id and epoch the member requests its own offsets (KIP-848)."""
 
     group_id: Annotated[String, Versions("8+")] = ""
     member_id: Annotated[String | None, Versions("9+"), Nullable("9+")] = None
@@ -41,9 +37,9 @@ class OffsetFetchRequestGroup(Message, kw_only=True):
 
 
 class OffsetFetchRequest(ApiMessage, kw_only=True):
-    """Which offsets of a group, or of many from version 8 on.
+    """One group, or many from version 8.
 
-    With `require_stable` none that a transaction may still change (KIP-447).
+    `require_stable` excludes offsets that a transaction can still change (KIP-447).
     """
 
     VERSIONS: ClassVar = Versions("1-10")
@@ -68,8 +64,6 @@ class OffsetFetchResponsePartition(Message, kw_only=True):
 
 
 class OffsetFetchResponseTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: Annotated[String, Versions("0-7")] = ""
     partitions: Annotated[list[OffsetFetchResponsePartition], Versions("0-7")] = msgspec.field(default_factory=list)
 
@@ -85,23 +79,19 @@ class OffsetFetchResponsePartitions(Message, kw_only=True):
 
 
 class OffsetFetchResponseTopics(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: Annotated[String, Versions("8-9")] = ""
     topic_id: Annotated[Uuid, Versions("10+")] = ZERO_TOPIC_ID
     partitions: Annotated[list[OffsetFetchResponsePartitions], Versions("8+")] = msgspec.field(default_factory=list)
 
 
 class OffsetFetchResponseGroup(Message, kw_only=True):
-    """The offsets of one group, or why they are not known."""
-
     group_id: Annotated[String, Versions("8+")] = ""
     topics: Annotated[list[OffsetFetchResponseTopics], Versions("8+")] = msgspec.field(default_factory=list)
     error_code: Annotated[Int16, Versions("8+")] = 0
 
 
 class OffsetFetchResponse(ApiMessage, kw_only=True):
-    """The answer about one group; from version 8 on there is a row for each."""
+    """One group; from version 8 one row per group."""
 
     VERSIONS: ClassVar = Versions("1-10")
     FLEXIBLE: ClassVar = Versions("6+")

@@ -1,7 +1,4 @@
-"""OffsetForLeaderEpoch (key 23): where a leader epoch ends in the leader's log (KIP-101, KIP-279, KIP-320).
-
-Field by field this is Kafka's OffsetForLeaderEpochRequest/Response.
-"""
+"""OffsetForLeaderEpoch (key 23): the end of a leader epoch in the leader's log (KIP-101, KIP-279, KIP-320)."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, St
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET
 
 DEBUGGING_REPLICA_ID = -2
-"""The replica id of an asker that is neither consumer (-1) nor follower."""
+"""The replica id of a client that is neither a consumer (-1) nor a follower."""
 
 
 class OffsetForLeaderPartition(Message, kw_only=True):
-    """The epoch asked for, and the asker's idea of the present one."""
+    """The requested epoch, and the client's current one."""
 
     partition: Int32
     current_leader_epoch: Annotated[Int32, Versions("2+")] = NO_LEADER_EPOCH
@@ -23,15 +20,11 @@ class OffsetForLeaderPartition(Message, kw_only=True):
 
 
 class OffsetForLeaderTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     topic: String
     partitions: list[OffsetForLeaderPartition]
 
 
 class OffsetForLeaderEpochRequest(ApiMessage, kw_only=True):
-    """Which epochs."""
-
     VERSIONS: ClassVar = Versions("2-4")
     FLEXIBLE: ClassVar = Versions("4+")
 
@@ -40,7 +33,7 @@ class OffsetForLeaderEpochRequest(ApiMessage, kw_only=True):
 
 
 class EpochEndOffset(Message, kw_only=True):
-    """The largest epoch not above the asked one, and its end offset (exclusive); -1 and -1 when there is none."""
+    """The largest epoch not above the requested one, and its end offset (exclusive); -1 and -1 if there is none."""
 
     error_code: Int16
     partition: Int32
@@ -49,15 +42,11 @@ class EpochEndOffset(Message, kw_only=True):
 
 
 class OffsetForLeaderTopicResult(Message, kw_only=True):
-    """Partitions of one topic."""
-
     topic: String
     partitions: list[EpochEndOffset]
 
 
 class OffsetForLeaderEpochResponse(ApiMessage, kw_only=True):
-    """The answer, partition by partition."""
-
     VERSIONS: ClassVar = Versions("2-4")
     FLEXIBLE: ClassVar = Versions("4+")
 

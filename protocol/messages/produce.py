@@ -1,7 +1,7 @@
-"""Produce (key 0): append record batches.
+"""Produce (key 0): appends record batches.
 
-From version 13 a topic goes by its id instead of its name. `acks` is 0 (no answer at all), 1 (the leader's log) or -1
-(all in-sync replicas). Field by field this is Kafka's ProduceRequest/Response.
+From version 13 topics are identified by id. `acks` is 0 (no response), 1 (the leader's log) or -1 (all in-sync
+replicas).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
 class PartitionProduceData(Message, kw_only=True):
-    """One partition's batches. `records` is a view into the frame and dies with it."""
+    """One partition's batches. `records` is a view into the frame, valid as long as the frame."""
 
     index: Int32
     records: Records | None
@@ -43,8 +43,6 @@ class TopicProduceData(Message, kw_only=True):
 
 
 class ProduceRequest(ApiMessage, kw_only=True):
-    """What to append, and how many must have it before the answer."""
-
     VERSIONS: ClassVar = Versions("3-13")
     FLEXIBLE: ClassVar = Versions("9+")
 
@@ -55,24 +53,21 @@ class ProduceRequest(ApiMessage, kw_only=True):
 
 
 class BatchIndexAndErrorMessage(Message, kw_only=True):
-    """A record that made its batch be refused: its index in the batch, and why (KIP-467)."""
+    """A record that caused its batch to be rejected: its index in the batch, and the reason (KIP-467)."""
 
     batch_index: Int32
     batch_index_error_message: String | None = None
 
 
 class LeaderIdAndEpoch(Message, kw_only=True):
-    """The present leader, for a client that asked another (KIP-951)."""
+    """The current leader, for a client that asked another broker (KIP-951)."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
 
 
 class PartitionProduceResponse(Message, kw_only=True):
-    """What became of one partition's batches: the offset of the first record, or an error.
-
-    `log_append_time_ms` is -1 for CreateTime.
-    """
+    """The offset of the first record, or an error. `log_append_time_ms` is -1 for CreateTime."""
 
     index: Int32
     error_code: Int16
@@ -93,7 +88,7 @@ class TopicProduceResponse(Message, kw_only=True):
 
 
 class NodeEndpoint(Message, kw_only=True):
-    """Where a leader named in `current_leader` listens (KIP-951)."""
+    """The address of a leader in `current_leader` (KIP-951)."""
 
     node_id: Int32
     host: String
@@ -102,8 +97,6 @@ class NodeEndpoint(Message, kw_only=True):
 
 
 class ProduceResponse(ApiMessage, kw_only=True):
-    """The answer, partition by partition."""
-
     VERSIONS: ClassVar = Versions("3-13")
     FLEXIBLE: ClassVar = Versions("9+")
 

@@ -1,4 +1,4 @@
-"""PushTelemetry (key 72): a client's metrics, as OTLP's `MetricsData`, compressed."""
+"""PushTelemetry (key 72): a client's metrics, as compressed OTLP `MetricsData` (KIP-714)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int8, Int16, Int32,
 
 
 class PushTelemetryRequest(ApiMessage, kw_only=True):
-    """`terminating`: the client's last one, which is not bound to the interval."""
+    """`terminating` marks the client's last push, which is allowed before the interval ends."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -21,8 +21,6 @@ class PushTelemetryRequest(ApiMessage, kw_only=True):
 
 
 class PushTelemetryResponse(ApiMessage, kw_only=True):
-    """Whether it was taken."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 

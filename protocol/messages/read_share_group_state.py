@@ -1,7 +1,4 @@
-"""ReadShareGroupState (key 84): the leader of a partition reads the state of its share partitions.
-
-Field by field this is Kafka's ReadShareGroupStateRequest/Response (KIP-932).
-"""
+"""ReadShareGroupState (key 84): the leader of a partition reads the state of its share partitions (KIP-932)."""
 
 from __future__ import annotations
 
@@ -25,22 +22,16 @@ class ShareStateBatch(Message, kw_only=True):
 
 
 class ReadStatePartition(Message, kw_only=True):
-    """One share partition."""
-
     partition: Int32
     leader_epoch: Int32
 
 
 class ReadStateTopic(Message, kw_only=True):
-    """One topic."""
-
     topic_id: Uuid
     partitions: list[ReadStatePartition]
 
 
 class ReadShareGroupStateRequest(ApiMessage, kw_only=True):
-    """Share partitions of one group."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -49,8 +40,6 @@ class ReadShareGroupStateRequest(ApiMessage, kw_only=True):
 
 
 class ReadStatePartitionResult(Message, kw_only=True):
-    """The answer about one share partition."""
-
     partition: Int32
     error_code: Int16 = 0
     error_message: String | None = None
@@ -60,15 +49,11 @@ class ReadStatePartitionResult(Message, kw_only=True):
 
 
 class ReadStateResult(Message, kw_only=True):
-    """The answer about one topic."""
-
     topic_id: Uuid
     partitions: list[ReadStatePartitionResult]
 
 
 class ReadShareGroupStateResponse(ApiMessage, kw_only=True):
-    """The answer, share partition by share partition."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 

@@ -1,7 +1,4 @@
-"""ReadShareGroupStateSummary (key 87): a group coordinator reads how far share partitions are.
-
-Field by field this is Kafka's ReadShareGroupStateSummaryRequest/Response (KIP-932).
-"""
+"""ReadShareGroupStateSummary (key 87): a group coordinator reads the start offsets of share partitions (KIP-932)."""
 
 from __future__ import annotations
 
@@ -11,22 +8,16 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, St
 
 
 class SummaryStatePartition(Message, kw_only=True):
-    """One share partition."""
-
     partition: Int32
     leader_epoch: Int32
 
 
 class SummaryStateTopic(Message, kw_only=True):
-    """One topic."""
-
     topic_id: Uuid
     partitions: list[SummaryStatePartition]
 
 
 class ReadShareGroupStateSummaryRequest(ApiMessage, kw_only=True):
-    """Share partitions of one group."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -35,8 +26,6 @@ class ReadShareGroupStateSummaryRequest(ApiMessage, kw_only=True):
 
 
 class SummaryStatePartitionResult(Message, kw_only=True):
-    """The answer about one share partition."""
-
     partition: Int32
     error_code: Int16 = 0
     error_message: String | None = None
@@ -47,15 +36,11 @@ class SummaryStatePartitionResult(Message, kw_only=True):
 
 
 class SummaryStateResult(Message, kw_only=True):
-    """The answer about one topic."""
-
     topic_id: Uuid
     partitions: list[SummaryStatePartitionResult]
 
 
 class ReadShareGroupStateSummaryResponse(ApiMessage, kw_only=True):
-    """The answer, share partition by share partition."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 

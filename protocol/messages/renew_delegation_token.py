@@ -1,7 +1,4 @@
-"""RenewDelegationToken (key 39): a later end for a token (KIP-48).
-
-Field by field this is Kafka's RenewDelegationTokenRequest/Response.
-"""
+"""RenewDelegationToken (key 39): extends the lifetime of a token (KIP-48)."""
 
 from __future__ import annotations
 
@@ -11,10 +8,7 @@ from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Vers
 
 
 class RenewDelegationTokenRequest(ApiMessage, kw_only=True):
-    """The token by its HMAC.
-
-    `renew_period_ms`: how long it shall last from now on; -1 stands for the broker's own period.
-    """
+    """The token by its HMAC, and its new lifetime from now; -1 is the broker's default."""
 
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -28,7 +22,7 @@ class RenewDelegationTokenRequest(ApiMessage, kw_only=True):
 
 
 class RenewDelegationTokenResponse(ApiMessage, kw_only=True):
-    """When the token ends now; -1 with an error."""
+    """The expiry time of the token; -1 on error."""
 
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("2+")

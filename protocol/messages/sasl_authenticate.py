@@ -1,7 +1,6 @@
-"""SaslAuthenticate (key 36): one token of the mechanism that SaslHandshake agreed on, each way (KIP-152).
+"""SaslAuthenticate (key 36): exchanges one token of the mechanism from SaslHandshake (KIP-152).
 
-From version 1 on the last answer says for how long the authentication holds (KIP-368). Field by field this is Kafka's
-SaslAuthenticateRequest/Response.
+From version 1 the last response has the lifetime of the session (KIP-368).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int64, String, Ver
 
 
 class SaslAuthenticateRequest(ApiMessage, kw_only=True):
-    """A token of the client's."""
+    """The client's SASL token."""
 
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -21,7 +20,7 @@ class SaslAuthenticateRequest(ApiMessage, kw_only=True):
 
 
 class SaslAuthenticateResponse(ApiMessage, kw_only=True):
-    """A token of the broker's, or why it doesn't believe the client."""
+    """The broker's SASL token, or why authentication failed."""
 
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("2+")

@@ -1,7 +1,6 @@
-"""SaslHandshake (key 17): which SASL mechanism the client wants, and which the broker has.
+"""SaslHandshake (key 17): chooses the SASL mechanism.
 
-Version 1 says that SaslAuthenticate follows (KIP-152), after version 0 bare tokens do. Field by field this is Kafka's
-SaslHandshakeRequest/Response.
+After version 1 SaslAuthenticate follows (KIP-152), after version 0 bare tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from lowtide.protocol.schema import ApiMessage, Int16, String, Versions
 
 
 class SaslHandshakeRequest(ApiMessage, kw_only=True):
-    """The mechanism, as `SCRAM-SHA-256`."""
+    """The mechanism, such as `SCRAM-SHA-256`."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("2+")
@@ -21,7 +20,7 @@ class SaslHandshakeRequest(ApiMessage, kw_only=True):
 
 
 class SaslHandshakeResponse(ApiMessage, kw_only=True):
-    """The mechanisms that the broker's listener has."""
+    """The mechanisms of the listener."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("2+")

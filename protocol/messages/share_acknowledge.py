@@ -1,7 +1,6 @@
-"""ShareAcknowledge (key 79): a member tells what became of the records that it acquired.
+"""ShareAcknowledge (key 79): a member acknowledges records that it acquired (KIP-932, KIP-1222).
 
-Field by field this is Kafka's ShareAcknowledgeRequest/Response (KIP-932, KIP-1222). Version 0 was of Kafka 4.0's
-early access.
+Version 0 was an early access version of Kafka 4.0.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import msgspec
 from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Int64, Message, String, Uuid, Versions
 
 FINAL_EPOCH: Final = -1
-"""Closes the share session, and releases what the member still has."""
+"""Closes the share session, and releases the acquired records."""
 
 INITIAL_EPOCH: Final = 0
-"""Opens a share session, or begins it again. Only ShareFetch may."""
+"""Opens or resets a share session. Only ShareFetch can do this."""
 
 
 class ShareAcknowledgementBatch(Message, kw_only=True):
-    """What became of records; both offsets are inclusive.
+    """The outcome for records; both offsets are inclusive.
 
-    One acknowledge type stands for all offsets, or there is one for each: 0 gap, 1 accept, 2 release, 3 reject, 4 renew
+    One type applies to all offsets, or there is one per offset: 0 gap, 1 accept, 2 release, 3 reject, 4 renew
     (KIP-1222).
     """
 
@@ -32,21 +31,17 @@ class ShareAcknowledgementBatch(Message, kw_only=True):
 
 
 class ShareAcknowledgePartition(Message, kw_only=True):
-    """One partition."""
-
     partition_index: Int32
     acknowledgement_batches: list[ShareAcknowledgementBatch]
 
 
 class ShareAcknowledgeTopic(Message, kw_only=True):
-    """One topic."""
-
     topic_id: Uuid
     partitions: list[ShareAcknowledgePartition]
 
 
 class ShareAcknowledgeRequest(ApiMessage, kw_only=True):
-    """Acknowledgements of a member within its share session."""
+    """Acknowledgements of a member in its share session."""
 
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -59,15 +54,13 @@ class ShareAcknowledgeRequest(ApiMessage, kw_only=True):
 
 
 class ShareLeaderIdAndEpoch(Message, kw_only=True):
-    """The leader where the one that was asked leads no longer; -1 where it is unknown."""
+    """The current leader if it changed; -1 if unknown."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
 
 
 class ShareAcknowledgedPartition(Message, kw_only=True):
-    """The answer about one partition."""
-
     partition_index: Int32
     error_code: Int16 = 0
     error_message: String | None = None
@@ -75,14 +68,12 @@ class ShareAcknowledgedPartition(Message, kw_only=True):
 
 
 class ShareAcknowledgedTopic(Message, kw_only=True):
-    """The answer about one topic."""
-
     topic_id: Uuid
     partitions: list[ShareAcknowledgedPartition]
 
 
 class ShareNodeEndpoint(Message, kw_only=True):
-    """Where a leader that a row names is reached."""
+    """The address of a leader in a row."""
 
     node_id: Int32
     host: String
@@ -91,8 +82,6 @@ class ShareNodeEndpoint(Message, kw_only=True):
 
 
 class ShareAcknowledgeResponse(ApiMessage, kw_only=True):
-    """The answer, partition by partition."""
-
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("0+")
 

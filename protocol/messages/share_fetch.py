@@ -1,7 +1,6 @@
-"""ShareFetch (key 78): a member acquires records of its partitions, and may acknowledge earlier ones with it.
+"""ShareFetch (key 78): a member acquires records, and can acknowledge earlier ones (KIP-932, KIP-1206, KIP-1222).
 
-Field by field this is Kafka's ShareFetchRequest/Response (KIP-932, KIP-1206, KIP-1222). Version 0 was of
-Kafka 4.0's early access.
+Version 0 was an early access version of Kafka 4.0.
 """
 
 from __future__ import annotations
@@ -31,15 +30,11 @@ from lowtide.protocol.schema import (
 
 
 class ShareFetchPartition(Message, kw_only=True):
-    """One partition."""
-
     partition_index: Int32
     acknowledgement_batches: list[ShareAcknowledgementBatch]
 
 
 class ShareFetchTopic(Message, kw_only=True):
-    """One topic."""
-
     topic_id: Uuid
     partitions: list[ShareFetchPartition]
 
@@ -52,9 +47,9 @@ class ShareForgottenTopic(Message, kw_only=True):
 
 
 class ShareFetchRequest(ApiMessage, kw_only=True):
-    """What a member adds to its share session, and how much it wants.
+    """Additions to a member's share session, and the limits of the response.
 
-    `share_acquire_mode` is 0 to acquire whole batches, 1 to keep to `max_records` (KIP-1206).
+    `share_acquire_mode` is 0 to acquire whole batches, 1 to respect `max_records` (KIP-1206).
     """
 
     VERSIONS: ClassVar = Versions("1-2")
@@ -75,7 +70,7 @@ class ShareFetchRequest(ApiMessage, kw_only=True):
 
 
 class ShareAcquiredRecords(Message, kw_only=True):
-    """Records that are the member's until its lock ends; both offsets are inclusive."""
+    """Records that the member holds until its lock expires; both offsets are inclusive."""
 
     first_offset: Int64
     last_offset: Int64
@@ -83,8 +78,6 @@ class ShareAcquiredRecords(Message, kw_only=True):
 
 
 class ShareFetchedPartition(Message, kw_only=True):
-    """The answer about one partition."""
-
     partition_index: Int32
     error_code: Int16 = 0
     error_message: String | None = None
@@ -96,15 +89,11 @@ class ShareFetchedPartition(Message, kw_only=True):
 
 
 class ShareFetchedTopic(Message, kw_only=True):
-    """The answer about one topic."""
-
     topic_id: Uuid
     partitions: list[ShareFetchedPartition]
 
 
 class ShareFetchResponse(ApiMessage, kw_only=True):
-    """Records, and which of them are acquired."""
-
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("0+")
 

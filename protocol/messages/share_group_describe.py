@@ -1,6 +1,6 @@
-"""ShareGroupDescribe (key 77): state and members of share groups.
+"""ShareGroupDescribe (key 77): the state and members of share groups (KIP-932).
 
-Field by field this is Kafka's ShareGroupDescribeRequest/Response (KIP-932). Version 0 was of Kafka 4.0's early access.
+Version 0 was an early access version of Kafka 4.0.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Str
 
 
 class ShareGroupDescribeRequest(ApiMessage, kw_only=True):
-    """Which groups."""
-
     VERSIONS: ClassVar = Versions("1")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -24,22 +22,16 @@ class ShareGroupDescribeRequest(ApiMessage, kw_only=True):
 
 
 class DescribedShareTopicPartitions(Message, kw_only=True):
-    """Partitions of one topic."""
-
     topic_id: Uuid
     topic_name: String
     partitions: list[Int32]
 
 
 class DescribedShareAssignment(Message, kw_only=True):
-    """What a member fetches."""
-
     topic_partitions: list[DescribedShareTopicPartitions]
 
 
 class DescribedShareMember(Message, kw_only=True):
-    """A member."""
-
     member_id: String
     rack_id: String | None = None
     member_epoch: Int32
@@ -50,8 +42,6 @@ class DescribedShareMember(Message, kw_only=True):
 
 
 class DescribedShareGroup(Message, kw_only=True):
-    """A group."""
-
     error_code: Int16 = 0
     error_message: String | None = None
     group_id: String
@@ -64,8 +54,6 @@ class DescribedShareGroup(Message, kw_only=True):
 
 
 class ShareGroupDescribeResponse(ApiMessage, kw_only=True):
-    """The answer, group by group."""
-
     VERSIONS: ClassVar = Versions("1")
     FLEXIBLE: ClassVar = Versions("0+")
 

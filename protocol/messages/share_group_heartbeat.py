@@ -1,6 +1,6 @@
-"""ShareGroupHeartbeat (key 76): a member of a share group joins, shows what it subscribes to, and leaves.
+"""ShareGroupHeartbeat (key 76): a member joins a share group, sets its subscription, and leaves (KIP-932).
 
-Field by field this is Kafka's ShareGroupHeartbeatRequest/Response (KIP-932). Version 0 was of Kafka 4.0's early access.
+Version 0 was an early access version of Kafka 4.0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LEAVE_EPOCH: Final = -1
 
 
 class ShareGroupHeartbeatRequest(ApiMessage, kw_only=True):
-    """Who the member is and what it wants; None is what hasn't changed since the last heartbeat."""
+    """Null fields have not changed since the last heartbeat."""
 
     VERSIONS: ClassVar = Versions("1")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -27,20 +27,16 @@ class ShareGroupHeartbeatRequest(ApiMessage, kw_only=True):
 
 
 class ShareHeartbeatTopicPartitions(Message, kw_only=True):
-    """Partitions of one topic."""
-
     topic_id: Uuid
     partitions: list[Int32]
 
 
 class ShareHeartbeatAssignment(Message, kw_only=True):
-    """What the member is to fetch."""
-
     topic_partitions: list[ShareHeartbeatTopicPartitions]
 
 
 class ShareGroupHeartbeatResponse(ApiMessage, kw_only=True):
-    """The member's epoch, and its assignment where that is new."""
+    """The member's epoch, and its assignment if that changed."""
 
     VERSIONS: ClassVar = Versions("1")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,7 +1,4 @@
-"""SyncGroup (key 14): the leader of a classic group sends the assignment, and each member receives its part.
-
-Field by field this is Kafka's SyncGroupRequest/Response.
-"""
+"""SyncGroup (key 14): the leader of a classic group sends the assignment, and each member receives its own."""
 
 from __future__ import annotations
 
@@ -11,14 +8,12 @@ from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Message, Nu
 
 
 class SyncGroupRequestAssignment(Message, kw_only=True):
-    """One member's part."""
-
     member_id: String
     assignment: Bytes
 
 
 class SyncGroupRequest(ApiMessage, kw_only=True):
-    """Of the assignments only the leader's count."""
+    """Only the leader sends assignments."""
 
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("4+")
@@ -33,7 +28,7 @@ class SyncGroupRequest(ApiMessage, kw_only=True):
 
 
 class SyncGroupResponse(ApiMessage, kw_only=True):
-    """The part of the member that asked."""
+    """The assignment of this member."""
 
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("4+")

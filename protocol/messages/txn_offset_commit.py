@@ -1,7 +1,6 @@
-"""TxnOffsetCommit (key 28): a group's progress, which counts when a transaction is committed (KIP-98, KIP-447).
+"""TxnOffsetCommit (key 28): commits the offsets of a group with a transaction (KIP-98, KIP-447).
 
-Field by field this is Kafka's TxnOffsetCommitRequest/Response. From version 3 on members say which generation they are
-of; version 6 names topics by their ids.
+From version 3 requests include the member and generation; version 6 identifies topics by id.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
 class TxnOffsetCommitRequestPartition(Message, kw_only=True):
-    """The next offset to be read, with the leader epoch of the last record read and a note."""
+    """The next offset to be read, with the leader epoch of the last record read and metadata."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -22,16 +21,12 @@ class TxnOffsetCommitRequestPartition(Message, kw_only=True):
 
 
 class TxnOffsetCommitRequestTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: Annotated[String, Versions("0-5")] = ""
     topic_id: Annotated[Uuid, Versions("6+")] = ZERO_TOPIC_ID
     partitions: list[TxnOffsetCommitRequestPartition]
 
 
 class TxnOffsetCommitRequest(ApiMessage, kw_only=True):
-    """Offsets of a group, in a producer's transaction."""
-
     VERSIONS: ClassVar = Versions("0-6")
     FLEXIBLE: ClassVar = Versions("3+")
 
@@ -46,23 +41,17 @@ class TxnOffsetCommitRequest(ApiMessage, kw_only=True):
 
 
 class TxnOffsetCommitResponsePartition(Message, kw_only=True):
-    """Kept, or why not."""
-
     partition_index: Int32
     error_code: Int16
 
 
 class TxnOffsetCommitResponseTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: Annotated[String, Versions("0-5")] = ""
     topic_id: Annotated[Uuid, Versions("6+")] = ZERO_TOPIC_ID
     partitions: list[TxnOffsetCommitResponsePartition]
 
 
 class TxnOffsetCommitResponse(ApiMessage, kw_only=True):
-    """The answer, partition by partition."""
-
     VERSIONS: ClassVar = Versions("0-6")
     FLEXIBLE: ClassVar = Versions("3+")
 

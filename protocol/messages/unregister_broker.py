@@ -1,7 +1,4 @@
-"""UnregisterBroker (key 64): forget a broker that won't come back (KIP-631).
-
-Field by field this is Kafka's UnregisterBrokerRequest/Response.
-"""
+"""UnregisterBroker (key 64): removes a broker that will not return (KIP-631)."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, String, Versions
 
 
 class UnregisterBrokerRequest(ApiMessage, kw_only=True):
-    """Which broker."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -20,8 +15,6 @@ class UnregisterBrokerRequest(ApiMessage, kw_only=True):
 
 
 class UnregisterBrokerResponse(ApiMessage, kw_only=True):
-    """The answer."""
-
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
 

@@ -1,7 +1,6 @@
-"""UpdateFeatures (key 57): raise, lower or switch off features of the cluster (KIP-584).
+"""UpdateFeatures (key 57): upgrades, downgrades or disables features of the cluster (KIP-584).
 
-Version 1 has kinds of downgrades and can only check, version 2 answers without rows (KIP-778). Field by field this is
-Kafka's UpdateFeaturesRequest/Response.
+Version 1 adds types of downgrades and validation, version 2 has a response without rows (KIP-778).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Messag
 
 
 class FeatureUpdateKey(Message, kw_only=True):
-    """The level that a feature is to have; 0 switches it off."""
+    """The new level of a feature; 0 disables it."""
 
     feature: String
     max_version_level: Int16
@@ -23,8 +22,6 @@ class FeatureUpdateKey(Message, kw_only=True):
 
 
 class UpdateFeaturesRequest(ApiMessage, kw_only=True):
-    """What to change, within a time in milliseconds."""
-
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -34,18 +31,13 @@ class UpdateFeaturesRequest(ApiMessage, kw_only=True):
 
 
 class UpdatableFeatureResult(Message, kw_only=True):
-    """What became of one update."""
-
     feature: String
     error_code: Int16 = 0
     error_message: String | None = None
 
 
 class UpdateFeaturesResponse(ApiMessage, kw_only=True):
-    """The answer.
-
-    An error is for the request as a whole; without one there is a row for each feature, up to version 1.
-    """
+    """Without an error there is one row per feature, up to version 1."""
 
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,7 +1,4 @@
-"""WriteShareGroupState (key 85): the leader of a partition persists changes to the state of its share partitions.
-
-Field by field this is Kafka's WriteShareGroupStateRequest/Response (KIP-932).
-"""
+"""WriteShareGroupState (key 85): the leader of a partition writes changes of its share partitions' state (KIP-932)."""
 
 from __future__ import annotations
 
@@ -12,9 +9,10 @@ from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, St
 
 
 class WriteStatePartition(Message, kw_only=True):
-    """One share partition. `start_offset` is -1 where it isn't written.
+    """`start_offset` is -1 if it is not written.
 
-    `delivery_complete_count` counts the offsets from the start on whose delivery is complete (KIP-1226), -1 where that is unknown.
+    `delivery_complete_count` is the number of offsets from the start whose delivery is complete (KIP-1226), -1 if
+    unknown.
     """
 
     partition: Int32
@@ -26,15 +24,11 @@ class WriteStatePartition(Message, kw_only=True):
 
 
 class WriteStateTopic(Message, kw_only=True):
-    """One topic."""
-
     topic_id: Uuid
     partitions: list[WriteStatePartition]
 
 
 class WriteShareGroupStateRequest(ApiMessage, kw_only=True):
-    """Share partitions of one group."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 
@@ -43,23 +37,17 @@ class WriteShareGroupStateRequest(ApiMessage, kw_only=True):
 
 
 class WriteStatePartitionResult(Message, kw_only=True):
-    """The answer about one share partition."""
-
     partition: Int32
     error_code: Int16 = 0
     error_message: String | None = None
 
 
 class WriteStateResult(Message, kw_only=True):
-    """The answer about one topic."""
-
     topic_id: Uuid
     partitions: list[WriteStatePartitionResult]
 
 
 class WriteShareGroupStateResponse(ApiMessage, kw_only=True):
-    """The answer, share partition by share partition."""
-
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("0+")
 

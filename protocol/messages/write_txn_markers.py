@@ -1,7 +1,4 @@
-"""WriteTxnMarkers (key 27): a transaction coordinator has leaders of partitions write how transactions ended (KIP-98).
-
-Field by field this is Kafka's WriteTxnMarkersRequest/Response.
-"""
+"""WriteTxnMarkers (key 27): a transaction coordinator writes the end of transactions to partitions (KIP-98)."""
 
 from __future__ import annotations
 
@@ -11,17 +8,12 @@ from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Int64,
 
 
 class WritableTxnMarkerTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
     name: String
     partition_indexes: list[Int32]
 
 
 class WritableTxnMarker(Message, kw_only=True):
-    """The end of one transaction; `transaction_result` is true for a commit.
-
-    From `transaction_version` 2 on each has its own epoch.
-    """
+    """`transaction_result` is true for a commit. From `transaction_version` 2 each transaction has its own epoch."""
 
     producer_id: Int64
     producer_epoch: Int16
@@ -32,8 +24,6 @@ class WritableTxnMarker(Message, kw_only=True):
 
 
 class WriteTxnMarkersRequest(ApiMessage, kw_only=True):
-    """The markers."""
-
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("1+")
 
@@ -41,29 +31,21 @@ class WriteTxnMarkersRequest(ApiMessage, kw_only=True):
 
 
 class WritableTxnMarkerPartitionResult(Message, kw_only=True):
-    """Whether the marker is committed in a partition."""
-
     partition_index: Int32
     error_code: Int16
 
 
 class WritableTxnMarkerTopicResult(Message, kw_only=True):
-    """The partitions of one topic."""
-
     name: String
     partitions: list[WritableTxnMarkerPartitionResult]
 
 
 class WritableTxnMarkerResult(Message, kw_only=True):
-    """What became of one marker."""
-
     producer_id: Int64
     topics: list[WritableTxnMarkerTopicResult]
 
 
 class WriteTxnMarkersResponse(ApiMessage, kw_only=True):
-    """What became of the markers."""
-
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("1+")
 

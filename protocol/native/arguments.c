@@ -13,7 +13,8 @@ void release_views(struct views *views)
 
 bool view(struct views *views, PyObject *object, int flags, const uint8_t **bytes, size_t *size)
 {
-    if (object == NULL || views->count == VIEWS_MAX || PyObject_GetBuffer(object, &views->buffers[views->count], flags) != 0) {
+    if (object == NULL || views->count == VIEWS_MAX ||
+        PyObject_GetBuffer(object, &views->buffers[views->count], flags) != 0) {
         return false;
     }
     Py_buffer *buffer = &views->buffers[views->count++];
@@ -86,7 +87,8 @@ bool view_request(struct views *views, PyObject *const *arguments, struct reques
     int64_t start, stop;
     size_t size;
     if (!as_int64(arguments[1], &start) || !as_int64(arguments[2], &stop) ||
-        !view(views, arguments[0], PyBUF_SIMPLE, &request->bytes, &size) || start < 0 || stop < start || (uint64_t)stop > size) {
+        !view(views, arguments[0], PyBUF_SIMPLE, &request->bytes, &size) || start < 0 || stop < start ||
+        (uint64_t)stop > size) {
         return false;
     }
     request->bytes += start;

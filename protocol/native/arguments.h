@@ -11,12 +11,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Headers of Python 3.12 and 3.13 return these objects without a reference for the caller. On 3.11, which counts them, each such return
-   loses one. `return Py_NewRef(Py_None)` and PyBool_FromLong() count on every version; what uses one of these does not compile. */
+/* Headers of Python 3.12 and 3.13 return these objects without a reference for the caller. On 3.11, which counts them,
+   each such return loses one. `return Py_NewRef(Py_None)` and PyBool_FromLong() count on every version; a source that
+   uses one of these macros does not compile. */
 #undef Py_RETURN_NONE
 #undef Py_RETURN_TRUE
 #undef Py_RETURN_FALSE
 #undef Py_RETURN_NOTIMPLEMENTED
+
+/* Headers of Python 3.11 count down inline, also objects that Python 3.12 doesn't count up, such as small numbers. The
+   running Python knows which. */
+#undef Py_DECREF
+#undef Py_XDECREF
+#undef Py_CLEAR
+#define Py_DECREF(object) Py_DecRef((PyObject *)(object))
+#define Py_XDECREF(object) Py_DecRef((PyObject *)(object))
+#define Py_CLEAR(object)                                                                                               \
+    do {                                                                                                               \
+        PyObject *cleared = (PyObject *)(object);                                                                      \
+        (object) = NULL;                                                                                               \
+        Py_DecRef(cleared);                                                                                            \
+    } while (0)
 
 /* Exported by every Python that the module serves, and part of the stable interface from 3.12 on. */
 #if Py_LIMITED_API < 0x030C0000

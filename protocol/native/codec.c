@@ -1,4 +1,4 @@
-/* The type `Codec`: see codec.h. What its shape doesn't take is left to `plain`, which gives the generated Python by its name. */
+/* The type `Codec`: see codec.h. What does not fit the shape goes to the generated Python, by the names of `plain`. */
 
 #include "codec.h"
 
@@ -58,12 +58,15 @@ static PyObject *read_request(PyObject *self, PyObject *const *arguments, Py_ssi
     if (!has_arguments(given, 5)) {
         return NULL;
     }
-    if (as_int64(arguments[3], &rows_max) && view_request(&views, arguments, &request) &&
+    if (PyBool_Check(arguments[4]) && as_int64(arguments[3], &rows_max) && view_request(&views, arguments, &request) &&
         read_request_head(request.bytes, request.size, arguments[4] == Py_True, &head)) {
         message = decode_shape(&codec->shape, arguments[0], request.bytes - request.start, request.start + head.size,
                                request.start + request.size, rows_max);
     }
-    if (message != NULL && (read = PyTuple_New(2)) != NULL) {
+    if (message != NULL && (read = PyTuple_New(2)) == NULL) {
+        Py_CLEAR(message);
+    }
+    if (message != NULL) {
         PyObject *client_id = head.client_id_size < 0
                                   ? Py_NewRef(Py_None)
                                   : PyUnicode_DecodeUTF8((const char *)head.client_id, head.client_id_size, NULL);
@@ -106,7 +109,7 @@ static PyObject *encode_frame_of(PyObject *self, PyObject *const *arguments, Py_
     if (!has_arguments(given, 3)) {
         return NULL;
     }
-    PyObject *parts = !as_int32(arguments[0], &correlation_id)
+    PyObject *parts = !as_int32(arguments[0], &correlation_id) || !PyBool_Check(arguments[2])
                           ? NULL
                           : encode_frame(&codec->shape, arguments[1], correlation_id, arguments[2] == Py_True);
     return parts != NULL ? parts : plainly(codec, "encode_frame", arguments, given);

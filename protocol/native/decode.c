@@ -12,7 +12,8 @@ struct reading {
     const uint8_t *at, *end;
     const uint8_t *bytes; /* where the buffer begins */
     PyObject *buffer;
-    PyObject *view; /* of the buffer, made when records are met */
+    PyObject *view;  /* of the buffer, made for the first records */
+    PyObject *empty; /* one view for all empty records: a view takes 200 bytes */
     int64_t rows_left;
 };
 
@@ -60,20 +61,28 @@ static bool read_count(struct reading *reading, const struct shape *shape, int64
 static PyObject *read_records(struct reading *reading, size_t size)
 {
     if (reading->view == NULL) {
-        reading->view = PyMemoryView_Check(reading->buffer) ? Py_NewRef(reading->buffer) : PyMemoryView_FromObject(reading->buffer);
+        bool is_view = PyMemoryView_Check(reading->buffer);
+        reading->view = is_view ? Py_NewRef(reading->buffer) : PyMemoryView_FromObject(reading->buffer);
         if (reading->view == NULL) {
             return NULL;
         }
     }
     Py_ssize_t start = reading->at - reading->bytes;
     reading->at += size;
-    return PySequence_GetSlice(reading->view, start, start + (Py_ssize_t)size);
+    if (size > 0) {
+        return PySequence_GetSlice(reading->view, start, start + (Py_ssize_t)size);
+    }
+    if (reading->empty == NULL) {
+        reading->empty = PySequence_GetSlice(reading->view, start, start);
+    }
+    return Py_XNewRef(reading->empty);
 }
 
 static PyObject *read_bytes(struct reading *reading, const struct shape *shape)
 {
     int64_t count;
-    if (!read_count(reading, shape, &count) || count > (int64_t)left(reading) || (shape->kind == TEXT && count > TEXT_BYTES_MAX)) {
+    if (!read_count(reading, shape, &count) || count > (int64_t)left(reading) ||
+        (shape->kind == TEXT && count > TEXT_BYTES_MAX)) {
         return NULL;
     }
     if (count < 0) {
@@ -84,7 +93,8 @@ static PyObject *read_bytes(struct reading *reading, const struct shape *shape)
     }
     const char *start = (const char *)reading->at;
     reading->at += count;
-    return shape->kind == TEXT ? PyUnicode_DecodeUTF8(start, (Py_ssize_t)count, NULL) : PyBytes_FromStringAndSize(start, (Py_ssize_t)count);
+    return shape->kind == TEXT ? PyUnicode_DecodeUTF8(start, (Py_ssize_t)count, NULL)
+                               : PyBytes_FromStringAndSize(start, (Py_ssize_t)count);
 }
 
 static PyObject *read_array_of(struct reading *reading, const struct shape *shape)
@@ -115,9 +125,10 @@ static bool read_tagged(struct reading *reading, const struct tag *tag, size_t s
 {
     struct reading content = *reading;
     content.end = reading->at + size;
-    content.view = NULL;
+    content.view = content.empty = NULL;
     PyObject *value = read_field(&content, &tag->content);
     Py_XDECREF(content.view);
+    Py_XDECREF(content.empty);
     if (value == NULL) {
         return false;
     }
@@ -183,11 +194,27 @@ static PyObject *read_struct_of(struct reading *reading, const struct shape *sha
     return made;
 }
 
+static size_t fixed_size(enum kind kind)
+{
+    switch (kind) {
+    case UUID:
+        return 16;
+    case INT64:
+    case FLOAT64:
+        return 8;
+    case INT32:
+        return 4;
+    case INT16:
+    case UINT16:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
 static PyObject *read_fixed(struct reading *reading, const struct shape *shape)
 {
-    size_t size = shape->kind == UUID ? 16 : shape->kind == INT64 || shape->kind == FLOAT64 ? 8 : shape->kind == INT32 ? 4
-                  : shape->kind == INT16 || shape->kind == UINT16                            ? 2
-                                                                                             : 1;
+    size_t size = fixed_size(shape->kind);
     if (left(reading) < size) {
         return NULL;
     }
@@ -233,11 +260,14 @@ static PyObject *read_field(struct reading *reading, const struct shape *shape)
     }
 }
 
-PyObject *decode_shape(const struct shape *shape, PyObject *buffer, const uint8_t *bytes, size_t start, size_t end, int64_t rows_max)
+PyObject *decode_shape(const struct shape *shape, PyObject *buffer, const uint8_t *bytes, size_t start, size_t end,
+                       int64_t rows_max)
 {
-    struct reading reading = {.at = bytes + start, .end = bytes + end, .bytes = bytes, .buffer = buffer, .rows_left = rows_max};
+    struct reading reading = {
+        .at = bytes + start, .end = bytes + end, .bytes = bytes, .buffer = buffer, .rows_left = rows_max};
     PyObject *message = read_field(&reading, shape);
     Py_XDECREF(reading.view);
+    Py_XDECREF(reading.empty);
     if (message != NULL && reading.at != reading.end) {
         Py_CLEAR(message);
     }

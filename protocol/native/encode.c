@@ -71,7 +71,8 @@ static bool write_count(struct writing *writing, const struct shape *shape, Py_s
     if (shape->is_compact) {
         return count < INT32_MAX && write_varint(writing, (uint64_t)(count + 1));
     }
-    return count <= (shape->kind == TEXT ? INT16_MAX : INT32_MAX) && write_number(writing, (uint64_t)count, shape->kind == TEXT ? 2 : 4);
+    bool is_text = shape->kind == TEXT;
+    return count <= (is_text ? INT16_MAX : INT32_MAX) && write_number(writing, (uint64_t)count, is_text ? 2 : 4);
 }
 
 static bool write_bytes(struct writing *writing, const struct shape *shape, const void *bytes, Py_ssize_t size)
@@ -244,7 +245,8 @@ static bool write_struct(struct writing *writing, const struct shape *shape, PyO
 static bool write_integer(struct writing *writing, PyObject *value, int64_t low, int64_t high, unsigned bytes)
 {
     int64_t number;
-    return as_int64(value, &number) && number >= low && number <= high && write_number(writing, (uint64_t)number, bytes);
+    return as_int64(value, &number) && number >= low && number <= high &&
+           write_number(writing, (uint64_t)number, bytes);
 }
 
 static bool write_fixed(struct writing *writing, const struct shape *shape, PyObject *value)

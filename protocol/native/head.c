@@ -18,7 +18,8 @@ bool read_request_head(const uint8_t *frame, size_t size, bool is_flexible, stru
     }
     head->api_key = (int16_t)(frame[0] << 8 | frame[1]);
     head->version = (int16_t)(frame[2] << 8 | frame[3]);
-    head->correlation_id = (int32_t)((uint32_t)frame[4] << 24 | (uint32_t)frame[5] << 16 | (uint32_t)frame[6] << 8 | frame[7]);
+    head->correlation_id =
+        (int32_t)((uint32_t)frame[4] << 24 | (uint32_t)frame[5] << 16 | (uint32_t)frame[6] << 8 | frame[7]);
     head->client_id_size = (int16_t)(frame[8] << 8 | frame[9]);
     head->client_id = frame + FIXED_HEAD_BYTES;
     head->size = FIXED_HEAD_BYTES;
@@ -26,10 +27,11 @@ bool read_request_head(const uint8_t *frame, size_t size, bool is_flexible, stru
         return false;
     }
     if (head->client_id_size > 0) {
-        if ((size_t)head->client_id_size > size - head->size || !is_ascii(head->client_id, (size_t)head->client_id_size)) {
+        size_t client_id_size = (size_t)head->client_id_size;
+        if (client_id_size > size - head->size || !is_ascii(head->client_id, client_id_size)) {
             return false;
         }
-        head->size += (size_t)head->client_id_size;
+        head->size += client_id_size;
     }
     if (is_flexible) {
         if (head->size == size || frame[head->size] != 0) {

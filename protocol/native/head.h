@@ -18,7 +18,7 @@ struct request_head {
     size_t size;            /* where the body begins */
 };
 
-/* Reads the header of the request in `frame`. False if it is cut short, or isn't plain: a client id that isn't ASCII, tagged fields. */
+/* Reads the header of the request in `frame`. False if it is cut short, has tags, or a client id beyond ASCII. */
 bool read_request_head(const uint8_t *frame, size_t size, bool is_flexible, struct request_head *head);
 
 /* Whether no byte is above 0x7f. */

@@ -14,7 +14,9 @@ static bool as_flag(PyObject *object, bool *flag)
     return object == Py_True || object == Py_False || refuse("a flag of a shape is neither True nor False");
 }
 
-static bool read_shapes(PyObject *descriptions, size_t *count, struct shape **shapes)
+static bool read_shape_at(PyObject *description, struct shape *shape, unsigned depth);
+
+static bool read_shapes(PyObject *descriptions, size_t *count, struct shape **shapes, unsigned depth)
 {
     if (descriptions == NULL || !PyTuple_Check(descriptions) || PyTuple_Size(descriptions) > FIELDS_MAX) {
         return refuse("the fields of a shape are no tuple, or too many");
@@ -27,7 +29,7 @@ static bool read_shapes(PyObject *descriptions, size_t *count, struct shape **sh
     }
     for (*count = 0; *count < size;) {
         size_t number = (*count)++; /* counted even if it fails: it is freed with the others */
-        if (!read_shape(PyTuple_GetItem(descriptions, (Py_ssize_t)number), &(*shapes)[number])) {
+        if (!read_shape_at(PyTuple_GetItem(descriptions, (Py_ssize_t)number), &(*shapes)[number], depth + 1)) {
             return false;
         }
     }
@@ -35,22 +37,22 @@ static bool read_shapes(PyObject *descriptions, size_t *count, struct shape **sh
 }
 
 /* (number, name, value that isn't written, None or a function that decides about others, content) */
-static bool read_tag(PyObject *description, struct tag *tag)
+static bool read_tag(PyObject *description, struct tag *tag, unsigned depth)
 {
     int64_t number;
     PyObject *name = item(description, 1), *absent = item(description, 2), *is_absent = item(description, 3);
-    if (name == NULL || absent == NULL || is_absent == NULL || !as_int64(item(description, 0), &number) || number < 0 ||
-        number > UINT32_MAX) {
+    if (name == NULL || !PyUnicode_Check(name) || absent == NULL || is_absent == NULL ||
+        !as_int64(item(description, 0), &number) || number < 0 || number > UINT32_MAX) {
         return refuse("a tag of a shape is incomplete");
     }
     tag->number = (uint32_t)number;
     tag->name = Py_NewRef(name);
     tag->absent = Py_NewRef(absent);
     tag->is_absent = Py_NewRef(is_absent);
-    return read_shape(item(description, 4), &tag->content);
+    return read_shape_at(item(description, 4), &tag->content, depth + 1);
 }
 
-static bool read_tags(PyObject *descriptions, struct shape *shape)
+static bool read_tags(PyObject *descriptions, struct shape *shape, unsigned depth)
 {
     if (descriptions == Py_None) {
         return true;
@@ -67,41 +69,54 @@ static bool read_tags(PyObject *descriptions, struct shape *shape)
     }
     while (shape->tag_count < size) {
         size_t number = shape->tag_count++;
-        if (!read_tag(PyTuple_GetItem(descriptions, (Py_ssize_t)number), &shape->tags[number])) {
+        if (!read_tag(PyTuple_GetItem(descriptions, (Py_ssize_t)number), &shape->tags[number], depth)) {
             return false;
         }
     }
     return true;
 }
 
+static bool are_texts(PyObject *names)
+{
+    bool are = PyTuple_Check(names);
+    for (Py_ssize_t number = 0; are && number < PyTuple_Size(names); number++) {
+        are = PyUnicode_Check(PyTuple_GetItem(names, number));
+    }
+    return are;
+}
+
 /* ("o", nullable, class, names, fields, tags or None) */
-static bool read_struct(PyObject *description, struct shape *shape)
+static bool read_struct(PyObject *description, struct shape *shape, unsigned depth)
 {
     PyObject *make = item(description, 2), *names = item(description, 3);
-    if (make == NULL || names == NULL || !PyTuple_Check(names) || !as_flag(item(description, 1), &shape->is_nullable)) {
+    if (make == NULL || names == NULL || !are_texts(names) || !as_flag(item(description, 1), &shape->is_nullable)) {
         return refuse("a struct of a shape is incomplete");
     }
     shape->make = Py_NewRef(make);
     shape->names = Py_NewRef(names);
-    return read_shapes(item(description, 4), &shape->field_count, &shape->fields) && read_tags(item(description, 5), shape) &&
-           ((size_t)PyTuple_Size(names) == shape->field_count || refuse("a struct of a shape has not as many names as fields"));
+    return read_shapes(item(description, 4), &shape->field_count, &shape->fields, depth) &&
+           read_tags(item(description, 5), shape, depth) &&
+           ((size_t)PyTuple_Size(names) == shape->field_count || refuse("a struct has not one name for each field"));
 }
 
 /* ("a", nullable, compact, (element,), fewest bytes of an element) */
-static bool read_array(PyObject *description, struct shape *shape)
+static bool read_array(PyObject *description, struct shape *shape, unsigned depth)
 {
     int64_t size_min;
     if (!as_int64(item(description, 4), &size_min) || size_min < 1) {
         return refuse("an array of a shape has no size of its elements");
     }
     shape->size_min = (size_t)size_min;
-    return read_shapes(item(description, 3), &shape->field_count, &shape->fields) &&
+    return read_shapes(item(description, 3), &shape->field_count, &shape->fields, depth) &&
            (shape->field_count == 1 || refuse("an array of a shape has not one element"));
 }
 
-bool read_shape(PyObject *description, struct shape *shape)
+static bool read_shape_at(PyObject *description, struct shape *shape, unsigned depth)
 {
     *shape = (struct shape){.kind = 0};
+    if (depth > DEPTH_MAX) {
+        return refuse("a shape is nested too deeply");
+    }
     PyObject *kind = description == NULL ? NULL : item(description, 0);
     Py_ssize_t size;
     const char *letter = kind != NULL && PyUnicode_Check(kind) ? PyUnicode_AsUTF8AndSize(kind, &size) : NULL;
@@ -128,11 +143,16 @@ bool read_shape(PyObject *description, struct shape *shape)
             !as_flag(item(description, 2), &shape->is_compact)) {
             return refuse("a shape with a count has two flags");
         }
-        return shape->kind != ARRAY || read_array(description, shape);
+        return shape->kind != ARRAY || read_array(description, shape, depth);
     case STRUCT:
-        return read_struct(description, shape);
+        return read_struct(description, shape, depth);
     }
     return refuse("a shape of an unknown kind");
+}
+
+bool read_shape(PyObject *description, struct shape *shape)
+{
+    return read_shape_at(description, shape, 0);
 }
 
 void free_shape(struct shape *shape)

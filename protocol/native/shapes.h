@@ -1,7 +1,9 @@
-/* The shape of a message at one version, as `compiled_codec.py` describes it: a tree of fields. Nothing here knows an API.
+/* The shape of a message at one version: a tree of fields, read from the tuples of `compiled_codec.py`. No API is known
+   here.
 
-   Decoding and encoding accept and write exactly what the generated Python does. Where something isn't as the shape says, both answer
-   NULL, perhaps with an exception: the generated Python then decides, and names the fault. */
+   Decoding and encoding accept and write exactly what the generated Python does. Where bytes or objects don't fit the
+   shape, both return NULL, with or without an exception. The caller then calls the generated Python, which names the
+   fault. */
 
 #ifndef LOWTIDE_SHAPES_H
 #define LOWTIDE_SHAPES_H
@@ -12,6 +14,9 @@
 
 /* Fields of one struct, and tags of one section that are known: Kafka's largest message has less than thirty. */
 #define FIELDS_MAX 64
+
+/* Levels of structs and arrays; Kafka's messages have at most nine. It bounds the stack of decoding and encoding. */
+#define DEPTH_MAX 16
 
 /* Tagged fields of one section that are read: `SECTION_TAGS_MAX`. */
 #define TAGS_MAX 1000
@@ -59,13 +64,15 @@ struct tag {
 bool read_shape(PyObject *description, struct shape *shape);
 void free_shape(struct shape *shape);
 
-/* The message in `bytes[start:end]`, which it fills, with at most `rows_max` rows; `buffer` is the object whose bytes they are. */
-PyObject *decode_shape(const struct shape *shape, PyObject *buffer, const uint8_t *bytes, size_t start, size_t end, int64_t rows_max);
+/* Returns the message that fills `bytes[start:end]` and has at most `rows_max` rows. `bytes` are those of `buffer`. */
+PyObject *decode_shape(const struct shape *shape, PyObject *buffer, const uint8_t *bytes, size_t start, size_t end,
+                       int64_t rows_max);
 
-/* The message as bytes. */
+/* Returns the bytes of the message. */
 PyObject *encode_shape(const struct shape *shape, PyObject *message);
 
-/* The message as a list of parts, in which records are parts of their own, but for a few bytes; and a response with its frame. */
+/* Returns the message as a list of parts; records of more than a few bytes are a part of their own. A frame has
+   the size and header of a response before it. */
 PyObject *encode_parts(const struct shape *shape, PyObject *message);
 PyObject *encode_frame(const struct shape *shape, PyObject *message, int32_t correlation_id, bool is_flexible);
 

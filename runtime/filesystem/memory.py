@@ -4,9 +4,8 @@ Every file and folder has two states: what the process sees, and what the platte
 between them. `sync` and `sync_directory` empty those lists; `power_cut` decides at random:
 
 * Each unsynced change of a file is kept, lost, or torn: some of its 512-byte sectors arrive; the file may have grown
-  over
-  the others, which are zeros; some sectors of a torn hole are zeros. Each change is decided separately, so a later one
-  may survive an earlier one.
+  over the others, which are zeros; some sectors of a torn hole are zeros. Each change is decided separately, so a
+  later one may survive an earlier one.
 * Of each folder's unsynced changes (create, rename, remove) a prefix survives; folders are independent of each other.
 
 That is deliberately harsher than ext4 in its usual mode: code that survives it relies only on the port's promises. Not

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from lowtide.runtime.filesystem.nodes import FileNode
 from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.runtime.filesystem.port import Buffer, CannotPunchError
 from lowtide.runtime.filesystem.tree import path_error
+from lowtide.runtime.random import Random
 
-if TYPE_CHECKING:
-    from lowtide.runtime.filesystem.memory import MemoryFileSystem
+
+class FileDisk(Protocol):
+    """What a file needs of its disk."""
+
+    lives_count: int
+    random: Random | None
+    can_punch: bool
+    cold_read_probability: float
+    fault_counts: Counter[str]
+    now_ms: Callable[[], int]
+
+    def begin(self, operation: Operation, path: str) -> None:
+        """Raises the fault that is due, if any."""
+
+    def free_bytes(self, path: str) -> int:
+        """Returns how many bytes fit on the disk."""
 
 
 class SimulatedCrashError(BaseException):
@@ -24,7 +40,7 @@ class MemoryFile:
 
     __slots__ = ("__weakref__", "_disk", "_life", "_node", "_path", "_writable")
 
-    def __init__(self, disk: MemoryFileSystem, path: str, node: FileNode, *, writable: bool) -> None:
+    def __init__(self, disk: FileDisk, path: str, node: FileNode, *, writable: bool) -> None:
         self._disk = disk
         self._path = path
         self._node = node

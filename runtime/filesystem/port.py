@@ -5,8 +5,7 @@ The rules of durability that callers rely on, and that the simulated disk enforc
 * Written data is readable at once and survives the death of the process. It survives a power cut only after
   `File.sync`.
 * A created, renamed or removed name survives a power cut only after `sync_directory` of its folder. `File.sync` of a
-  new
-  file does not make its name durable, even where some file systems do.
+  new file does not make its name durable, even where some file systems do.
 * After a failed `sync` nothing is known about data written since the last good one, and a repetition proves nothing.
 
 All methods block, and raise `OSError` with the path. Paths are absolute or relative to the working directory, with

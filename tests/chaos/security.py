@@ -12,7 +12,7 @@ from pathlib import Path
 import trustme
 
 from lowtide.broker.config.keys_security import STANDARD_AUTHORIZER
-from lowtide.protocol.client.sasl import SaslExchange, SaslSettings
+from lowtide.protocol.client.sasl import ClientSaslSettings, SaslExchange
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from lowtide.simulation.client import WireClient
@@ -107,7 +107,7 @@ class Security:
             client = await WireClient.connect(host, port, self._context)
         except ssl.SSLCertVerificationError as error:
             raise AssertionError("the certificate of a broker is not trusted") from error
-        given = SaslSettings(
+        given = ClientSaslSettings(
             mechanism=MECHANISM, username=user, password=password or PASSWORDS[user], by_token=by_token
         )
         exchange, received = SaslExchange(given, os.urandom(16).hex()), None

@@ -56,12 +56,12 @@ class SeveralProcesses:
     @property
     def bootstrap(self) -> str:
         """Where the brokers are that have served."""
-        return ",".join({line["broker"]: line["address"] for line in self.found("a broker serves")}.values())
+        return ",".join({line["broker"]: line["address"] for line in self.found("broker ready")}.values())
 
     @property
     def pids(self) -> dict[int, int]:
         """The last process of each broker."""
-        return {line["broker"]: line["pid"] for line in self.found("a broker serves")}
+        return {line["broker"]: line["pid"] for line in self.found("broker ready")}
 
     def found(self, event: str) -> list[dict[str, Any]]:
         """The lines of an event."""
@@ -78,7 +78,7 @@ class SeveralProcesses:
 
     def wait_until_all_serve(self, times: int = 1) -> None:
         """Return when all brokers have served together, so many times since the start."""
-        self.wait_for(lambda: len(self.found("all brokers serve")) >= times)
+        self.wait_for(lambda: len(self.found("all brokers ready")) >= times)
 
     def kill_broker(self, broker: int) -> None:
         """SIGKILL."""

@@ -19,7 +19,7 @@ import trustme
 from lowtide.admin import AdminClient
 from lowtide.admin.configs import ConfigResource, ResourceType
 from lowtide.admin.users import ScramUpsertion
-from lowtide.protocol.client.sasl import SaslExchange, SaslSettings
+from lowtide.protocol.client.sasl import ClientSaslSettings, SaslExchange
 from lowtide.protocol.client.versions import exchange_of
 from lowtide.protocol.headers import request_header
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
@@ -48,7 +48,9 @@ def frame(message: ApiMessage, version: int) -> bytes:
 def conversations(token: str) -> list[bytes]:
     """What clients send before they are logged in, without waiting for answers."""
     versions = frame(ApiVersionsRequest(client_software_name="c", client_software_version="1"), 3)
-    first = SaslExchange(SaslSettings(mechanism="SCRAM-SHA-512", username="alice", password=MARKER), "nonce").step(None)
+    first = SaslExchange(
+        ClientSaslSettings(mechanism="SCRAM-SHA-512", username="alice", password=MARKER), "nonce"
+    ).step(None)
     assert first is not None
     password, bearer = b"\0alice\0wrong", f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     tags = b"\xff\xff\xff\xff\x07" + b"\x00\x01x" * 100_000

@@ -204,7 +204,7 @@ async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_continues_b
         assert await metadata(client) == {TOPIC: (topic_id, epoch + 1)}, (
             "no leadership of an earlier registration continues"
         )
-        await scene.events("this broker may act as a leader")
+        await scene.events("broker is unfenced: it can act as a leader")
         assert not scene.broker.faults
     finally:
         await scene.broker.kill()

@@ -1,16 +1,14 @@
 """No request blocks the loop, or uses memory, for long: for any API and version, built from the declarations of the
 messages.
 
-Blocks are measured as CPU time of the loop's thread, so a busy machine does not lengthen them.
-`LARGE_REQUEST_ROWS=90000` sends the largest requests that are accepted by default; those of `make test` are large
-enough to show work of a microsecond a row that is not done in slices.
+Blocks are measured as CPU time of the loop's thread, so a busy machine does not lengthen them. The requests have nearly
+as many rows as are accepted (`lowtide.request.rows.max`), where their topics have a row each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 import struct
 import threading
@@ -30,7 +28,7 @@ from tests.inside import loop_of
 
 from .large_frames import LargeFrames, framed
 
-ROWS = int(os.environ.get("LARGE_REQUEST_ROWS", "30000"))
+ROWS = 4_900
 ROWS_OF_ALL_VERSIONS = 2_000
 HOLD_S_MAX = 0.060
 """Three times the documented limit: the collector of cycles visits more objects in a test's process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from lowtide.broker.config.broker_config import Given
+from lowtide.broker.config.broker_config import Setting
 from lowtide.broker.lifecycle.local_cluster import LocalCluster
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.protocol.errors import ErrorCode
@@ -21,7 +21,7 @@ LIMIT_S = 120.0
 ASSIGNMENTS = [CreatableReplicaAssignment(partition_index=each - 1, broker_ids=[each]) for each in BROKERS]
 
 
-def configuration(directory: Path, broker_id: int) -> dict[str, Given]:
+def configuration(directory: Path, broker_id: int) -> dict[str, Setting]:
     """Two listeners: only a proxy knows the outer name, and broker 3 does not advertise it."""
     advertised = f"INSIDE://{HOST}:0" if broker_id == 3 else f"INSIDE://{HOST}:0,OUTSIDE://tide-{broker_id}.example:443"
     settings = {
@@ -32,7 +32,7 @@ def configuration(directory: Path, broker_id: int) -> dict[str, Given]:
         "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
         "inter.broker.listener.name": "INSIDE",
     }
-    return {name: Given(text, "test") for name, text in settings.items()}
+    return {name: Setting(text, "test") for name, text in settings.items()}
 
 
 async def led(cluster: LocalCluster) -> None:

@@ -79,9 +79,9 @@ async def test_a_cluster_s_events_are_logged(tmp_path: Path) -> None:
         await cluster.start(1)
         await until_told(cluster, "broker is unfenced", broker=1)
         recovered = await until_told(
-            cluster, "log directory is recovered after an unclean stop", directory=str(cluster.directories[1])
+            cluster, "log directory was recovered after an unclean stop", directory=str(cluster.directories[1])
         )
         assert (recovered["logs"] >= 1, recovered["bytes_cut"]) == (True, len(b"torn"))
         assert recovered["duration_ms"] >= 0
-        mended = await until_told(cluster, "log is repaired", partition=f"{TOPIC}-0")
+        mended = await until_told(cluster, "log was repaired", partition=f"{TOPIC}-0")
         assert (mended["bytes_cut"], mended["log_end_offset"]) == (len(b"torn"), 1)

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lowtide.broker.config.broker_config import Given, load_config
+from lowtide.broker.config.broker_config import Setting, load_config
 from lowtide.broker.config.sources import from_properties
 from lowtide.testing.etcd import EtcdProcess, missing
 from lowtide.testing.free_ports import free_ports
@@ -55,13 +55,13 @@ def blocks(title: str) -> list[str]:
     ]
 
 
-def settings_of(step: int) -> dict[str, Given]:
+def settings_of(step: int) -> dict[str, Setting]:
     """What a step adds to the settings of a broker."""
     return from_properties(blocks(f"Step {step}:")[0], f"step {step}")
 
 
 def test_each_step_of_the_page_is_a_configuration() -> None:
-    given: dict[str, Given] = {}
+    given: dict[str, Setting] = {}
     for step in (1, 2, 3, 4):
         given |= settings_of(step)
         config = load_config(given=given)

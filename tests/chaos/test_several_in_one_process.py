@@ -77,7 +77,7 @@ def test_the_cluster_survives_that_all_of_its_brokers_stop(tmp_path: Path) -> No
 
 def test_a_setting_that_each_broker_must_have_alone_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"log\.dirs=/tmp is not possible for several brokers of one process: each has its own"
+        ConfigError, match=r"log\.dirs=/tmp is invalid for several brokers of one process: each has its own"
     ):
         LowtideCluster(brokers=2, config={"log.dirs": "/tmp"}).start()
 

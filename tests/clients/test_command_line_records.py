@@ -221,7 +221,7 @@ def test_a_sweep_that_is_killed_continues(
         process.send_signal(signal.SIGKILL)
         process.wait()
     with sigint():
-        process = subprocess.Popen(
+        interrupted = subprocess.Popen(
             command(*words, "--rate", 1),
             env=environment(lowtide.bootstrap),
             stdout=subprocess.DEVNULL,
@@ -232,9 +232,9 @@ def test_a_sweep_that_is_killed_continues(
     try:
         until(lambda: state.read_text().count('"done"') > before)
     finally:
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate()
-    assert process.returncode == 130
+        interrupted.send_signal(signal.SIGINT)
+        _, said = interrupted.communicate()
+    assert interrupted.returncode == 130
     assert said.startswith("interrupted: ")
     assert "the same command resumes from " in said
     assert state.stat().st_mode & 0o777 == 0o600

@@ -13,7 +13,7 @@ import pytest
 
 from lowtide.admin.client import AdminClient
 from lowtide.admin.topics import NewTopic
-from lowtide.broker.config.broker_config import Given, load_config
+from lowtide.broker.config.broker_config import Setting, load_config
 from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.lifecycle.ports import real_ports
@@ -99,7 +99,7 @@ async def served(directory: Path, **given: str) -> AsyncIterator[tuple[Broker, s
         "http.listeners": "http://127.0.0.1:0",
         "http.trust.local": "true",
     } | given
-    config = load_config(given={name: Given(value, "test") for name, value in own.items()})
+    config = load_config(given={name: Setting(value, "test") for name, value in own.items()})
     broker: Broker = Broker(
         config, real_ports(asyncio.get_running_loop()), quiet_logger(), sites=[lambda: broker_console(broker)]
     )

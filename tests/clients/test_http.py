@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.broker.config.broker_config import Given, load_config
+from lowtide.broker.config.broker_config import Setting, load_config
 from lowtide.broker.config.http_listeners import (
     DEFAULT_HTTP_LISTENERS,
     HTTP_LISTENERS,
@@ -40,8 +40,8 @@ class Lines:
 
 
 @asynccontextmanager
-async def broker_of(directory: Path, log: Lines, **given: Given) -> AsyncIterator[Broker]:
-    own = {"listeners": Given("PLAINTEXT://127.0.0.1:0", "test"), "log.dirs": Given(str(directory), "test")}
+async def broker_of(directory: Path, log: Lines, **given: Setting) -> AsyncIterator[Broker]:
+    own = {"listeners": Setting("PLAINTEXT://127.0.0.1:0", "test"), "log.dirs": Setting(str(directory), "test")}
     broker = Broker(load_config(given=own | given), real_ports(asyncio.get_running_loop()), log)
     await broker.start()
     try:
@@ -60,7 +60,9 @@ def taken_port():
 
 async def test_health_is_served(tmp_path):
     async with broker_of(
-        tmp_path, Lines(), **{HTTP_LISTENERS: Given("http://127.0.0.1:0", "test"), TRUST_LOCAL: Given("true", "test")}
+        tmp_path,
+        Lines(),
+        **{HTTP_LISTENERS: Setting("http://127.0.0.1:0", "test"), TRUST_LOCAL: Setting("true", "test")},
     ) as broker:
         (url,) = broker.http_addresses
         async with Visitor(url) as visitor:
@@ -75,7 +77,7 @@ async def test_health_is_served(tmp_path):
 async def test_a_default_port_that_is_taken_costs_one_line(tmp_path, taken_port):
     log = Lines()
     async with broker_of(
-        tmp_path, log, **{HTTP_LISTENERS: Given(f"http://127.0.0.1:{taken_port}", SERVE_DEFAULT)}
+        tmp_path, log, **{HTTP_LISTENERS: Setting(f"http://127.0.0.1:{taken_port}", SERVE_DEFAULT)}
     ) as broker:
         assert broker.http_addresses == ()
     (line,) = [line for line in log.lines if line[0] == "warning"]
@@ -93,7 +95,7 @@ async def test_a_listener_in_the_clear_names_the_proxies_to_list(tmp_path, monke
     """A proxy on this machine alone is no remedy: what it passes on looks like a request of this machine."""
     monkeypatch.setattr(service, "beyond_loopback", lambda listeners: [each.text for each in listeners])
     log = Lines()
-    async with broker_of(tmp_path, log, **{HTTP_LISTENERS: Given("http://127.0.0.1:0", "test")}):
+    async with broker_of(tmp_path, log, **{HTTP_LISTENERS: Setting("http://127.0.0.1:0", "test")}):
         pass
     (line,) = [line for line in log.lines if line[0] == "warning"]
     assert TRUSTED_PROXIES in str(line[2]["remedy"])
@@ -120,16 +122,16 @@ async def test_a_process_names_where_it_listens(tmp_path):
 async def test_only_serve_has_a_default():
     """And that isn't asked for by tests: they listen on no fixed port."""
     assert load_config().http_listeners == ()
-    assert load_config(given={HTTP_LISTENERS: Given("", "test")}).http_listeners == ()
-    (default,) = load_config(given={HTTP_LISTENERS: Given(DEFAULT_HTTP_LISTENERS, SERVE_DEFAULT)}).http_listeners
+    assert load_config(given={HTTP_LISTENERS: Setting("", "test")}).http_listeners == ()
+    (default,) = load_config(given={HTTP_LISTENERS: Setting(DEFAULT_HTTP_LISTENERS, SERVE_DEFAULT)}).http_listeners
     assert default.text == "http://127.0.0.1:9644"
 
 
 async def test_brokers_of_one_process_listen_nowhere_by_themselves(tmp_path):
     own = {
-        "listeners": Given("PLAINTEXT://127.0.0.1:0", "test"),
-        "log.dirs": Given(str(tmp_path), "test"),
-        "node.id": Given("1", "test"),
+        "listeners": Setting("PLAINTEXT://127.0.0.1:0", "test"),
+        "log.dirs": Setting(str(tmp_path), "test"),
+        "node.id": Setting("1", "test"),
     }
     cluster = LocalCluster([own], None, lambda _: Lines())
     await cluster.start()

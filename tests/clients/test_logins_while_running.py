@@ -199,7 +199,7 @@ def test_a_bad_value_is_refused_and_changes_nothing(world: World) -> None:
     world.refuses({ENABLED: "PLAIN,GSSAPI"}, "Kerberos", "allowed are PLAIN")
     world.refuses({ENABLED: ""}, "none is no mechanism")
     world.refuses({ENABLED: "PLAIN,OAUTHBEARER"}, "sasl.oauthbearer.jwks.endpoint.url is missing")
-    world.refuses({USERS: f'{MODULE} user_alice="geheim-9'}, USERS, "[hidden] is not possible")
+    world.refuses({USERS: f'{MODULE} user_alice="geheim-9'}, USERS, "[hidden] is invalid")
     world.refuses(
         {USERS: 'org.example.Other required user_alice="geheim-9";'}, "names the login module org.example.Other"
     )
@@ -284,7 +284,7 @@ def test_brokers_go_on_logging_in_to_each_other() -> None:
         )
         assert "must have username and password" in refused({key: plain(one="geheim-0", alice="pencil")})
         enabled = "listener.name.plaintext.sasl.enabled.mechanisms"
-        assert "sasl.mechanism.inter.broker.protocol=PLAIN is not possible" in refused({enabled: "SCRAM-SHA-256"})
+        assert "sasl.mechanism.inter.broker.protocol=PLAIN is invalid" in refused({enabled: "SCRAM-SHA-256"})
         both = {"one": "geheim-0", "two": "2nd", "alice": "pencil"}
         for own, users in (
             (("one", "geheim-0"), both),

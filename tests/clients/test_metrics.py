@@ -10,14 +10,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from lowtide.broker.config.broker_config import Given
+from lowtide.broker.config.broker_config import Setting
 from lowtide.broker.config.http_listeners import HTTP_LISTENERS, TRUST_LOCAL
 from tests.http_visitor import Visitor
 
 from .test_http import Lines, broker_of
 
 TOPIC = "measured"
-HTTP = {HTTP_LISTENERS: Given("http://127.0.0.1:0", "test"), TRUST_LOCAL: Given("true", "test")}
+HTTP = {HTTP_LISTENERS: Setting("http://127.0.0.1:0", "test"), TRUST_LOCAL: Setting("true", "test")}
 RECORDS, DELETED, COMMITTED = 100, 60, 40
 
 

@@ -27,7 +27,7 @@ class LowtideProcess:
         self._ready: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._complaints: list[str] = []
         self._killed = False
-        self._expected = {"log is repaired"} if after_kill else set()
+        self._expected = {"log was repaired"} if after_kill else set()
         self.directory = directory
         self.bootstrap = ""
 

@@ -2,9 +2,10 @@
 objects.
 
 It runs under any Python, which needs no other package. CASES is a pickle: for each function a list of argument tuples
-that it answers. From them come the bad ones: each argument replaced by something else, one too few and one too many,
-and damaged bytes. A call that keeps or loses a reference to None, True, False, a small integer, the empty tuple or an
-empty string is an error, after many calls of the same kind.
+that it answers. Those of a method of `Codec` begin with the arguments of the codec. From them come the bad ones: each
+argument replaced by something else, one too few and one too many, and damaged bytes. A call that keeps or loses a
+reference to None, True, False, a small integer, the empty tuple or an empty string is an error, after many calls of the
+same kind.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 CALLS = 16
@@ -62,6 +65,9 @@ WRONG: tuple[Any, ...] = (
     [None],
     {},
 )
+CODEC_ARGUMENTS = 2
+"""Before the arguments of a method of `Codec`. Only the case named `Codec` has bad ones of them."""
+
 RETURNS_NONE = {"copy_keys", "wait_synced", "close_syncs"}
 SYNCS = ("close_syncs", "open_syncs", "submit_sync", "take_synced", "wait_synced")
 
@@ -83,7 +89,7 @@ def counts() -> list[int]:
 def attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     try:
         return function(*arguments)
-    except (TypeError, ValueError, OverflowError, BufferError, RuntimeError) as error:
+    except (AttributeError, BufferError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         return error
 
 
@@ -117,6 +123,9 @@ def bad_arguments(arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         if isinstance(argument, tuple):
             for inner in bad_arguments(argument):
                 yield (*arguments[:place], inner, *arguments[place + 1 :])
+        if isinstance(argument, SimpleNamespace):
+            for name, wrong in ((name, wrong) for name in vars(argument) for wrong in WRONG):
+                yield (*arguments[:place], SimpleNamespace(**(vars(argument) | {name: wrong})), *arguments[place + 1 :])
         if isinstance(argument, bytes):
             for at in range(0, len(argument), DAMAGED_EVERY):
                 for damaged in (
@@ -130,15 +139,31 @@ def bad_arguments(arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
                 yield (*arguments[:place], changed, *arguments[place + 1 :])
 
 
-def check_function(name: str, function: Callable[..., Any], cases: list[tuple[Any, ...]]) -> None:
+def use_codec(module: Any, shape: Any, plain: Any, frame: bytes, message: Any) -> list[Any]:
+    """Decodes and encodes, however bad the shape is."""
+    codec = module.Codec(shape, plain)
+    return [attempt(codec.decode, (frame, 0, len(frame))), attempt(codec.encode_parts, (message,))]
+
+
+def method(module: Any, name: str) -> Callable[..., Any]:
+    def call(shape: Any, plain: Any, *arguments: Any) -> Any:
+        return getattr(module.Codec(shape, plain), name)(*arguments)
+
+    return call
+
+
+def check_function(
+    name: str, function: Callable[..., Any], cases: list[tuple[Any, ...]], *, unchanged: int = 0
+) -> None:
+    """The first `unchanged` arguments have no bad ones."""
     for arguments in cases:
         # Many functions write into their arguments: each call has copies.
         packed = pickle.dumps(arguments)
         answer = function(*pickle.loads(packed))
         assert (answer is None) == (name in RETURNS_NONE), f"{name} answers {answer} for {arguments}"
         watch(f"{name}{arguments}", lambda packed=packed: attempt(function, pickle.loads(packed)))  # type: ignore[misc]
-        for bad in bad_arguments(arguments):
-            copy = pickle.dumps(bad)
+        for bad in bad_arguments(arguments[unchanged:]):
+            copy = pickle.dumps((*arguments[:unchanged], *bad))
             watch(f"{name}{bad}", lambda copy=copy: attempt(function, pickle.loads(copy)))  # type: ignore[misc]
 
 
@@ -171,11 +196,15 @@ def main(path: Path, cases: dict[str, list[tuple[Any, ...]]]) -> None:
     gc.disable()  # It would free objects of before while others are counted.
     module = load(path)
     functions = {name for name in dir(module) if callable(getattr(module, name)) and not name.startswith("__")}
-    assert functions == {*cases, *SYNCS}, (
-        f"without a case, or not in the module: {sorted(functions ^ {*cases, *SYNCS})}"
-    )
+    methods = {f"Codec.{name}": name for name in dir(module.Codec) if not name.startswith("__")}
+    known, cased = {*functions, *methods}, {*cases, *SYNCS}
+    assert known == cased, f"without a case, or not in the module: {sorted(known ^ cased)}"
     for name, arguments in cases.items():
-        check_function(name, getattr(module, name), arguments)
+        if name in methods:
+            check_function(name, method(module, methods[name]), arguments, unchanged=CODEC_ARGUMENTS)
+        else:
+            function = partial(use_codec, module) if name == "Codec" else getattr(module, name)
+            check_function(name, function, arguments)
     check_syncs(module)
 
 

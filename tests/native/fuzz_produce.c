@@ -1,4 +1,4 @@
-/* Runs protocol/native/produce.c and runs.c over mutated Produce requests, without Python: `make sanitize`.
+/* Runs protocol/native/produce.c over mutated Produce requests, without Python: `make sanitize`.
 
    fuzz_produce SECONDS SEED. What is looked for is what the sanitizers find; besides, what is read lies within the request, a request that
    was not mutated is read, and an answer has as many bytes as were measured. Inputs are allocated at their exact size. */
@@ -7,7 +7,6 @@
 #include "head.h"
 #include "produce.h"
 #include "records.h"
-#include "runs.h"
 
 #define FRAME_BYTES 4096
 #define FRAMES_MAX 20
@@ -126,12 +125,11 @@ static void try_request(const uint8_t *frame, size_t size, int is_whole)
 }
 
 /* Several of a request, each behind its length: of an idempotent producer with the sequences that follow. */
-static size_t write_run(uint8_t *bytes, const uint8_t *frame, size_t size, size_t count, int *is_run)
+static size_t write_several(uint8_t *bytes, const uint8_t *frame, size_t size, size_t count)
 {
     uint8_t *at = bytes;
     struct small_produce produce;
     CHECK(read_small_produce(frame, size, &produce));
-    *is_run = count >= 2 && produce.transactional_id.size < 0;
     size_t sequence = (size_t)(produce.batch.start - frame) + 53;
     for (size_t number = 0; number < count; number++) {
         at = write_number(at, size, 4);
@@ -145,57 +143,41 @@ static size_t write_run(uint8_t *bytes, const uint8_t *frame, size_t size, size_
     return (size_t)(at - bytes);
 }
 
-/* `whole`: how many requests were written, 0 where they were changed. */
-static void try_run(const uint8_t *bytes, size_t size, size_t whole, int is_run)
+static void check_group(const struct produce_set *set, const struct produce_group *group, const uint8_t *input, size_t size)
 {
-    runs++;
-    struct produce_run run;
-    uint8_t *input = copy(bytes, size);
-    size_t frame_max = next() % 8 == 0 ? next() % 300 : FRAME_BYTES;
-    bool is_read = read_produce_run(input, size, whole ? FRAME_BYTES : frame_max, &run);
-    CHECK(!whole || is_read == is_run);
-    CHECK(!whole || !is_read || run.count == (whole < RUN_MAX ? whole : RUN_MAX));
-    if (is_read) {
-        CHECK(run.count >= 2 && run.count <= RUN_MAX && run.size <= size);
-        const uint8_t *before = input;
-        for (size_t number = 0; number < run.count; number++) {
-            const struct small_produce *request = &run.requests[number];
-            CHECK(request->batch.start > before && request->topic > before && request->topic < request->batch.start);
-            before = request->batch.start + request->batch.size;
-            CHECK(before <= input + run.size);
-            CHECK(request->transactional_id.size < 0 && request->batch.attributes == 0);
-            CHECK(request->version == run.requests[0].version && request->partition == run.requests[0].partition);
-            CHECK(request->batch.producer_id < 0 ? run.requests[0].batch.producer_id < 0
-                                                 : request->batch.producer_id == run.requests[0].batch.producer_id);
-        }
+    const struct small_produce *first = &set->requests[group->members[0]];
+    CHECK(group->count > 0 && group->begins[0]);
+    for (size_t number = 0; number < group->count; number++) {
+        size_t place = group->members[number];
+        const struct small_produce *request = &set->requests[place];
+        CHECK(place < set->count && (number == 0 || place > group->members[number - 1]));
+        CHECK(set->ends[place] <= size && (place == 0 || set->ends[place - 1] < set->ends[place]));
+        CHECK(request->topic > input && request->topic + request->topic_size <= request->batch.start);
+        CHECK(request->batch.start + request->batch.size <= input + set->ends[place]);
+        CHECK(request->version == first->version && request->partition == first->partition);
+        CHECK(group->count == 1 || (request->transactional_id.size < 0 && request->batch.attributes == 0));
     }
-    free(input);
 }
 
-/* The same bytes, as requests of several connections. */
-static void try_round(const uint8_t *bytes, size_t size, size_t whole)
+/* `whole`: how many requests were written, 0 where they were changed. `is_one`: as of one connection, else of several. */
+static void try_set(const uint8_t *bytes, size_t size, size_t whole, bool is_one)
 {
     runs++;
-    static struct produce_round round;
+    static struct produce_set set;
     uint8_t *input = copy(bytes, size);
-    bool is_read = read_produce_round(input, size, &round);
-    size_t members = 0, pairs = 0;
-    for (size_t number = 0; number < round.group_count; number++) {
-        const struct produce_group *group = &round.groups[number];
-        const struct small_produce *first = &round.requests[group->members[0]];
-        CHECK(group->count > 0 && (members += group->count) <= round.count);
-        pairs += group->count > 1;
-        for (size_t place = 0; place < group->count; place++) {
-            const struct small_produce *request = &round.requests[group->members[place]];
-            CHECK(group->members[place] < round.count && (place == 0 || group->members[place] > group->members[place - 1]));
-            CHECK(request->topic > input && request->topic < request->batch.start);
-            CHECK(request->batch.start + request->batch.size <= input + size);
-            CHECK(request->version == first->version && request->partition == first->partition && request->timeout_ms == first->timeout_ms);
-            CHECK(place == 0 || request->batch.producer_id < 0 || request->batch.producer_id != first->batch.producer_id);
-        }
+    size_t frame_max = whole == 0 && next() % 8 == 0 ? next() % 300 : FRAME_BYTES, members = 0;
+    read_produce_set(input, size, frame_max, is_one, &set);
+    CHECK(set.count <= (is_one ? REQUESTS_OF_CONNECTION_MAX : REQUESTS_MAX) && set.group_count <= (is_one ? 1 : set.count));
+    for (size_t number = 0; number < set.group_count; number++) {
+        check_group(&set, &set.groups[number], input, size);
+        members += set.groups[number].count;
     }
-    CHECK(is_read == (pairs > 0) && round.count <= ROUND_MAX);
-    CHECK(!whole || (round.count == whole && is_read == (whole > 1 && round.requests[0].batch.producer_id < 0)));
+    CHECK(members <= set.count);
+    if (whole > 0) {
+        bool is_transactional = set.requests[0].transactional_id.size >= 0;
+        size_t most = is_one && is_transactional ? 1 : is_one && whole > REQUESTS_OF_CONNECTION_MAX ? REQUESTS_OF_CONNECTION_MAX : whole;
+        CHECK(members == most);
+    }
     free(input);
 }
 
@@ -206,14 +188,12 @@ int main(int count, char **arguments)
     for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < session.end; round++) {
         size_t size = write_request(frame);
         try_request(frame, size, 1);
-        int is_run;
-        size_t frames = 1 + (next() % 8 ? next() % 4 : next() % FRAMES_MAX), together = write_run(bytes, frame, size, frames, &is_run);
-        try_run(bytes, together, frames, is_run);
-        try_round(bytes, together, frames);
+        size_t frames = 1 + (next() % 8 ? next() % 4 : next() % FRAMES_MAX), together = write_several(bytes, frame, size, frames);
+        try_set(bytes, together, frames, true);
+        try_set(bytes, together, frames, false);
         for (unsigned again = next() % 8; again > 0; again--) {
             size_t changed = mutate(bytes, together);
-            try_run(bytes, changed, 0, 0);
-            try_round(bytes, changed, 0);
+            try_set(bytes, changed, 0, next() % 2);
         }
         /* Some times more with other bytes: most of the work is to write it. */
         for (unsigned again = next() % 16; again > 0; again--) {

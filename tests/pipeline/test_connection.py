@@ -9,7 +9,7 @@ import pytest
 
 from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.admin.errors import AuthenticationFailedError, ConnectionFailedError, UnsupportedVersionError
-from lowtide.admin.settings import Address, ClientSettings, SaslSettings
+from lowtide.admin.settings import Address, ClientSaslSettings, ClientSettings
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.client.opening import FIRST_TRIED
 from lowtide.protocol.compiler import codec_for
@@ -93,7 +93,7 @@ def test_a_broker_that_knows_only_old_versions_of_the_first_question_is_asked_ag
 def test_an_api_that_the_broker_does_not_serve_is_refused_before_anything_is_sent():
     with ScriptedBroker(answering(metadata)) as broker, opened(broker.port) as connection:
         with pytest.raises(
-            UnsupportedVersionError, match=f"broker 127.0.0.1:{broker.port}: the broker doesn't have DeleteRecords"
+            UnsupportedVersionError, match=f"broker 127.0.0.1:{broker.port}: the broker does not support DeleteRecords"
         ):
             connection.version(DeleteRecordsRequest)
         assert connection.version(MetadataRequest) == 1
@@ -102,7 +102,7 @@ def test_an_api_that_the_broker_does_not_serve_is_refused_before_anything_is_sen
 def test_a_broker_with_only_newer_versions_is_reported_with_both_ranges():
     table = {ApiKey.METADATA: (100, 101)}
     with ScriptedBroker(answering(metadata, table)) as broker, opened(broker.port) as connection:  # noqa: SIM117
-        with pytest.raises(UnsupportedVersionError, match="the broker speaks Metadata in versions 100 to 101"):
+        with pytest.raises(UnsupportedVersionError, match="the broker supports Metadata in versions 100 to 101"):
             connection.request(NO_TOPICS, soon())
 
 
@@ -122,11 +122,11 @@ def test_answers_come_in_the_order_of_the_requests_and_may_be_larger_than_the_bu
     ("body", "reason"),
     [
         (lambda _: None, "it closed the connection"),
-        (lambda _: struct.pack(">i", -1), "its answer can't be read: a frame of -1 bytes"),
-        (lambda _: struct.pack(">i", 2**31 - 1), "its answer can't be read: a frame of 2147483647 bytes"),
-        (lambda _: framed(b"\0"), "its answer can't be read"),
-        (lambda correlation_id: metadata(correlation_id + 1), "its answer can't be read: answer"),
-        (lambda correlation_id: framed(struct.pack(">i", correlation_id), b"\0\0\0\7"), "its answer can't be read"),
+        (lambda _: struct.pack(">i", -1), "its response is invalid: a frame of -1 bytes"),
+        (lambda _: struct.pack(">i", 2**31 - 1), "its response is invalid: a frame of 2147483647 bytes"),
+        (lambda _: framed(b"\0"), "its response is invalid"),
+        (lambda correlation_id: metadata(correlation_id + 1), "its response is invalid: answer"),
+        (lambda correlation_id: framed(struct.pack(">i", correlation_id), b"\0\0\0\7"), "its response is invalid"),
         (lambda _: b"", "it did not answer in time"),
     ],
     ids=["hangs up", "negative size", "too large", "no header", "another answer", "cut short", "silence"],
@@ -145,7 +145,7 @@ def test_a_failure_names_the_broker_and_ends_the_connection(body, reason):
 def test_a_peer_that_is_no_broker_is_reported_so():
     with (
         ScriptedBroker(lambda *_: framed(b"HTTP/1.1 400")) as broker,
-        pytest.raises(ConnectionFailedError, match="its answer can't be read"),
+        pytest.raises(ConnectionFailedError, match="its response is invalid"),
     ):
         opened(broker.port)
 
@@ -183,10 +183,10 @@ def test_a_worker_authenticates(password):
             body = SaslAuthenticateResponse(error_code=58, error_message="who is that?", auth_bytes=b"")
         return framed(struct.pack(">i", correlation_id), codec_for(type(body), version).encode(body))
 
-    sasl = SaslSettings(mechanism="PLAIN", username="ada", password=password)
+    sasl = ClientSaslSettings(mechanism="PLAIN", username="ada", password=password)
     with ScriptedBroker(answer) as broker:
         if password == "wrong":
-            with pytest.raises(AuthenticationFailedError, match="ada can't log in by PLAIN: who is that?"):
+            with pytest.raises(AuthenticationFailedError, match="ada cannot log in with PLAIN: who is that?"):
                 opened(broker.port, sasl=sasl)
             return
         with opened(broker.port, sasl=sasl) as connection:

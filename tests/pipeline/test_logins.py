@@ -110,7 +110,7 @@ def test_what_is_refused_ends_the_query_soon_and_says_why(spark, secured, what: 
     topic, reason = (
         ("logins-hidden", "logins-hidden")
         if "topic" in what
-        else ("logins-kept", f"{USER} can't log in by SCRAM-SHA-512")
+        else ("logins-kept", f"{USER} cannot log in with SCRAM-SHA-512")
     )
     began = time.monotonic()
     with pytest.raises(PySparkException, match=reason) as refused:

@@ -50,7 +50,7 @@ class RecordingDisk(MemoryFileSystem):
 
     def unsettled(self) -> Folder:
         """Everything, with what isn't durable yet."""
-        return self._root
+        return self.root
 
 
 class Moment(msgspec.Struct, frozen=True):

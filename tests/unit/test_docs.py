@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from lowtide.broker.config.broker_config import BROKER_KEYS
-from lowtide.broker.config.maximum_versions import api_name
 from lowtide.broker.config.topic_config import TOPIC_KEYS_BY_NAME
 from lowtide.cli.keys import configuration_page
 from lowtide.cli.metrics import metrics_page
-from lowtide.protocol.api_keys import API
+from lowtide.protocol.api_keys import API, api_name
 
 ROOT = Path(__file__).resolve().parents[2]
 KIPS = (ROOT / "docs/kips.md").read_text(encoding="utf-8")

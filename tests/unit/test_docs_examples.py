@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from lowtide.broker.config.broker_config import broker_key, load_config
-from lowtide.broker.config.maximum_versions import api_name
 from lowtide.broker.config.sources import from_environment, from_settings, merge
-from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
+from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, api_name
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention.retention_plan import Reason
 from tests.unit.broker.declared import registry

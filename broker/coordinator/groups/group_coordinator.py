@@ -23,14 +23,14 @@ from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, Offset
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.network.routing.features import serves_consumer_groups
-from lowtide.broker.pacing import Pacing
 from lowtide.broker.pending import Pending, promised
 from lowtide.broker.request_context import Client as Connection
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
+from lowtide.broker.turns import Pacing
 from lowtide.metadata.image import ImageDelta
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from lowtide.replication.partition import Partition

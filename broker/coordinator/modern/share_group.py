@@ -22,6 +22,7 @@ from lowtide.protocol.consumer_group_records import TargetTopicPartitions
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_group_records import (
     UNKNOWN_PARTITION_COUNT,
+    DeletingStateTopic,
     ShareGroupChange,
     ShareGroupEpoch,
     ShareMemberCurrent,
@@ -29,7 +30,6 @@ from lowtide.protocol.share_group_records import (
     SharePartitionStates,
     ShareRecordType,
     StatePartitions,
-    StateTopic,
 )
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import TopicId
@@ -107,7 +107,7 @@ class KnownStates(msgspec.Struct, frozen=True):
                 self._row(topic_id, name, numbers) for topic_id, (name, numbers) in self.initialized.items()
             ],
             deleting_topics=[
-                StateTopic(topic_id=topic_id, topic_name=name) for topic_id, name in self.deleting.items()
+                DeletingStateTopic(topic_id=topic_id, topic_name=name) for topic_id, name in self.deleting.items()
             ],
         )
 

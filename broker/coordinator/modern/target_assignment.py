@@ -22,7 +22,7 @@ from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment,
 from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, WorkerCall
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType, encode_change
-from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.types import TopicId
 
 HEAVY: Final = 3_000

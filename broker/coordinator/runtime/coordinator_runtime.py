@@ -25,8 +25,9 @@ from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import run_in_slices, run_in_turns
 from lowtide.protocol.control_records import ControlRecordType
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import CoordinatorRecord, OffsetCommits
+from lowtide.protocol.group_records import OffsetCommits
 from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId
 from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import Clock

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, encode_change
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import (
-    CoordinatorRecord,
     GroupMetadata,
     GroupMetadataValue,
     OffsetCommit,

@@ -11,7 +11,8 @@ import msgspec
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Then
 from lowtide.broker.coordinator.runtime.timers import Timers
-from lowtide.protocol.group_records import CoordinatorRecord, decode_record
+from lowtide.protocol.coordinator_records import CoordinatorRecord
+from lowtide.protocol.group_records import decode_record
 from lowtide.protocol.plain_batches import encode_plain_batch
 from lowtide.protocol.records import (
     CRC_POSITION,

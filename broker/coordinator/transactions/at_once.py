@@ -17,8 +17,8 @@ from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.broker.coordinator.transactions.uncommitted import TransactionChange
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicPartition
 from lowtide.runtime.clock import Clock
 

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
-from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.transaction_records import (
     PartitionsSchema,
     TransactionLogValue,

@@ -39,8 +39,8 @@ from lowtide.broker.coordinator.transactions.transaction_state import (
     may_follow,
 )
 from lowtide.broker.coordinator.transactions.uncommitted import OnError, TransactionChange, UncommittedTransactions
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
 from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicPartition
 

@@ -16,8 +16,8 @@ import msgspec
 
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.transactions.transaction import Transaction
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
 
 OnError: TypeAlias = Callable[[ErrorCode, Effects], None]

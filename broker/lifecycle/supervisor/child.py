@@ -1,4 +1,4 @@
-"""The other process: a broker whose supervisor configures and stops it, and serves its metadata."""
+"""The broker's process: its supervisor configures it, stops it, and serves its metadata."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from msgspec.structs import replace
 
 from lowtide.broker.lifecycle.ports import Ports, real_ports
 from lowtide.broker.lifecycle.supervisor.line import (
-    Away,
+    AwayBrokers,
+    BrokerReady,
     Configuration,
-    Give,
+    GiveLeadership,
     Hurry,
     Line,
-    LoadReported,
+    LoadReport,
     Message,
-    PageAsked,
-    PageGiven,
-    PagesAsked,
-    PagesGiven,
-    Serves,
+    PageRequest,
+    PageResponse,
+    PagesRequest,
+    PagesResponse,
     Stop,
 )
 from lowtide.metadata.lease_keeper import ThreadLeaseKeeper
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from lowtide.replication.leader_balance import BrokerLoad, LeaderMove
 
 PAGES_TIMEOUT_S: Final = 5.0
-"""How long the supervisor may take for the pages of the others: longer than it waits for each."""
+"""The time that the supervisor may take for the pages of the others: longer than it waits for each."""
 
 
 class SupervisedBroker:
-    """The way of a broker to its supervisor. Made by `meet_supervisor`."""
+    """A broker's connection to its supervisor. Created by `meet_supervisor`."""
 
     def __init__(self, line: Line, configuration: Configuration, served: tuple[socket.socket, ...]) -> None:
         self._line = line
@@ -53,7 +53,6 @@ class SupervisedBroker:
         self.configuration = configuration
 
     def ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
-        """The outside world of the broker."""
         ports = replace(real_ports(loop, self.configuration.etcd), neighbours=self)
         if not self._served:
             return ports
@@ -76,56 +75,53 @@ class SupervisedBroker:
         page: Callable[[str], Awaitable[bytes]],
         give: Callable[[LeaderMove], None],
     ) -> None:
-        """Do as the supervisor orders.
+        """Follows the supervisor's orders.
 
-        One that has died is no reason to wait for clients: its successor waits for this process to end.
-        `page` writes the broker's own page of metrics in a format, `give` has another broker lead a partition.
+        If the supervisor dies, the broker stops without waiting for clients, because a new supervisor waits for this
+        process. `page` returns the broker's own metrics page in a format, `give` moves the leadership of a partition.
         """
         while (message := await self._line.receive()) is not None:
             if isinstance(message, Stop | Hurry):
                 stop()
                 if isinstance(message, Hurry):
                     hurry()
-            elif isinstance(message, PageAsked):
+            elif isinstance(message, PageRequest):
                 self._tasks.spawn(self._give_page(message, page), name="page for the supervisor")
-            elif isinstance(message, Give):
+            elif isinstance(message, GiveLeadership):
                 give(message.move)
             else:
                 self._take(message)
         stop()
         hurry()
 
-    async def _give_page(self, asked: PageAsked, page: Callable[[str], Awaitable[bytes]]) -> None:
+    async def _give_page(self, asked: PageRequest, page: Callable[[str], Awaitable[bytes]]) -> None:
         content = b""
         try:
             content = await page(asked.form)
         finally:
-            self._line.send(PageGiven(asked.number, content))
+            self._line.send(PageResponse(asked.number, content))
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, Away):
+        if isinstance(message, AwayBrokers):
             self._away = message.brokers
-        elif isinstance(message, PagesGiven):
+        elif isinstance(message, PagesResponse):
             asked = self._asked.pop(message.number, None)
             if asked is not None and not asked.done():
                 asked.set_result(message.pages)
 
     @property
     def machine(self) -> Sequence[int]:
-        """See `Neighbours`."""
         return self.configuration.brokers
 
     def away(self) -> Sequence[int]:
-        """See `Neighbours`."""
         return self._away
 
     async def pages(self, form: str) -> Sequence[tuple[int, bytes]]:
-        """See `Neighbours`."""
         self._questions += 1
         number = self._questions
         asked: asyncio.Future[Sequence[tuple[int, bytes]]] = asyncio.get_running_loop().create_future()
         self._asked[number] = asked
-        self._line.send(PagesAsked(number, form))
+        self._line.send(PagesRequest(number, form))
         try:
             async with asyncio.timeout(PAGES_TIMEOUT_S):
                 return await asked
@@ -135,18 +131,17 @@ class SupervisedBroker:
             self._asked.pop(number, None)
 
     def report(self, load: BrokerLoad) -> None:
-        """See `Neighbours`."""
-        self._line.send(LoadReported(load))
+        self._line.send(LoadReport(load))
 
     def serves(self, address: str, ports: Mapping[str, int]) -> None:
-        """Say that clients are served."""
-        self._line.send(Serves(address, dict(ports)))
+        self._line.send(BrokerReady(address, dict(ports)))
 
 
 async def meet_supervisor(descriptors: list[int]) -> SupervisedBroker | None:
-    """The supervisor behind these inherited sockets: the line, and where it serves metadata, the broker's and its lease keeper's.
+    """Connects to the supervisor through inherited sockets.
 
-    None where it has died already. Errors: OSError where they are none.
+    They are the line and, with served metadata, one each for the broker and its lease keeper. Returns None if the
+    supervisor is already dead. Errors: OSError if the descriptors are no sockets.
     """
     sockets = [socket.socket(fileno=number) for number in descriptors]
     for each in sockets:

@@ -1,4 +1,4 @@
-"""One broker of a machine, as its supervisor has it: a process that is started, orders that it gets, and how it ended."""
+"""A broker in the supervisor's process: its child process, its orders, and its restarts."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lowtide.broker.config.broker_config import Given, load_config
+from lowtide.broker.config.broker_config import Setting, load_config
 from lowtide.broker.lifecycle.supervisor.line import (
+    BrokerReady,
     Configuration,
     Hurry,
     Line,
-    LoadReported,
+    LoadReport,
     Message,
-    PageAsked,
-    PageGiven,
-    PagesAsked,
-    Serves,
+    PageRequest,
+    PageResponse,
+    PagesRequest,
     Stop,
 )
-from lowtide.broker.lifecycle.supervisor.restarts import Restarts
 from lowtide.metadata.store import MetadataStoreError
 from lowtide.metadata.store_server import ServedConnection, serve_store
 from lowtide.runtime.child_process import ChildProcess, start_child
@@ -29,45 +28,69 @@ from lowtide.runtime.network import over_socket
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lowtide.broker.lifecycle.supervisor.shares import Share
+    from lowtide.broker.lifecycle.supervisor.shares import BrokerShare
     from lowtide.metadata.store import MetadataStore
     from lowtide.replication.leader_balance import BrokerLoad
 
 PAGE_TIMEOUT_S: Final = 3.0
-"""How long a broker may take for its page of metrics: that of 10,000 partitions takes a second."""
+"""The time limit for a metrics page: that of 10,000 partitions takes a second."""
 
 
-class MemberListener(Protocol):
-    """What a supervisor does when a broker says something."""
+FIRST_DELAY_MS: Final = 100
+LAST_DELAY_MS: Final = 30_000
 
-    def on_serves(self, member: Member) -> None:
-        """It serves clients."""
-        ...
+STEADY_MS: Final = 60_000
+"""A process that served for this long is steady: its end resets the count."""
 
-    def on_pages_asked(self, member: Member, asked: PagesAsked) -> None:
-        """It wants the pages of metrics of the others."""
-        ...
-
-    def on_load(self, load: BrokerLoad) -> None:
-        """It says how busy it is."""
-        ...
+TOLD_MAX: Final = 5
+"""The number of consecutive ends that are logged, before one last line."""
 
 
-class Member:
-    """One broker, of many lives. `live` runs one of them."""
+class Restarts:
+    """Decides when a process is restarted: at once after a steady life, with growing delays otherwise. Values only."""
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+        """The consecutive ends since the last steady life."""
+        self._ready_ms: int | None = None
+
+    def on_ready(self, now_ms: int) -> None:
+        self._ready_ms = now_ms
+
+    def on_ended(self, now_ms: int) -> int:
+        """Notes that the process ended. Returns the delay of its restart in ms."""
+        if self._ready_ms is not None and now_ms - self._ready_ms >= STEADY_MS:
+            self.in_a_row = 0
+        self._ready_ms = None
+        self.in_a_row += 1
+        return min(FIRST_DELAY_MS << min(self.in_a_row - 1, 20), LAST_DELAY_MS)
+
+
+class BrokerProcessListener(Protocol):
+    """The supervisor's reactions to messages of a broker."""
+
+    def on_serves(self, member: BrokerProcess) -> None: ...
+
+    def on_pages_asked(self, member: BrokerProcess, asked: PagesRequest) -> None: ...
+
+    def on_load(self, load: BrokerLoad) -> None: ...
+
+
+class BrokerProcess:
+    """One broker, over any number of processes. `live` runs one process."""
 
     def __init__(
         self,
-        share: Share,
+        share: BrokerShare,
         command: Sequence[str],
         configuration: Configuration,
         store: MetadataStore | None,
         log: Any,
-        listener: MemberListener,
+        listener: BrokerProcessListener,
     ) -> None:
         """`command` starts the process; the numbers of its sockets are appended.
 
-        `store` is what it is served, if anything is.
+        `store` is served to it, if not None.
         """
         self._listener = listener
         self._pages: dict[int, asyncio.Future[bytes]] = {}
@@ -75,7 +98,7 @@ class Member:
         self.node_id = share.node_id
         self.restarts = Restarts()
         self.address = ""
-        """For clients, while it serves; empty otherwise."""
+        """The address for clients; empty while it does not serve."""
         self._command = command
         self._configuration = configuration
         self._store = store
@@ -86,14 +109,13 @@ class Member:
 
     @property
     def pid(self) -> int | None:
-        """Of its process, while there is one."""
         return None if self._process is None else self._process.pid
 
     async def live(self) -> int:
-        """Run it until its process ends.
+        """Runs the broker until its process ends.
 
-        Returns the exit code, minus the number of a signal. Errors: OSError where none can be started.
-        What it holds in the store that is served ends with it, at once.
+        Returns the exit code, or minus the number of a signal. Its leases in a served store end with it. Errors:
+        OSError if the process cannot be started.
         """
         served: list[ServedConnection] = []
         ours, theirs = socket.socketpair()
@@ -119,37 +141,34 @@ class Member:
             await line.close()
             for connection in served:
                 await connection.close()
-                with suppress(MetadataStoreError):  # They end by themselves then.
+                with suppress(MetadataStoreError):  # They expire by themselves then.
                     await connection.end_leases()
 
     def stop(self) -> None:
-        """Have it stop in order, if it runs, and in a life that begins just now."""
+        """Stops it gracefully, even if its process is just starting."""
         self._stops = True
         self.send(Stop())
 
     def hurry(self) -> None:
-        """Have a stop wait for no client any more."""
         self.send(Hurry())
 
     def kill(self) -> None:
-        """End its process at once, if there is one."""
         if self._process is not None:
             self._process.kill()
 
     def send(self, message: Message) -> None:
-        """Say this to its process, if there is one that listens."""
         if self._line is not None:
             self._line.send(message)
 
     async def page(self, form: str) -> bytes:
-        """Its page of metrics; empty where it doesn't serve, or doesn't answer soon."""
+        """Returns its metrics page; empty if it does not serve or answer in time."""
         if not self.address:
             return b""
         self._questions += 1
         number = self._questions
         asked: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._pages[number] = asked
-        self.send(PageAsked(number, form))
+        self.send(PageRequest(number, form))
         try:
             async with asyncio.timeout(PAGE_TIMEOUT_S):
                 return await asked
@@ -159,27 +178,27 @@ class Member:
             self._pages.pop(number, None)
 
     async def _listen(self, line: Line) -> None:
-        """Follow what it says, until the line ends with its process."""
+        """Handles its messages until the connection ends with its process."""
         while (message := await line.receive()) is not None:
-            if isinstance(message, Serves):
+            if isinstance(message, BrokerReady):
                 self.address = message.address
                 self._keep_ports(message.ports)
                 self._listener.on_serves(self)
-            elif isinstance(message, PagesAsked):
+            elif isinstance(message, PagesRequest):
                 self._listener.on_pages_asked(self, message)
-            elif isinstance(message, PageGiven):
+            elif isinstance(message, PageResponse):
                 asked = self._pages.pop(message.number, None)
                 if asked is not None and not asked.done():
                     asked.set_result(message.page)
-            elif isinstance(message, LoadReported):
+            elif isinstance(message, LoadReport):
                 self._listener.on_load(message.load)
 
     def _keep_ports(self, ports: dict[str, int]) -> None:
-        """A next life is reached where this one is."""
+        """Keeps the bound ports for the next process."""
         given = self._configuration.given
         config = load_config(given=given, host_name=self._configuration.host_name)
         bound = ",".join(each._replace(port=ports[each.name]).text for each in config.listeners)
-        self._configuration.given["listeners"] = Given(bound, given["listeners"].source)
+        self._configuration.given["listeners"] = Setting(bound, given["listeners"].source)
 
     def _on_fault(self, reason: str) -> None:
-        self._log.error("a broker is refused by the metadata store", broker=self.node_id, reason=reason)
+        self._log.error("metadata store refused a broker", broker=self.node_id, reason=reason)

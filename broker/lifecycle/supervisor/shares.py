@@ -1,10 +1,8 @@
-"""What each of several brokers of one machine has of one configuration: its id, its ports, its folders.
+"""The configuration of each of several brokers of one machine: its id, its ports, its folders.
 
-The first broker has the log directories as they are configured, so a directory of one broker is that of the first of
-several, and the other way round. The others have a folder in each, `lowtide-processes/<id>`. Ports are those of the
-first broker, and the next ones.
-
-Pure, apart from `check_others`, which lists directories.
+The first broker uses the log directories as configured, so one broker and the first of several are interchangeable. The
+others have a folder in each, `lowtide-processes/<id>`. Ports are those of the first broker and the following ones.
+Pure, except for `check_others`, which lists directories.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Given, load_config
+from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Setting, load_config
 from lowtide.broker.config.http_listeners import HTTP_LISTENERS
 from lowtide.broker.config.listeners import Listener
 from lowtide.runtime.filesystem import FileSystem
@@ -23,7 +21,7 @@ from lowtide.storage.folder_names import parse_folder_name
 from lowtide.storage.log_directory import PROCESSES_FOLDER
 
 PROCESSES_MAX: Final = 64
-"""More brokers than that are for more machines."""
+"""More brokers need more machines."""
 
 SOURCE: Final = "--processes"
 
@@ -36,31 +34,31 @@ _INTERNAL_FACTORS: Final = (
 )
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What one broker of the machine runs on. `given` is the whole of its configuration, as of `load_config`."""
+class BrokerShare(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of one broker of the machine. `given` is complete, as for `load_config`."""
 
     node_id: int
     log_dirs: tuple[str, ...]
-    given: Mapping[str, Given]
+    given: Mapping[str, Setting]
 
 
-def shares(config: BrokerConfig, count: int, *, host_name: str, is_alone: bool) -> list[Share]:
-    """What `count` brokers have of `config`, the first of them its HTTP listeners.
+def shares(config: BrokerConfig, count: int, *, host_name: str, is_alone: bool) -> list[BrokerShare]:
+    """Returns the configurations of `count` brokers; only the first has the HTTP listeners.
 
-    `is_alone`: no other machine has part in the cluster.
-    Without `broker.rack` the rack is `host_name`: the machine fails as one. Errors: ConfigError, one sentence.
+    `is_alone`: the cluster has no other machine. Without `broker.rack` the rack is `host_name`, for the machine fails
+    as one. Errors: ConfigError, one sentence.
     """
     _check_ports(config, count)
     common = {name: value for name, value in config.given.items() if name not in ("broker.id", "log.dir")}
     if config.broker_rack is None:
-        common["broker.rack"] = Given(host_name, SOURCE)
+        common["broker.rack"] = Setting(host_name, SOURCE)
     if is_alone:
-        # All of them end with the machine, so further replicas would cost much and keep little.
-        common = {**{name: Given("1", SOURCE) for name in _INTERNAL_FACTORS}, **common}
+        # They all fail with the machine, so more replicas would add cost without safety.
+        common = {**{name: Setting("1", SOURCE) for name in _INTERNAL_FACTORS}, **common}
     return [_share(config, common, index, host_name) for index in range(count)]
 
 
-def _share(config: BrokerConfig, common: Mapping[str, Given], index: int, host_name: str) -> Share:
+def _share(config: BrokerConfig, common: Mapping[str, Setting], index: int, host_name: str) -> BrokerShare:
     node_id = config.node_id + index
     directories = log_directories(config, index)
     own = {"node.id": str(node_id), "log.dirs": ",".join(directories), "listeners": _moved(config.listeners, index)}
@@ -69,13 +67,13 @@ def _share(config: BrokerConfig, common: Mapping[str, Given], index: int, host_n
     if index:
         own[HTTP_LISTENERS] = ""
     source = f"{SOURCE}, broker {node_id}"
-    given = {**common, **{name: Given(text, source) for name, text in own.items()}}
+    given = {**common, **{name: Setting(text, source) for name, text in own.items()}}
     load_config(given=given, host_name=host_name)
-    return Share(node_id=node_id, log_dirs=directories, given=given)
+    return BrokerShare(node_id=node_id, log_dirs=directories, given=given)
 
 
 def log_directories(config: BrokerConfig, index: int) -> tuple[str, ...]:
-    """Those of one of the brokers, in the order of the configuration."""
+    """Returns the log directories of one of the brokers, in the order of the configuration."""
     if index == 0:
         return config.log_dirs
     return tuple(f"{directory}/{PROCESSES_FOLDER}/{config.node_id + index}" for directory in config.log_dirs)
@@ -86,7 +84,7 @@ def _moved(listeners: Sequence[Listener], index: int) -> str:
 
 
 def _check_ports(config: BrokerConfig, count: int) -> None:
-    """Errors: ConfigError where there is no such port, or two brokers would have the same."""
+    """Errors: ConfigError for a port that is out of range or used twice."""
     taken: dict[int, str] = {each.port: f"the HTTP listener {each.text}" for each in config.http_listeners if each.port}
     for index in range(count):
         mine: dict[int, str] = {}
@@ -97,11 +95,11 @@ def _check_ports(config: BrokerConfig, count: int) -> None:
             name = f"the listener {listener.name} of broker {config.node_id + index}"
             if port > _PORT_MAX:
                 raise ConfigError(
-                    f"{SOURCE} {count} is not possible: {name} would have port {port}, the last one is {_PORT_MAX}."
+                    f"{SOURCE} {count} is invalid: {name} would have port {port}, the last one is {_PORT_MAX}."
                 )
             if port in taken:
                 raise ConfigError(
-                    f"{SOURCE} {count} is not possible: {name} would have port {port}, as {taken[port]}; "
+                    f"{SOURCE} {count} is invalid: {name} would have port {port}, as {taken[port]}; "
                     f"leave {count} ports from each listener's on."
                 )
             mine[port] = name
@@ -109,7 +107,7 @@ def _check_ports(config: BrokerConfig, count: int) -> None:
 
 
 def check_others(filesystem: FileSystem, config: BrokerConfig, count: int) -> None:
-    """Refuse to start fewer brokers than have partitions in the log directories. Errors: RefusedDirectoryError."""
+    """Refuses to start fewer brokers than have partitions in the log directories. Errors: RefusedDirectoryError."""
     first, last = config.node_id, config.node_id + count - 1
     held: dict[int, list[str]] = {}
     for directory in config.log_dirs:
@@ -131,14 +129,16 @@ def check_others(filesystem: FileSystem, config: BrokerConfig, count: int) -> No
         )
         raise RefusedDirectoryError(
             f"{config.log_dirs[0]}/{PROCESSES_FOLDER}",
-            f"broker {broker} has {len(partitions)} partition(s) here ({named}){others}, and {started} to be started; start with "
-            f"{SOURCE} {broker - first + 1}, give them to one that stays with `lowtide cluster replace {broker} {first}`, stop, and start "
+            f"broker {broker} has {len(partitions)} partition(s) here ({named}){others}, and {started} to be started; "
+            "start with "
+            f"{SOURCE} {broker - first + 1}, give them to one that stays with `lowtide cluster replace {broker} "
+            f"{first}`, stop, and start "
             "with fewer then",
         )
 
 
 def _names(filesystem: FileSystem, folder: str) -> list[str]:
-    """What is in a folder; nothing where it cannot be listed, which the broker whose folder it is finds out."""
+    """Returns the names in a folder; nothing if it cannot be listed, which its broker reports."""
     try:
         return sorted(filesystem.listdir(folder))
     except OSError:

@@ -1,14 +1,15 @@
-"""The process that starts the brokers of a machine: it serves their metadata, starts again what dies, and stops all in order.
+"""The process that runs the brokers of a machine: it serves their metadata, restarts failed brokers, and stops all.
 
-There is no broker in it, so what one of them does can't hold it. Where the metadata are not in an etcd they are in the embedded store,
-which is opened here: the death of a broker takes nothing from the others.
+It contains no broker, so no broker can block it. Without etcd it opens the embedded metadata store, so that the death
+of a broker does not affect the others.
 
-Start: the brokers of an earlier supervisor that died have ended → metadata store → brokers; where the metadata are new, the first broker
-alone before the others, for it may have topics to take over. A broker that refuses to start stops all, as long as not all have served
-once; later the others go on, and it is started again and again. Stop: all brokers at once, so that leaderships move as far as they can,
-then the store.
+Start: wait for the brokers of a killed supervisor → metadata store → brokers; with new metadata the first broker starts
+alone, for it may take over topics. A broker that refuses to start stops all, unless all have served before; later it is
+restarted while the others continue. Stop: all brokers at once, so that leaderships move as far as possible, then the
+store.
 
-Guards: the store is closed after its last user has ended; nothing is decided on a new store while a broker of an earlier one may act.
+Guards: the store is closed after its last user has ended; no store is opened while a broker of an earlier supervisor
+may act.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lowtide.broker.config.broker_config import BrokerConfig
-from lowtide.broker.config.leader_balance import balance_rules
-from lowtide.broker.lifecycle.supervisor.line import Away, Configuration, Give, PagesAsked, PagesGiven
-from lowtide.broker.lifecycle.supervisor.member import Member
-from lowtide.broker.lifecycle.supervisor.restarts import LAST_DELAY_MS, TOLD_MAX
-from lowtide.broker.lifecycle.supervisor.shares import Share
-from lowtide.metadata.embedded import LOCK_SUFFIX, METADATA_FILE, EmbeddedStore
+from lowtide.broker.config.broker_config import BrokerConfig, balance_rules
+from lowtide.broker.lifecycle.embedded_store import open_embedded
+from lowtide.broker.lifecycle.supervisor.line import (
+    AwayBrokers,
+    Configuration,
+    GiveLeadership,
+    PagesRequest,
+    PagesResponse,
+)
+from lowtide.broker.lifecycle.supervisor.member import LAST_DELAY_MS, TOLD_MAX, BrokerProcess
+from lowtide.broker.lifecycle.supervisor.shares import BrokerShare
+from lowtide.metadata.embedded import LOCK_SUFFIX, METADATA_FILE
 from lowtide.metadata.etcd_address import EtcdAddress
 from lowtide.metadata.writer import is_set_within
 from lowtide.replication.leader_balance import LeaderBalance
@@ -44,44 +50,44 @@ if TYPE_CHECKING:
     from lowtide.replication.leader_balance import BrokerLoad
 
 REFUSED: Final = 2
-"""The exit code of a broker that says why it can't start."""
+"""The exit code of a broker that refuses to start."""
 
 EARLIER_LIMIT_MS: Final = 120_000
-"""How long brokers of an earlier supervisor, which was killed, may take to end."""
+"""The time that brokers of a killed supervisor may take to end."""
 
 _ASKED_TO_END: Final = frozenset({-signal.SIGTERM, -signal.SIGINT})
-"""Of a process that a service manager asked to end, too, before it could follow that in order."""
+"""Exit codes of a process that a service manager terminated before it could stop gracefully."""
 
 _LOOK_MS: Final = 100
 _STORE_LOOK_MS: Final = 1000
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to run. `config` is what was configured for all; `command` starts the process of a broker."""
+class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run. `config` is the common configuration; `command` starts a broker's process."""
 
     config: BrokerConfig
-    shares: tuple[Share, ...]
+    shares: tuple[BrokerShare, ...]
     command: tuple[str, ...]
     host_name: str
     etcd: EtcdAddress | None = None
 
 
 class Supervisor:
-    """The brokers, and what becomes of them. `run` once."""
+    """The brokers of a machine. Call `run` once."""
 
     def __init__(
         self,
         *,
-        members: Sequence[Member],
+        members: Sequence[BrokerProcess],
         store: OwnedStore | None,
         balance: LeaderBalance | None,
         clock: Clock,
         log: Any,
         service: ServiceManager,
     ) -> None:
-        """`store` is what the brokers are served; None where each has a way of its own to an etcd.
+        """`store` is served to the brokers; None if they connect to etcd.
 
-        `balance` decides which leaderships move; None where none do.
+        `balance` decides which leaderships move; None disables it.
         """
         self._members = members
         self._store = store
@@ -97,7 +103,7 @@ class Supervisor:
         self._signals = 0
 
     def on_signal(self) -> None:
-        """Stop; the second time wait for no client any more; the third time kill what still runs."""
+        """Stops; the second signal stops waiting for clients; the third kills the remaining processes."""
         self._signals += 1
         self._stopping.set()
         for member in self._members if self._signals > 1 else ():
@@ -106,48 +112,46 @@ class Supervisor:
             else:
                 member.kill()
 
-    def on_serves(self, member: Member) -> None:
-        """A broker serves clients."""
+    def on_serves(self, member: BrokerProcess) -> None:
         member.restarts.on_ready(self._clock.monotonic_ms())
         self._served.set()
-        self._log.info("a broker serves", broker=member.node_id, pid=member.pid, address=member.address)
+        self._log.info("broker ready", broker=member.node_id, pid=member.pid, address=member.address)
         self._say_who_is_away()
         addresses = [each.address for each in self._members]
         if all(addresses):
             self._all_served = True
-            self._log.info("all brokers serve", processes=len(addresses), brokers=self._ids(), addresses=addresses)
+            self._log.info("all brokers ready", processes=len(addresses), brokers=self._ids(), addresses=addresses)
             self._service.ready(f"{len(addresses)} brokers serve clients at {', '.join(addresses)}")
 
-    def on_pages_asked(self, member: Member, asked: PagesAsked) -> None:
-        """A broker wants the pages of metrics of the others."""
+    def on_pages_asked(self, member: BrokerProcess, asked: PagesRequest) -> None:
         self._tasks.spawn(self._give_pages(member, asked), name="pages of metrics")
 
-    async def _give_pages(self, member: Member, asked: PagesAsked) -> None:
+    async def _give_pages(self, member: BrokerProcess, asked: PagesRequest) -> None:
         others = [each for each in self._members if each is not member]
         pages = await asyncio.gather(*(each.page(asked.form) for each in others))
         member.send(
-            PagesGiven(
+            PagesResponse(
                 asked.number, tuple((each.node_id, page) for each, page in zip(others, pages, strict=True) if page)
             )
         )
 
     def on_load(self, load: BrokerLoad) -> None:
-        """A broker says how busy it is: it may be the one that makes clear what should move."""
         if self._balance is None:
             return
         self._balance.on_load(load)
         for move in self._balance.moves(self._clock.monotonic_ms()):
-            next(member for member in self._members if member.node_id == move.giver).send(Give(move))
+            next(member for member in self._members if member.node_id == move.giver).send(GiveLeadership(move))
 
     def _say_who_is_away(self) -> None:
-        away = Away(tuple(each.node_id for each in self._members if not each.address))
+        away = AwayBrokers(tuple(each.node_id for each in self._members if not each.address))
         for member in self._members:
             member.send(away)
 
     async def run(self, *, first_alone: bool) -> int:
-        """Run all until a signal, or until none can continue. Returns the exit code: 0 stopped, 1 failed, 2 refused.
+        """Runs all brokers until a signal, or until none can continue.
 
-        `first_alone`: the others are started when the first one serves.
+        Returns the exit code: 0 stopped, 1 failed, 2 refused. `first_alone`: the others start when the first one
+        serves.
         """
         self._tasks.spawn(self._watch_store(), name="metadata store")
         lives: list[asyncio.Task[int]] = []
@@ -176,13 +180,13 @@ class Supervisor:
         for wait in waits:
             wait.cancel()
 
-    async def _keep(self, member: Member) -> int:
-        """Run a broker again and again. Returns the exit code of its last life."""
+    async def _keep(self, member: BrokerProcess) -> int:
+        """Restarts a broker until the stop. Returns the exit code of its last process."""
         while True:
             try:
                 code = await member.live()
             except OSError as error:
-                self._log.error("a broker cannot be started", broker=member.node_id, reason=str(error))
+                self._log.error("broker process cannot be started", broker=member.node_id, reason=str(error))
                 code = 1
             self._say_who_is_away()
             if self._balance is not None:
@@ -191,21 +195,19 @@ class Supervisor:
                 return 0 if code in _ASKED_TO_END else code
             delay_ms = member.restarts.on_ended(self._clock.monotonic_ms())
             if code == REFUSED and not self._all_served:
-                self._fail("a broker refuses to start, all are stopped", REFUSED, broker=member.node_id)
+                self._fail("a broker refused to start, all brokers stop", REFUSED, broker=member.node_id)
                 return code
             self._say_how_it_ended(member, code, delay_ms)
             if await is_set_within(self._stopping, delay_ms):
                 return 0
 
-    def _say_how_it_ended(self, member: Member, code: int, delay_ms: int) -> None:
+    def _say_how_it_ended(self, member: BrokerProcess, code: int, delay_ms: int) -> None:
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         if member.restarts.in_a_row <= TOLD_MAX:
-            self._log.error(
-                "a broker ended and is started again", broker=member.node_id, ended=ended, delay_ms=delay_ms
-            )
+            self._log.error("broker ended, it is restarted", broker=member.node_id, ended=ended, delay_ms=delay_ms)
         elif member.restarts.in_a_row == TOLD_MAX + 1:
             self._log.critical(
-                "a broker does not stay up; the others continue, and it is started again and again without further lines like this",
+                "broker keeps failing, it is restarted without further messages; the others continue",
                 broker=member.node_id,
                 ended=ended,
                 delay_max_ms=LAST_DELAY_MS,
@@ -214,7 +216,7 @@ class Supervisor:
     async def _watch_store(self) -> None:
         while self._store is not None:
             if self._store.failure is not None:
-                self._fail("the metadata store has failed, all brokers are stopped", 1, reason=self._store.failure)
+                self._fail("metadata store failed, all brokers stop", 1, reason=self._store.failure)
                 return
             await asyncio.sleep(_STORE_LOOK_MS / 1000)
 
@@ -226,15 +228,15 @@ class Supervisor:
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
         self._fail(
-            "a task of the supervisor failed, all brokers are stopped",
+            "supervisor task failed, all brokers stop",
             1,
             task=name,
             error=f"{type(error).__name__}: {error}",
         )
 
 
-async def supervise(plan: Plan, log: Any, version: str) -> int:
-    """Run the brokers of a plan until SIGTERM or SIGINT.
+async def supervise(plan: SupervisorPlan, log: Any, version: str) -> int:
+    """Runs the brokers of a plan until SIGTERM or SIGINT.
 
     Returns the exit code. Errors: StorageError, MetadataStoreError, OSError.
     """
@@ -243,10 +245,10 @@ async def supervise(plan: Plan, log: Any, version: str) -> int:
     if plan.etcd is None:
         _check_not_in_use(filesystem, directory)
     await _until_earlier_ended([path for share in plan.shares for path in share.log_dirs], filesystem, clock, log)
-    store = None if plan.etcd is not None else await _open(filesystem, clock, directory)
+    store = None if plan.etcd is not None else await open_embedded(directory, filesystem, clock)
     try:
         place = "" if store is None else f"{directory}/{METADATA_FILE}"
-        members: list[Member] = []
+        members: list[BrokerProcess] = []
         rules = balance_rules(plan.config)
         supervisor = Supervisor(
             members=members,
@@ -259,7 +261,7 @@ async def supervise(plan: Plan, log: Any, version: str) -> int:
         for share in plan.shares:
             brokers = tuple(each.node_id for each in plan.shares)
             configuration = Configuration(dict(share.given), plan.host_name, place, plan.etcd, brokers)
-            members.append(Member(share, plan.command, configuration, store, log, supervisor))
+            members.append(BrokerProcess(share, plan.command, configuration, store, log, supervisor))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, supervisor.on_signal)
@@ -277,7 +279,7 @@ async def supervise(plan: Plan, log: Any, version: str) -> int:
 
 
 def _check_not_in_use(filesystem: FileSystem, directory: str) -> None:
-    """Errors: StorageError where another broker or supervisor has the metadata store open, or the directory cannot be created."""
+    """Errors: StorageError if another process has the metadata store open, or the directory cannot be created."""
     try:
         filesystem.make_directories(directory)
         filesystem.lock(f"{directory}/{METADATA_FILE}{LOCK_SUFFIX}").release()
@@ -290,7 +292,7 @@ def _check_not_in_use(filesystem: FileSystem, directory: str) -> None:
 
 
 async def _until_earlier_ended(directories: Sequence[str], filesystem: FileSystem, clock: Clock, log: Any) -> None:
-    """Return when no broker uses the directories: those of a supervisor that was killed stop by themselves.
+    """Waits until no broker uses the directories: those of a killed supervisor stop by themselves.
 
     Errors: StorageError.
     """
@@ -301,7 +303,7 @@ async def _until_earlier_ended(directories: Sequence[str], filesystem: FileSyste
             if not said:
                 said = True
                 log.warning(
-                    "a broker that was started earlier still uses a log directory, and is waited for",
+                    "waiting for an earlier broker that still uses a log directory",
                     directory=directory,
                 )
             if clock.monotonic_ms() >= give_up_ms:
@@ -318,16 +320,9 @@ def _is_in_use(filesystem: FileSystem, directory: str) -> bool:
         filesystem.lock(f"{directory}/{LOCK_FILE}").release()
     except AlreadyLockedError:
         return True
-    except OSError:  # The broker whose directory it is finds that out, and says what it means.
+    except OSError:  # The broker of this directory reports it.
         return False
     return False
-
-
-async def _open(filesystem: FileSystem, clock: Clock, directory: str) -> OwnedStore:
-    try:
-        return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=clock)
-    except AlreadyLockedError as error:
-        raise StorageError(directory, "another broker uses this log directory") from error
 
 
 async def _until(event: asyncio.Event) -> None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from lowtide.broker.config.connection_overrides import OVERRIDES, PER_IP, parse_overrides
+from lowtide.broker.config.listeners import OVERRIDES, PER_IP, parse_overrides
 from lowtide.runtime.addresses import network_of
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from lowtide.broker.network.connection.execution import RUNNING
 from lowtide.broker.network.connection.turn_taking import TurnTaking
 from lowtide.broker.network.routing.request_times import RequestClock
 from lowtide.broker.network.routing.routes import JointForm, Route
+from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import Client
 from lowtide.protocol.api_keys import ApiKey
 
@@ -160,15 +161,17 @@ class Gathering:
             return 0
         stop: int = group.stop
         count = len(given)
-        if answers.slots or type(given[0]) is not bytes:
+        took_ns = clock.now_ns() - clock.moment_ns
+        waiting = sum([type(answer) is Pending for answer in given])
+        if done := count - waiting:  # Those that wait are counted when they are answered.
+            times = clock.times = route.times
+            times.quick[(took_ns // done).bit_length()] += done
+            times.quick_ns += took_ns
+        if answers.slots or waiting or type(given[0]) is not bytes:
             for correlation_id, answer in zip(group.correlation_ids, given, strict=True):
                 answers.give(route, correlation_id, answer, (stop - position) // count)
-            return stop
-        answers.ready += given
-        took_ns = clock.now_ns() - clock.moment_ns
-        times = clock.times = route.times
-        times.quick[(took_ns // count).bit_length()] += count
-        times.quick_ns += took_ns
+        else:
+            answers.ready += given
         return stop
 
     def _execute_groups(self, connections: list[Gathered], end: int) -> set[int]:
@@ -199,7 +202,7 @@ class Gathering:
         took_ns, times = clock.now_ns() - began_ns, route.times
         clock.times, clock.moment_ns = times, began_ns
         times.queue[(began_ns - self._first_ns).bit_length()] += len(connections)
-        if count := sum([type(answer) is bytes for answer in answers]):
+        if count := sum([type(answer) is not Pending for answer in answers]):
             times.quick[(took_ns // count).bit_length()] += count
             times.quick_ns += took_ns
         for connection, correlation_id, answer in zip(connections, group.correlation_ids, answers, strict=True):

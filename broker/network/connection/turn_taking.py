@@ -10,7 +10,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from lowtide.broker.network.connection.execution import END_TURN, ENTER_LANE, GO_ON, IN_TURN, LEAVE_LANE, PARK, RUNNING
+from lowtide.broker.network.connection.execution import (
+    END_TURN,
+    ENTER_LANE,
+    GO_ON,
+    IN_TURN,
+    LEAVE_LANE,
+    PARK,
+    RUNNING,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

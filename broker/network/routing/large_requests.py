@@ -32,8 +32,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """How many rows of an API's requests a handler takes at once, and of one that isn't cut at all.
 
     A request of more than `undivided_max` rows is cut into parts of `rows_at_once`. The first is higher where a row
-    costs
-    so little that a usual request of an application is faster as a whole.
+    costs so little that a usual request of an application is faster as a whole.
     """
 
     undivided_max: int = 200
@@ -60,7 +59,7 @@ class LargeRequest:
         self.rows = rows
         self.read: Callable[[], tuple[Any, RequestContext]] | None = read
         self.handle = handle
-        self.answer: Pending[Any] = Pending()
+        self.answer: Pending[Any] = Pending(holds_connection=True)
         self.on_done: Callable[[], None] | None = None
         self.piece: Piece | None = None
         self.waits_for: list[Pending[Any]] = []

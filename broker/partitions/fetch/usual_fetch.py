@@ -62,7 +62,7 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a consumer's rack matters."""
 
     def answer(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
-        """Reads what a request asks for; None where it isn't usual."""
+        """Reads what a request asks for, which `is_sound`; None where it isn't usual."""
         session: FetchSession | None = None
         if request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION:
             session = self._continued(request, context.api_version)
@@ -72,8 +72,6 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
             request.replica_id >= 0
             or request.replica_state is not None
             or request.forgotten_topics_data
-            or not 0 <= request.isolation_level <= READ_COMMITTED
-            or request.max_bytes < 0
             or (request.rack_id and self.selects_replicas)
         ):
             return None
@@ -159,7 +157,6 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
                 or not partition.is_leader
                 or (asked.current_leader_epoch >= 0 and asked.current_leader_epoch != partition.leader_epoch)
                 or (asked.last_fetched_epoch >= 0 and asked.last_fetched_epoch != partition.leader_epoch)
-                or asked.partition_max_bytes < 0
             ):
                 return None
             log, offset = partition.log, asked.fetch_offset

@@ -25,8 +25,8 @@ from lowtide.protocol.messages.describe_deletes import AwaitedFollower, Describe
 from lowtide.protocol.messages.describe_health import (
     DescribeHealthResponse,
     LagBucket,
-    LagHistogram,
     LogDirectoryHealth,
+    LoopLagHistogram,
 )
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SystemClock
@@ -38,9 +38,9 @@ CLUSTER = ClusterDescription(
 )
 
 
-def histogram(*counts: int, max_ms: float = 70) -> LagHistogram:
+def histogram(*counts: int, max_ms: float = 70) -> LoopLagHistogram:
     buckets = [LagBucket(up_to_ms=bound, count=count) for bound, count in zip((1.0, 10.0, -1.0), counts, strict=True)]
-    return LagHistogram(count=sum(counts), sum_ms=0, max_ms=max_ms, buckets=buckets)
+    return LoopLagHistogram(count=sum(counts), sum_ms=0, max_ms=max_ms, buckets=buckets)
 
 
 def health(*counts: int) -> DescribeHealthResponse:
@@ -132,7 +132,7 @@ def test_deletes_name_what_they_wait_for_and_disks_what_is_not_freed() -> None:
     ],
 )
 def test_the_lateness_of_the_loop_is_that_since_the_last_sample(
-    now: LagHistogram | None, before: LagHistogram | None, bound: float | None
+    now: LoopLagHistogram | None, before: LoopLagHistogram | None, bound: float | None
 ) -> None:
     assert high_share(now, before) == bound
 

@@ -11,7 +11,7 @@ from lowtide.admin.observation import PartitionSegments
 from lowtide.console.answers import RefusedError
 from lowtide.console.insight import quantile_ms
 from lowtide.console.rehearsal import freed_by, target_of
-from lowtide.protocol.messages.describe_health import LagBucket, LagHistogram
+from lowtide.protocol.messages.describe_health import LagBucket, LoopLagHistogram
 from lowtide.protocol.messages.describe_retention import RetainedPartition
 from lowtide.protocol.messages.describe_segments import DescribedReplica, DescribedSegment, SegmentsOfPartition
 
@@ -110,6 +110,6 @@ def test_a_target_that_cannot_be_meant_is_refused(given: dict[str, object]):
 
 def test_a_quantile_is_the_bound_of_its_bucket():
     buckets = [LagBucket(up_to_ms=1.0, count=98), LagBucket(up_to_ms=10.0, count=1), LagBucket(up_to_ms=-1.0, count=1)]
-    lag = LagHistogram(count=100, sum_ms=1.0, max_ms=500.0, buckets=buckets)
+    lag = LoopLagHistogram(count=100, sum_ms=1.0, max_ms=500.0, buckets=buckets)
     assert [quantile_ms(lag, share) for share in (0.5, 0.99, 1.0)] == [1.0, 10.0, 500.0]
-    assert quantile_ms(LagHistogram(count=0, sum_ms=0.0, max_ms=0.0, buckets=[]), 0.99) is None
+    assert quantile_ms(LoopLagHistogram(count=0, sum_ms=0.0, max_ms=0.0, buckets=[]), 0.99) is None

@@ -1,7 +1,4 @@
-"""Small Produce requests as the compiled module reads and answers them, against the plain form: the decoder, the validator, the encoder.
-
-For any bytes: what the compiled form reads the plain form accepts, with the same fields. WALK_EXAMPLES=100000 runs them longer.
-"""
+"""Small Produce requests as the compiled module reads and answers them, against the plain codec and the validator."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lowtide.broker.partitions.produce.joint_produce import TYPES, ProduceGroup
 from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.compiler import plain_codec
 from lowtide.protocol.compression import Compression
-from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.headers import read_client_id, read_request_header, request_header, response_writer
+from lowtide.protocol.headers import request_header
 from lowtide.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -29,6 +26,7 @@ from lowtide.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.storage.log.validation.record_walk import walk_records
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.examples import examples
@@ -37,22 +35,20 @@ from .columns import needs_compiled
 
 LONG = settings(deadline=None, max_examples=int(os.environ.get("WALK_EXAMPLES", examples(300))))
 NOW_MS, BEFORE = 1_700_000_000_000, b"bytes before"
-SMALL_BATCH_BYTES = 64 << 10
+SMALL_BATCH_BYTES, FRAME_MAX = 64 << 10, 1 << 20
+OF_ONE_MAX, OF_SEVERAL_MAX = 16, 64
+RULES = ValidationRules(timestamp_after_max_ms=2**63 - 1 - NOW_MS)
 VERSIONS = st.integers(3, 13)
 NAMES = st.text("abcxyz.-_09", min_size=1, max_size=30) | st.sampled_from(["t" * 127, "t" * 128, "t" * 249])
-IDS = st.binary(min_size=16, max_size=16)
-TIMES = st.integers(NOW_MS - 1000, NOW_MS + 1000)
+IDS = st.binary(min_size=16, max_size=16).filter(any)
 FIELDS = st.none() | st.binary(max_size=20)
-RECORDS = st.lists(
-    st.tuples(TIMES, FIELDS, FIELDS, st.just(()) | st.just(((b"name", b"content"),))), min_size=1, max_size=4
-)
-INT64 = st.integers(-(2**63), 2**63 - 1)
-PRODUCERS = st.none() | st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 10))
-TRANSACTIONS = st.none() | NAMES
-"""Transactional ids. A batch that has none isn't transactional, and one that has one has a producer: see `transactional`."""
-CHANGES = st.lists(
-    st.tuples(st.integers(0, 4096), st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=3
-)
+TIMES = st.integers(NOW_MS - 1000, NOW_MS + 1000)
+HEADERS = st.just(()) | st.just(((b"name", b"content"),))
+RECORDS = st.lists(st.tuples(TIMES, FIELDS, FIELDS, HEADERS), min_size=1, max_size=4)
+INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+BYTES = st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])
+CHANGES = st.lists(st.tuples(st.integers(0, 4096), BYTES), max_size=3)
+ONE: list[Any] = [(NOW_MS, None, b"x", ())]
 
 
 def batch_of(records: list[Any], producer: tuple[int, int, int] | None = None, **fields: Any) -> bytes:
@@ -61,17 +57,10 @@ def batch_of(records: list[Any], producer: tuple[int, int, int] | None = None, *
     return bytes(build_batch(records, **fields))
 
 
-def transactional(records: list[Any], producer: tuple[int, int, int] | None, transactional_id: str | None) -> bytes:
-    """The batch of a request with that transactional id."""
-    if transactional_id is None:
-        return batch_of(records, producer)
-    return batch_of(records, producer or (7, 0, 0), is_transactional=True)
-
-
 def request_of(
     version: int, batch: bytes | None, *, topic: str = "t", topic_id: bytes = b"i" * 16, **fields: Any
 ) -> bytes:
-    """A request, without the length before it."""
+    """Returns a request without the length before it."""
     has_id = version >= 13
     rows = [PartitionProduceData(index=fields.pop("partition", 0), records=batch)] * fields.pop("rows", 1)
     data = TopicProduceData(
@@ -79,59 +68,109 @@ def request_of(
     )
     client_id, topics = fields.pop("client_id", "c"), fields.pop("topics", 1)
     request = ProduceRequest(**({"acks": 1, "timeout_ms": 1000, "topic_data": [data] * topics} | fields))
-    return request_header(0, version, 7, client_id) + codec_for(ProduceRequest, version).encode(request)
+    return request_header(0, version, 7, client_id) + plain_codec(ProduceRequest, version).encode(request)
 
 
-def compiled_read(frame: bytes) -> native.SmallProduce | None:
-    """What the compiled form reads, where the request lies behind other bytes; its place is counted from its own beginning."""
+def framed(*requests: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(request)) + request for request in requests)
+
+
+def read(content: bytes, *, is_one: bool, frame_max: int = FRAME_MAX) -> list[ProduceGroup]:
+    """Returns what is read of frames behind other bytes; places are counted from the first frame."""
     assert native.compiled is not None
-    buffer = memoryview(bytearray(BEFORE + frame + BEFORE))
-    read = native.compiled.read_produce(buffer, len(BEFORE), len(BEFORE) + len(frame))
-    return read if read is None else (*read[:6], read[6] - len(BEFORE), *read[7:])
+    buffer, start = memoryview(bytearray(BEFORE + content)), len(BEFORE)
+    groups = native.compiled.read_produce(TYPES, buffer, start, start + len(content), frame_max, is_one)
+    assert groups is not None
+    for group in groups:
+        group.stop -= start
+        for received in group.batches:
+            received.start -= start
+    return groups
 
 
-def plain_read(frame: bytes) -> native.SmallProduce | None:
-    """The same of the plain form: None for a request that it refuses, or whose batch it would change."""
-    try:
-        _, version, correlation_id, _, position = read_request_header(frame, 0, len(frame))
-        request = codec_for(ProduceRequest, version).decode(memoryview(frame), position, len(frame))
-    except ProtocolError:
-        return None
-    (topic,) = request.topic_data
-    (row,) = topic.partition_data
-    records = bytes(row.records or b"")  # type: ignore[call-overload]
-    rules = ValidationRules(timestamp_after_max_ms=2**63 - 1 - NOW_MS)
-    batch = validate_produce(records, rules, NOW_MS)
-    if not isinstance(batch, ValidatedBatch):
-        return None
-    assert batch.is_transactional == (request.transactional_id is not None)
-    assert not batch.is_transactional or batch.producer_id >= 0
-    assert batch.tail == (records[16:],)
-    start = frame.rindex(records)
-    (base_timestamp,) = struct.unpack_from(">q", records, 27)
-    earliest = base_timestamp + _smallest_delta(records)
-    fields = tuple(getattr(batch, name) for name in ValidatedBatch.__struct_fields__[:10])
-    crc = crc32c(records[21:])
-    name = topic.topic_id if version >= 13 else topic.name
-    return (
-        version,
-        correlation_id,
-        request.acks,
-        request.timeout_ms,
-        name,
-        row.index,
-        start,
-        crc,
-        earliest,
-        (*fields, ()),
-        request.transactional_id,
-    )
+class Plain:
+    """A request as the plain codec and the validator read it."""
+
+    def __init__(self, content: bytes, start: int, stop: int) -> None:
+        """Errors: ProtocolError, or AssertionError for one that is not small."""
+        key, self.version, self.correlation_id = struct.unpack_from(">hhi", content, start)
+        assert key == 0
+        assert 3 <= self.version <= 13
+        self.stop = stop
+        codec, buffer = plain_codec(ProduceRequest, self.version), memoryview(content)
+        self.request, client_id = codec.read_request(buffer, start, stop, 1 << 30, self.version >= 9)
+        (topic,) = self.request.topic_data
+        (row,) = topic.partition_data
+        assert isinstance(row.records, memoryview)
+        records = bytes(row.records)
+        self.topic, self.partition = topic.topic_id if self.version >= 13 else topic.name, row.index
+        texts = (client_id or "", topic.name, self.request.transactional_id or "")
+        assert all(text.isascii() for text in texts)
+        assert self.request.acks in (1, -1)
+        self.start = content.index(records, start, stop)
+        self.crc = struct.unpack_from(">I", records, 17)[0]
+        right = bytearray(records)  # The checksum is compared by the caller.
+        struct.pack_into(">I", right, 17, crc32c(right[21:]))
+        batch = validate_produce(bytes(right), RULES, NOW_MS)
+        assert isinstance(batch, ValidatedBatch)
+        self.batch = batch
+        batch.tail = ()
+        walked = walk_records(records[61:], batch.record_count)
+        self.earliest = struct.unpack_from(">q", records, 27)[0] + walked.min_timestamp_delta
+
+    @property
+    def kind(self) -> Any:
+        return self.version, self.request.acks, self.request.timeout_ms, self.topic, self.partition
 
 
-def _smallest_delta(records: bytes) -> int:
-    from lowtide.storage.log.validation.record_walk import walk_records
+def frames_of(content: bytes, frame_max: int, most: int) -> list[tuple[int, int]]:
+    """Returns where the whole frames begin and end, without their lengths."""
+    found, at = [], 0
+    while len(content) - at > 4 and len(found) < most:
+        (size,) = struct.unpack_from(">i", content, at)
+        if not 0 <= size <= min(len(content) - at - 4, frame_max):
+            break
+        found.append((at + 4, at + 4 + size))
+        at += 4 + size
+    return found
 
-    return walk_records(records[61:], struct.unpack_from(">i", records, 57)[0]).min_timestamp_delta
+
+def check(groups: list[ProduceGroup], content: bytes, *, is_one: bool, frame_max: int = FRAME_MAX) -> None:
+    """Each request in a group is one that the plain form accepts, with these values, and groups have what belongs
+    together."""
+    frames = frames_of(content, frame_max, OF_ONE_MAX if is_one else OF_SEVERAL_MAX)
+    seen = list[int]()
+    for group in groups:
+        plain = [Plain(content, *frames[place]) for place in group.places]
+        seen += group.places
+        assert list(group.places) == sorted(group.places)
+        assert {each.kind for each in plain} == {
+            (group.version, group.acks, group.timeout_ms, group.topic, group.partition)
+        }
+        assert [each.correlation_id for each in plain] == list(group.correlation_ids)
+        got = [(received.batch, received.start, received.crc) for received in group.batches]
+        assert got == [(each.batch, each.start, each.crc) for each in plain]
+        assert group.transactional_id == plain[0].request.transactional_id
+        assert group.transactional_id is None or (len(plain) == 1 and plain[0].batch.producer_id >= 0)
+        assert (group.earliest, group.latest) == (
+            min(each.earliest for each in plain),
+            max(each.batch.max_timestamp for each in plain),
+        )
+        sizes = [each.batch.size_bytes for each in plain]
+        assert (group.largest_bytes, group.size_bytes, group.stop) == (max(sizes), sum(sizes), plain[-1].stop)
+        last: dict[int, ValidatedBatch] = {}
+        for received in group.batches:
+            batch = received.batch
+            before = last.get(batch.producer_id)
+            assert received.begins == (before is None or batch.producer_id < 0)
+            if before is not None and batch.producer_id >= 0:
+                assert batch.producer_epoch == before.producer_epoch
+                assert batch.base_sequence == before.base_sequence + before.record_count
+            last[batch.producer_id] = batch
+    assert len(set(seen)) == len(seen)
+    if is_one:
+        assert seen == list(range(len(seen)))
+        assert len(groups) <= 1
 
 
 @needs_compiled
@@ -139,96 +178,101 @@ def _smallest_delta(records: bytes) -> int:
 @given(
     VERSIONS,
     RECORDS,
-    PRODUCERS,
-    NAMES,
-    IDS.filter(any),
-    st.none() | NAMES,
-    st.sampled_from([1, -1]),
-    st.integers(-(2**31), 2**31 - 1),
-    TRANSACTIONS,
+    st.none() | st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 10)),
+    st.fixed_dictionaries(
+        {
+            "topic": NAMES,
+            "topic_id": IDS,
+            "client_id": st.none() | NAMES,
+            "acks": st.sampled_from([1, -1]),
+            "timeout_ms": INT32,
+            "partition": INT32,
+            "transactional_id": st.none() | NAMES,
+        }
+    ),
 )
-def test_usual_requests_are_read_as_the_plain_form_reads_them(
-    version: int,
-    records: list[Any],
-    producer: tuple[int, int, int] | None,
-    name: str,
-    topic_id: bytes,
-    client_id: str | None,
-    acks: int,
-    partition: int,
-    transactional_id: str | None,
+def test_every_usual_request_is_read(
+    version: int, records: list[Any], producer: tuple[int, int, int] | None, fields: dict[str, Any]
 ) -> None:
-    batch = transactional(records, producer, transactional_id)
-    fields = {"client_id": client_id, "acks": acks, "partition": partition, "transactional_id": transactional_id}
-    frame = request_of(version, batch, topic=name, topic_id=topic_id, **fields)
-    read = compiled_read(frame)
-    assert read is not None
-    assert read == plain_read(frame)
+    is_transactional = fields["transactional_id"] is not None
+    known = producer or ((7, 0, 0) if is_transactional else None)
+    content = framed(request_of(version, batch_of(records, known, is_transactional=is_transactional), **fields))
+    for is_one in (True, False):
+        groups = read(content, is_one=is_one)
+        assert len(groups) == 1
+        check(groups, content, is_one=is_one)
+
+
+@st.composite
+def several(draw: st.DrawFn) -> list[bytes]:
+    """Requests of a few kinds and producers: many are alike, with sequences that follow, and some are unusual."""
+    made, sequences = [], dict[int, int]()
+    is_wild, version = draw(st.booleans()), draw(VERSIONS)
+    for _ in range(draw(st.integers(1, 8) | st.integers(14, 20))):
+        chance = draw(st.integers(0, 19 if is_wild else 60))
+        producer_id = draw(st.sampled_from([None, 0, 1] if is_wild else [None, 0]))
+        records, known, fields = draw(RECORDS), None, dict[str, Any]()
+        if producer_id is not None:
+            sequence = sequences.get(producer_id, 2**31 - 9 if chance == 6 else 0)
+            sequences[producer_id] = sequence + len(records)
+            known = producer_id, int(chance == 5), min(sequence + (chance == 4), 2**31 - 1)
+        if chance == 0:
+            records = [(NOW_MS, None, bytes(SMALL_BATCH_BYTES), ())]
+        if chance == 1:
+            fields["transactional_id"], known = "x", (9, 0, 0)
+        if chance in (2, 3):
+            fields |= {"acks": -1} if chance == 2 else {"partition": 1, "topic": "u", "topic_id": b"u" * 16}
+        batch = batch_of(records, known, is_transactional=chance == 1)
+        made.append(request_of(3 + (version - 2) % 11 if chance == 7 else version, batch, **fields))
+    return made
 
 
 @needs_compiled
 @LONG
-@given(VERSIONS, RECORDS, PRODUCERS, TRANSACTIONS, CHANGES, st.booleans(), st.just(0) | st.integers(1, 200))
-@example(3, [(NOW_MS, None, None, ())], None, None, [], True, 1)
-@example(3, [(NOW_MS, None, None, ())], None, "x", [], True, 0)
-def test_whatever_is_read_of_damaged_requests_the_plain_form_accepts(
-    version: int,
-    records: list[Any],
-    producer: tuple[int, int, int] | None,
-    transactional_id: str | None,
+@given(several(), CHANGES, st.just(0) | st.integers(0, 300), st.booleans(), st.sampled_from([FRAME_MAX, 150]))
+@example([request_of(3, batch_of(ONE))], [], 1, True, FRAME_MAX)
+def test_what_is_read_the_plain_form_reads_alike(
+    made: list[bytes],
     changes: list[tuple[int, int]],
-    right_crc: bool,
     cut: int,
+    is_one: bool,
+    frame_max: int,
 ) -> None:
-    """A checksum that is right again lets damage through to the other checks."""
-    batch = transactional(records, producer, transactional_id)
-    whole = request_of(version, batch, transactional_id=transactional_id)
-    frame = bytearray(whole)
+    """Whole, damaged and cut: of one connection or of several."""
+    content = bytearray(framed(*made))
     for position, byte in changes:
-        frame[position % len(frame)] = byte
-    start = whole.rindex(batch)
-    if right_crc:
-        struct.pack_into(">I", frame, start + 17, crc32c(frame[start + 21 : start + len(batch)]))
-    frame = frame[: len(frame) - cut]
-    read = compiled_read(bytes(frame))
-    if read is None:
-        return
-    records_read = bytes(frame[read[6] : read[6] + read[9][0]])
-    if crc32c(records_read[21:]) != read[7]:
-        return  # The caller compares it, and leaves it to the plain form.
-    assert read == plain_read(bytes(frame))
+        content[position * 7 % len(content)] = byte
+    damaged = bytes(content[: max(len(content) - cut, 0)])
+    groups = read(damaged, is_one=is_one, frame_max=frame_max)
+    check(groups, damaged, is_one=is_one, frame_max=frame_max)
+    if damaged == framed(*made) and frame_max == FRAME_MAX and not is_one:
+        assert sum(len(group.places) for group in groups) >= len(
+            {request[2:4] for request in made if len(request) < 9000}
+        )
 
 
 UNUSUAL: dict[str, bytes] = {
-    "acks=0": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), acks=0),
-    "acks=2": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), acks=2),
-    "transactional id": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), transactional_id="x"),
-    "empty transactional id": request_of(3, batch_of([(NOW_MS, None, b"x", ())]), transactional_id=""),
-    "empty, of a transaction": request_of(9, transactional([(NOW_MS, None, b"x", ())], None, ""), transactional_id=""),
-    "of a transaction without an id": request_of(9, transactional([(NOW_MS, None, b"x", ())], None, "x")),
-    "of a transaction without a producer": request_of(
-        9, batch_of([(NOW_MS, None, b"x", ())], is_transactional=True), transactional_id="x"
-    ),
-    "transactional id beyond ASCII": request_of(
-        9, transactional([(NOW_MS, None, b"x", ())], None, "x"), transactional_id="straße"
-    ),
-    "a marker": request_of(
-        9, batch_of([(NOW_MS, None, b"x", ())], (7, 0, 0), is_transactional=True, is_control=True), transactional_id="x"
-    ),
-    "two topics": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), topics=2),
-    "no topic": request_of(3, batch_of([(NOW_MS, None, b"x", ())]), topics=0),
-    "two partitions": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), rows=2),
+    "acks=0": request_of(9, batch_of(ONE), acks=0),
+    "acks=2": request_of(9, batch_of(ONE), acks=2),
+    "transactional id": request_of(9, batch_of(ONE), transactional_id="x"),
+    "empty transactional id": request_of(3, batch_of(ONE), transactional_id=""),
+    "of a transaction without an id": request_of(9, batch_of(ONE, (7, 0, 0), is_transactional=True)),
+    "without a producer": request_of(9, batch_of(ONE, is_transactional=True), transactional_id="x"),
+    "marker": request_of(9, batch_of(ONE, (7, 0, 0), is_transactional=True, is_control=True), transactional_id="x"),
+    "two topics": request_of(9, batch_of(ONE), topics=2),
+    "no topic": request_of(3, batch_of(ONE), topics=0),
+    "two partitions": request_of(9, batch_of(ONE), rows=2),
     "no records": request_of(9, None),
     "empty records": request_of(3, b""),
-    "two batches": request_of(9, batch_of([(NOW_MS, None, b"x", ())]) * 2),
+    "two batches": request_of(9, batch_of(ONE) * 2),
     "compressed": request_of(9, batch_of([(NOW_MS, None, b"x" * 100, ())], compression=Compression.LZ4)),
     "large": request_of(9, batch_of([(NOW_MS, None, bytes(SMALL_BATCH_BYTES), ())])),
-    "topic beyond ASCII": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), topic="straße"),
-    "client id beyond ASCII": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), client_id="straße"),
-    "nameless": request_of(3, batch_of([(NOW_MS, None, b"x", ())]), topic=""),
-    "no topic id": request_of(13, batch_of([(NOW_MS, None, b"x", ())]), topic_id=ZERO_TOPIC_ID),
-    "more bytes": request_of(3, batch_of([(NOW_MS, None, b"x", ())])) + b"\0",
-    "another API": b"\0\1" + request_of(9, batch_of([(NOW_MS, None, b"x", ())]))[2:],
+    "topic beyond ASCII": request_of(9, batch_of(ONE), topic="straße"),
+    "client id beyond ASCII": request_of(9, batch_of(ONE), client_id="straße"),
+    "nameless": request_of(3, batch_of(ONE), topic=""),
+    "no topic id": request_of(13, batch_of(ONE), topic_id=ZERO_TOPIC_ID),
+    "more bytes": request_of(3, batch_of(ONE)) + b"\0",
+    "another API": b"\0\1" + request_of(9, batch_of(ONE))[2:],
     "an old version": struct.pack(">hhih", 0, 2, 1, -1) + bytes(40),
     "nothing": b"",
 }
@@ -237,129 +281,100 @@ UNUSUAL: dict[str, bytes] = {
 @needs_compiled
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_what_is_unusual_is_left_to_the_plain_form(name: str) -> None:
-    assert compiled_read(UNUSUAL[name]) is None
+    """Also between usual requests: of one connection nothing behind it is read."""
+    one = request_of(9, batch_of(ONE))
+    content = framed(one, UNUSUAL[name], one)
+    assert read(framed(UNUSUAL[name]), is_one=True) == []
+    assert [group.places for group in read(content, is_one=True)] == [(0,)]
+    assert [group.places for group in read(content, is_one=False)] == [(0, 2)]
 
 
 @needs_compiled
-def test_a_batch_of_the_largest_size_is_read() -> None:
+def test_requests_and_their_batches_are_bounded() -> None:
+    one, many = request_of(9, batch_of(ONE)), [request_of(9, batch_of(ONE))] * 70
+    assert [len(group.places) for group in read(framed(*many), is_one=True)] == [OF_ONE_MAX]
+    assert [len(group.places) for group in read(framed(*many), is_one=False)] == [OF_SEVERAL_MAX]
+    larger = request_of(9, batch_of([(NOW_MS, None, bytes(100), ())]))
+    assert [group.places for group in read(framed(one, larger, one), is_one=True, frame_max=len(one))] == [(0,)]
     overhead = len(batch_of([(NOW_MS, None, bytes(SMALL_BATCH_BYTES - 100), ())])) - (SMALL_BATCH_BYTES - 100)
     for more, is_read in ((0, True), (1, False)):
         batch = batch_of([(NOW_MS, None, bytes(SMALL_BATCH_BYTES - overhead + more), ())])
-        assert len(batch) == SMALL_BATCH_BYTES + more
-        assert (compiled_read(request_of(9, batch)) is not None) == is_read
+        assert bool(read(framed(request_of(9, batch)), is_one=True)) == is_read
 
 
 @needs_compiled
 @pytest.mark.parametrize(
     "arguments",
     [
-        (b"", 0, 1),
-        (b"abc", 2, 1),
-        (b"abc", -1, 2),
-        (b"abc", 0, 4),
-        ("abc", 0, 3),
-        (b"abc", None, 3),
-        (b"abc", 0, 2**70),
+        (b"", 0, 1, 9),
+        (b"abc", 2, 1, 9),
+        (b"abc", -1, 2, 9),
+        (b"abc", 0, 4, 9),
+        ("abc", 0, 3, 9),
+        (b"abc", None, 3, 9),
+        (b"abc", 0, 2**70, 9),
+        (b"abc", 0, 3, -1),
     ],
 )
 def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
     assert native.compiled is not None
-    assert native.compiled.read_produce(*arguments) is None
+    assert native.compiled.read_produce(TYPES, *arguments, True) is None  # type: ignore[call-arg]
 
 
 @needs_compiled
 @LONG
-@given(
-    st.integers(0, 2**16 - 1),
-    st.none() | st.text(max_size=20) | NAMES,
-    st.binary(max_size=4) | st.just(b"\0"),
-    st.booleans(),
-    st.just([]) | CHANGES,
-    st.just(0) | st.integers(1, 40),
-)
-@example(1, "c", b"", True, [], 0)
-@example(1, None, b"\0", True, [], 0)
-@example(1, "", b"\1\0\0", True, [], 0)
-def test_heads_are_read_as_the_plain_form_reads_them(
-    key: int, client_id: str | None, body: bytes, flexible: bool, changes: list[tuple[int, int]], cut: int
-) -> None:
-    """Or not at all: the plain form has the errors, and what is beyond ASCII."""
-    assert native.compiled is not None
-    name = b"" if client_id is None else client_id.encode()
-    frame = bytearray(struct.pack(">HhIh", key, 1, 7, -1 if client_id is None else len(name)) + name + body)
-    for position, byte in changes:
-        frame[position % len(frame)] = byte
-    frame = frame[: max(len(frame) - cut, 10)]
-    buffer = memoryview(BEFORE + bytes(frame) + BEFORE)
-    start, stop = len(BEFORE), len(BEFORE) + len(frame)
-    found = native.compiled.read_head(buffer, start, stop, flexible)
-    try:
-        plain = read_client_id(buffer, start, stop, flexible=flexible)
-    except ProtocolError:
-        plain = None
-    if found is not None:
-        assert found == plain
-    elif plain is not None:
-        has_tags = flexible and buffer[start + 10 + len((plain[0] or "").encode())] != 0
-        assert has_tags or not (plain[0] or "").isascii(), "this is as usual as can be"
-
-
-@needs_compiled
-@pytest.mark.parametrize(
-    "arguments", [(b"", 0, 0), (bytes(9), 0, 9), (bytes(20), 11, 20), (bytes(20), 12, 11), (bytes(20), 0, 21)]
-)
-def test_heads_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
-    compiled: Any = native.compiled
-    assert compiled.read_head(*arguments, False) is None
-
-
-@needs_compiled
-@LONG
-@given(VERSIONS, st.integers(-(2**31), 2**31 - 1), NAMES, IDS, st.integers(-(2**31), 2**31 - 1), INT64, INT64, INT64)
-def test_answers_are_those_of_the_plain_form(
+@given(VERSIONS, st.lists(st.tuples(INT32, INT64), max_size=OF_ONE_MAX), NAMES, IDS, INT32, INT64, INT64)
+def test_answers_are_those_of_the_plain_codec(
     version: int,
-    correlation_id: int,
+    answered: list[tuple[int, int]],
     name: str,
     topic_id: bytes,
     partition: int,
-    base_offset: int,
     time_ms: int,
     log_start: int,
 ) -> None:
     assert native.compiled is not None
-    has_id = version >= 13
-    row = PartitionProduceResponse(
-        index=partition, error_code=0, base_offset=base_offset, log_append_time_ms=time_ms, log_start_offset=log_start
-    )
-    topic = TopicProduceResponse(
-        name="" if has_id else name, topic_id=topic_id if has_id else ZERO_TOPIC_ID, partition_responses=[row]
-    )
-    write = response_writer(codec_for(ProduceResponse, version).encode, flexible=version >= 9)
-    plain = b"".join(write(correlation_id, ProduceResponse(responses=[topic])))
-    topic_key = topic_id if has_id else name
-    assert (
-        native.compiled.produce_answer(version, correlation_id, topic_key, partition, base_offset, time_ms, log_start)
-        == plain
-    )
+    has_id, plain = version >= 13, []
+    for correlation_id, base_offset in answered:
+        row = PartitionProduceResponse(
+            index=partition,
+            error_code=0,
+            base_offset=base_offset,
+            log_append_time_ms=time_ms,
+            log_start_offset=log_start,
+        )
+        topic = TopicProduceResponse(
+            name="" if has_id else name, topic_id=topic_id if has_id else ZERO_TOPIC_ID, partition_responses=[row]
+        )
+        response = ProduceResponse(responses=[topic])
+        plain.append(
+            b"".join(plain_codec(ProduceResponse, version).encode_frame(correlation_id, response, version >= 9))
+        )
+    ids, offsets = tuple(each for each, _ in answered), tuple(offset for _, offset in answered)
+    key = topic_id if has_id else name
+    assert native.compiled.produce_answers(version, ids, key, partition, offsets, time_ms, log_start) == plain
 
 
 @needs_compiled
 @pytest.mark.parametrize(
     "arguments",
     [
-        (2, 1, "t", 0, 0, 0, 0),
-        (14, 1, b"i" * 16, 0, 0, 0, 0),
-        (13, 1, b"i" * 15, 0, 0, 0, 0),
-        (13, 1, "t", 0, 0, 0, 0),
-        (9, 1, b"t", 0, 0, 0, 0),
-        (9, 1, "t" * 40_000, 0, 0, 0, 0),
-        (9, 1, "\ud800", 0, 0, 0, 0),
-        (9, 2**31, "t", 0, 0, 0, 0),
-        (9, 1, "t", 2**31, 0, 0, 0),
-        (9, 1, "t", 0, 2**63, 0, 0),
-        (9, 1, "t", 0, 0, None, 0),
+        (2, (1,), "t", 0, (0,), 0, 0),
+        (14, (1,), b"i" * 16, 0, (0,), 0, 0),
+        (13, (1,), b"i" * 15, 0, (0,), 0, 0),
+        (13, (1,), "t", 0, (0,), 0, 0),
+        (9, (1,), b"t", 0, (0,), 0, 0),
+        (9, (1,), "t" * 40_000, 0, (0,), 0, 0),
+        (9, (1,), "\ud800", 0, (0,), 0, 0),
+        (9, (2**31,), "t", 0, (0,), 0, 0),
+        (9, (1, 2), "t", 0, (0,), 0, 0),
+        (9, [1], "t", 0, [0], 0, 0),
+        (9, (1,), "t", 2**31, (0,), 0, 0),
+        (9, (1,), "t", 0, (2**63,), 0, 0),
+        (9, (1, 2), "t", 0, (0, None), 0, 0),
+        (9, (1,), "t", 0, (0,), None, 0),
     ],
 )
-def test_answers_that_no_request_could_have_are_left_to_the_plain_form(arguments: tuple[Any, ...]) -> None:
+def test_answers_that_no_request_could_have_are_refused(arguments: tuple[Any, ...]) -> None:
     assert native.compiled is not None
-    assert native.compiled.produce_answer(*arguments) is None
+    assert native.compiled.produce_answers(*arguments) is None

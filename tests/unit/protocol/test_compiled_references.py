@@ -6,28 +6,27 @@ Built under one version and run by another is what an editable tree of two envir
 
 from __future__ import annotations
 
+import itertools
+import operator
 import pickle
 import shutil
 import subprocess
+import sys
 import sysconfig
 from array import array
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from lowtide.protocol import native
+from lowtide.protocol.headers import request_header
 from lowtide.storage.compaction.offset_map import OffsetMap
 from tests.pythons import installed
 from tests.unit.test_version import HOOK
 
-from .test_compiled_commit import MEMBER, ONE_ROW, commit_of, heartbeat_of
-from .test_compiled_delete import delete_of
-from .test_compiled_fetch import ANSWERED, ID_ROW, fetch_of
-from .test_compiled_joins import JOINED, SYNCED, join_of, sync_of
-from .test_compiled_produce import batch_of, request_of, transactional
-from .test_compiled_rounds import ONE
-from .test_compiled_runs import framed
-from .test_compiled_transactions import added_offsets, added_partitions, commit, end
+from .test_compiled_produce import FRAME_MAX, ONE, batch_of, framed, request_of
 from .test_compiled_walk import payload_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,12 +35,65 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 QUICK_FLAGS = tuple("-O0" if flag == "-O2" else flag for flag in HOOK.FLAGS)
 RUN_TIMEOUT_S = 300
 SECRET = bytes(16)
-INSTANCE = MEMBER | {"group_instance_id": "i"}
+TYPES = (itertools.chain,) * 3
+"""Takes any number of arguments, keeps them, and is there under every Python."""
+
+PLAIN = operator.methodcaller
+"""Gives a function of a name that refuses what it is called with."""
+
+ROW = ("o", False, SimpleNamespace, ("n", "t"), (("i",), ("s", True, True)), None)
+NUMBERS = tuple((letter,) for letter in "b?hHiqdu")
+NESTED = ("o", True, SimpleNamespace, ("k",), (("b",),), ())
+TAGS = (
+    (0, "flag", False, None, ("?",)),
+    (1, "nested", None, operator.not_, NESTED),
+    (2, "rows", None, None, ("a", True, True, (("h",),), 2)),
+)
+"""A default that isn't written, a struct of which a function decides, and rows."""
 
 
-def whole(*requests: bytes) -> list[tuple[Any, ...]]:
-    """The arguments of a function that reads a request from a buffer."""
-    return [(request, 0, len(request)) for request in requests]
+def shape(*, compact: bool) -> tuple[Any, ...]:
+    """Returns a shape with fields of each kind; the compact form has tagged fields."""
+    counted = (
+        ("s", True, compact),
+        ("y", True, compact),
+        ("v", True, compact),
+        ("a", True, compact, (ROW,), 5),
+        NESTED,
+    )
+    fields = (*NUMBERS, *counted)
+    names = tuple(sys.intern(f"f{number}") for number in range(len(fields)))
+    return "o", False, SimpleNamespace, names, fields, TAGS if compact else None
+
+
+def message(*, full: bool) -> SimpleNamespace:
+    """Returns a message of `shape`, in which what may be null is there or not."""
+    rows = [SimpleNamespace(n=3, t="x"), SimpleNamespace(n=4, t=None)]
+    counted = ("text", b"bytes", b"records", rows, SimpleNamespace(k=1)) if full else (None,) * 5
+    values = (1, True, 2, 3, 4, 5, 0.5, bytes(16), *counted)
+    tags = {"flag": full, "nested": SimpleNamespace(k=2) if full else None, "rows": [1] if full else None}
+    return SimpleNamespace(**{f"f{number}": value for number, value in enumerate(values)}, **tags)
+
+
+def codec_cases() -> dict[str, list[tuple[Any, ...]]]:
+    """Returns those of `Codec`, whose frames need the compiled module."""
+    assert native.compiled is not None
+    cases: dict[str, list[tuple[Any, ...]]] = {}
+    for compact, full in ((False, True), (True, True), (True, False)):
+        made = shape(compact=compact), PLAIN
+        sent = message(full=full)
+        frame = native.compiled.Codec(*made).encode(sent)
+        request = request_header(0, 9 if compact else 3, 7, "c" if full else None) + frame
+        for name, arguments in {
+            "": (frame, sent),
+            ".decode": (frame, 0, len(frame)),
+            ".encode": (sent,),
+            ".encode_frame": (7, sent, compact),
+            ".encode_parts": (sent,),
+            ".read_request": (request, 0, len(request), 10, compact),
+        }.items():
+            cases.setdefault(f"Codec{name}", []).append((*made, *arguments))
+    return cases
 
 
 def column(values: list[bytes | None]) -> tuple[Any, ...]:
@@ -52,11 +104,9 @@ def column(values: list[bytes | None]) -> tuple[Any, ...]:
 
 def cases() -> dict[str, list[tuple[Any, ...]]]:
     """For each function arguments that it answers, with and without what may be null."""
-    small, produced = batch_of(ONE), batch_of(ONE, (5, 1, 0))
-    run, group = (
-        framed(request_of(9, small), request_of(9, small)),
-        framed(request_of(13, produced), request_of(13, batch_of(ONE, (6, 1, 0)))),
-    )
+    transactional = batch_of(ONE, (7, 0, 0), is_transactional=True)
+    group = framed(*(request_of(9, batch_of(ONE, (5, 1, sequence))) for sequence in (0, 1)))
+    single = framed(request_of(13, transactional, transactional_id="x", client_id=None))
     records = bytes(payload_of([(0, None, b"k", b"v", [(b"n", None), (b"n", b"c")]), (5, None, None, None, [])]))
     keyed = bytes(payload_of([(0, None, b"a", b"v", []), (1, None, b"b", None, []), (2, None, b"a", b"w", [])]))
     table = OffsetMap(1 << 16)
@@ -80,43 +130,17 @@ def cases() -> dict[str, list[tuple[Any, ...]]]:
             (bytearray(), (*rows[:4], None, None, None), (None, 0, 2, 1000, 7)),
         ],
         "copy_keys": [(array("q", [7, 1] + [0] * 6), array("q", bytes(128)))],
-        "fetch_answer": [ANSWERED, (13, *ANSWERED[1:4], (ID_ROW,)), (*ANSWERED[:4], ())],
         "find_record": [(records, 2, 1, 0), (records, 2, 9, 0)],
         "hash_key": [(SECRET, b"key")],
-        "join_answer": [(*JOINED[:8], (("m", None, b"x"), ("n", "i", b""))), (2, 1, 1, None, "p", "l", False, "m", ())],
         "note_keys": [(array("q", bytes(128)), SECRET, keyed, 3, 1, 0, 5, 0)],
-        "offset_records": [(b"k", b"v", ((0, 5, -1), (1, 6, 2)))],
-        "plain_records": [(b"head", [(b"k", b"v"), (None, None)]), (b"head", [])],
-        "produce_answer": [(9, 1, "t", 0, 5, -1, 0), (13, 1, b"i" * 16, 0, 5, -1, 0)],
-        "read_added_offsets": whole(*(added_offsets(version) for version in (0, 4))),
-        "read_added_partitions": whole(added_partitions(3, [0, 1]), added_partitions(0, [0], client_id=None)),
-        "read_commit": whole(
-            *(commit_of(version, ONE_ROW, member) for version, member in ((2, None), (8, INSTANCE), (10, None)))
-        ),
-        "read_delete": whole(delete_of(2), delete_of(3, client_id=None, leader_only=True)),
-        "read_end": whole(end(0), end(4, is_commit=False)),
-        "read_fetch": whole(
-            fetch_of(4, client_id=None), fetch_of(12, isolation_level=1), fetch_of(15, replica_epoch=3)
-        ),
-        "read_head": [
-            (*each, bool(version))
-            for version in (0, 1)
-            for each in whole(request_of(8 + version, small, client_id=None))
+        "produce_answers": [(9, (1, 2), "t", 0, (5, 6), -1, 0), (13, (), b"i" * 16, 0, (), -1, 0)],
+        "read_produce": [
+            (TYPES, requests, 0, len(requests), FRAME_MAX, is_one)
+            for requests, is_one in ((group, True), (group, False), (single, True))
         ],
-        "read_heartbeat": whole(heartbeat_of(0, MEMBER), heartbeat_of(4, INSTANCE)),
-        "read_join": whole(join_of(2, client_id=None), join_of(9, group_instance_id="i")),
-        "read_produce": whole(
-            request_of(3, small), request_of(13, transactional(ONE, None, "x"), transactional_id="x", client_id=None)
-        ),
-        "read_round": whole(run, group),
-        "read_run": [(*each, 1 << 20) for each in whole(run)],
-        "read_sync": whole(sync_of(0), sync_of(5, [("m", b"a")], group_instance_id="i")),
-        "read_transactional_commit": whole(
-            commit(0, ONE_ROW), commit(6, ONE_ROW, generation=1, member_id="m", instance_id="i")
-        ),
+        **codec_cases(),
+        "plain_records": [(b"head", [(b"k", b"v"), (None, None)]), (b"head", [])],
         "retain": [(table._table, SECRET, keyed, 3, 1, 5, drops, shift) for drops, shift in ((False, None), (True, 7))],
-        "run_answer": [(9, (1, 2), "t", 0, (5, 6), -1, 0), (13, (), b"i" * 16, 0, (), -1, 0)],
-        "sync_answer": [SYNCED, (0, 1, None, None, b"")],
         "walk_records": [(records, 2), (keyed, 3)],
     }
 

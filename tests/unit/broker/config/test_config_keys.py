@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from lowtide.broker.config.broker_config import BROKER_KEYS
 from lowtide.broker.config.key import HIDDEN, ConfigError, ConfigKey, Matching, OneOf, Range, Type, at_least, value_text
-from lowtide.broker.config.keys_cluster import CLUSTER_KEYS
+from lowtide.broker.config.keys_cluster import CLUSTER_KEYS, REMOTE_KEYS
 from lowtide.broker.config.keys_groups import GROUP_KEYS
 from lowtide.broker.config.keys_own import OWN_KEYS
-from lowtide.broker.config.keys_remote import REMOTE_KEYS
 from lowtide.broker.config.keys_security import SECURITY_KEYS
 from lowtide.broker.config.keys_server import SERVER_KEYS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS

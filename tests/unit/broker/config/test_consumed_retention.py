@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.broker.config.broker_config import ConfigError, Given, load_config
+from lowtide.broker.config.broker_config import ConfigError, Setting, load_config
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.config.sources import DYNAMIC_BROKER
 from lowtide.broker.config.topic_config import TopicConfigFault, log_config, validate_topic_configs
@@ -68,11 +68,11 @@ def test_a_broker_that_asks_for_longer_does_not_start_and_cannot_be_set_so_later
     configs.check({"log." + MS: str(WEEK_MS)}, of_all=True)
     with pytest.raises(ConfigError, match=rf"log.retention.commitoffset.ms={WEEK_MS + 1}"):
         configs.check({"log." + MS: str(WEEK_MS + 1)}, of_all=True)
-    with pytest.raises(ConfigError, match=r"log.retention.commitoffset.ms=5 is not .*log.retention.ms=4"):
+    with pytest.raises(ConfigError, match=r"log.retention.commitoffset.ms=5 is invalid.*log.retention.ms=4"):
         BrokerConfigs(load_config(settings={"log." + MS: "5"})).check({"log.retention.ms": "4"}, of_all=False)
 
 
 def test_a_broker_that_starts_with_a_shorter_limit_shortens_it():
     """The dynamic value was valid with the earlier static configuration."""
-    given = {"log.retention.ms": Given("4", DYNAMIC_BROKER), "log." + MS: Given("5", "server.properties")}
+    given = {"log.retention.ms": Setting("4", DYNAMIC_BROKER), "log." + MS: Setting("5", "server.properties")}
     assert log_config(load_config(given=given), {}).retention_commitoffset_ms == 4

@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lowtide.broker.config.broker_config import BROKER_KEYS, ConfigError, Given, load_config
+from lowtide.broker.config.broker_config import BROKER_KEYS, ConfigError, Setting, load_config
 from lowtide.broker.config.described import (
-    ConfigEntry,
+    DescribedConfig,
     WireType,
     describe_all_brokers,
     describe_broker,
@@ -42,7 +42,7 @@ def running(settings: dict[str, str] | None = None, **layers: dict[str, str]) ->
     return configs
 
 
-def told(entries: list[ConfigEntry], name: str) -> tuple[str | None, int, list[tuple[str, str | None, int]]]:
+def told(entries: list[DescribedConfig], name: str) -> tuple[str | None, int, list[tuple[str, str | None, int]]]:
     (entry,) = [entry for entry in entries if entry.name == name]
     return entry.value, entry.source, [(each.name, each.value, each.source) for each in entry.synonyms]
 
@@ -111,21 +111,21 @@ def test_a_stored_value_that_is_invalid_is_ignored(stored: dict[str, str], reaso
         ({"log.retention.hours": "3"}, "log.retention.hours"),
         ({"ssl.keystore.password": "x"}, "ssl.keystore.password"),
         ({"listener.name.a.ssl.keystore.password": "x"}, "listener.name.a.ssl.keystore.password"),
-        ({"no.such": "3"}, "no.such is not a key"),
-        ({"log.segment.bytes": "1"}, "log.segment.bytes=1 is not possible.*1048576"),
+        ({"no.such": "3"}, "no.such is not a broker configuration key"),
+        ({"log.segment.bytes": "1"}, "log.segment.bytes=1 is invalid.*1048576"),
         ({"log.retention.ms": "0"}, "log.retention.ms=0"),
         (
             {"log.local.retention.ms": "604800001"},
-            "log.local.retention.ms=604800001 is not .* most log.retention.ms=604800000, or -2",
+            "log.local.retention.ms=604800001 is invalid.* most log.retention.ms=604800000, or -2",
         ),
-        ({"log.local.retention.ms": "-1"}, "log.local.retention.ms=-1 is not possible"),
+        ({"log.local.retention.ms": "-1"}, "log.local.retention.ms=-1 is invalid"),
         (
             {"log.local.retention.bytes": "6", "log.retention.bytes": "5"},
-            "log.local.retention.bytes=6 is not .* most log.retention.bytes=5, or -2",
+            "log.local.retention.bytes=6 is invalid.* most log.retention.bytes=5, or -2",
         ),
         (
             {"log.local.retention.bytes": "-1", "log.retention.bytes": "5"},
-            "log.local.retention.bytes=-1 is not possible",
+            "log.local.retention.bytes=-1 is invalid",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_the_stores_of_a_listener_are_set_together() -> None:
         ({"listener.name.TLS.ssl.keystore.location": "/n"}, False, "Cannot update these configs dynamically"),
         ({"listener.name.plaintext.ssl.key.password": "hush"}, False, "has no listener PLAINTEXT with TLS"),
         ({"listener.name.no.ssl.key.password": "hush"}, False, "has no listener NO with TLS"),
-        ({"listener.name.tls.ssl.keystore.certificate.chain": "hush"}, False, "not possible together"),
+        ({"listener.name.tls.ssl.keystore.certificate.chain": "hush"}, False, "cannot both be set"),
     ],
 )
 def test_what_cannot_be_set_of_a_listener_is_refused(wanted: dict[str, str], of_all: bool, reason: str) -> None:
@@ -228,8 +228,8 @@ def test_the_logins_of_a_listener_are_set_together() -> None:
         ({"sasl.jaas.config": f'{PLAIN} user_a="hush";'}, False, "only per-listener using the listener prefix"),
         ({ENABLED: "SCRAM-SHA-512"}, True, "at default cluster level, broker id must be specified"),
         ({ENABLED: "PLAIN"}, False, "listener.name.in.plain.sasl.jaas.config is missing"),
-        ({ENABLED: "SCRAM-SHA-1"}, False, "SCRAM-SHA-1 is no mechanism that is known here"),
-        ({USERS: f'{PLAIN} user_a="hush'}, False, "plain.sasl.jaas.config=\\[hidden\\] is not possible"),
+        ({ENABLED: "SCRAM-SHA-1"}, False, "SCRAM-SHA-1 is not a supported mechanism"),
+        ({USERS: f'{PLAIN} user_a="hush'}, False, "plain.sasl.jaas.config=\\[hidden\\] is invalid"),
         (
             {"listener.name.in.scram-sha-512.sasl.jaas.config": f'{PLAIN} user_a="hush";'},
             False,
@@ -260,7 +260,7 @@ def test_the_mechanism_of_brokers_is_not_taken_away() -> None:
             'org.apache.kafka.common.security.scram.ScramLoginModule required username="b" password="hush";'
         ),
     }
-    with pytest.raises(ConfigError, match="sasl.mechanism.inter.broker.protocol=SCRAM-SHA-256 is not possible"):
+    with pytest.raises(ConfigError, match="sasl.mechanism.inter.broker.protocol=SCRAM-SHA-256 is invalid"):
         running(WITH_LOGINS | between).check({ENABLED: "SCRAM-SHA-512"}, of_all=False)
 
 
@@ -401,7 +401,7 @@ def test_secrets_are_not_shown() -> None:
     """Neither as values nor as synonyms, under whatever name."""
     names = ("ssl.keystore.password", "listener.name.a.ssl.keystore.password", "rsm.config.token", "sasl.jaas.config")
     # Such a broker does not start yet: the description is as if it had.
-    given = {name: Given("hush", "settings") for name in names}
+    given = {name: Setting("hush", "settings") for name in names}
     values = {**load_config().values, **dict.fromkeys(names, "hush")}
     configs = BrokerConfigs(msgspec.structs.replace(load_config(), given=given, values=values))
     entries = [entry for entry in describe_broker(configs, None) if entry.name in names]

@@ -31,11 +31,11 @@ def test_addresses():
         ("http://a/b:1", "allowed is a list of http://host:port or https://host:port"),
         (
             "http://127.0.0.1:99999",
-            "http.listeners=http://127.0.0.1:99999 is not possible: allowed is a port from 0 to 65535",
+            "http.listeners=http://127.0.0.1:99999 is invalid: allowed is a port from 0 to 65535",
         ),
         (
             "http://127.0.0.1:1,https://127.0.0.1:1",
-            "http.listeners=https://127.0.0.1:1 is not possible: allowed is each address once",
+            "http.listeners=https://127.0.0.1:1 is invalid: allowed is each address once",
         ),
     ],
 )
@@ -55,7 +55,7 @@ def test_https_has_the_certificate_of_the_broker():
     assert secured["HTTPS"].tls is not None
     assert secured["HTTPS"].tls.key_store.location == "/etc/lowtide/broker.pem"
     assert secured["HTTPS"].tls.protocols == ("TLSv1.3",)
-    with pytest.raises(ConfigError, match="the listener HTTPS speaks TLS, and has no certificate"):
+    with pytest.raises(ConfigError, match="the listener HTTPS uses TLS but has no certificate"):
         load_config(settings={"http.listeners": "https://127.0.0.1:9644"})
 
 
@@ -66,5 +66,5 @@ def test_a_listener_of_that_name_is_refused():
         "listener.security.protocol.map": "HTTPS:SSL,PLAINTEXT:PLAINTEXT",
         **PEM,
     }
-    with pytest.raises(ConfigError, match=r"listeners has HTTPS://, and http\.listeners an address of https"):
+    with pytest.raises(ConfigError, match=r"the name HTTPS is reserved for https:// addresses"):
         load_config(settings=settings)

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from lowtide.broker.config.broker_config import load_config
-from lowtide.broker.config.open_listeners import open_beyond_loopback, protection_left_out
+from lowtide.broker.lifecycle.start_lines import open_beyond_loopback, protection_left_out
 from lowtide.metadata.acl_image import AclImage
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.scram_image import ScramImage

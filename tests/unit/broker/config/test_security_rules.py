@@ -37,7 +37,7 @@ def test_every_setting_of_security_is_refused_until_it_works(name: str):
     """The message names the key and the source, without the secret."""
     for key in (name, f"listener.name.internal.{name}", f"listener.name.internal.plain.{name}"):
         text = another_value(name)
-        with pytest.raises(ConfigError, match="asks for protection that Lowtide does not enforce yet") as caught:
+        with pytest.raises(ConfigError, match="asks for protection that Lowtide does not support") as caught:
             load_config(settings={key: text})
         assert key in str(caught.value)
         assert "(in settings)" in str(caught.value)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lowtide.broker.config.broker_config import BROKER_KEYS
 from lowtide.broker.config.key import ConfigError
-from lowtide.broker.config.sources import Given, from_environment, from_properties, from_settings, merge
+from lowtide.broker.config.sources import Setting, from_environment, from_properties, from_settings, merge
 
 
 def texts(text: str) -> dict[str, str]:
@@ -53,7 +53,7 @@ def test_comments_and_empty_lines_are_ignored():
 
 def test_the_last_of_two_lines_counts():
     """As in Java, and its line is the one that a refusal names."""
-    assert from_properties("a=1\na=2\n", "server.properties") == {"a": Given("2", "server.properties line 2")}
+    assert from_properties("a=1\na=2\n", "server.properties") == {"a": Setting("2", "server.properties line 2")}
 
 
 def test_a_continued_line_has_the_number_of_its_first():
@@ -98,7 +98,7 @@ def test_what_is_escaped_comes_back(settings: dict[str, str]):
 def test_environment_names_are_keys_in_capitals():
     """Other variables are ignored."""
     found = from_environment({"LOWTIDE_LOG_RETENTION_MS": "5", "PATH": "/bin", "KAFKA_LOG_DIRS": "x"}, BROKER_KEYS)
-    assert found == {"log.retention.ms": Given("5", "LOWTIDE_LOG_RETENTION_MS")}
+    assert found == {"log.retention.ms": Setting("5", "LOWTIDE_LOG_RETENTION_MS")}
 
 
 def test_every_key_has_a_name_of_its_own_in_the_environment():
@@ -143,7 +143,7 @@ def test_a_kubernetes_service_named_lowtide_does_not_stop_the_broker():
 
 def test_settings_are_split_at_the_first_equals_sign():
     """The value may have more of them."""
-    assert from_settings(["a=b=c", " d = e"]) == {"a": Given("b=c", "--set a"), "d": Given(" e", "--set d")}
+    assert from_settings(["a=b=c", " d = e"]) == {"a": Setting("b=c", "--set a"), "d": Setting(" e", "--set d")}
 
 
 @pytest.mark.parametrize("setting", ["a", "=b", " =b", ""])

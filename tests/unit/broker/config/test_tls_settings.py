@@ -28,18 +28,18 @@ def test_the_settings_of_a_listener() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"ssl.keystore.location": ""}, "the listener SSL speaks TLS, and has no certificate"),
+        ({"ssl.keystore.location": ""}, "the listener SSL uses TLS but has no certificate"),
         (
             {"ssl.keystore.type": "JKS"},
             "keytool -importkeystore -srckeystore /k.pem -destkeystore /k.pem.p12 -deststoretype PKCS12",
         ),
-        ({"ssl.keystore.type": "BKS"}, "ssl.keystore.type=BKS is not possible: allowed are PEM and, for files, PKCS12"),
-        ({"ssl.keystore.certificate.chain": "geheim"}, "are not possible together"),
-        ({"ssl.client.auth": "required"}, "ssl.client.auth=required is not possible without ssl.truststore.location"),
-        ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols=TLSv1.1,TLSv1.2 is not possible"),
-        ({"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "a cipher of TLS 1.3, which can't be chosen"),
-        ({"ssl.principal.mapping.rules": "RULE:(/x/"}, "ssl.principal.mapping.rules is not possible"),
-        (TRUST | {"ssl.truststore.type": "JKS"}, "ssl.truststore.type=JKS is not possible"),
+        ({"ssl.keystore.type": "BKS"}, "ssl.keystore.type=BKS is invalid: allowed are PEM and, for files, PKCS12"),
+        ({"ssl.keystore.certificate.chain": "geheim"}, "cannot both be set"),
+        ({"ssl.client.auth": "required"}, "ssl.client.auth=required requires ssl.truststore.location"),
+        ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols=TLSv1.1,TLSv1.2 is invalid"),
+        ({"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "a cipher of TLS 1.3, which is not configurable"),
+        ({"ssl.principal.mapping.rules": "RULE:(/x/"}, "ssl.principal.mapping.rules is invalid"),
+        (TRUST | {"ssl.truststore.type": "JKS"}, "ssl.truststore.type=JKS is invalid"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, str], sentence: str) -> None:
@@ -52,5 +52,5 @@ def test_what_cannot_be_is_refused(settings: dict[str, str], sentence: str) -> N
     "name", ["ssl.keystore.location", "ssl.truststore.location", "listener.name.plaintext.ssl.keystore.location"]
 )
 def test_tls_that_no_listener_speaks_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{name} asks for TLS"):
+    with pytest.raises(ConfigError, match=f"^{name} requires TLS"):
         load_config(settings={name: "/k.pem"})

@@ -86,7 +86,7 @@ def test_a_request_for_tiered_storage_is_refused_with_the_reason():
     assert isinstance(fault, TopicConfigFault)
     assert (
         fault.message
-        == "remote.storage.enable=true is not possible: allowed is only false, for this broker has no tiered storage."
+        == "remote.storage.enable=true is invalid: allowed is only false, for this broker has no tiered storage."
     )
 
 
@@ -115,14 +115,14 @@ def test_a_broker_starts_with_the_defaults_of_topics_that_would_be_tiered(name: 
     for value in ("-2", "-1", "0", "5", "9223372036854775807"):
         broker = load_config(settings={name: value, "log.retention.ms": "3", "log.retention.bytes": "3"})
         assert broker.topic_defaults[name.removeprefix("log.")] == int(value)
-    with pytest.raises(ConfigError, match=rf"{name}=-3 is not possible"):
+    with pytest.raises(ConfigError, match=rf"{name}=-3 is invalid"):
         load_config(settings={name: "-3"})
 
 
 def test_a_broker_is_not_started_with_tiered_storage():
     with pytest.raises(
         ConfigError,
-        match=r"remote.log.storage.system.enable=true is not possible: allowed is only false, for this broker has",
+        match=r"remote.log.storage.system.enable=true is invalid: allowed is only false, for this broker has",
     ):
         load_config(settings={"remote.log.storage.system.enable": "true"})
 

@@ -21,9 +21,8 @@ import msgspec
 
 from lowtide.broker.authorizer.resources import Operation, ResourceType
 from lowtide.metadata.records import AclRecord
-from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.api_keys import API, ApiKey, api_name
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.client.versions import api_name
 from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest
 from lowtide.protocol.messages.describe_groups import DescribeGroupsRequest
 from lowtide.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest

@@ -17,8 +17,7 @@ from lowtide.broker.config.log_levels import LOGGERS
 from lowtide.broker.config.resources import ResourceType as Configured
 from lowtide.broker.config.sasl_settings import LOGIN_KEYS
 from lowtide.broker.config.tls_settings import STORE_KEYS
-from lowtide.protocol.api_keys import API
-from lowtide.protocol.client.versions import api_name
+from lowtide.protocol.api_keys import API, api_name
 from lowtide.protocol.messages import alter_configs, incremental_alter_configs
 
 from .asking import WHOLE, Only, ask

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from lowtide.broker.lifecycle.fencing import UP_LOOK_MS, Fence
+from lowtide.broker.lifecycle.fencing import UP_LOOK_MS, RegistrationFence
 from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceWait
 from lowtide.metadata import keys
 from lowtide.metadata.image import MetadataImage
@@ -67,8 +67,8 @@ class Session:
         self.listener()
 
 
-def fence_of(session: Any) -> Fence:
-    return Fence(session, session)
+def fence_of(session: Any) -> RegistrationFence:
+    return RegistrationFence(session, session)
 
 
 def test_a_broker_acts_under_a_registration_that_its_leaders_were_elected_under() -> None:
@@ -113,7 +113,7 @@ def test_waiting_requests_end_when_the_fence_changes() -> None:
         state.monotonic_ms = clock.monotonic_ms  # type: ignore[method-assign]
         turned: list[tuple[int, bool]] = []
         begun = clock.monotonic_ms()
-        fence = Fence(state, clock)  # type: ignore[arg-type]
+        fence = RegistrationFence(state, clock)  # type: ignore[arg-type]
         fence.watch(loop, lambda up: turned.append((clock.monotonic_ms() - begun, up)))
         await asyncio.sleep(0.9)
         state.fenced_from_ms = begun + 2000

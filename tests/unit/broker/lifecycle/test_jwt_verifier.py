@@ -61,7 +61,7 @@ async def test_tokens_are_checked_by_the_keys_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_bytes(key_set(OLD))
     made, log = verifier(f"file:{file}")
-    assert made.check(OLD.token()) == LoginFailure("the keys of its issuer could not be fetched yet")
+    assert made.check(OLD.token()) == LoginFailure("the keys of its issuer are not available yet")
     await made.load()
     assert len(log.lines) == 1
     holder = made.check(OLD.token())
@@ -86,7 +86,7 @@ async def test_an_endpoint_that_is_out_of_reach_does_not_end_the_start(tmp_path:
         made, log = verifier(server.url, authorities=server.authorities)
         await made.load()
         assert isinstance(made.check(OLD.token()), LoginFailure)
-        assert "every token is refused until then" in log.lines[0]
+        assert "all tokens are refused" in log.lines[0]
         assert "status 503" in log.lines[0]
         running = asyncio.create_task(made.run())
         await until(lambda: len(server.requests) > 3)
@@ -107,7 +107,7 @@ async def test_keys_are_fetched_when_they_are_due_and_stay_when_that_fails(tmp_p
             asked = len(server.requests)
             await until(lambda asked=asked: len(server.requests) > asked + 1)
             assert isinstance(made.check(OLD.token()), TokenHolder)
-        assert any("those of before stay in use" in line for line in log.lines)
+        assert any("the previous ones stay in use" in line for line in log.lines)
         server.reply = lambda _request: answer(key_set(NEW))
         await until(lambda: isinstance(made.check(NEW.token()), TokenHolder))
         assert isinstance(made.check(OLD.token()), LoginFailure), "a key that is withdrawn verifies nothing any more"

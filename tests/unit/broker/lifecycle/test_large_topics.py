@@ -9,8 +9,7 @@ from typing import Any, SupportsIndex
 import msgspec
 import pytest
 
-from lowtide.broker.lifecycle.image_lines import ImageLines
-from lowtide.broker.lifecycle.unclean_elections import UncleanElections
+from lowtide.broker.lifecycle.image_lines import ImageLines, UncleanElections
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.replication.controller import DEFAULT_SETTINGS, ControllerWork

@@ -149,7 +149,7 @@ def test_a_move_is_written_counted_and_told() -> None:
         assert not plan.needs_controller
         assert broker.loads.moves == 1
         ((event, fields),) = broker.lines
-        assert event == "this process is full: another one of the machine leads a partition"
+        assert event == "this process is overloaded: another process of this machine leads a partition now"
         assert fields == {
             "partition": "t-1",
             "receiver": 2,
@@ -170,9 +170,7 @@ def test_a_move_of_what_has_changed_is_not_made(partition: int) -> None:
         broker.loads.give(msgspec.structs.replace(MOVE, topic="gone"))
         await wait(broker.loop, 1)
         assert (broker.commits, broker.loads.moves) == ([], 0)
-        assert {event for event, _ in broker.lines} == {
-            "a partition is not given to another process, for it has changed"
-        }
+        assert {event for event, _ in broker.lines} == {"partition changed, its leadership stays here"}
 
     simulate(act)
 
@@ -183,6 +181,6 @@ def test_a_move_that_conflicts_is_not_counted() -> None:
         broker.loads.give(MOVE)
         await wait(broker.loop, 1)
         assert broker.loads.moves == 0
-        assert [event for event, _ in broker.lines] == ["a partition could not be given to another process"]
+        assert [event for event, _ in broker.lines] == ["partition leadership could not be moved"]
 
     simulate(act)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.lifecycle.memory_upkeep import FREED_BYTES_MIN, LOOK_INTERVAL_MS, MemoryUpkeep
+from lowtide.broker.lifecycle.due_work import FREED_BYTES_MIN, LOOK_INTERVAL_MS, MemoryUpkeep
 from lowtide.runtime.heap import system_heap
 
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from lowtide.broker.config.change_lines import HIDDEN, tell_changes
+from lowtide.broker.config.described import HIDDEN, log_changes
 from lowtide.broker.config.resources import Resource, ResourceType
 from lowtide.broker.lifecycle.disk_space import INTERVAL_MS, OVER_AFTER_MS, ROOM_MIN_BYTES, DiskSpace
 from lowtide.broker.lifecycle.image_lines import PARTITIONS_NAMED, UNREADABLE_LINES_MAX, ImageLines
-from lowtide.broker.lifecycle.recovery_lines import LOGS_NAMED, tell_recoveries
+from lowtide.broker.lifecycle.start_lines import LOGS_NAMED, tell_recoveries
 from lowtide.cli import full_directories
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.unreadable_keys import Unreadable
@@ -136,7 +136,7 @@ def test_what_happens_without_a_controller_is_logged_by_the_next_one() -> None:
 
 def test_a_changed_configuration_is_logged_with_key_old_and_new_value() -> None:
     log = Lines()
-    tell_changes(
+    log_changes(
         Resource(ResourceType.TOPIC, "t"),
         {"retention.ms": "1", "max.message.bytes": "7"},
         {"retention.ms": "2", "segment.bytes": "99"},
@@ -153,7 +153,7 @@ def test_a_changed_configuration_is_logged_with_key_old_and_new_value() -> None:
 @pytest.mark.parametrize("key", ["ssl.keystore.password", "no.such.key"])
 def test_a_secret_is_never_logged(key: str) -> None:
     log = Lines()
-    tell_changes(
+    log_changes(
         Resource(ResourceType.BROKER, "1"), {key: "old secret"}, {key: "new secret", "log.retention.ms": "5"}, log
     )
     assert [(what["key"], what["old_value"], what["new_value"]) for _, what in log.told] == sorted(
@@ -269,7 +269,8 @@ def test_a_directory_whose_file_system_makes_no_holes_is_named_once() -> None:
         world.directories.without_holes.append("/b")
         world.tick(100)
         assert [
-            (what["directory"], event.endswith("the file system makes no holes")) for event, what in world.log.told
+            (what["directory"], event.startswith("the file system does not support holes"))
+            for event, what in world.log.told
         ] == [("/b", True)]
 
     watch(act)
@@ -289,10 +290,10 @@ def test_a_recovery_is_logged_with_what_it_cut() -> None:
     log = Lines()
     tell_recoveries(cast("LogManager", manager), 1234, log)
     assert log.told[0] == (
-        "log directory is recovered after an unclean stop",
+        "log directory was recovered after an unclean stop",
         {"directory": "/a", "logs": 7, "segments_checked": 9, "bytes_cut": 300, "duration_ms": 1234},
     )
-    assert log.events[1:] == ["log is repaired"] * LOGS_NAMED + ["more logs are repaired"]
+    assert log.events[1:] == ["log was repaired"] * LOGS_NAMED + ["more logs were repaired"]
     assert log.told[2][1]["partition"] == "t-1"
     assert log.told[2][1]["bytes_cut"] == 1
     assert log.told[-1][1]["logs"] == 5
@@ -321,9 +322,7 @@ def test_each_repair_that_is_logged_says_what_was_repaired() -> None:
     ]
 
 
-SHARED = (
-    "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine"
-)
+SHARED = "all replicas of a partition are on this machine: they survive a failed process, not a failed machine"
 
 
 @pytest.mark.parametrize(
@@ -352,11 +351,11 @@ def test_a_key_that_cannot_be_read_is_named_once_and_many_are_counted() -> None:
         (worse, whole),
     ):
         lines.on_image(old, new, ImageDelta())
-    unread = "key of the metadata can't be read, what depends on it waits until it is repaired"
-    assert log.events == [unread, unread, "keys of the metadata can be read again, or are gone"]
+    unread = "metadata key is unreadable, dependent operations wait until it is repaired"
+    assert log.events == [unread, unread, "metadata keys are readable again or deleted"]
     assert [what.get("key") for _, what in log.told] == ["topics/t", "topics/t", None]
     assert (log.told[0][1]["reason"], log.told[0][1]["revision"]) == ("not JSON", 2)
     log.told.clear()
     lines.on_image(whole, many, ImageDelta())
-    assert log.events == [unread] * UNREADABLE_LINES_MAX + ["more keys of the metadata can't be read"]
+    assert log.events == [unread] * UNREADABLE_LINES_MAX + ["more metadata keys are unreadable"]
     assert log.told[-1][1] == {"keys": 1000 - UNREADABLE_LINES_MAX}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowtide.broker.lifecycle.supervisor.restarts import LAST_DELAY_MS, STEADY_MS, Restarts
+from lowtide.broker.lifecycle.supervisor.member import LAST_DELAY_MS, STEADY_MS, Restarts
 
 
 def test_each_time_later_up_to_a_limit() -> None:

@@ -109,7 +109,7 @@ def test_another_host_or_another_authority_gives_another_certificate(tmp_path: P
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     maker().make(str(tmp_path))
     (tmp_path / "broker.password").write_text("\n")
-    with pytest.raises(StorageError, match=r"broker\.password.*no password in its first line"):
+    with pytest.raises(StorageError, match=r"broker\.password.*its first line is empty"):
         maker().make(str(tmp_path))
     (tmp_path / "ca.pem").write_text("nonsense")
     with pytest.raises(StorageError, match=r"ca\.pem.*remove both"):

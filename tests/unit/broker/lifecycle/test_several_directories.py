@@ -304,7 +304,7 @@ def test_lost_metadata_refuse_the_start_unless_the_operator_says_otherwise() -> 
             simulation.node.kill()
             sentence = str(refused.value)
             assert sentence.startswith(f"{DIRECTORY}/lowtide-metadata.sqlite: the metadata are missing or empty")
-            assert f"make an empty file {DIRECTORY}/{ADOPTION_WISH}" in sentence
+            assert f"create an empty file {DIRECTORY}/{ADOPTION_WISH}" in sentence
             assert all(simulation.filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}") for path in DISKS)
         simulation.filesystem.write_bytes(f"{DIRECTORY}/{ADOPTION_WISH}", b"")
         await simulation.start()

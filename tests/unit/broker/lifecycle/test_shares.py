@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.broker.config.broker_config import ConfigError, load_config
-from lowtide.broker.lifecycle.supervisor.shares import Share, check_others, shares
+from lowtide.broker.lifecycle.supervisor.shares import BrokerShare, check_others, shares
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import RefusedDirectoryError
 
@@ -16,7 +16,7 @@ FACTORS = (
 )
 
 
-def shared(count: int, *, is_alone: bool = True, **settings: str) -> list[Share]:
+def shared(count: int, *, is_alone: bool = True, **settings: str) -> list[BrokerShare]:
     settings = {"listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT", **settings}
     config = load_config(
         settings={name.replace("_", "."): text for name, text in settings.items()}, host_name="machine"

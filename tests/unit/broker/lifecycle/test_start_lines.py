@@ -41,7 +41,7 @@ async def test_a_name_that_does_not_resolve_is_a_warning(is_known: bool) -> None
         assert lines.warned == []
         return
     ((event, fields),) = lines.warned
-    assert event == "this machine does not resolve a name that clients are sent to"
+    assert event == "an advertised host name does not resolve on this machine"
     assert fields["advertised"] == ["INSIDE://broker-1:19092"]
     assert fields["reasons"] == ["Name or service not known"]
     assert "advertised.listeners" in fields["remedy"]

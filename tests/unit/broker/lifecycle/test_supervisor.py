@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.lifecycle.supervisor.line import Give, PagesAsked, PagesGiven
-from lowtide.broker.lifecycle.supervisor.restarts import Restarts
+from lowtide.broker.lifecycle.supervisor.line import GiveLeadership, PagesRequest, PagesResponse
+from lowtide.broker.lifecycle.supervisor.member import Restarts
 from lowtide.broker.lifecycle.supervisor.supervisor import REFUSED, Supervisor
 from lowtide.replication.leader_balance import (
     SAMPLES,
@@ -111,7 +111,7 @@ def test_all_stop_at_a_signal() -> None:
     first, second = Member(1), Member(2)
     code, lines = run(first, second)
     assert (code, first.orders, second.orders) == (0, ["stop"], ["stop"])
-    assert lines == ["a broker serves", "a broker serves", "all brokers serve", "stopping"]
+    assert lines == ["broker ready", "broker ready", "all brokers ready", "stopping"]
 
 
 @pytest.mark.parametrize(
@@ -126,29 +126,29 @@ def test_one_that_ends_is_started_again_and_the_others_are_left_alone() -> None:
     first, second = Member(1), Member(2, [(1.0, -9), (0.5, 1), (0.5, REFUSED)])
     code, lines = run(first, second, signals=(60.0,))
     assert (code, first.begun, second.begun) == (0, 1, 4)
-    assert lines.count("a broker ended and is started again") == 3
+    assert lines.count("broker ended, it is restarted") == 3
     away = [each.brokers for each in first.sent]
     assert away[:8] == [(2,), ()] * 4, "at the start, and at each end"
 
 
 def test_one_that_does_not_stay_up_is_named_for_the_last_time() -> None:
     _, lines = run(Member(1), Member(2, [(0.1, 1)] * 12), signals=(600.0,))
-    assert lines.count("a broker ended and is started again") == 5
-    assert len([line for line in lines if line.startswith("a broker does not stay up")]) == 1
+    assert lines.count("broker ended, it is restarted") == 5
+    assert len([line for line in lines if line.startswith("broker keeps failing")]) == 1
 
 
 def test_a_refusal_at_the_first_start_stops_all() -> None:
     first = Member(1)
     code, lines = run(first, Member(2, [(1.0, REFUSED)], serves=False), signals=())
     assert (code, first.orders) == (REFUSED, ["stop"])
-    assert "a broker refuses to start, all are stopped" in lines
+    assert "a broker refused to start, all brokers stop" in lines
 
 
 def test_a_failed_store_stops_all() -> None:
     first = Member(1)
     code, lines = run(first, Member(2), signals=(), store=SimpleNamespace(failure="the disk is gone"))
     assert (code, first.orders) == (1, ["stop"])
-    assert "the metadata store has failed, all brokers are stopped" in lines
+    assert "metadata store failed, all brokers stop" in lines
 
 
 def test_new_metadata_are_the_first_ones_before_the_others_begin() -> None:
@@ -177,13 +177,13 @@ def test_pages_come_from_those_that_serve() -> None:
 
     class Asking(Member):
         async def live(self) -> int:
-            self.supervisor.on_pages_asked(self, PagesAsked(7, "text"))  # type: ignore[arg-type]
+            self.supervisor.on_pages_asked(self, PagesRequest(7, "text"))  # type: ignore[arg-type]
             return await super().live()
 
     asking = Asking(4)
     run(first, second, third, asking)
-    assert [each for each in asking.sent if isinstance(each, PagesGiven)] == [
-        PagesGiven(7, ((1, b"page"), (2, b"page")))
+    assert [each for each in asking.sent if isinstance(each, PagesResponse)] == [
+        PagesResponse(7, ((1, b"page"), (2, b"page")))
     ]
 
 
@@ -204,13 +204,13 @@ def test_a_full_broker_is_ordered_to_give() -> None:
     """It alone, and only where leaderships move."""
     load = BrokerLoad(1, 0.9, (PartitionLoad("t", 0, 0.3, 1, (2,)),))
     for balance, orders in (
-        (LeaderBalance(BalanceRules()), [Give(LeaderMove("t", 0, 1, 2, 0.3, 0.9, 0.1))]),
+        (LeaderBalance(BalanceRules()), [GiveLeadership(LeaderMove("t", 0, 1, 2, 0.3, 0.9, 0.1))]),
         (None, []),
     ):
         first, second = Reporting(load), Reporting(BrokerLoad(2, 0.1))
         run(first, second, balance=balance)
-        assert [each for each in first.sent if isinstance(each, Give)] == orders
-        assert not [each for each in second.sent if isinstance(each, Give)]
+        assert [each for each in first.sent if isinstance(each, GiveLeadership)] == orders
+        assert not [each for each in second.sent if isinstance(each, GiveLeadership)]
 
 
 def test_a_broker_that_has_ended_takes_no_part() -> None:

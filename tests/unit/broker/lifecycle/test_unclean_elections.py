@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.lifecycle.unclean_elections import UncleanElections
+from lowtide.broker.lifecycle.image_lines import UncleanElections
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 
 TOPIC_ID = b"T" * 16

@@ -6,7 +6,7 @@ import pytest
 
 from bench.request_path import World
 from lowtide.broker.metrics.exposition import Format, Page, accepted_format, labelled
-from lowtide.broker.metrics.metric import Kind, counter, gauge, histogram
+from lowtide.broker.metrics.metric import MetricKind, counter, gauge, histogram
 from lowtide.broker.metrics.registry import METRICS, SUBJECTS
 from lowtide.simulation.client import WireClient
 
@@ -20,7 +20,8 @@ def test_every_metric_that_is_declared_is_on_the_page_and_no_other() -> None:
         for form in Format:
             families = {family.name: family for family in PARSERS[form](await page(world.machines[0], form))}
             expected = {
-                name.removesuffix("_total") if metric.kind is Kind.COUNTER else name for name, metric in METRICS.items()
+                name.removesuffix("_total") if metric.kind is MetricKind.COUNTER else name
+                for name, metric in METRICS.items()
             }
             assert {name.removesuffix("_total") for name in families} == expected
             for metric in METRICS.values():
@@ -37,7 +38,7 @@ def test_names_are_declared_once_and_well() -> None:
     assert len(declared) == len(METRICS)
     for metric in declared:
         assert metric.help.endswith("."), metric
-        assert not metric.name.endswith("_total") or metric.kind is Kind.COUNTER, metric
+        assert not metric.name.endswith("_total") or metric.kind is MetricKind.COUNTER, metric
 
 
 @pytest.mark.parametrize("form", Format)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.request_path import World, fetch, produce
-from lowtide.broker.metrics.recent_times import STEP_MS, WINDOW_MS, Recent, counts_of, quantile_ms
+from lowtide.broker.metrics.recent_times import STEP_MS, WINDOW_MS, RecentRequestTimes, counts_of, quantile_ms
 from lowtide.broker.network.connection.outgoing import BufferPool, OutgoingQueue
 from lowtide.broker.network.routing.request_times import BUCKETS, ApiTimes, RequestClock, RequestTimes
 from lowtide.protocol.api_keys import ApiKey
@@ -104,7 +104,7 @@ def test_of_nothing_there_is_no_quantile() -> None:
 def test_quantiles_forget_what_is_long_ago() -> None:
     times = RequestTimes()
     produce_times = times.of(ApiKey.PRODUCE)
-    recent = Recent(times)
+    recent = RecentRequestTimes(times)
     produce_times.quick[30] += 1_000
     for now_ms in range(0, WINDOW_MS + 3 * STEP_MS, STEP_MS // 4):
         found = recent.look(now_ms)

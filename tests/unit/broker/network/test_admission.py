@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lowtide.broker.config.broker_config import load_config
-from lowtide.broker.config.connection_overrides import OVERRIDES, PER_IP, parse_overrides
 from lowtide.broker.config.key import ConfigError
+from lowtide.broker.config.listeners import OVERRIDES, PER_IP, parse_overrides
 from lowtide.broker.descriptors import DESCRIPTORS_MIN, share_out
 from lowtide.broker.network.admission.admission import (
     IDLE_MS,
@@ -250,7 +250,7 @@ def test_a_wrong_override_refuses_the_start(text: str):
 
 
 def test_no_connection_from_anywhere_refuses_the_start():
-    with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip=0 is not possible"):
+    with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip=0 is invalid"):
         load_config(settings={PER_IP: "0"})
 
 

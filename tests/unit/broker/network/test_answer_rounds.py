@@ -28,7 +28,7 @@ def test_answers_of_one_round_leave_together(monkeypatch: pytest.MonkeyPatch) ->
         )
         world.host.rounds.begin()
         for body, pending in world.dispatcher.parked:
-            pending.complete(body)
+            pending.complete(bytearray(body))
         assert sent == []
         world.host.rounds.end()
         assert sent == [3, 3]
@@ -59,7 +59,7 @@ def test_a_connection_that_can_not_send_is_closed_and_no_other_one(monkeypatch: 
         )
         world.host.rounds.begin()
         for body, pending in world.dispatcher.parked:
-            pending.complete(body)
+            pending.complete(bytearray(body))
         world.host.rounds.end()
         assert reported == ["a bug"]
         assert await answer(whole) == (7, b"x")

@@ -135,7 +135,7 @@ def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Each test runs with a normal connection and with one in the slow lane."""
     if request.param == "slow lane":
         monkeypatch.setattr(Refusals, "is_troubled", lambda *_: True)
-        monkeypatch.setattr("lowtide.broker.network.admission.slow_lane.TURNS", 1 << 30)
+        monkeypatch.setattr("lowtide.broker.network.admission.admission.slow_lane.TURNS", 1 << 30)
     return str(request.param)
 
 
@@ -218,7 +218,7 @@ def test_answers_keep_the_order_of_requests() -> None:
         while not world.dispatcher.parked:
             await asyncio.sleep(0.01)
         assert world.dispatcher.executed == [b"slow"], "nothing is executed behind a parked request"
-        world.dispatcher.parked[0][1].complete(b"done")
+        world.dispatcher.parked[0][1].complete(bytearray(b"done"))
         assert await answer(reader) == (1, b"done")
         assert await answer(reader) == (2, b"fast")
 
@@ -235,10 +235,10 @@ def test_parked_produces_overlap_up_to_the_limit_and_answer_in_order() -> None:
         parked = world.dispatcher.parked
         assert len(parked) == PARKED_COUNT
         for body, pending in reversed(parked[:PARKED_COUNT]):
-            pending.complete(body)
+            pending.complete(bytearray(body))
         await asyncio.sleep(0.5)
         for body, pending in parked[PARKED_COUNT:]:
-            pending.complete(body)
+            pending.complete(bytearray(body))
         for number in range(count):
             assert await answer(reader) == (number, b"%d" % number)
 
@@ -254,7 +254,7 @@ def test_answers_behind_a_parked_produce_are_as_few_as_parked_produces() -> None
         writer.write(b"".join(frame(ECHO, number, b"x") for number in range(1, 40)))
         await asyncio.sleep(1)
         assert len(world.dispatcher.executed) == PARKED_COUNT
-        world.dispatcher.parked[0][1].complete(b"p")
+        world.dispatcher.parked[0][1].complete(bytearray(b"p"))
         for number in range(40):
             assert (await answer(reader))[0] == number
 
@@ -279,7 +279,7 @@ def test_parked_request_is_abandoned_when_the_client_disconnects(reset: bool) ->
         writer.transport.abort()
         await asyncio.sleep(0.1 if reset else (ABANDONED_MS + 6_000) / 1000)
         assert abandoned == [True]
-        pending.complete(b"too late")
+        pending.complete(bytearray(b"too late"))
         assert not world.host.connections
 
     simulate(run)
@@ -292,7 +292,7 @@ def test_half_closed_client_gets_its_answers() -> None:
         writer.write_eof()
         while not world.dispatcher.parked:
             await asyncio.sleep(0.01)
-        world.dispatcher.parked[0][1].complete(b"")
+        world.dispatcher.parked[0][1].complete(bytearray(b""))
         assert await answer(reader) == (1, b"")
         assert await answer(reader) == (2, b"x")
         assert await reader.read() == b""
@@ -337,7 +337,7 @@ def test_idle_connection_is_closed_but_not_one_that_waits() -> None:
         await asyncio.sleep(700)
         with pytest.raises(CLOSED):
             await reader.readexactly(1)
-        world.dispatcher.parked[0][1].complete(b"still here")
+        world.dispatcher.parked[0][1].complete(bytearray(b"still here"))
         assert await answer(reader2) == (1, b"still here")
 
     simulate(run)
@@ -410,7 +410,7 @@ def test_a_client_that_sends_much_at_once_does_not_block_others() -> None:
             assert await answer(reader) == (number, b"%d" % number)
         await asyncio.sleep(1)
         assert world.dispatcher.executed[-1] == b"parked"
-        world.dispatcher.parked[0][1].complete(b"done")
+        world.dispatcher.parked[0][1].complete(bytearray(b"done"))
         assert await answer(reader) == (50, b"done")
         for number in range(50):
             assert await answer(reader) == (number, b"%d" % number)
@@ -499,7 +499,7 @@ def test_graceful_stop_sends_pending_responses() -> None:
             await asyncio.sleep(0.01)
         stopping = asyncio.ensure_future(world.server.close(5))
         await asyncio.sleep(0.1)
-        world.dispatcher.parked[0][1].complete(b"owed")
+        world.dispatcher.parked[0][1].complete(bytearray(b"owed"))
         assert await answer(reader) == (1, b"owed")
         assert await reader.read() == b""
         await stopping

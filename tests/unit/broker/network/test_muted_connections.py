@@ -36,7 +36,7 @@ def test_a_request_that_is_answered_late_does_not_end_the_silence() -> None:
             await asyncio.sleep(0.01)
         (connection,) = world.host.connections
         connection.mute(5_000)
-        world.dispatcher.parked[0][1].complete(b"done")
+        world.dispatcher.parked[0][1].complete(bytearray(b"done"))
         assert await answer(reader) == (1, b"done")
         writer.write(frame(ECHO, 2, b"b"))
         await asyncio.sleep(4)

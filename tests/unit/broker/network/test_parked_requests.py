@@ -21,7 +21,7 @@ def test_parked_produces_have_the_bytes_that_a_follower_gets_with_one_fetch(size
         for number in range(sent):
             await asyncio.sleep(0.5)
             assert len(world.dispatcher.parked) == min(number + count, sent)
-            world.dispatcher.parked[number][1].complete(b"")
+            world.dispatcher.parked[number][1].complete(bytearray(b""))
             assert await answer(reader) == (number, b"")
 
     simulate(run)
@@ -36,7 +36,7 @@ def test_one_produce_is_executed_however_little_followers_fetch(fetch_bytes: int
         for number in range(3):
             await asyncio.sleep(0.5)
             assert len(world.dispatcher.parked) == number + 1
-            world.dispatcher.parked[number][1].complete(b"")
+            world.dispatcher.parked[number][1].complete(bytearray(b""))
             assert await answer(reader) == (number, b"")
 
     simulate(run, fetch_bytes=fetch_bytes)
@@ -49,7 +49,7 @@ def test_large_answers_behind_a_parked_produce_are_bounded_by_their_bytes() -> N
         writer.write(b"".join(frame(LARGE, number, b"x") for number in range(1, 40)))
         await asyncio.sleep(1)
         assert len(world.dispatcher.executed) == 2, "an answer has a megabyte"
-        world.dispatcher.parked[0][1].complete(b"p")
+        world.dispatcher.parked[0][1].complete(bytearray(b"p"))
         for number in range(40):
             assert (await answer(reader))[0] == number
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.broker.network.connection.request_memory import OVERTAKEN_MAX, STALLED_BYTES, STALLED_MS, RequestMemory
+from lowtide.broker.network.connection.request_memory import (
+    OVERTAKEN_MAX,
+    STALLED_BYTES,
+    STALLED_MS,
+    RequestMemory,
+)
 
 LIMIT = 100
 

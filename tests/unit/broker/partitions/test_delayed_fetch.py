@@ -27,7 +27,7 @@ def target(topic: str) -> FetchTarget:
         topic_id=ZERO_TOPIC_ID,
         partition=0,
         fetch_offset=5,
-        maximum_bytes=100,
+        partition_max_bytes=100,
         current_leader_epoch=-1,
         last_fetched_epoch=-1,
     )

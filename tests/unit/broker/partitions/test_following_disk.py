@@ -263,7 +263,7 @@ def test_records_appended_on_a_full_disk_are_flushed_before_it_is_reported() -> 
         world.set_commit_ms(30)
         first = records(0)
         world.filesystem.capacity_bytes = (
-            sum(node.size for node in files_below(world.filesystem._root)) + len(first) + 10
+            sum(node.size for node in files_below(world.filesystem.root)) + len(first) + 10
         )
         world.answer(asked, row(records=first + records(1, 9), high_watermark=2))
         asked = await world.next()

@@ -8,11 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lowtide.broker.partitions.delayed import fetch as delayed_fetch
-from lowtide.broker.partitions.delayed import fetch_in_slices, small_fetch
 
 from lowtide.broker import slices
 from lowtide.broker.network.connection import outgoing
+from lowtide.broker.partitions.fetch import delayed_fetch, fetch_in_slices, usual_fetch
 from lowtide.broker.partitions.fetch.fetch_in_slices import respond_in_steps
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
 from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchRules
@@ -41,8 +40,8 @@ RULES = FetchRules(
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten partitions count as very many, and a slice reads a few of them while the world's clock is slow."""
-    for module in (delayed_fetch, small_fetch):
-        monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", 10)
+    monkeypatch.setattr(delayed_fetch, "PARTITIONS_AT_ONCE", 10)
+    monkeypatch.setattr(usual_fetch, "PARTITIONS_MAX", 10)
     monkeypatch.setattr(fetch_in_slices, "PARTITIONS_OF_A_STEP", 5)
 
 

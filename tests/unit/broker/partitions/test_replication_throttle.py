@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from lowtide.broker.partitions.delayed import fetch as delayed_fetch
 
+from lowtide.broker.partitions.fetch import delayed_fetch
 from lowtide.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,

@@ -12,7 +12,7 @@ import pytest
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.retention import consumption as module
-from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Asked, Consumption, Doubt
+from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Consumption, ConsumptionQuery, Doubt
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_consumed_offsets import (
     ConsumedPartition,
@@ -23,7 +23,7 @@ from lowtide.protocol.messages.describe_consumed_offsets import (
 from lowtide.protocol.types import TopicPartition
 
 ID = bytes(15) + b"\7"
-ASKED = Asked(TopicPartition("t", 0), ID)
+ASKED = ConsumptionQuery(TopicPartition("t", 0), ID)
 
 
 class Cluster:
@@ -85,7 +85,7 @@ class Cluster:
 
         return SimpleNamespace(request=request)
 
-    def ask(self, monkeypatch: pytest.MonkeyPatch, *asked: Asked) -> Any:
+    def ask(self, monkeypatch: pytest.MonkeyPatch, *asked: ConsumptionQuery) -> Any:
         async def survey(_groups: Any, topics: Any) -> Any:
             return self.answer(1, topics)
 
@@ -133,9 +133,9 @@ def gone(_response: Any) -> PeerError:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (without_coverage, "doesn't answer for all"),
-        (of_an_older_epoch, "doesn't answer for all"),
-        (without_rows, "says nothing of t-0"),
+        (without_coverage, "does not answer for all"),
+        (of_an_older_epoch, "does not answer for all"),
+        (without_rows, "does not answer for t-0"),
         (loading, "COORDINATOR_LOAD_IN_PROGRESS"),
         (gone, "did not answer"),
     ],
@@ -155,10 +155,10 @@ def test_whatever_is_missing_in_one_answer_leaves_the_round_without_a_result(
 def test_an_unavailable_or_missing_coordinator_is_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(1, 2)
     cluster.alive.remove(2)
-    assert cluster.ask(monkeypatch) == Doubt("broker 2: it is away")
+    assert cluster.ask(monkeypatch) == Doubt("broker 2: it is not registered")
     assert cluster.asked == [(1, 1)]
     assert cluster.__class__(1, -1).ask(monkeypatch) == Doubt("partition 1 of __consumer_offsets has no leader")
-    assert cluster.__class__().ask(monkeypatch) == Doubt("no group has committed anything")
+    assert cluster.__class__().ask(monkeypatch) == Doubt("no group has committed offsets")
 
 
 def test_coordinators_that_change_during_the_round_are_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_coordinators_that_change_during_the_round_are_doubt(monkeypatch: pytest
         return response
 
     cluster.changed[2] = elected_again
-    assert cluster.ask(monkeypatch) == Doubt("coordinators changed meanwhile")
+    assert cluster.ask(monkeypatch) == Doubt("coordinators changed during the round")
 
 
 def test_a_coordinator_that_never_answers_ends_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_a_coordinator_that_never_answers_ends_the_round(monkeypatch: pytest.Mon
 def test_many_partitions_are_asked_about_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(1, 2)
     count = 2 * PARTITIONS_PER_REQUEST + 5
-    asked = [Asked(TopicPartition("t" if number % 3 else "u", number), ID) for number in range(count)]
+    asked = [ConsumptionQuery(TopicPartition("t" if number % 3 else "u", number), ID) for number in range(count)]
     last = ("t" if (count - 1) % 3 else "u", count - 1)
     cluster.committed = {1: {last: ConsumedEnd(3, "a")}, 2: {last: ConsumedEnd(2, "b")}}
     outcome = cluster.ask(monkeypatch, *asked)

@@ -13,7 +13,7 @@ import pytest
 from lowtide.broker.security.delegation_tokens import SALT_BYTES
 from lowtide.broker.security.exchange import Challenge, LoginFailure, LoginSuccess
 from lowtide.broker.security.scram import TOKEN_BYTES_MAX, ScramExchange, ScramState, TokenOwner
-from lowtide.protocol.client.sasl import SaslExchange, SaslSettings
+from lowtide.protocol.client.sasl import ClientSaslSettings, SaslExchange
 from lowtide.protocol.scram import (
     SCRAM_MECHANISMS,
     ChallengeForm,
@@ -66,7 +66,7 @@ def log_in(
 ) -> LoginSuccess | LoginFailure:
     """A login of our own client, by token where there are some; an accepted one has shown the broker's proof to it."""
     server = ScramExchange(SCRAM_MECHANISMS[name], kept, tokens or NO_TOKENS, "servernonce")
-    settings = SaslSettings(mechanism=name, username=user, password=password, by_token=tokens is not None)
+    settings = ClientSaslSettings(mechanism=name, username=user, password=password, by_token=tokens is not None)
     client = SaslExchange(settings, "clientnonce")
     token = client.step(None)
     while True:

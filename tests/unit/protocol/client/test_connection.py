@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client import connection as core
 from lowtide.protocol.client.connection import IN_FLIGHT_MAX, NEVER_MS, RECEIVE_BYTES, ClientConnection
-from lowtide.protocol.client.opening import Session
+from lowtide.protocol.client.opening import ClientSession
 from lowtide.protocol.client.versions import ApiVersions, exchange_of
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
@@ -100,7 +100,7 @@ def test_requests_that_wait_are_bounded():
     connection = waiting(*range(IN_FLIGHT_MAX - 1))
     assert connection.refusal() is None
     connection.request(METADATA, VERSION, None)
-    assert connection.refusal() == f"{IN_FLIGHT_MAX} requests wait for their answers already"
+    assert connection.refusal() == f"{IN_FLIGHT_MAX} requests are waiting for responses"
     with pytest.raises(AssertionError):
         connection.request(METADATA, VERSION, None)
 
@@ -157,7 +157,7 @@ def test_a_message_that_is_cut_short_in_its_frame_is_an_error():
     for length in range(len(content)):
         connection = waiting("a")
         assert feed(connection, frame(content[:length])) == []
-        assert str(connection.broken).startswith("its answer can't be read")
+        assert str(connection.broken).startswith("its response is invalid")
         assert connection.close("broken") == ["a"]
 
 
@@ -167,8 +167,8 @@ def test_a_message_that_is_cut_short_in_its_frame_is_an_error():
         (b"\x7f\xff\xff\xff", "a frame of 2147483647 bytes"),
         (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
         ((1001).to_bytes(4, "big"), "a frame of 1001 bytes; allowed are 0 to 1000"),
-        (metadata(2), "answer 2 instead of 1"),
-        (metadata(0), "answer 0 instead of 1"),
+        (metadata(2), "response 2 instead of 1"),
+        (metadata(0), "response 0 instead of 1"),
         (frame(metadata(1)[4:], b"\0"), "1"),
         (frame(b"HTTP/1.1 400"), "a tagged field"),
     ],
@@ -183,14 +183,14 @@ def test_an_invalid_answer_breaks_the_connection(received: bytes, reason: str):
 def test_answers_before_the_one_that_can_not_be_read_count():
     connection = waiting("a", "b")
     assert [waiter for waiter, _ in feed(connection, metadata(1) + metadata(7))] == ["a"]
-    assert "answer 7 instead of 2" in str(connection.broken)
+    assert "response 7 instead of 2" in str(connection.broken)
     assert connection.close("broken") == ["b"]
 
 
 def test_an_answer_to_no_request_breaks_the_connection():
     connection = waiting("a")
     assert len(feed(connection, metadata(1) * 2)) == 1
-    assert "to no request" in str(connection.broken)
+    assert "without a request" in str(connection.broken)
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_the_oldest():
@@ -320,7 +320,7 @@ def test_a_session_is_proved_by_a_response_to_an_authenticated_request():
     connection = waiting("a", "b")
     feed(connection, metadata(1))
     assert (connection.in_session, connection.has_answered) == (False, True)
-    connection.begin_session(Session(ApiVersions({}), None), 0)
+    connection.begin_session(ClientSession(ApiVersions({}), None), 0)
     assert (connection.in_session, connection.has_answered) == (True, False)
     feed(connection, metadata(2))
     assert connection.has_answered
@@ -354,7 +354,7 @@ def test_a_connection_is_usable_until_it_was_idle_or_its_authentication_ends(
     connection = Core("me", now_ms=0)
     connection.request(METADATA, VERSION, None)
     feed(connection, metadata(1), now_ms=1000)
-    connection.begin_session(Session(ApiVersions({}), usable_ms), 1000)
+    connection.begin_session(ClientSession(ApiVersions({}), usable_ms), 1000)
     assert connection.is_usable(now_ms, max_idle_ms) is is_usable
     if usable_ms is None:
         connection.request(METADATA, VERSION, None)

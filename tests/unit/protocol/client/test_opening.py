@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.api_keys import API, ApiKey
-from lowtide.protocol.client.opening import Ask, Event, Opening, Session, State, Step
-from lowtide.protocol.client.refused import Refusal, Refused
-from lowtide.protocol.client.sasl import SaslSettings
+from lowtide.protocol.client.opening import Ask, ClientSession, Opening, OpeningEvent, OpeningState, Step
+from lowtide.protocol.client.refused import ClientFailure, ClientFailureKind
+from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-PLAIN = SaslSettings(mechanism="PLAIN", username="u", password="p")
-SCRAM = SaslSettings(mechanism="SCRAM-SHA-256", username="u", password="p")
+PLAIN = ClientSaslSettings(mechanism="PLAIN", username="u", password="p")
+SCRAM = ClientSaslSettings(mechanism="SCRAM-SHA-256", username="u", password="p")
 NO_TOKEN = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"")
 MECHANISMS = SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
 
@@ -29,7 +29,7 @@ def versions(but: dict[ApiKey, tuple[int, int]] | None = None) -> ApiVersionsRes
     )
 
 
-def play(sasl: SaslSettings | None, *answers: Any) -> tuple[list[Ask], Step]:
+def play(sasl: ClientSaslSettings | None, *answers: Any) -> tuple[list[Ask], Step]:
     """The requests, and the final step."""
     opening = Opening(sasl, "nonce")
     asked: list[Ask] = []
@@ -42,16 +42,16 @@ def play(sasl: SaslSettings | None, *answers: Any) -> tuple[list[Ask], Step]:
     return asked, step
 
 
-def session_of(*answers: Any) -> Session:
+def session_of(*answers: Any) -> ClientSession:
     _, step = play(None, *answers)
-    assert isinstance(step, Session)
+    assert isinstance(step, ClientSession)
     return step
 
 
 def test_versions_are_asked_for_and_nothing_else_without_sasl():
     asked, session = play(None, versions())
     assert [type(ask.request) for ask in asked] == [ApiVersionsRequest]
-    assert isinstance(session, Session)
+    assert isinstance(session, ClientSession)
     assert session.versions.choose(SaslAuthenticateRequest) == 2
     assert session.usable_ms is None
 
@@ -70,12 +70,12 @@ def test_a_version_is_one_that_both_support():
         (
             ApiKey.METADATA,
             8,
-            "the broker speaks Metadata in versions 3 to 7, and what was asked for needs one of 8 to 13",
+            "the broker supports Metadata in versions 3 to 7, but the request needs 8 to 13",
         ),
-        (ApiKey.FETCH, 0, "the broker speaks Fetch in versions 90 to 99, and what was asked for needs one of 4 to 18"),
-        (ApiKey.PRODUCE, 0, "the broker doesn't have Produce"),
+        (ApiKey.FETCH, 0, "the broker supports Fetch in versions 90 to 99, but the request needs 4 to 18"),
+        (ApiKey.PRODUCE, 0, "the broker does not support Produce"),
     ):
-        assert spoken.choose(kinds[key], at_least=at_least) == Refused(Refusal.VERSION, words)
+        assert spoken.choose(kinds[key], at_least=at_least) == ClientFailure(ClientFailureKind.VERSION, words)
 
 
 @pytest.mark.parametrize("low", range(6))
@@ -86,7 +86,7 @@ def test_the_chosen_version_is_in_both_ranges_and_the_highest(low: int, high: in
     spoken = session_of(versions({ApiKey.SASL_AUTHENTICATE: (low, high)})).versions
     both = {version for version in range(low, high + 1) if at_least <= version <= 2}
     chosen = spoken.choose(SaslAuthenticateRequest, at_least=at_least)
-    assert chosen == max(both) if both else isinstance(chosen, Refused)
+    assert chosen == max(both) if both else isinstance(chosen, ClientFailure)
 
 
 @pytest.mark.parametrize(("lifetime_ms", "usable_ms"), [(10_000, 8500), (0, None)])
@@ -97,7 +97,7 @@ def test_logging_in(lifetime_ms: int, usable_ms: int | None):
     asked, session = play(PLAIN, versions(), MECHANISMS, logged_in)
     assert asked[1].request == SaslHandshakeRequest(mechanism="PLAIN")
     assert asked[2].request == SaslAuthenticateRequest(auth_bytes=b"\0u\0p")
-    assert isinstance(session, Session)
+    assert isinstance(session, ClientSession)
     assert session.usable_ms == usable_ms
 
 
@@ -107,25 +107,35 @@ def test_logging_in(lifetime_ms: int, usable_ms: int | None):
         (
             PLAIN,
             [SaslHandshakeResponse(error_code=33, mechanisms=["A", "B"])],
-            Refusal.AUTHENTICATION,
+            ClientFailureKind.AUTHENTICATION,
             "mechanism PLAIN; it has A, B",
         ),
-        (PLAIN, [SaslHandshakeResponse(error_code=34, mechanisms=[])], Refusal.AUTHENTICATION, "knows no SASL"),
-        (PLAIN, [SaslHandshakeResponse(error_code=-1, mechanisms=[])], Refusal.ANSWER, "SaslHandshake was refused"),
+        (PLAIN, [SaslHandshakeResponse(error_code=34, mechanisms=[])], ClientFailureKind.AUTHENTICATION, "has no SASL"),
+        (
+            PLAIN,
+            [SaslHandshakeResponse(error_code=-1, mechanisms=[])],
+            ClientFailureKind.ANSWER,
+            "SaslHandshake was refused",
+        ),
         (
             PLAIN,
             [MECHANISMS, SaslAuthenticateResponse(error_code=58, error_message="Bad password", auth_bytes=b"")],
-            Refusal.AUTHENTICATION,
-            "u can't log in by PLAIN: Bad password",
+            ClientFailureKind.AUTHENTICATION,
+            "u cannot log in with PLAIN: Bad password",
         ),
-        (SCRAM, [MECHANISMS, NO_TOKEN], Refusal.AUTHENTICATION, "isn't a SCRAM message"),
-        (SaslSettings(mechanism="GSSAPI"), [], Refusal.AUTHENTICATION, "not supported yet"),
-        (SaslSettings(mechanism="PLAIN", username="a\0b"), [MECHANISMS], Refusal.AUTHENTICATION, "zero character"),
+        (SCRAM, [MECHANISMS, NO_TOKEN], ClientFailureKind.AUTHENTICATION, "invalid SCRAM message"),
+        (ClientSaslSettings(mechanism="GSSAPI"), [], ClientFailureKind.AUTHENTICATION, "not supported"),
+        (
+            ClientSaslSettings(mechanism="PLAIN", username="a\0b"),
+            [MECHANISMS],
+            ClientFailureKind.AUTHENTICATION,
+            "zero character",
+        ),
     ],
 )
-def test_being_refused(sasl: SaslSettings, answers: list[Any], kind: Refusal, words: str):
+def test_being_refused(sasl: ClientSaslSettings, answers: list[Any], kind: ClientFailureKind, words: str):
     _, refused = play(sasl, versions(), *answers)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ClientFailure)
     assert refused.kind is kind
     assert words in refused.reason
 
@@ -136,52 +146,61 @@ def test_being_refused(sasl: SaslSettings, answers: list[Any], kind: Refusal, wo
         (
             None,
             ApiVersionsResponse(error_code=34, api_keys=[]),
-            Refusal.AUTHENTICATION,
+            ClientFailureKind.AUTHENTICATION,
             "set security.protocol to SASL_PLAINTEXT",
         ),
-        (None, ApiVersionsResponse(error_code=-1, api_keys=[]), Refusal.ANSWER, "didn't tell its versions"),
-        (PLAIN, ("SASL_HANDSHAKE", (0, -1)), Refusal.AUTHENTICATION, "knows no SASL: security.protocol"),
-        (PLAIN, ("SASL_HANDSHAKE", (0, 0)), Refusal.VERSION, "SaslHandshake in versions 0 to 0"),
+        (None, ApiVersionsResponse(error_code=-1, api_keys=[]), ClientFailureKind.ANSWER, "refused ApiVersions"),
+        (
+            PLAIN,
+            ("SASL_HANDSHAKE", (0, -1)),
+            ClientFailureKind.AUTHENTICATION,
+            "has no SASL: set another security.protocol",
+        ),
+        (PLAIN, ("SASL_HANDSHAKE", (0, 0)), ClientFailureKind.VERSION, "SaslHandshake in versions 0 to 0"),
     ],
 )
-def test_a_broker_that_cannot_be_used(sasl: SaslSettings | None, answer: Any, kind: Refusal, words: str):
+def test_a_broker_that_cannot_be_used(
+    sasl: ClientSaslSettings | None, answer: Any, kind: ClientFailureKind, words: str
+):
     answered = versions({ApiKey[answer[0]]: answer[1]}) if isinstance(answer, tuple) else answer
     _, refused = play(sasl, answered)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ClientFailure)
     assert (refused.kind, words in refused.reason) == (kind, True)
 
 
 # ---------------------------------------------------------------------- states and events
 ACCEPTED = {
-    State.ASKING_VERSIONS: State.CHOOSING_MECHANISM,
-    State.ASKING_OLD_VERSIONS: State.CHOOSING_MECHANISM,
-    State.CHOOSING_MECHANISM: State.LOGGING_IN,
-    State.LOGGING_IN: State.OPEN,
+    OpeningState.ASKING_VERSIONS: OpeningState.CHOOSING_MECHANISM,
+    OpeningState.ASKING_OLD_VERSIONS: OpeningState.CHOOSING_MECHANISM,
+    OpeningState.CHOOSING_MECHANISM: OpeningState.LOGGING_IN,
+    OpeningState.LOGGING_IN: OpeningState.OPEN,
 }
-CODES = {event: ErrorCode.UNKNOWN_SERVER_ERROR if event is Event.OTHER else event.value for event in Event}
+CODES = {
+    event: ErrorCode.UNKNOWN_SERVER_ERROR if event is OpeningEvent.OTHER else event.value for event in OpeningEvent
+}
 
 
-def answer_with(state: State, code: int) -> Any:
-    if state is State.CHOOSING_MECHANISM:
+def answer_with(state: OpeningState, code: int) -> Any:
+    if state is OpeningState.CHOOSING_MECHANISM:
         return SaslHandshakeResponse(error_code=code, mechanisms=[])
-    if state is State.LOGGING_IN:
+    if state is OpeningState.LOGGING_IN:
         return SaslAuthenticateResponse(error_code=code, error_message=None, auth_bytes=b"")
     return versions() if code == ErrorCode.NONE else ApiVersionsResponse(error_code=code, api_keys=[])
 
 
-def opening_at(state: State) -> Opening:
+def opening_at(state: OpeningState) -> Opening:
     opening = Opening(PLAIN)
-    if state is State.ASKING_OLD_VERSIONS:
+    if state is OpeningState.ASKING_OLD_VERSIONS:
         opening.on_answer(answer_with(opening.state, ErrorCode.UNSUPPORTED_VERSION))
-    elif state is State.REFUSED:
+    elif state is OpeningState.REFUSED:
         opening.on_answer(answer_with(opening.state, ErrorCode.UNKNOWN_SERVER_ERROR))
     while opening.state is not state:
         opening.on_answer(answer_with(opening.state, ErrorCode.NONE))
     return opening
 
 
-@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
-def test_every_pair_of_state_and_event(state: State, event: Event):
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(OpeningState, OpeningEvent)))
+def test_every_pair_of_state_and_event(state: OpeningState, event: OpeningEvent):
     opening = opening_at(state)
     answer = answer_with(state, CODES[event])
     if state not in ACCEPTED:
@@ -190,12 +209,14 @@ def test_every_pair_of_state_and_event(state: State, event: Event):
         assert opening.state is state
         return
     step = opening.on_answer(answer)
-    if event is Event.ACCEPTED:
+    if event is OpeningEvent.ACCEPTED:
         expected = ACCEPTED[state]
-    elif (state, event) == (State.ASKING_VERSIONS, Event.UNSUPPORTED_VERSION):
-        expected = State.ASKING_OLD_VERSIONS
+    elif (state, event) == (OpeningState.ASKING_VERSIONS, OpeningEvent.UNSUPPORTED_VERSION):
+        expected = OpeningState.ASKING_OLD_VERSIONS
     else:
-        expected = State.REFUSED
+        expected = OpeningState.REFUSED
     assert opening.state is expected
-    assert type(step) is {State.OPEN: Session, State.REFUSED: Refused}.get(expected, Ask)
-    assert {(at, what) for at, row in Opening.TABLE.items() for what in row} == set(itertools.product(ACCEPTED, Event))
+    assert type(step) is {OpeningState.OPEN: ClientSession, OpeningState.REFUSED: ClientFailure}.get(expected, Ask)
+    assert {(at, what) for at, row in Opening.TABLE.items() for what in row} == set(
+        itertools.product(ACCEPTED, OpeningEvent)
+    )

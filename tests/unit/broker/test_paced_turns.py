@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from lowtide.broker.pacing import APART_MS, Pacing
 from lowtide.broker.pending import Pending
-from lowtide.broker.turns import Turns
+from lowtide.broker.turns import APART_MS, Pacing, Turns
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 

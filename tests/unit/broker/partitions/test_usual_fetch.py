@@ -1,4 +1,4 @@
-"""The quick path of Fetch: the same answers, sessions and figures as without the compiled module, and nothing of what isn't usual."""
+"""The short form of Fetch against the definition: the same answers, sessions and figures."""
 
 from __future__ import annotations
 
@@ -14,15 +14,8 @@ from hypothesis import strategies as st
 from lowtide.broker.lifecycle import serving
 from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
 from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
-from lowtide.broker.partitions.fetch.usual_fetch import SmallAnswer, SmallFetches, small_fetches
-from lowtide.protocol import native
+from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.messages.alter_client_quotas import (
-    AlterClientQuotasEntry,
-    AlterClientQuotasOperation,
-    AlterClientQuotasRequest,
-    AlteredQuotaEntity,
-)
 from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from lowtide.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -36,8 +29,6 @@ from lowtide.storage.log.validation.validator import ValidatedBatch, validate_pr
 from tests.examples import examples
 
 from .leading import NONE, Leading, simulate
-
-needs_compiled = pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")
 
 PLACES: Final = [("t", 0), ("t", 1), ("u", 0), ("f", 0), ("t", 7), ("unknown", 0)]
 """Partitions that are led here, one that has a follower, and two that there aren't."""
@@ -118,7 +109,7 @@ class Player:
             else start + offset % (end - start + 1),
             current_leader_epoch=[-1, epoch + 1][choice % 2] if choice % 37 == 0 else epoch,
             last_fetched_epoch=[epoch, epoch + 1][choice % 2] if choice % 43 == 0 else -1,
-            partition_max_bytes=[1 << 20, 30_000, 100, 0][choice % 4] if choice % 3 == 0 else 1 << 20,
+            partition_max_bytes=[1 << 20, 30_000, 100, 0, -1][choice % 5] if choice % 3 == 0 else 1 << 20,
         )
 
     def request(
@@ -333,7 +324,7 @@ def _state(target: FetchTarget) -> Any:
     asked = (
         target.fetch_offset,
         target.log_start_offset,
-        target.maximum_bytes,
+        target.partition_max_bytes,
         target.current_leader_epoch,
         target.last_fetched_epoch,
     )
@@ -371,7 +362,6 @@ def played(operations: list[Operation], *, is_secured: bool = False) -> list[Any
     return seen
 
 
-@needs_compiled
 @settings(deadline=None, max_examples=examples(100))
 @example([("transaction", 0, 0, 0, 0), ("end", 0, 0, 0, 0), ("fetch", 8, 1, 0, 6)], False)
 @example([("produce", 1, LARGE - 1, 0, 0), ("produce", 1, LARGE - 1, 0, 0), ("fetch", 8, 0b110, 0, 7)], False)
@@ -380,72 +370,25 @@ def played(operations: list[Operation], *, is_secured: bool = False) -> list[Any
 @example([("follow", 0, 0, 0, 1), ("forbid", 0, 0, 0, 0), ("follow", 0, 0, 0, 1)], True)
 @given(st.lists(OPERATIONS, min_size=15, max_size=80), st.booleans())
 def test_both_forms_give_the_same_answers_sessions_and_figures(operations: list[Operation], is_secured: bool) -> None:
-    compiled = played(operations, is_secured=is_secured)
+    usual = played(operations, is_secured=is_secured)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "compiled", None)
+        patch.setattr(UsualFetch, "answer", lambda *_: None)
         plain = played(operations, is_secured=is_secured)
-    for number, (left, right) in enumerate(zip(compiled, plain, strict=True)):
+    for number, (left, right) in enumerate(zip(usual, plain, strict=True)):
         assert left == right, (number, (FIRST + operations)[number : number + 1])
 
 
-@needs_compiled
-def test_usual_fetches_are_answered_in_the_compiled_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long game of random operations meets every way through the quick path."""
-    handled: Counter[str] = Counter()
-    answered: Counter[str] = Counter()
-    handle, answer = SmallFetches.handle, SmallAnswer.__call__
+def test_most_fetches_of_consumers_are_answered_by_the_short_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long game of random operations meets it with and without sessions."""
+    met: Counter[tuple[str, bool]] = Counter()
+    answer = UsualFetch.answer
 
-    def counted(self: SmallFetches, asked: Any, *rest: Any) -> Any:
-        result = handle(self, asked, *rest)
-        handled[
-            f"{'follower' if asked[3] >= 0 else 'session' if asked[9] else 'consumer'}: {type(result).__name__}"
-        ] += 1
-        return result
+    def counted(usual: UsualFetch, request: FetchRequest, *rest: Any) -> Any:
+        answered = answer(usual, request, *rest)
+        met["session" if request.session_id else "alone", answered is not None] += 1
+        return answered
 
-    def counted_answer(self: SmallAnswer, *parts: Any) -> Any:
-        result = answer(self, *parts)
-        answered[type(result).__name__] += 1
-        return result
-
-    monkeypatch.setattr(SmallFetches, "handle", counted)
-    monkeypatch.setattr(SmallAnswer, "__call__", counted_answer)
+    monkeypatch.setattr(UsualFetch, "answer", counted)
     source = Random(1)
-    goes_while_it_waits: Operation = ("wait", 8, 1 << PLACES.index(("u", 0)), 1, 5)
-    played(
-        [
-            goes_while_it_waits,
-            *((source.choice(KINDS), *(source.randrange(2**16) for _ in range(4))) for _ in range(600)),
-        ]
-    )
-    ways = {
-        f"{who}: {kind}"
-        for who in ("consumer", "session")
-        for kind in ("bytes", "EncodedAnswer", "NoneType", "Pending")
-    }
-    assert ways | {"follower: bytes", "follower: EncodedAnswer", "follower: Pending"} <= set(handled), handled
-    assert {"bytes", "EncodedAnswer", "FetchResponse"} <= set(answered), answered
-
-
-@needs_compiled
-def test_where_a_quota_is_set_requests_go_the_long_way() -> None:
-    async def run(world: Leading) -> None:
-        await world.start()
-        await world.create_topic("t", (1,))
-        assert world.broker is not None
-        routes = world.broker.serving.host.dispatcher.routes
-        assert routes[1, 12].quick is not None
-        entry = AlterClientQuotasEntry(
-            entity=[AlteredQuotaEntity(entity_type="client-id", entity_name="test")],
-            ops=[AlterClientQuotasOperation(key="consumer_byte_rate", value=1.0, remove=False)],
-        )
-        await world.client.request(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
-        await asyncio.sleep(1)
-        assert routes[1, 12].quick is None
-
-    simulate(run)
-
-
-def test_without_the_compiled_module_there_is_no_quick_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "compiled", None)
-    parts: Any = None
-    assert small_fetches(parts) is None
+    played([(source.choice(KINDS), *(source.randrange(2**16) for _ in range(4))) for _ in range(600)])  # type: ignore[misc]
+    assert min(met[who, is_usual] for who in ("alone", "session") for is_usual in (True, False)) > 20, met
