@@ -54,7 +54,6 @@ LONG_FILES = {
 
 LONG_SOURCES = frozenset(
     {
-        "broker/lifecycle/serving.py",
         "broker/network/connection/connection.py",
         "broker/partitions/fetch/fetch_reader.py",
         "broker/partitions/replica_fetcher.py",

@@ -135,7 +135,7 @@ def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Each test runs with a normal connection and with one in the slow lane."""
     if request.param == "slow lane":
         monkeypatch.setattr(Refusals, "is_troubled", lambda *_: True)
-        monkeypatch.setattr("lowtide.broker.network.admission.admission.slow_lane.TURNS", 1 << 30)
+        monkeypatch.setattr("lowtide.broker.network.admission.slow_lane.TURNS", 1 << 30)
     return str(request.param)
 
 

@@ -357,9 +357,9 @@ def test_a_lost_connection_fails_what_waits_and_the_next_request_opens_another()
     [
         (b"\x7f\xff\xff\xff", "a frame of 2147483647 bytes"),
         (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
-        (frame(b"\0\0\0\x09", b"\0"), "answer 9 instead of 1"),
-        (frame(b"\0\0\0\x01", b"\0"), "can't be read"),
-        (frame(b"\0\0"), "can't be read"),
+        (frame(b"\0\0\0\x09", b"\0"), "response 9 instead of 1"),
+        (frame(b"\0\0\0\x01", b"\0"), "its response is invalid"),
+        (frame(b"\0\0"), "its response is invalid"),
     ],
 )
 def test_an_invalid_response_ends_the_connection(answer: bytes, reason: str) -> None:
@@ -393,7 +393,7 @@ def test_requests_under_way_are_bounded() -> None:
             for _ in range(IN_FLIGHT_MAX)
         ]
         await asyncio.sleep(0)
-        with pytest.raises(PeerError, match="wait for their answers already") as raised:
+        with pytest.raises(PeerError, match="are waiting for responses") as raised:
             await client.request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000)
         assert not raised.value.was_sent
         for task in tasks:
