@@ -2,6 +2,6 @@
 
 It stands before the handler, and only where something is forbidden. Guards: what a client may not do is refused before
 the handler sees it, with the error that Kafka answers, row by row. Sees `coordinator`,
-`partitions` and `network`; no handler, and a handler sees only `table` and `fetching`. Begin with `guard`, then
-`table`.
+`partitions` and `network`; no handler. Begin with `guard`; each handler names the
+function that guards it.
 """
