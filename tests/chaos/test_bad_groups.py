@@ -243,7 +243,7 @@ async def test_large_metadata_of_many_members_is_refused_when_it_is_too_much(bro
 
 
 @pytest.mark.parametrize(
-    ("size", "error"), [(8 << 20, ErrorCode.MESSAGE_TOO_LARGE), (20 << 20, ErrorCode.INVALID_REQUEST)]
+    ("size", "error"), [(8 << 20, ErrorCode.MESSAGE_TOO_LARGE), (20 << 20, ErrorCode.MESSAGE_TOO_LARGE)]
 )
 async def test_an_assignment_that_cant_be_kept_is_refused(broker: ServeProcess, size: int, error: ErrorCode) -> None:
     """A value too large for a record, or a field too large for a request; the group accepts smaller ones."""

@@ -133,7 +133,7 @@ def test_a_secure_cluster_prints_how_to_log_in(tmp_path: Path) -> None:
         assert process.stdout is not None
         lines = [process.stdout.readline().strip() for _ in range(4)]
         assert lines[0].startswith(
-            f"User admin may do everything. Its settings are in {tmp_path}/secure/client: admin.properties"
+            f"User admin may do everything. Its client settings are in {tmp_path}/secure/client: admin.properties"
         )
         for line in lines[1:]:
             words = shlex.split(line)

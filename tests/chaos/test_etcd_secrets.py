@@ -81,7 +81,7 @@ async def test_an_etcd_that_dies_and_forgets_under_a_broker(tmp_path: Path) -> N
         address = f"etcd://{etcd.endpoint}"
         async with ServeProcess(tmp_path / "broker", "broker.session.timeout.ms=2000", metadata=address) as broker:
             etcd.kill()
-            await until(lambda: any("out of reach" in line["event"] for line in broker.lines))
+            await until(lambda: any("store is unreachable" in line["event"] for line in broker.lines))
             await broker.kill()
             check("\n".join([*map(str, broker.lines), *broker.noise]))
         etcd.start()

@@ -67,7 +67,7 @@ def named(cluster: ClusterProcesses, broker_id: int) -> set[str]:
     return {
         line["key"]
         for line in cluster.brokers[broker_id].lines
-        if str(line.get("event", "")).startswith("key of the metadata can't")
+        if str(line.get("event", "")).startswith("metadata key is unreadable")
     }
 
 

@@ -94,7 +94,7 @@ def test_a_folder_that_was_given_is_never_emptied(tmp_path: Path) -> None:
 
 
 def test_what_keeps_a_broker_from_starting_is_raised_here() -> None:
-    with pytest.raises(ConfigError, match="nope is not a key"):
+    with pytest.raises(ConfigError, match="nope is not a broker configuration key"):
         LowtideCluster(config={"nope": 1}).start()
 
 

@@ -197,7 +197,7 @@ def test_a_changed_password_holds_for_new_logins_and_after_a_restart(tmp_path: P
 
 def test_a_bad_value_is_refused_and_changes_nothing(world: World) -> None:
     world.refuses({ENABLED: "PLAIN,GSSAPI"}, "Kerberos", "allowed are PLAIN")
-    world.refuses({ENABLED: ""}, "none is no mechanism")
+    world.refuses({ENABLED: ""}, "none is not a supported mechanism")
     world.refuses({ENABLED: "PLAIN,OAUTHBEARER"}, "sasl.oauthbearer.jwks.endpoint.url is missing")
     world.refuses({USERS: f'{MODULE} user_alice="geheim-9'}, USERS, "[hidden] is invalid")
     world.refuses(

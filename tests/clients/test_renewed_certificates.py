@@ -118,7 +118,7 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing(world: World) -> Non
     (folder / "broken.pem").write_text("-----BEGIN CERTIFICATE-----\nnonsense\n")
     world.refuses(
         {LOCATION: str(folder / "broken.pem")},
-        "the certificates of the listener TLS can't be used",
+        "the certificates of the listener TLS cannot be used",
         "don't fit together",
     )
     world.refuses({LOCATION: str(folder / "none.pem")}, "none.pem can't be read: No such file")

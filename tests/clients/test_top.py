@@ -40,7 +40,7 @@ def test_one_view(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     assert told["silent"] == []
     text = run("top", "--once", "--interval", 0.2, bootstrap=lowtide.bootstrap).stdout
     assert topic in text
-    assert "Deletes that wait" in text
+    assert "Pending deletes" in text
 
 
 def test_without_a_terminal_it_says_what_to_do(lowtide: SimpleNamespace) -> None:

@@ -125,7 +125,7 @@ def test_answers_come_in_the_order_of_the_requests_and_may_be_larger_than_the_bu
         (lambda _: struct.pack(">i", -1), "its response is invalid: a frame of -1 bytes"),
         (lambda _: struct.pack(">i", 2**31 - 1), "its response is invalid: a frame of 2147483647 bytes"),
         (lambda _: framed(b"\0"), "its response is invalid"),
-        (lambda correlation_id: metadata(correlation_id + 1), "its response is invalid: answer"),
+        (lambda correlation_id: metadata(correlation_id + 1), "its response is invalid: response"),
         (lambda correlation_id: framed(struct.pack(">i", correlation_id), b"\0\0\0\7"), "its response is invalid"),
         (lambda _: b"", "it did not answer in time"),
     ],
