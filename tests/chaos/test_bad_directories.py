@@ -406,7 +406,7 @@ def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_
     for _ in range(2):
         sentence = refusal(left.directory)
         assert f"{left.directory / METADATA_FILE}: the metadata are missing or empty" in sentence
-        assert f"make an empty file {left.directory}/lowtide-adopt-topics" in sentence
+        assert f"create an empty file {left.directory}/lowtide-adopt-topics" in sentence
     (left.directory / "lowtide-adopt-topics").touch()
     assert served(left.directory) == left.content
     assert not (left.directory / "lowtide-adopt-topics").exists()

@@ -121,7 +121,7 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing(world: World) -> Non
         "the certificates of the listener TLS cannot be used",
         "don't fit together",
     )
-    world.refuses({LOCATION: str(folder / "none.pem")}, "none.pem can't be read: No such file")
+    world.refuses({LOCATION: str(folder / "none.pem")}, "none.pem cannot be read: No such file")
     world.refuses(
         {f"{PREFIX}ssl.truststore.location": str(folder / "broken.pem")}, "the trusted certificates can't be read"
     )

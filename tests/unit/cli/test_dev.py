@@ -17,10 +17,10 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             ["--set", "node.id=7"],
-            "node.id=7 is not possible for several brokers of one process: each has its own (in --set node.id).",
+            "node.id=7 is invalid for several brokers of one process: each has its own (in --set node.id).",
         ),
-        (["--set", "listeners=PLAINTEXT://:9092"], "listeners=PLAINTEXT://:9092 is not possible for several brokers"),
-        (["--set", "log.dirs=/tmp"], "log.dirs=/tmp is not possible for several brokers"),
+        (["--set", "listeners=PLAINTEXT://:9092"], "listeners=PLAINTEXT://:9092 is invalid for several brokers"),
+        (["--set", "log.dirs=/tmp"], "log.dirs=/tmp is invalid for several brokers"),
         (["--set", "num.partitions=0"], "num.partitions=0"),
         (["--port", "65534"], "--port 65534 is too high: the last of 3 brokers would listen on 65536."),
         (["--config", "/no/such/file"], "--config /no/such/file can't be read: No such file or directory."),

@@ -124,7 +124,7 @@ async def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPat
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "grpc", None)
     ports = real_ports(asyncio.get_running_loop(), etcd=EtcdAddress(("127.0.0.1:1",)))
-    with pytest.raises(MetadataStoreError, match="aren't installed .* with its extra `etcd`"):
+    with pytest.raises(MetadataStoreError, match="are not installed .* with its extra `etcd`"):
         await ports.open_store("unused")
     ports.worker.close()
 

@@ -290,11 +290,11 @@ async def park(world: Leading, request: Any, version: int) -> tuple[Any, weakref
     before = set(world.broker.serving.host.connections)
     client = await world.connect()
     client.send(request, version).add_done_callback(lambda future: future.exception())
-    while not (new := set(world.broker.serving.host.connections) - before) or not next(iter(new)).waiting:
+    while not (new := set(world.broker.serving.host.connections) - before) or not next(iter(new)).answers.waiting:
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.5)
     connection = new.pop()
-    assert connection.waiting, "the request was answered: it doesn't wait"
+    assert connection.answers.waiting, "the request was answered: it doesn't wait"
     return client, weakref.ref(connection)
 
 
