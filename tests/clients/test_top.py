@@ -78,7 +78,7 @@ def test_the_live_view_takes_keys_and_leaves_the_terminal_as_it_was(lowtide: Sim
         os.write(ours, b"s")
         read_until(b"Topics, by bytes")
         os.write(ours, b"p")
-        read_until(b"p go on")
+        read_until(b"p resume")
         os.write(ours, b"q")
         ends = time.monotonic() + ENDS_S
         while process.poll() is None:  # It would wait for a reader of what it writes last.
