@@ -1,4 +1,4 @@
-"""Answers to the page: values as JSON, errors as a status and a sentence.
+"""Builds the responses to the console's page: values as JSON, errors as an HTTP status and a sentence.
 
 Numbers that JavaScript would round (2**53 and more) are sent as strings, so that offsets stay exact.
 """

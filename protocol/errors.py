@@ -213,11 +213,4 @@ class SurplusBytesError(ProtocolError):
 
 
 class TooManyRowsError(ProtocolError):
-    """A message with too many elements in its arrays, or with a field that is too large.
-
-    `rows_max` is the maximum number of elements, if they were counted.
-    """
-
-    def __init__(self, text: str, rows_max: int | None = None) -> None:
-        super().__init__(text)
-        self.rows_max = rows_max
+    """A message with too many elements in its arrays."""

@@ -22,7 +22,7 @@ def partition_of_key(key: bytes, count: int) -> int:
 
 
 def murmur2(key: bytes) -> int:
-    """Returns the hash of a key as an unsigned 32-bit number."""
+    """Returns the murmur2 hash of a key, as Kafka computes it: an unsigned 32-bit number."""
     hashed = _SEED ^ len(key)
     whole = len(key) & ~3
     for at in range(0, whole, 4):

@@ -188,4 +188,4 @@ def refuse_rows(what: str, rows_max: int) -> NoReturn:
     # No name for it: with its traceback it would be a cycle, and keep the frame of its request until the collector
     # comes.
     message = f"more than {rows_max} rows, at {what}"
-    raise TooManyRowsError(message, rows_max)
+    raise TooManyRowsError(message)

@@ -41,7 +41,7 @@ HOLD_MS: Final = 5
 """The longest time that a request waits for the disk."""
 
 SHORT_WAIT_MS: Final = 10
-"""The leader's wait while something that the follower lacks is expected soon."""
+"""The longest wait at the leader while a followed partition is expected to need a fetch soon."""
 
 THROTTLE_MS_MAX: Final = 1000
 """The interval at which the throttle of a partition is checked again: the quota may have changed."""

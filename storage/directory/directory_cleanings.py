@@ -66,7 +66,7 @@ class DirectoryCleanings:
         self._read = read_checkpoint(self._ports.filesystem, self._path, here)
 
     def cleaned_to(self, key: TopicPartition) -> Offset:
-        """Returns the exclusive end of the compacted part of a log that isn't loaded; 0 if unknown."""
+        """Returns the offset, exclusive, up to which a log that isn't loaded yet was compacted; 0 if that is unknown."""
         return self._read.get(key, Offset(0))
 
     def on_loaded(self, log: Log) -> None:

@@ -26,7 +26,7 @@ OnPrefixDeleted: TypeAlias = "Callable[[Log, Offset, list[RemovedSegment]], None
 
 
 class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker's configuration of all logs. Times in milliseconds."""
+    """The settings that all logs of a broker share. Times are in milliseconds."""
 
     recovery_point_interval_ms: int = 60_000
     """`log.flush.offset.checkpoint.interval.ms`"""

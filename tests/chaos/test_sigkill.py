@@ -1,5 +1,4 @@
-"""A broker that is killed at any moment loses no acknowledged record, restores no deleted one, and assigns no offset
-twice.
+"""Killing a broker loses no acknowledged record, restores no deleted one, and assigns no offset twice.
 
 A real process with real files, several clients that produce, read and delete; SIGKILL at a random moment, sometimes
 also while it starts; then everything is read back and checked against the history of all processes. Nothing is flushed:

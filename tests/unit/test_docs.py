@@ -17,7 +17,7 @@ from lowtide.protocol.api_keys import API, api_name
 ROOT = Path(__file__).resolve().parents[2]
 KIPS = (ROOT / "docs/kips.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-NO_HANDLERS = ("__init__", "registry", "share_access", "state_rows", "delayed_delete", "small_delete")
+NO_HANDLERS = ("__init__", "registry", "share_access", "state_rows")
 HANDLERS = sorted(path for path in (ROOT / "broker/handlers").rglob("*.py") if path.stem not in NO_HANDLERS)
 
 

@@ -69,7 +69,7 @@ class GroupCoordinator(Coordinator[Groups]):
         """First heartbeats of members, and of their groups."""
         self._loop = loop
         self._refused = 0
-        """Refused groups, offsets and members, up to the last tick."""
+        """How many groups, offsets and members had been refused at the last tick."""
         self._memory = MemberMemory()
         self._admission = GroupAdmission(self.settings, broker.clock.monotonic_ms())
         self._admission.count_groups = lambda: sum(len(shard.state.by_id) for shard in self._runtime.shards.values())

@@ -200,7 +200,7 @@ class ShareGroup(ModernGroup):
         )
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Returns GROUP_ID_NOT_FOUND: there are no committed offsets. Source: `ShareGroup.validateOffsetFetch`."""
+        """Always returns GROUP_ID_NOT_FOUND: a share group has no committed offsets. Source: `ShareGroup.validateOffsetFetch`."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def check_offset_delete(self) -> ErrorCode:

@@ -78,7 +78,10 @@ class ShareGroups(ModernGroups[ShareGroup]):
 
     @staticmethod
     def admit_commit(_group: ShareGroup, _request: OffsetCommitRequest, _api_version: int, _now_ms: int) -> ErrorCode:
-        """Returns GROUP_ID_NOT_FOUND: there are no committed offsets. Source: `ShareGroup.validateOffsetCommit`."""
+        """Always returns GROUP_ID_NOT_FOUND: a share group has no committed offsets.
+
+        Source: `ShareGroup.validateOffsetCommit`.
+        """
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     @staticmethod

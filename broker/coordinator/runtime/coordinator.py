@@ -49,7 +49,7 @@ class Coordinator(Generic[S]):
                 yield shard
 
     def decide(self, shard: Shard[S], decision: Callable[[Pending[R], Effects], None]) -> Pending[R]:
-        """Makes a decision and carries it out. The answer is done at once if it has nothing to wait for."""
+        """Calls `decision` and carries out its effects. Returns the answer, which is done already if nothing is waited for."""
         pending: Pending[R] = Pending()
         effects = self._runtime.effects()
         decision(pending, effects)

@@ -10,7 +10,7 @@ Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from lowtide.protocol.api_keys import API, ApiKey
@@ -26,7 +26,7 @@ Errors: TypeAlias = "Counter[tuple[str, int]]"
 class AnswerErrors:
     """Counts the errors in answers of one API and version, in `errors`."""
 
-    __slots__ = ("_form", "_names", "note", "note_in_steps")
+    __slots__ = ("_form", "_names", "note")
 
     def __init__(self, key: ApiKey, version: int, errors: Errors) -> None:
         name = API[key].request.__name__.removesuffix("Request")
@@ -36,11 +36,7 @@ class AnswerErrors:
 
         self._form, self._names = wire_form(API[key].response, version), {"count": count}
         self.note: Callable[[Any], None] = self._compiled(["def look(answer):", *_look(self._form), " return"])
-        """Count those of an answer."""
-        self.note_in_steps: Callable[[Any], Iterator[None]] = self._compiled(
-            ["def look(answer):", *_look(self._form, row=("yield",)), " yield"]
-        )
-        """The same for one of very many rows, a row of the answer at a time."""
+        """Counts the errors of an answer."""
 
     def after(self, write: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
         """Returns a `write` that also counts the errors of the answer."""
@@ -58,11 +54,8 @@ class AnswerErrors:
         return namespace["look"]
 
 
-def _look(form: Entity, part: str = "answer", depth: int = 1, row: tuple[str, ...] = ()) -> list[str]:
-    """The lines that look at a struct, which has the name `part`; none where it has no place for an error.
-
-    `row` ends each of its rows.
-    """
+def _look(form: Entity, part: str = "answer", depth: int = 1) -> list[str]:
+    """Returns the lines that look at a struct, which has the name `part`; none if it has no field for an error."""
     indent, lines = " " * depth, list[str]()
     for name, content in form.fields:
         if name in ERROR_FIELDS:
@@ -71,7 +64,7 @@ def _look(form: Entity, part: str = "answer", depth: int = 1, row: tuple[str, ..
         found = [] if inner is None else _look(inner, f"part_{depth}", depth + 1)
         if found:
             of = f"{part}.{name} or ()" if is_list else f"() if {part}.{name} is None else ({part}.{name},)"
-            lines += [f"{indent}for part_{depth} in {of}:", *found, *(f"{indent} {line}" for line in row)]
+            lines += [f"{indent}for part_{depth} in {of}:", *found]
     return lines
 
 

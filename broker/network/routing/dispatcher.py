@@ -16,6 +16,7 @@ from typing import Any
 
 from lowtide.broker.network.routing.answer_errors import AnswerErrors, Errors
 from lowtide.broker.network.routing.client_quirks import SurplusBytes, without_array_padding
+from lowtide.broker.network.routing.large_requests import ROWS_MAX
 from lowtide.broker.network.routing.request_times import RequestTimes
 from lowtide.broker.network.routing.routes import Handle, HandlerSpec, Part, Route, VersionRange
 from lowtide.broker.pending import Pending, Spawn, promised
@@ -38,7 +39,6 @@ _API_VERSIONS_V0 = struct.Struct(">iihihhh")
 CLIENT_ID_SHOWN_MAX = 64
 """Bytes of a client id in a line of the log."""
 
-ROWS_MAX = 10_000
 FRAME_BYTES_MAX = 1 << 31
 """Above what any frame has."""
 

@@ -23,6 +23,8 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.turns import Piece, Steps, Turns
 
 ROWS_MAX_KEY: Final = "lowtide.request.rows.max"
+ROWS_MAX: Final = 10_000
+"""The default of that key, and the most rows of a request that isn't cut."""
 
 PARTS_WAITING_MAX: Final = 16
 """Parts of one request that are begun while the answer of an earlier one isn't there."""
@@ -37,7 +39,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     undivided_max: int = 200
     rows_at_once: int = 200
-    whole_max: int = 10_000
+    whole_max: int = ROWS_MAX
 
 
 class LargeRequest:

@@ -114,7 +114,7 @@ class StateBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class StateWrite(msgspec.Struct, frozen=True, gc=False):
-    """A change that the share coordinator is to store."""
+    """A change of a share partition's state, to be stored by the share coordinator."""
 
     number: int
     """The number of the write, from 1 on."""

@@ -1,4 +1,4 @@
-"""Consumer groups in the world of `group_world`, with topics that a test creates, grows and deletes."""
+"""Extends `group_world` with consumer groups, and with topics that a test creates, grows and deletes."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def commit() -> OffsetCommitRequest:
 
 
 def requests(world: Leading) -> list[tuple[ApiKey, int, Any]]:
-    """Those with a quick path, those that go the usual way, and large ones that are cut or read whole."""
+    """Requests that a short form takes, others, and large ones that are cut or handled whole."""
     acls = DescribeAclsRequest(
         resource_type_filter=2,
         resource_name_filter=None,

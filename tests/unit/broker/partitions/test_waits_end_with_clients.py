@@ -56,7 +56,7 @@ async def produce(world: Leading) -> tuple[Any, int]:
 
 
 async def produce_to_two(world: Leading) -> tuple[Any, int]:
-    """Two partitions: no quick path."""
+    """Two partitions, which no short form takes."""
     await world.create_topic("u", (1, 2, 3), (1, 2, 3))
     rows = [PartitionProduceData(index=number, records=A_RECORD) for number in range(2)]
     return ProduceRequest(acks=-1, timeout_ms=LONG_MS, topic_data=[TopicProduceData(name="u", partition_data=rows)]), 10
