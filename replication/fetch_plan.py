@@ -41,7 +41,7 @@ HOLD_MS: Final = 5
 """The longest time that a request waits for the disk."""
 
 SHORT_WAIT_MS: Final = 10
-"""The longest wait at the leader while a followed partition is expected to need a fetch soon."""
+"""The longest wait at the leader while a followed partition waits for the disk, and will be fetched soon."""
 
 THROTTLE_MS_MAX: Final = 1000
 """The interval at which the throttle of a partition is checked again: the quota may have changed."""
