@@ -195,7 +195,7 @@ async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_continues_b
         async with asyncio.timeout(LIMIT_S):
             answer = await parked
         assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # type: ignore[attr-defined]
-        await scene.events("the metadata store is out of reach")
+        await scene.events("broker is fenced")
         await asyncio.sleep(max(0.0, frozen + TIME_TO_LIVE_S + 1 - time.monotonic()))
         etcd.thaw()
         await scene.until_it_acts(client)
