@@ -46,7 +46,6 @@ SIMULATED: Final = (
     "runtime/filesystem/nodes",
     "runtime/filesystem/planned_faults",
     "runtime/filesystem/tree",
-    "metadata/memory",
 )
 """Replacements for the environment of a broker."""
 

@@ -258,12 +258,6 @@ class LocalStore:
         self._journal.close(lambda: closed.set_result(None))
         await closed
 
-    def abandon(self) -> None:
-        """Stops at once, like a killed process: nothing is answered or expires any more."""
-        self._closed = True
-        self._stop()
-        self._queue.clear()
-
     def _stop(self) -> None:
         self.leases.stop()
         self._wake_watchers()

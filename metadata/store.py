@@ -142,7 +142,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MetadataStore(Protocol):
-    """The port. Implementations: `memory` (simulator), `embedded` (SQLite), etcd."""
+    """The port. Implementations: `embedded` (SQLite), etcd, and the simulator's."""
 
     async def get(self, key: bytes) -> KeyValue | None:
         """Reads one key linearizably: all transactions answered before are visible. Errors: UnavailableError."""

@@ -22,7 +22,6 @@ from typing import Any
 from lowtide.broker.config.broker_config import BrokerConfig, load_config
 from lowtide.broker.lifecycle.broker import Broker, Ports
 from lowtide.broker.lifecycle.logger import quiet_logger
-from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
@@ -35,6 +34,7 @@ from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.load import PartitionLoad
+from lowtide.simulation.memory_store import MemoryDisk, MemoryStore
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import Log
 

@@ -28,7 +28,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from lowtide.metadata.errors import StoreWentBackError
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import apply_batch, load_image
-from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.store import (
     AmbiguousError,
     Batch,
@@ -44,6 +43,7 @@ from lowtide.metadata.store import (
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop
+from lowtide.simulation.memory_store import MemoryDisk, MemoryStore
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class SharedStore:
     def stop(self) -> None:
         """Stops. Writes in progress are written."""
         self.is_away = True
-        self._store.suspend_leases()
+        self._store.leases.suspend()
 
     def start(self) -> None:
         if self.is_away:

@@ -11,12 +11,12 @@ from typing import Any
 
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.engine import HISTORY_REVISIONS
-from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.served_store import ServedStore
 from lowtide.metadata.store import Delete, MetadataStore, Operation, Put, TransactionResult
 from lowtide.metadata.store_server import ServedConnection, serve_store
 from lowtide.runtime.clock import SimulatedClock, SystemClock
 from lowtide.runtime.filesystem import OsFileSystem
+from lowtide.simulation.memory_store import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.testing.etcd import EtcdProcess
 
 

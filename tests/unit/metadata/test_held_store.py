@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from lowtide.simulation.memory_store import MemoryDisk, MemoryStore
 
 SETTINGS = SessionSettings(prefix=b"/test/", time_to_live_ms=4000, keep_alive_ms=500)
 REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "host", 9092),))

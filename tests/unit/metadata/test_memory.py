@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lowtide.metadata.local import STALL_MS
-from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.store import (
     AmbiguousError,
     Compare,
@@ -21,6 +20,7 @@ from lowtide.metadata.store import (
 )
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.simulation.memory_store import MemoryClient, MemoryDisk, MemoryStore
 from tests.scenarios import played_by
 
 

@@ -13,7 +13,6 @@ import pytest
 from lowtide.metadata import keys
 from lowtide.metadata.broker_facts import RecoveryError
 from lowtide.metadata.errors import InconsistentClusterError, NestedPrefixError
-from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.metadata_copy import MetadataCopy
 from lowtide.metadata.prefixes import prefix_inside, prefixes_around
 from lowtide.metadata.records import Listener
@@ -25,6 +24,7 @@ from lowtide.metadata.store import AccessDeniedError, Compare, Operation, Put, T
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from lowtide.simulation.memory_store import MemoryClient, MemoryDisk, MemoryStore
 from tests.scenarios import played_by
 
 from .test_recovery import HistoryRecord, rows

@@ -7,7 +7,6 @@ import pytest
 from lowtide.metadata import keys
 from lowtide.metadata.broker_facts import BrokerFacts, RecoveryError, decode_facts, encode_facts, facts_of
 from lowtide.metadata.image_change import load_image
-from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.metadata_copy import MetadataCopy, Row, encode_copy
 from lowtide.metadata.records import (
     AclRecord,
@@ -26,6 +25,7 @@ from lowtide.protocol.types import topic_id_text
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.simulation.memory_store import MemoryDisk, MemoryStore
 from lowtide.storage.directory.directory_survey import SurveyedDirectory, SurveyedReplica
 from tests.scenarios import played_by
 

@@ -16,7 +16,6 @@ from lowtide.metadata.broker_image import Replicas
 from lowtide.metadata.errors import DuplicateBrokerError, OldBrokerError, StoreWentBackError
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image
-from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import FeaturesRecord, Listener, RegistrationRecord, decode, encode
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
@@ -25,6 +24,7 @@ from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from lowtide.simulation.memory_store import MemoryClient, MemoryDisk, MemoryStore
 from tests.scenarios import played_by
 
 PREFIX = b"/lowtide/"

@@ -12,7 +12,6 @@ import pytest
 from lowtide.metadata import keys
 from lowtide.metadata.broker_facts import RecoveryError
 from lowtide.metadata.image_change import load_image
-from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.metadata_copy import MetadataCopy, Row
 from lowtide.metadata.records import HistoryRecord, PartitionRecord, SuspensionRecord, decode, encode
 from lowtide.metadata.recovery import RecoveryPlan
@@ -22,6 +21,7 @@ from lowtide.metadata.store import Compare, Operation, Put, TransactionResult, U
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.simulation.memory_store import MemoryDisk, MemoryStore
 from tests.scenarios import played_by
 
 from .test_recovery import PREFIX, TOPIC_ID, facts, rows

@@ -24,7 +24,6 @@ from lowtide.metadata.errors import (
     SessionError,
 )
 from lowtide.metadata.image import ImageDelta, MetadataImage
-from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
@@ -32,6 +31,7 @@ from lowtide.metadata.store import AmbiguousError, Compare, Delete, Put, Unavail
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from lowtide.simulation.memory_store import MemoryClient, MemoryDisk, MemoryStore
 from tests.scenarios import played_by
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from lowtide.metadata.changes import ChangePlan, Step
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image
-from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
@@ -23,6 +22,7 @@ from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from lowtide.simulation.memory_store import MemoryClient, MemoryDisk, MemoryStore
 from tests.scenarios import played_by
 
 PREFIX = b"/lowtide/"

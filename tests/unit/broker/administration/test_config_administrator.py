@@ -16,7 +16,6 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.turns import Turns
 from lowtide.metadata import keys
-from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import PartitionRecord, TopicRecord, encode
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts
@@ -27,6 +26,7 @@ from lowtide.replication.config_changes import KeyChange, Operation
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
+from lowtide.simulation.memory_store import MemoryClient, MemoryDisk, MemoryStore
 from tests.scenarios import played_by
 
 PREFIX = b"/lowtide/"

@@ -15,7 +15,6 @@ import pytest
 
 from lowtide.broker.config.broker_config import BrokerConfig, load_config
 from lowtide.broker.lifecycle.adoption import ADOPTION_WISH
-from lowtide.metadata.memory import MemoryDisk
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -28,6 +27,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.simulation.broker_simulation import DIRECTORY, HOST, PORT, TOPIC, Simulation
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.load import PartitionLoad
+from lowtide.simulation.memory_store import MemoryDisk
 from lowtide.storage.checkpoint import CLEAN_SHUTDOWN_MARKER
 from lowtide.storage.errors import StorageError
 from tests.unit.storage.directory.test_kafka_metadata import batch, config, topic

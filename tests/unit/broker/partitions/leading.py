@@ -13,7 +13,6 @@ from lowtide.broker.lifecycle.broker import Broker, Ports
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.metadata import keys
 from lowtide.metadata.image import PartitionImage
-from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.records import BrokerRecord, Listener, PartitionRecord, encode
 from lowtide.metadata.store import Put
 from lowtide.protocol.batch_building import build_batch
@@ -36,6 +35,7 @@ from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.client import WireClient
+from lowtide.simulation.memory_store import MemoryDisk, MemoryStore
 
 HOST, PORT, PREFIX = "broker-1", 9092, b"/lowtide/"
 LAG_MS = 10_000

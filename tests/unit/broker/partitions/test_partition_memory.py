@@ -13,7 +13,6 @@ import pytest
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.lifecycle.broker import Broker, Ports
 from lowtide.broker.lifecycle.logger import quiet_logger
-from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -27,6 +26,7 @@ from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.client import WireClient
+from lowtide.simulation.memory_store import MemoryDisk, MemoryStore
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.segments.segment import Segment
 

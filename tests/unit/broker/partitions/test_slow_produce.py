@@ -17,7 +17,6 @@ from lowtide.broker.handlers.produce import ProduceHandler
 from lowtide.broker.lifecycle.broker import Broker, Ports
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.partitions.produce import produce_attempt
-from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
@@ -32,6 +31,7 @@ from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.simulation.client import WireClient
+from lowtide.simulation.memory_store import MemoryDisk, MemoryStore
 from lowtide.storage.log.validation.validation_rules import QUICK_BYTES, QUICK_RECORDS
 
 HOST, PORT = "broker", 9092

@@ -1,4 +1,4 @@
-"""A metadata store for the simulator: deterministic, without threads, with faults.
+"""A metadata store in memory: deterministic, without threads, with faults.
 
 It has the three parts of a real machine: `MemoryDisk` is what survives a power cut; `MemoryStore` is the store in one
 simulated process and dies with it; `MemoryClient` is one broker's connection to a shared store, which can be cut, slow
@@ -132,10 +132,6 @@ class MemoryStore(LocalStore):
         self._memory_journal = _MemoryJournal(disk, loop, random, write_ms)
         super().__init__(engine=engine, journal=self._memory_journal, clock=clock, loop=loop)
 
-    def suspend_leases(self) -> None:
-        """Suspends lease expiry while the store is away."""
-        self.leases.suspend()
-
     def restart_leases(self) -> None:
         """Restarts the time of every lease when the store is back, as etcd does."""
         self.engine.restart_leases(self._clock.monotonic_ms())
@@ -144,7 +140,9 @@ class MemoryStore(LocalStore):
     def crash(self) -> None:
         """Dies like a killed process: unwritten data is lost; what was written but not answered stays."""
         self._memory_journal.stop()
-        self.abandon()
+        self._closed = True
+        self._stop()
+        self._queue.clear()
 
 
 class MemoryClient:
