@@ -99,8 +99,7 @@ def _decode_replicas(key: bytes, value: bytes) -> Replicas:
     try:
         return {parse_topic_id(identity): frozenset(numbers) for identity, numbers in named.items()}
     except ValueError as error:
-        message = f"{key.decode(errors='replace')} in the metadata store: {error}"
-        raise MetadataCorruptError(message) from error
+        raise MetadataCorruptError(f"{key.decode(errors='replace')} in the metadata store: {error}") from error
 
 
 class BrokersChange:
@@ -216,8 +215,7 @@ class BrokersChange:
     def _touch(self, key: bytes, prefix: bytes) -> BrokerId:
         text = key.removeprefix(prefix)
         if not text.isdigit():
-            message = f"{key.decode(errors='replace')} in the metadata store doesn't name a broker"
-            raise MetadataCorruptError(message)
+            raise MetadataCorruptError(f"{key.decode(errors='replace')} in the metadata store doesn't name a broker")
         broker_id = int(text)
         self.touched[broker_id] = None
         return broker_id

@@ -8,7 +8,8 @@ Keys here are without the prefix; the session adds it, and the fences.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,6 +25,13 @@ On etcd a transaction of a hundred puts costs twice as much as one of a single p
 """
 
 assert STEP_PARTITIONS + FENCES < MAX_TRANSACTION_OPERATIONS
+
+T = TypeVar("T")
+
+
+def step_sized(items: Sequence[T]) -> list[tuple[T, ...]]:
+    """Splits items into groups of at most `STEP_PARTITIONS`, one for each step."""
+    return [tuple(items[start : start + STEP_PARTITIONS]) for start in range(0, len(items), STEP_PARTITIONS)]
 
 
 class Step(msgspec.Struct, frozen=True):

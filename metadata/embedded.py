@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 
@@ -112,7 +113,7 @@ class EmbeddedStore(LocalStore):
                 if not reserve.is_there:
                     raise
                 reserve.give_up()
-                engine = await done_by(worker, database.open_with_little_room)
+                engine = await done_by(worker, partial(database.open, folds=True))
                 reserve.keep(RESERVE_BYTES // 2)
             else:
                 reserve.keep(RESERVE_BYTES)
@@ -185,12 +186,10 @@ def _check_format(connection: sqlite3.Connection, path: str) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if version > FORMAT_VERSION:
-        message = f"metadata file {path} has format {version}; this Lowtide reads up to {FORMAT_VERSION}"
-        raise MetadataFileError(message)
+        raise MetadataFileError(f"metadata file {path} has format {version}; this Lowtide reads up to {FORMAT_VERSION}")
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION_ID:
-        message = f"metadata file {path} is a database of some other program"
-        raise MetadataFileError(message)
+        raise MetadataFileError(f"metadata file {path} is a database of some other program")
     return int(tables)
 
 
@@ -234,22 +233,17 @@ class _Database:
         self._max_pages = max_bytes // PAGE_BYTES
         self._connection: sqlite3.Connection | None = None
 
-    def open_with_little_room(self) -> Engine:
-        """Opens after folding the write-ahead log into the file, which frees space."""
-        return self.open(folds=True)
-
     def open(self, *, folds: bool = False) -> Engine:
         """Opens or creates the file. Returns its state, without the leased keys of the earlier process.
 
-        Errors: MetadataFileError.
+        `folds` first folds the write-ahead log into the file, which frees space. Errors: MetadataFileError.
         """
         import sqlite3  # noqa: PLC0415 - 4 ms, and only a broker without etcd needs it.
 
         try:
             connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
         except sqlite3.Error as error:
-            message = f"metadata file {self._path}: {error}"
-            raise MetadataFileError(message) from error
+            raise MetadataFileError(f"metadata file {self._path}: {error}") from error
         try:
             self._prepare(connection)
             if folds:

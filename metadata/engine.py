@@ -105,8 +105,7 @@ class Engine:
         branch = operations if succeeded else otherwise
         for operation in branch:
             if type(operation) is Put and operation.lease != NO_LEASE and not self._is_alive(operation.lease):
-                message = f"lease {operation.lease} of {operation.key!r} is gone"
-                raise LeaseGoneError(message)
+                raise LeaseGoneError(f"lease {operation.lease} of {operation.key!r} is gone")
         gets, events = self._run(staged, branch)
         if events:
             staged.revision += 1
@@ -212,8 +211,7 @@ class Engine:
     def keep_lease_alive(self, lease: LeaseId, now_ms: int) -> None:
         """Extends a lease to a whole time to live from `now_ms`. Errors: LeaseGoneError."""
         if not self._is_alive(lease):
-            message = f"lease {lease} is gone"
-            raise LeaseGoneError(message)
+            raise LeaseGoneError(f"lease {lease} is gone")
         held = self._leases[lease]
         held.deadline_ms = now_ms + held.time_to_live_ms
 

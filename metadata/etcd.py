@@ -42,7 +42,7 @@ from lowtide.metadata.store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from lowtide.metadata.etcd_address import EtcdAccess
 
@@ -93,8 +93,7 @@ class EtcdStore:
                     await asyncio.sleep(_START_PAUSE_S)
         except TimeoutError:
             await store.close()
-            message = f"no etcd answers at {', '.join(endpoints)} ({reason})"
-            raise UnavailableError(message) from None
+            raise UnavailableError(f"no etcd answers at {', '.join(endpoints)} ({reason})") from None
         except BaseException:
             await store.close()
             raise
@@ -109,9 +108,7 @@ class EtcdStore:
         await self._connection.close()
 
     async def get(self, key: bytes) -> KeyValue | None:
-        response = await self._read(
-            "KV/Range", messages.range_request(key, b"", limit=1, revision=0), rpc.RangeResponse
-        )
+        response = await self._read("KV/Range", rpc.RangeRequest(key=key, limit=1), rpc.RangeResponse)
         return messages.key_value(response.kvs[0]) if response.kvs else None
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
@@ -119,15 +116,14 @@ class EtcdStore:
         for _ in range(RANGE_ATTEMPTS):
             with suppress(CompactedError):
                 return await self._range(prefix)
-        message = f"the revision of a range was compacted while it was read, {RANGE_ATTEMPTS} times"
-        raise UnavailableError(message)
+        raise UnavailableError(f"the revision of a range was compacted while it was read, {RANGE_ATTEMPTS} times")
 
     async def _range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
         key, range_end = messages.key_range(prefix)
         pairs: list[KeyValue] = []
         revision = 0
         while True:
-            request = messages.range_request(key, range_end, limit=PAGE_KEYS, revision=revision)
+            request = rpc.RangeRequest(key=key, range_end=range_end, limit=PAGE_KEYS, revision=revision)
             response = await self._read("KV/Range", request, rpc.RangeResponse)
             revision = revision or response.header.revision
             pairs += map(messages.key_value, response.kvs)
@@ -137,9 +133,7 @@ class EtcdStore:
 
     async def revision(self) -> Revision:
         """Reads any key: every answer has the revision at which it was true."""
-        response = await self._read(
-            "KV/Range", messages.range_request(self._probe_key, b"", limit=1, revision=0), rpc.RangeResponse
-        )
+        response = await self._read("KV/Range", rpc.RangeRequest(key=self._probe_key, limit=1), rpc.RangeResponse)
         return response.header.revision
 
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
@@ -187,24 +181,16 @@ class EtcdStore:
         return response.ID
 
     async def lease_keep_alive(self, lease: LeaseId) -> None:
-        failure = None
-        for _ in range(self._connection.attempts):
-            self._check_open()
-            try:
-                async with self._connection.stream(
-                    "Lease/LeaseKeepAlive", rpc.LeaseKeepAliveRequest, rpc.LeaseKeepAliveResponse
-                ) as stream:
-                    await stream.write(rpc.LeaseKeepAliveRequest(ID=lease))
-                    response = await stream.read(REQUEST_TIMEOUT_S)
-            except CallFailedError as error:
-                failure = error
-                continue
-            if response.TTL <= 0:  # etcd reports a missing lease without an error.
-                message = f"lease {lease:x} has ended"
-                raise LeaseGoneError(message)
-            return
-        assert failure is not None
-        raise _unavailable(failure) from failure
+        response = await self._until_answered(lambda: self._keep_alive(lease))
+        if response.TTL <= 0:  # etcd reports a missing lease without an error.
+            raise LeaseGoneError(f"lease {lease:x} has ended")
+
+    async def _keep_alive(self, lease: LeaseId) -> rpc.LeaseKeepAliveResponse:
+        async with self._connection.stream(
+            "Lease/LeaseKeepAlive", rpc.LeaseKeepAliveRequest, rpc.LeaseKeepAliveResponse
+        ) as stream:
+            await stream.write(rpc.LeaseKeepAliveRequest(ID=lease))
+            return await stream.read(REQUEST_TIMEOUT_S)
 
     async def lease_revoke(self, lease: LeaseId) -> None:
         """Ends a lease. Repeatable, because lease ids aren't reused."""
@@ -221,18 +207,22 @@ class EtcdStore:
         return self._connection.connections
 
     async def raft_surplus(self) -> int | None:
+        return await self._until_answered(self._connection.raft_surplus)
+
+    def require_raft_surplus(self, least: int) -> None:
+        self._connection.require_raft_surplus(least)
+
+    async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Runs a call that may be repeated at one endpoint after the other. Errors: UnavailableError."""
         failure = None
         for _ in range(self._connection.attempts):
             self._check_open()
             try:
-                return await self._connection.raft_surplus()
+                return await call()
             except CallFailedError as error:
                 failure = error
         assert failure is not None
         raise _unavailable(failure) from failure
-
-    def require_raft_surplus(self, least: int) -> None:
-        self._connection.require_raft_surplus(least)
 
     async def _read(self, method: str, request: Any, response_type: type[T]) -> T:
         """Runs a call that may be repeated and has no visible effect. Errors: UnavailableError, CompactedError."""
@@ -268,8 +258,7 @@ class EtcdStore:
 
     def _check_open(self) -> None:
         if self._connection.closed:
-            message = "the metadata store is closed"
-            raise UnavailableError(message)
+            raise UnavailableError("the metadata store is closed")
 
 
 class _WatchAnswers:
@@ -286,8 +275,7 @@ class _WatchAnswers:
         A refused watch is an ordinary message, not an error of the call.
         """
         if response.compact_revision:
-            message = f"etcd has compacted everything before revision {response.compact_revision}"
-            raise CompactedError(message)
+            raise CompactedError(f"etcd has compacted everything before revision {response.compact_revision}")
         if response.canceled:
             raise CallFailedError(
                 f"etcd ended the watch: {response.cancel_reason or 'no reason given'}", Outcome.UNKNOWN

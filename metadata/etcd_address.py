@@ -57,32 +57,26 @@ class EtcdAddress(msgspec.Struct, frozen=True):
 def parse_address(address: str) -> EtcdAddress:
     """Parses an address; endpoints keep their order. Errors: ValueError with a sentence, without a password."""
     if "@" in address:
-        message = (
+        raise ValueError(
             "The address of a metadata store can't have a user or a password: set LOWTIDE_METADATA_USER and "
             "LOWTIDE_METADATA_PASSWORD, because every user of the machine can read a command line."
         )
-        raise ValueError(message)
     if not address.startswith(SCHEME):
-        message = f"{address!r} is not the address of a metadata store: etcd://host:port,host:port/prefix is."
-        raise ValueError(message)
+        raise ValueError(f"{address!r} is not the address of a metadata store: etcd://host:port,host:port/prefix is.")
     places, _, prefix = address.removeprefix(SCHEME).partition("/")
     prefix = prefix.removesuffix("/")
     endpoints = tuple(places.split(","))
     for endpoint in endpoints:
         found = _ENDPOINT.fullmatch(endpoint)
         if found is None or not 0 < int(found["port"]) <= _LAST_PORT:
-            message = f"{endpoint!r} in {address!r} is not host:port."
-            raise ValueError(message)
+            raise ValueError(f"{endpoint!r} in {address!r} is not host:port.")
     if len(set(endpoints)) < len(endpoints):
-        message = f"{address!r} names an endpoint twice."
-        raise ValueError(message)
+        raise ValueError(f"{address!r} names an endpoint twice.")
     if len(endpoints) > MAX_ENDPOINTS:
-        message = f"{address!r} has {len(endpoints)} endpoints, more than {MAX_ENDPOINTS}."
-        raise ValueError(message)
+        raise ValueError(f"{address!r} has {len(endpoints)} endpoints, more than {MAX_ENDPOINTS}.")
     if prefix and not _PREFIX.fullmatch(prefix):
-        message = (
+        raise ValueError(
             f"{prefix!r} in {address!r} is not a prefix: allowed are letters, digits, '.', '_' and '-', with slashes "
             "between."
         )
-        raise ValueError(message)
     return EtcdAddress(endpoints, b"/%s/" % prefix.encode() if prefix else DEFAULT_PREFIX)

@@ -35,11 +35,6 @@ def key_range(prefix: bytes) -> tuple[bytes, bytes]:
     return prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\0"
 
 
-def range_request(key: bytes, range_end: bytes, *, limit: int, revision: int) -> rpc.RangeRequest:
-    """Requests at most `limit` keys of a range at `revision`; 0 is the present. Linearizable."""
-    return rpc.RangeRequest(key=key, range_end=range_end, limit=limit, revision=revision)
-
-
 def transaction_request(
     compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation]
 ) -> rpc.TxnRequest:

@@ -48,11 +48,9 @@ class EtcdRenewer:
             answer = self._call("Lease/LeaseKeepAlive", rpc.LeaseKeepAliveRequest(ID=lease), rpc.LeaseKeepAliveResponse)
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed.
             self._turn_to_next()
-            message = f"lease {lease:x} was not renewed: {error}"
-            raise UnavailableError(message) from error
+            raise UnavailableError(f"lease {lease:x} was not renewed: {error}") from error
         if answer.TTL <= 0:
-            message = f"lease {lease:x} has ended"
-            raise LeaseGoneError(message)
+            raise LeaseGoneError(f"lease {lease:x} has ended")
 
     def close(self) -> None:
         with self._replacing:

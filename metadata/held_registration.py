@@ -96,8 +96,7 @@ class HeldRegistration:
     def fences(self, *, needs_controller: bool) -> list[Compare]:
         """Returns the comparisons of a write. Errors: FencedError, NotControllerError."""
         if self.broker_epoch == 0:
-            message = self.refused or f"broker {self.broker_id} is not registered"
-            raise FencedError(message)
+            raise FencedError(self.refused or f"broker {self.broker_id} is not registered")
         fences = [
             Compare(self._prefix + keys.broker(self.broker_id), "create", "==", self.broker_epoch),
             Compare(self._prefix + keys.SUSPENSION, "create", "==", ABSENT),

@@ -118,7 +118,6 @@ class ImageDelta(msgspec.Struct, frozen=True):
     brokers_changed: tuple[BrokerId, ...] = ()
     controller_changed: bool = False
     broker_configs_changed: tuple[str, ...] = ()
-    features_changed: bool = False
     partitions_changed: Mapping[str, tuple[int, ...]] = {}
 
     def partitions_of(self, before: TopicImage, topic: TopicImage) -> Iterable[int]:

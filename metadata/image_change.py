@@ -107,7 +107,6 @@ def difference(
         tuple(broker_id for broker_id in broker_ids if _broker_differs(old, new, broker_id)),
         (old.controller_id, old.controller_revision) != (new.controller_id, new.controller_revision),
         changed_configs(old.broker_configs, new.broker_configs),
-        old.features != new.features,
     )
 
 

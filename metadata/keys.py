@@ -191,8 +191,7 @@ def parse_broker_config(key: bytes) -> str:
     """Parses a `broker_config` key. Errors: ValueError."""
     name = key.removeprefix(BROKER_CONFIGS)
     if name != b"-default" and not (name.startswith(b"/") and name[1:].isdigit()):
-        message = f"{key.decode(errors='replace')} in the metadata store doesn't name a broker"
-        raise ValueError(message)
+        raise ValueError(f"{key.decode(errors='replace')} in the metadata store doesn't name a broker")
     return name.removeprefix(b"/").removeprefix(b"-default").decode()
 
 

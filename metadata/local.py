@@ -220,8 +220,7 @@ class LocalStore:
         check_transaction(compares, operations, otherwise)
         self._check_usable()
         if len(self._queue) >= MAX_QUEUED_TRANSACTIONS:
-            message = f"{len(self._queue)} transactions wait for the disk"
-            raise UnavailableError(message)
+            raise UnavailableError(f"{len(self._queue)} transactions wait for the disk")
         return await self._submit(_QueuedTransaction(self._loop.create_future(), compares, operations, otherwise))
 
     async def lease_grant(self, time_to_live_ms: int) -> LeaseId:

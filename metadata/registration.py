@@ -260,8 +260,7 @@ class Registrar:
         """Returns this process's number, if it is still the last registered one. Errors: DuplicateBrokerError."""
         pair = others.registration
         if pair is None or _registration(pair).registered != self._number:
-            message = f"another process registered as broker {self._broker_id} since this one did"
-            raise DuplicateBrokerError(message)
+            raise DuplicateBrokerError(f"another process registered as broker {self._broker_id} since this one did")
         return _DrawnNumber(self._number, pair.modify_revision)
 
     async def _register_as(
@@ -292,8 +291,7 @@ class Registrar:
                 await self._store.lease_revoke(others.broker.lease)
             else:
                 if self._clock.monotonic_ms() >= give_up_ms:
-                    message = f"another broker with id {self._broker_id} is alive"
-                    raise DuplicateBrokerError(message)
+                    raise DuplicateBrokerError(f"another broker with id {self._broker_id} is alive")
                 await backoff.wait()
 
     async def _transact(
@@ -371,12 +369,11 @@ class Registrar:
     def _check_level(self, features: KeyValue | None) -> None:
         agreed = FeaturesRecord() if features is None else _read(features, FeaturesRecord)
         if agreed.log_start_reporting and self._record.metadata_level < LOG_START_REPORTING_LEVEL:
-            message = (
+            raise OldBrokerError(
                 f"broker {self._broker_id} is set to an inter.broker.protocol.version below 0.11.0, and the brokers of "
                 "this cluster have agreed to report log start offsets, which can't be taken back: raise it, "
                 "or leave it out"
             )
-            raise OldBrokerError(message)
 
     def _key(self, key: bytes) -> bytes:
         return self._prefix + key

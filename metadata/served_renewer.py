@@ -44,8 +44,7 @@ class ServedRenewer:
                 pass  # The answer to an earlier, abandoned renewal.
             error = error_of(answer)
         except (OSError, FrameError) as failed:
-            message = f"lease {lease} was not renewed: {failed}"
-            raise UnavailableError(message) from failed
+            raise UnavailableError(f"lease {lease} was not renewed: {failed}") from failed
         if error is not None:
             raise error
 

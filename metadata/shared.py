@@ -113,6 +113,5 @@ class StoreShare:
 
     def _open(self) -> OwnedStore:
         if self._closed:
-            message = "the share of the metadata store is closed"
-            raise UnavailableError(message)
+            raise UnavailableError("the share of the metadata store is closed")
         return self._store

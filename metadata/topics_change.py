@@ -238,21 +238,18 @@ def _topic_name(key: bytes, prefix: bytes) -> str:
     """Returns the topic's name, which has no separator. Errors: MetadataCorruptError, ValueError."""
     name = key.removeprefix(prefix).decode()
     if not name or "/" in name:
-        message = f"{key.decode(errors='replace')} in the metadata store doesn't name a topic"
-        raise MetadataCorruptError(message)
+        raise MetadataCorruptError(f"{key.decode(errors='replace')} in the metadata store doesn't name a topic")
     return name
 
 
 def _partition(key: bytes, value: bytes, change: KeyValue | KeyEvent) -> PartitionImage:
     record = decode(key, value, PartitionRecord)
     if len(record.isr) != len(record.isr_epochs):
-        message = (
+        raise MetadataCorruptError(
             f"{key.decode()} in the metadata store has {len(record.isr)} ISR members, {len(record.isr_epochs)} epochs"
         )
-        raise MetadataCorruptError(message)
     if len(record.elr) != len(record.elr_epochs):
-        message = (
+        raise MetadataCorruptError(
             f"{key.decode()} in the metadata store has {len(record.elr)} ELR members, {len(record.elr_epochs)} epochs"
         )
-        raise MetadataCorruptError(message)
     return partition_image(record, change.modify_revision)

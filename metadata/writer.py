@@ -103,8 +103,7 @@ class FencedWriter:
                 if result.succeeded:
                     return range(first, first + PRODUCER_ID_BLOCK)
                 self._raise_if_fenced(fences, result)
-        message = f"no block of producer ids in {PRODUCER_ID_ATTEMPTS} attempts"
-        raise UnavailableError(message)
+        raise UnavailableError(f"no block of producer ids in {PRODUCER_ID_ATTEMPTS} attempts")
 
     async def _write_step(self, step: Step, fences: Sequence[Compare], seen: Revision) -> Revision:
         """Runs one transaction. After a lost answer it is repeated if it had no effect, which its comparisons allow."""
@@ -153,13 +152,10 @@ class FencedWriter:
             if (ABSENT if pair is None else pair.create_revision) == fence.argument:
                 continue
             if fence.key.endswith(keys.SUSPENSION):
-                message = "the metadata store is suspended"
-                raise FencedError(message)
+                raise FencedError("the metadata store is suspended")
             if fence.key.endswith(keys.CONTROLLER):
-                message = "this broker is no longer the controller"
-                raise NotControllerError(message)
-            message = f"the registration {fence.key!r} with epoch {fence.argument} is no longer in force"
-            raise FencedError(message)
+                raise NotControllerError("this broker is no longer the controller")
+            raise FencedError(f"the registration {fence.key!r} with epoch {fence.argument} is no longer in force")
 
 
 def _fence_reads(fences: Sequence[Compare]) -> list[Get]:

@@ -7,6 +7,7 @@ The aliases cost nothing at run time and document signatures. Offsets are log of
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -48,6 +49,19 @@ class TopicPartition(NamedTuple):
 def topic_id_text(topic_id: TopicId) -> str:
     """Returns the URL-safe base64 text of a topic id, without padding, as Kafka writes it."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii")
+
+
+def random_uuid(randbytes: Callable[[int], bytes]) -> TopicId:
+    """Returns a random id (UUID version 4) whose text doesn't begin with a dash, which tools take for an option.
+
+    Source: Kafka's `Uuid`.
+    """
+    while True:
+        value = bytearray(randbytes(16))
+        value[6] = value[6] & 0x0F | 0x40
+        value[8] = value[8] & 0x3F | 0x80
+        if not topic_id_text(bytes(value)).startswith("-"):
+            return bytes(value)
 
 
 @lru_cache(maxsize=TOPIC_IDS_REMEMBERED)

@@ -87,16 +87,6 @@ def plan_controller_work(
     return ChangePlan(changes.plan().steps + tuple(step for plan in tidied for step in plan.steps))
 
 
-def plan_leaders(image: MetadataImage, settings: ControllerSettings = DEFAULT_SETTINGS) -> ChangePlan:
-    """Plans the leader and ISR that the live brokers allow for each partition, and completes finished reassignments.
-
-    After a restart of a single broker every leader epoch rises by one: no leadership survives a new registration.
-    """
-    changes = PartitionChanges(image)
-    _gather_leaders(changes, image, settings, None)
-    return changes.plan()
-
-
 def _gather_leaders(
     changes: PartitionChanges,
     image: MetadataImage,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.changes import STEP_PARTITIONS, ChangePlan, Step
+from lowtide.metadata.changes import ChangePlan, Step, step_sized
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.store import MAX_TRANSACTION_OPERATIONS, Compare, Delete, Put
 from lowtide.protocol.errors import ErrorCode
@@ -97,13 +97,8 @@ def plan_delete_topic(topic: TopicImage, leftovers: Iterable[int] = ()) -> Chang
     The same transaction writes the tombstone, without which no broker removes a log of the topic. `leftovers` are
     partition numbers beyond the topic's count, left by an unfinished growth.
     """
-    partition_keys = [
-        Delete(key) for key in keys.partitions(topic.topic_id, (*range(len(topic.partitions)), *leftovers))
-    ]
-    chunks = [
-        tuple(partition_keys[start : start + STEP_PARTITIONS])
-        for start in range(0, len(partition_keys), STEP_PARTITIONS)
-    ]
+    numbers = (*range(len(topic.partitions)), *leftovers)
+    chunks = step_sized([Delete(key) for key in keys.partitions(topic.topic_id, numbers)])
     record = keys.topic(topic.name)
     tombstone = Put(keys.deleted_topic(topic.topic_id), topic.name.encode())
     head = (Delete(record), Delete(keys.topic_id(topic.topic_id)), Delete(keys.topic_config(topic.name)), tombstone)

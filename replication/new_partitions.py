@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.changes import STEP_PARTITIONS, ChangePlan, Step
+from lowtide.metadata.changes import ChangePlan, Step, step_sized
 from lowtide.metadata.records import TopicRecord, encode
 from lowtide.metadata.store import Compare, Put
 from lowtide.protocol.errors import ErrorCode
@@ -125,6 +125,6 @@ def _growth_plan(image: MetadataImage, topic: TopicImage, placed: Sequence[tuple
     record = keys.topic(topic.name)
     unchanged = Compare(record, "modify", "==", topic.modify_revision)
     count = Put(record, encode(TopicRecord(topic_id_text(topic.topic_id), have + len(placed))))
-    chunks = [tuple(puts[start : start + STEP_PARTITIONS]) for start in range(0, len(puts), STEP_PARTITIONS)]
+    chunks = step_sized(puts)
     last = Step((count, *chunks[-1]), (unchanged, *brokers_unchanged(image, placed))[:MAX_STEP_COMPARES])
     return ChangePlan((*(Step(chunk, (unchanged,)) for chunk in chunks[:-1]), last))

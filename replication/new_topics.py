@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.changes import STEP_PARTITIONS, ChangePlan, Step
+from lowtide.metadata.changes import ChangePlan, Step, step_sized
 from lowtide.metadata.records import TopicRecord, encode
 from lowtide.metadata.store import ABSENT, Compare, Put
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import topic_id_text
+from lowtide.protocol.types import random_uuid, topic_id_text
 from lowtide.replication.placement import (
     brokers_unchanged,
     check_replicas,
@@ -65,19 +65,6 @@ class TopicCreation(msgspec.Struct, frozen=True):
     replication_factor: int
 
 
-def new_topic_id(random: Random) -> TopicId:
-    """Returns a random id (UUID version 4) whose text doesn't begin with a dash, which tools take for an option.
-
-    Source: Kafka's `Uuid`.
-    """
-    while True:
-        value = bytearray(random.randbytes(16))
-        value[6] = value[6] & 0x0F | 0x40
-        value[8] = value[8] & 0x3F | 0x80
-        if not topic_id_text(bytes(value)).startswith("-"):
-            return bytes(value)
-
-
 def check_new_topics(topics: Sequence[NewTopic], *, default_partition_count: int) -> Refusal | None:
     """Returns a refusal if a request asks for too many partitions in total; then none of its topics is created."""
     total = 0
@@ -115,7 +102,7 @@ def plan_create_topic(
         placed = _place(image, topic, default_partition_count, default_replication_factor, random)
     if isinstance(placed, Refusal):
         return placed
-    topic_id = new_topic_id(random)
+    topic_id = random_uuid(random.randbytes)
     assert topic_id not in image.topic_names, f"the random source repeats itself: {topic_id.hex()}"
     return TopicCreation(_creation_plan(image, topic, topic_id, placed), topic_id, len(placed), len(placed[0]))
 
@@ -228,8 +215,6 @@ def plan_producer_ids_from(producer_id: ProducerId) -> ChangePlan:
 
 def _in_steps(partitions: Sequence[Put], head: Sequence[Put], compares: Sequence[Compare]) -> ChangePlan:
     """Plans partitions in chunks, and the topic's record with the last chunk: until then nothing is visible."""
-    chunks = [
-        tuple(partitions[start : start + STEP_PARTITIONS]) for start in range(0, len(partitions), STEP_PARTITIONS)
-    ]
+    chunks = step_sized(partitions)
     last = Step((*head, *chunks[-1]), tuple(compares[:MAX_STEP_COMPARES]))
     return ChangePlan((*(Step(chunk) for chunk in chunks[:-1]), last))

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.changes import NO_CHANGE, STEP_PARTITIONS, ChangePlan, Step
+from lowtide.metadata.changes import NO_CHANGE, ChangePlan, Step, step_sized
 from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, LOG_START_REPORTING_LEVEL, encode
 from lowtide.metadata.store import Compare, Delete, Put
 from lowtide.replication.steps import MAX_STEP_COMPARES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lowtide.metadata.broker_image import StaleMark
     from lowtide.metadata.image import MetadataImage
+    from lowtide.metadata.store import Revision
     from lowtide.protocol.types import BrokerId
 
 
@@ -33,15 +36,13 @@ def plan_sweep(image: MetadataImage) -> ChangePlan:
         for number, partition in partitions.items()
         if partition.modify_revision < image.controller_revision
     ]
-    chunks = [leftovers[start : start + STEP_PARTITIONS] for start in range(0, len(leftovers), STEP_PARTITIONS)]
-    steps = [
-        Step(
-            tuple(Delete(key) for key, _ in chunk),
-            tuple(Compare(key, "modify", "==", revision) for key, revision in chunk),
-        )
-        for chunk in chunks
-    ]
-    return ChangePlan(tuple(steps)) if steps else NO_CHANGE
+    return ChangePlan(tuple(map(_deletion, step_sized(leftovers)))) if leftovers else NO_CHANGE
+
+
+def _deletion(known: Sequence[tuple[bytes, Revision]]) -> Step:
+    """Returns the step that deletes these keys, valid while they keep their revisions."""
+    compares = tuple(Compare(key, "modify", "==", revision) for key, revision in known)
+    return Step(tuple(Delete(key) for key, _ in known), compares)
 
 
 def plan_sweep_of_marks(image: MetadataImage) -> ChangePlan:
@@ -50,12 +51,12 @@ def plan_sweep_of_marks(image: MetadataImage) -> ChangePlan:
     A member is stale only if its registration is older than the mark. A replica that isn't a member now can join only
     under a newer registration.
     """
-    steps = []
-    for broker_id, marks in image.stale_marks.items():
-        for mark in marks:
-            if not _is_needed(image, broker_id, mark):
-                key = keys.stale(broker_id, mark.number)
-                steps.append(Step((Delete(key),), (Compare(key, "modify", "==", mark.revision),)))
+    steps = [
+        _deletion([(keys.stale(broker_id, mark.number), mark.revision)])
+        for broker_id, marks in image.stale_marks.items()
+        for mark in marks
+        if not _is_needed(image, broker_id, mark)
+    ]
     return ChangePlan(tuple(steps)) if steps else NO_CHANGE
 
 
@@ -83,9 +84,7 @@ def plan_sweep_of_tombstones(image: MetadataImage) -> ChangePlan:
         return NO_CHANGE
     oldest = sorted(image.deleted_topics.items(), key=lambda entry: entry[1])[:surplus]
     gone = [Delete(keys.deleted_topic(topic_id)) for topic_id, _ in oldest]
-    return ChangePlan(
-        tuple(Step(tuple(gone[start : start + STEP_PARTITIONS])) for start in range(0, surplus, STEP_PARTITIONS))
-    )
+    return ChangePlan(tuple(map(Step, step_sized(gone))))
 
 
 def plan_features(image: MetadataImage) -> ChangePlan:

@@ -24,7 +24,7 @@ from lowtide.metadata.image_change import apply_batch, load_image
 from lowtide.metadata.records import BrokerRecord, Listener, encode
 from lowtide.metadata.store import Delete, Operation, Put
 from lowtide.protocol.types import BrokerId
-from lowtide.replication.controller import plan_controller_work, plan_leaders
+from lowtide.replication.controller import plan_controller_work
 from lowtide.replication.new_topics import NewTopic, TopicCreation, plan_create_topic
 from lowtide.runtime.process_figures import ProcessFiguresReader
 from lowtide.runtime.random import Random
@@ -105,7 +105,7 @@ def measure(partitions: int) -> Figures:
         load_image(pairs, cluster.engine.revision, prefix=b"")
     found.load_s = load_s[0]
     with spent() as well_s:
-        assert plan_leaders(cluster.image).is_empty
+        assert plan_controller_work(cluster.image).is_empty
     found.all_well_s = well_s[0]
     cluster.lose(1)
     with spent() as plan_s:

@@ -120,7 +120,7 @@ class SharedStore:
         Registrations of that time are gone, because their leases have ended.
         """
         assert self.is_away, "a store that answers can't be put back"
-        self._store.abandon()
+        self._store.crash()
         self.disk = MemoryDisk()
         self.disk.keys, self.disk.revision, self.disk.boots = dict(snapshot.keys), snapshot.revision, self.restores + 2
         self.restores += 1

@@ -5,7 +5,13 @@ Expected outcomes (a full disk, an offset out of range) are `ErrorCode`s in resu
 
 from __future__ import annotations
 
+import contextlib
+from typing import TYPE_CHECKING
+
 from lowtide.runtime.filesystem.failures import DISK_FULL, OUT_OF_RESOURCE, FailureKind, failure_kind
+
+if TYPE_CHECKING:
+    from lowtide.runtime.filesystem import FileSystem
 
 __all__ = [
     "DISK_FULL",
@@ -16,6 +22,7 @@ __all__ = [
     "StorageError",
     "failure_kind",
     "is_passing",
+    "remove_file",
     "storage_error",
 ]
 
@@ -68,6 +75,15 @@ class DamagedSegmentError(StorageError):
 
     Only this partition is affected: its requests get KAFKA_STORAGE_ERROR and the directory stays online.
     """
+
+
+def remove_file(filesystem: FileSystem, path: str) -> None:
+    """Removes a file, if it is there. Errors: StorageError."""
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.unlink(path)
+    except OSError as error:
+        raise storage_error(path, error) from error
 
 
 def storage_error(path: str, error: OSError) -> StorageError:

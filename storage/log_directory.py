@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
-from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition, random_uuid
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, Lock
 from lowtide.runtime.random import Random
 from lowtide.storage.checkpoint import (
@@ -319,7 +318,7 @@ def _claimed(filesystem: FileSystem, path: str, identity: BrokerIdentity, random
     properties = MetaProperties(
         cluster_id=identity.cluster_id,
         node_id=identity.node_id,
-        directory_id=_fresh_id(random.getrandbits),
+        directory_id=random_uuid(random.randbytes),
         others=known.others if known else {},
     )
     filesystem.replace_file(place, encode_meta_properties(properties))
@@ -338,18 +337,3 @@ def _check_writable(filesystem: FileSystem, path: str) -> None:
             raise
     else:
         filesystem.unlink(probe)
-
-
-def _fresh_id(getrandbits: Callable[[int], int]) -> TopicId:
-    """Returns a random id (UUID version 4) whose text doesn't begin with a dash, which looks like an option."""
-    while True:
-        bits = getrandbits(128)
-        bits = bits & ~(0xF << 76) | 4 << 76
-        bits = bits & ~(0x3 << 62) | 2 << 62
-        fresh = bits.to_bytes(16, "big")
-        if fresh[0] >> 2 != _DASH and fresh != ZERO_TOPIC_ID:
-            return fresh
-
-
-_DASH = 62
-"""The value that URL-safe base64 writes as `-`."""

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 from lowtide.protocol.types import Offset
-from lowtide.storage.log.retention.retention_plan import SizedSegment
+from lowtide.storage.log.log_values import LogConfig
+from lowtide.storage.log.retention.retention_plan import SegmentT, SegmentT_contra, SegmentTimes, written_ms
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 """The limit of a segment's indexes."""
@@ -29,31 +30,13 @@ GROUP_SEGMENTS_MAX: Final = 64
 NO_LAG_LIMIT: Final = 2**63 - 1
 """`max.compaction.lag.ms` if it is not set."""
 
-SegmentT = TypeVar("SegmentT", bound=SizedSegment)
-SegmentT_contra = TypeVar("SegmentT_contra", bound=SizedSegment, contravariant=True)
 
-
-class CleanableTimes(Protocol[SegmentT_contra]):
-    """The times of a segment's records. It may have to read a file, and is used only if a time limit is set."""
+class CleanableTimes(SegmentTimes[SegmentT_contra], Protocol):
+    """The times of a segment's records. Used only if a time limit is set, because it may have to read a file."""
 
     def first_timestamp(self, segment: SegmentT_contra) -> int:
         """Returns the largest timestamp of its first batch; -1 without any."""
         ...
-
-    def newest_ms(self, segment: SegmentT_contra) -> int:
-        """Returns its largest timestamp, or else when its file was last written."""
-        ...
-
-
-class CompactionConfig(Protocol):
-    """Part of a log's configuration."""
-
-    @property
-    def min_cleanable_dirty_ratio(self) -> float: ...
-    @property
-    def min_compaction_lag_ms(self) -> int: ...
-    @property
-    def max_compaction_lag_ms(self) -> int: ...
 
 
 class LogEnds(NamedTuple):
@@ -88,7 +71,7 @@ def find_cleanable(
     segments: Sequence[SegmentT],
     ends: LogEnds,
     checkpoint: Offset | None,
-    config: CompactionConfig,
+    config: LogConfig,
     times: CleanableTimes[SegmentT],
     now_ms: int,
 ) -> Cleanable:
@@ -103,7 +86,7 @@ def find_cleanable(
     first = max(bisect_right(bases, first_dirty) - 1, 0)
     if config.min_compaction_lag_ms > 0:
         young_ms = now_ms - config.min_compaction_lag_ms
-        end = next((number for number in range(first, end) if times.newest_ms(segments[number]) > young_ms), end)
+        end = next((number for number in range(first, end) if written_ms(segments[number], times) > young_ms), end)
     clean_bytes = sum(segment.size for segment in segments[: min(first, end)])
     dirty = segments[first:end]
     dirty_bytes = sum(segment.size for segment in dirty)

@@ -340,14 +340,3 @@ class _naming(contextlib.AbstractContextManager[None]):  # noqa: N801 - used lik
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, ProtocolError):
             raise DamagedSegmentError(self._path, f"the batch at offset {self._header.base_offset}: {error}") from error
-
-
-__all__ = [
-    "CleaningDone",
-    "CleaningFailed",
-    "CleaningOrder",
-    "GroupCleaned",
-    "clean_log",
-    "decode_outcome",
-    "encode_order",
-]

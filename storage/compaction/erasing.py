@@ -25,16 +25,14 @@ from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.compaction.compaction import without_deleted
 from lowtide.storage.errors import DamagedSegmentError
-from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES
+from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, write_indexes
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
-from lowtide.storage.log.producers.transaction_index import encode_aborted
 from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
 from lowtide.storage.log.segments.segment_file import SegmentFile
 from lowtide.storage.log.segments.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     offset_name,
 )
 from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
@@ -168,12 +166,7 @@ class SegmentErasure:
     def _finish(self) -> None:
         assert self._target is not None
         self._target.sync()
-        contents = self._indexes()
-        if self.aborted:
-            contents[TRANSACTION_INDEX_SUFFIX] = encode_aborted(self.aborted)
-        for suffix, content in contents.items():
-            self._filesystem.write_bytes(self._path(suffix), content)
-            self._filesystem.open(self._path(suffix), write=True).sync()
+        write_indexes(self._filesystem, self._stem, self._indexes(), self.aborted)
         self._target = None
 
     def _read_indexes(self) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -79,8 +78,6 @@ class CleaningReport(msgspec.Struct):
 
 
 OnCleaned = Callable[[CleaningReport], None]
-
-_STOPPED: Final = "the log has changed"
 
 
 def order_cleaning(log: Log, cleanable: Cleanable, limits: CleaningLimits, now_ms: int) -> CleaningOrder:

@@ -67,8 +67,7 @@ class OffsetMap:
         """Errors: ValueError for memory that can't hold a single key."""
         self._entries_max = memory_bytes // ENTRY_BYTES
         if self._entries_max < 1:
-            message = f"{memory_bytes} bytes don't hold a key: at least {ENTRY_BYTES} are needed"
-            raise ValueError(message)
+            raise ValueError(f"{memory_bytes} bytes don't hold a key: at least {ENTRY_BYTES} are needed")
         self._compiled = native.compiled
         # The interpreter's hash has a secret of this process.
         self._secret = struct.pack("=qq", hash(b"the first half"), hash(b"the second half"))

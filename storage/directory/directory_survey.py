@@ -7,7 +7,7 @@ as the next start would find it. Errors are StorageErrors: what can't be read mi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,11 +41,9 @@ from lowtide.storage.checkpoint import (
     decode_offsets,
 )
 from lowtide.storage.errors import StorageError, storage_error
-from lowtide.storage.log.segments.segment_names import LOG_SUFFIX
+from lowtide.storage.log.segments.segment_names import LOG_SUFFIX, OFFSET_DIGITS, offset_name
 from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory, may_lack_records
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalDamageError, decode_journal
-
-_OFFSET_DIGITS: Final = 20
 
 
 class SurveyedReplica(msgspec.Struct, frozen=True):
@@ -154,7 +152,7 @@ def _replica(
     filesystem: FileSystem, folder: str, key: TopicPartition, topic_id: TopicId, known: _KnownOffsets
 ) -> SurveyedReplica:
     start = known.starts.get((topic_id, key.partition), 0)
-    bases = sorted(int(name[:_OFFSET_DIGITS]) for name in filesystem.listdir(folder) if _is_segment(name))
+    bases = sorted(int(name[:OFFSET_DIGITS]) for name in filesystem.listdir(folder) if _is_segment(name))
     end, epoch = _end_of_log(filesystem, folder, bases, None if known.is_clean else known.recovery_points.get(key, 0))
     start = max(start, min(bases, default=0))
     checkpoint = f"{folder}/{LEADER_EPOCH_CHECKPOINT}"
@@ -192,14 +190,12 @@ def _end_of_log(
 
 
 def _is_segment(name: str) -> bool:
-    return (
-        name.endswith(LOG_SUFFIX) and len(name) == _OFFSET_DIGITS + len(LOG_SUFFIX) and name[:_OFFSET_DIGITS].isdigit()
-    )
+    return name.endswith(LOG_SUFFIX) and len(name) == OFFSET_DIGITS + len(LOG_SUFFIX) and name[:OFFSET_DIGITS].isdigit()
 
 
 def _end_of(filesystem: FileSystem, folder: str, base: Offset) -> tuple[Offset, LeaderEpoch, bool]:
     """Returns the end of a segment's whole batches, their largest leader epoch, and whether nothing follows them."""
-    file = filesystem.open(f"{folder}/{base:0{_OFFSET_DIGITS}}{LOG_SUFFIX}")
+    file = filesystem.open(f"{folder}/{offset_name(base)}{LOG_SUFFIX}")
     position, size, end, epoch = 0, file.size(), base, NO_LEADER_EPOCH
     while size - position >= RECORD_BATCH_OVERHEAD:
         header = read_batch_header(file.pread(RECORD_BATCH_OVERHEAD, position))

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -59,6 +59,10 @@ class PartitionRemoval(msgspec.Struct, kw_only=True):
     readers: Readers | None = None
     """Open files through which records may still be read; None: the room waits for the end of the delay."""
     error: OSError | None = None
+
+
+_Step: TypeAlias = Callable[[RemovedSegment, FileSystem], object]
+_MARK_AND_UNLINK: Final[tuple[_Step, ...]] = (RemovedSegment.mark_deleted, RemovedSegment.unlink)
 
 
 class _Piece(msgspec.Struct, frozen=True):
@@ -125,22 +129,20 @@ class FileRemoval:
 
             def marked(outcome: object) -> None:
                 if isinstance(outcome, OSError) and is_passing(outcome):
-                    self._at(
-                        max(due_ms, self._now_ms + RETRY_MS), [_piece(_mark_and_unlink, self._filesystem, removed)]
-                    )
+                    self._at(max(due_ms, self._now_ms + RETRY_MS), [self._piece(removed, *_MARK_AND_UNLINK)])
                 else:
                     self._after(partial(self._on_marked, removed, due_ms), outcome)
 
-            self._worker.submit(partial(_mark_deleted, self._filesystem, removed), marked)
+            self._worker.submit(partial(_work_on, self._filesystem, removed, [RemovedSegment.mark_deleted]), marked)
 
     def _on_marked(self, removed: list[RemovedSegment], due_ms: int) -> None:
-        self._at(due_ms, _removals_of(self._filesystem, removed))
+        self._at(due_ms, self._removals_of(removed))
         freed = [segment for segment in removed if segment.readers is not None and self._frees]
         for segment in freed:
             if segment.is_read():
-                self._held.append(_HeldFiles(segment.is_read, [_piece(_free, self._filesystem, [segment])]))
+                self._held.append(_HeldFiles(segment.is_read, [self._piece([segment], RemovedSegment.free)]))
         unread = [segment for segment in freed if not segment.is_read()]
-        self._pieces.extend(_piece(_free, self._filesystem, part) for part in _in_parts(unread))
+        self._pieces.extend(self._piece(part, RemovedSegment.free) for part in _in_parts(unread))
         self._submit()
 
     def remove_now(self, directory: str, end_offset: Offset) -> bool:
@@ -152,7 +154,7 @@ class FileRemoval:
         left = [each for each in named if each.base_offset < end_offset and not each.is_gone]
         hurried = [each for each in left if not named[each]]
         named.update(dict.fromkeys(hurried, True))
-        self._pieces.extend(_piece(_mark_and_unlink, self._filesystem, part) for part in _in_parts(hurried))
+        self._pieces.extend(self._piece(part, *_MARK_AND_UNLINK) for part in _in_parts(hurried))
         self._submit()
         return bool(left)
 
@@ -227,6 +229,14 @@ class FileRemoval:
                     self._forget(freed)
             self._after(self._submit, outcome)
 
+    def _piece(self, removed: list[RemovedSegment], *steps: _Step) -> _Piece:
+        return _Piece(partial(_work_on, self._filesystem, removed, steps), removed)
+
+    def _removals_of(self, removed: list[RemovedSegment]) -> list[_Piece]:
+        parts = _in_parts(removed)
+        logs_first = [RemovedSegment.unlink_log, RemovedSegment.unlink] if len(parts) > 1 else [RemovedSegment.unlink]
+        return [self._piece(part, unlink) for unlink in logs_first for part in parts]
+
     def _forget(self, segment: RemovedSegment) -> None:
         named = self._named.get(segment.directory, {})
         named.pop(segment, None)
@@ -242,29 +252,14 @@ class FileRemoval:
             then()
 
 
-def _mark_deleted(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
-    for segment in removed:
-        segment.mark_deleted(filesystem)
-
-
-def _mark_and_unlink(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
-    _mark_deleted(filesystem, removed)
-    _unlink(filesystem, removed)
-
-
-def _piece(
-    work: Callable[[FileSystem, list[RemovedSegment]], None], filesystem: FileSystem, removed: list[RemovedSegment]
-) -> _Piece:
-    return _Piece(partial(work, filesystem, removed), removed)
+def _work_on(filesystem: FileSystem, removed: list[RemovedSegment], steps: Sequence[_Step]) -> None:
+    for step in steps:
+        for segment in removed:
+            step(segment, filesystem)
 
 
 def _in_parts(removed: list[RemovedSegment]) -> list[list[RemovedSegment]]:
     return [removed[start : start + SEGMENTS_AT_ONCE] for start in range(0, len(removed), SEGMENTS_AT_ONCE)]
-
-
-def _free(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
-    for segment in removed:
-        segment.free(filesystem)
 
 
 def _free_folder(filesystem: FileSystem, path: str) -> None:
@@ -273,22 +268,6 @@ def _free_folder(filesystem: FileSystem, path: str) -> None:
         for name in filesystem.listdir(path):
             if LOG_SUFFIX in name:
                 free_file(filesystem, f"{path}/{name}")
-
-
-def _removals_of(filesystem: FileSystem, removed: list[RemovedSegment]) -> list[_Piece]:
-    parts = _in_parts(removed)
-    logs_first = [_unlink_logs, _unlink] if len(parts) > 1 else [_unlink]
-    return [_piece(unlink, filesystem, part) for unlink in logs_first for part in parts]
-
-
-def _unlink_logs(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
-    for segment in removed:
-        segment.unlink_log(filesystem)
-
-
-def _unlink(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
-    for segment in removed:
-        segment.unlink(filesystem)
 
 
 def _remove_tree(filesystem: FileSystem, path: str) -> None:

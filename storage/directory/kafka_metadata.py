@@ -52,8 +52,7 @@ def read_topic_configs(filesystem: FileSystem, directories: Sequence[str]) -> di
             try:
                 return _replay(_values(filesystem, folder))
             except (ProtocolError, CompressionError, IndexError, UnicodeDecodeError) as error:
-                message = f"{folder}: {error}"
-                raise UnreadableMetadataError(message) from error
+                raise UnreadableMetadataError(f"{folder}: {error}") from error
     return None
 
 
@@ -66,13 +65,11 @@ def _values(filesystem: FileSystem, folder: str) -> Iterator[bytes]:
     # The last segment that begins at or below the snapshot's end, and those after it.
     first = max(sum(int(name[:20]) <= start for name in segments) - 1, 0)
     if segments and int(segments[first][:20]) > start:
-        message = f"{folder}: records are missing from {start} on"
-        raise UnreadableMetadataError(message)
+        raise UnreadableMetadataError(f"{folder}: records are missing from {start} on")
     files = [*snapshots[-1:], *segments[first:]]
     size = sum(filesystem.file_size(f"{folder}/{name}") for name in files)
     if size > MAX_BYTES:
-        message = f"{folder}: {size} bytes are more than {MAX_BYTES}"
-        raise UnreadableMetadataError(message)
+        raise UnreadableMetadataError(f"{folder}: {size} bytes are more than {MAX_BYTES}")
     for name in files:
         yield from _file_values(filesystem.read_bytes(f"{folder}/{name}"), 0 if _SNAPSHOT.fullmatch(name) else start)
 

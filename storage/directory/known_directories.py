@@ -36,8 +36,7 @@ def decode_known(content: bytes) -> dict[TopicId, str]:
     """The inverse of `encode_known`. Errors: ValueError."""
     head, *lines = content.decode(errors="surrogateescape").removesuffix("\n").split("\n")
     if head != _HEAD:
-        message = f"the first line is {head!r} instead of {_HEAD!r}"
-        raise ValueError(message)
+        raise ValueError(f"the first line is {head!r} instead of {_HEAD!r}")
     known = {}
     for line in lines:
         identity, _, path = line.partition(" ")

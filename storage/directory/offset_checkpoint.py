@@ -156,9 +156,8 @@ class OffsetCheckpoint:
 
     def _removed(self) -> OSError | None:
         try:
-            self._filesystem.unlink(self._path)
-        except FileNotFoundError:
-            return None
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.unlink(self._path)
         except OSError as error:
             return error
         return None

@@ -7,6 +7,7 @@ UnifiedLog.createNewCleanedSegment.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -44,6 +45,19 @@ def remove_cleaned(filesystem: FileSystem, directory: str) -> None:
         for name in filesystem.listdir(directory):
             if name.endswith(CLEANED_SUFFIX):
                 filesystem.unlink(f"{directory}/{name}")
+
+
+def write_indexes(
+    filesystem: FileSystem, stem: str, indexes: dict[str, bytes], aborted: Sequence[CompletedTransaction]
+) -> None:
+    """Writes and syncs the indexes of a new segment, by suffix, and that of aborted transactions. Errors: OSError."""
+    transactions = {TRANSACTION_INDEX_SUFFIX: encode_aborted(aborted)} if aborted else {}
+    for suffix, content in (indexes | transactions).items():
+        path = stem + suffix + CLEANED_SUFFIX
+        filesystem.write_bytes(path, content)
+        file = filesystem.open(path, write=True)
+        file.sync()
+        file.close()
 
 
 class CleanedSize(msgspec.Struct):
@@ -117,14 +131,8 @@ class CleanedSegment:
         self._write()
         self._file.sync()
         self._times.maybe_append(self._max_timestamp, self._max_timestamp_offset)
-        contents = {INDEX_SUFFIX: self._offsets.encode(), TIME_INDEX_SUFFIX: self._times.encode()}
-        if aborted:
-            contents[TRANSACTION_INDEX_SUFFIX] = encode_aborted(aborted)
-        for suffix, content in contents.items():
-            self._filesystem.write_bytes(self._path(suffix), content)
-            file = self._filesystem.open(self._path(suffix), write=True)
-            file.sync()
-            file.close()
+        indexes = {INDEX_SUFFIX: self._offsets.encode(), TIME_INDEX_SUFFIX: self._times.encode()}
+        write_indexes(self._filesystem, self._stem, indexes, aborted)
         self._file.close()
 
     def abandon(self) -> None:

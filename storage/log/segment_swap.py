@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.errors import is_passing, storage_error
+from lowtide.storage.errors import is_passing, remove_file, storage_error
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, SWAP_SUFFIX
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots
@@ -269,13 +269,7 @@ class SegmentSwaps:
 
     def _unlink(self, group: CleanedGroup, suffix: str) -> None:
         for path in reversed(self._paths(group)):
-            with contextlib.suppress(FileNotFoundError):
-                try:
-                    self._filesystem.unlink(path + suffix)
-                except FileNotFoundError:
-                    raise
-                except OSError as error:
-                    raise storage_error(path, error) from error
+            remove_file(self._filesystem, path + suffix)
 
     def on_truncated(self, end_offset: Offset) -> None:
         """Gives up a swap before the log is cut to `end_offset`.

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import Final
 
 from lowtide.protocol.types import Offset
-from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, CheckpointError, decode_epochs
+from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, TEMPORARY_SUFFIX, CheckpointError, decode_epochs
 from lowtide.storage.errors import is_passing
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX
 from lowtide.storage.log.leader_epochs import LeaderEpochs
@@ -35,8 +35,6 @@ from lowtide.storage.log.segments.segment_names import (
     TRANSACTION_INDEX_SUFFIX,
     offset_name,
 )
-
-TEMPORARY_SUFFIX: Final = ".tmp"
 
 _LOG_NAME: Final = re.compile(r"\d{20}\.log\Z")
 _NAMED_BY_OFFSET: Final = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot))\Z")

@@ -22,7 +22,7 @@ from itertools import chain, takewhile
 from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.errors import DamagedSegmentError, storage_error
+from lowtide.storage.errors import DamagedSegmentError, remove_file, storage_error
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.producers.producer_snapshot import CorruptSnapshotError
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
@@ -199,12 +199,7 @@ class ProducerSnapshots:
 
     def _remove(self, offset: Offset) -> None:
         self._offsets.remove(offset)
-        path = self.path(offset)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                self._filesystem.unlink(path)
-        except OSError as error:
-            raise storage_error(path, error) from error
+        remove_file(self._filesystem, self.path(offset))
 
 
 def _lacks_batches_from(offset: Offset, first: Segment) -> bool:

@@ -34,7 +34,7 @@ from typing import Final
 
 from lowtide.protocol.types import Offset
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.errors import DamagedSegmentError, storage_error
+from lowtide.storage.errors import DamagedSegmentError, remove_file, storage_error
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.segments.segment_names import TRANSACTION_INDEX_SUFFIX, offset_name
 
@@ -230,12 +230,7 @@ class TransactionIndex:
             entries = [entry for entry in self.entries(base_offset) if entry.last_offset < end_offset]
         except DamagedSegmentError:
             entries = None
-        path = self.path(base_offset)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                self._filesystem.unlink(path)
-        except OSError as error:
-            raise storage_error(path, error) from error
+        remove_file(self._filesystem, self.path(base_offset))
         self._forget([base_offset])
         if entries:
             self._bases.append(base_offset)
@@ -254,12 +249,7 @@ class TransactionIndex:
         if self._loaded[base_offset]:
             return
         self._forget([base_offset])
-        path = self.path(base_offset)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                self._filesystem.unlink(path)
-        except OSError as error:
-            raise storage_error(path, error) from error
+        remove_file(self._filesystem, self.path(base_offset))
 
     def _forget(self, bases: list[Offset]) -> None:
         for base_offset in list(bases):

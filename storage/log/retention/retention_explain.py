@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from lowtide.protocol.types import NO_TIMESTAMP, Offset
+from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention.retention_plan import (
     Reason,
     RetentionOffsets,
-    RetentionRules,
     SegmentT,
     SegmentTimes,
     active_rules,
@@ -71,7 +71,7 @@ class KeptSegment(msgspec.Struct, frozen=True):
 def explain(
     segments: Sequence[SegmentT],
     offsets: RetentionOffsets,
-    rules: RetentionRules,
+    rules: LogConfig,
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> KeptSegment:
@@ -109,7 +109,7 @@ class Boundary(msgspec.Struct, frozen=True):
 def boundaries(
     segments: Sequence[SegmentT],
     offsets: RetentionOffsets,
-    rules: RetentionRules,
+    rules: LogConfig,
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> Generator[None, None, list[Boundary]]:
@@ -144,7 +144,7 @@ def _outlooks(
     segments: Sequence[SegmentT],
     end_offset: Offset,
     offsets: RetentionOffsets,
-    rules: RetentionRules,
+    rules: LogConfig,
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> tuple[Outlook, ...]:

@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 
 from lowtide.protocol.types import NO_TIMESTAMP, Offset
+from lowtide.storage.log.log_values import LogConfig
 
 
 class Reason(Enum):
@@ -41,21 +42,6 @@ class Reason(Enum):
     SIZE = "size"
     TIME = "time"
     COMPACTION = "compaction"
-
-
-class RetentionRules(Protocol):
-    """The part of a log's configuration that concerns retention."""
-
-    @property
-    def cleanup_policy(self) -> frozenset[str]: ...
-    @property
-    def retention_ms(self) -> int: ...
-    @property
-    def retention_bytes(self) -> int: ...
-    @property
-    def log_retention_min_timestamp(self) -> int: ...
-    @property
-    def retention_commitoffset_ms(self) -> int: ...
 
 
 class SizedSegment(Protocol):
@@ -124,7 +110,7 @@ NOTHING_GOES = RetentionPlan()
 def plan_retention(
     segments: Sequence[SegmentT],
     offsets: RetentionOffsets,
-    rules: RetentionRules,
+    rules: LogConfig,
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> RetentionPlan:
@@ -150,7 +136,7 @@ def plan_retention(
 def may_go_as_consumed(
     segments: Sequence[SegmentT],
     offsets: RetentionOffsets,
-    rules: RetentionRules,
+    rules: LogConfig,
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> bool:
@@ -192,7 +178,7 @@ def written_ms(segment: SegmentT, times: SegmentTimes[SegmentT]) -> int:
 def active_rules(
     segments: Sequence[SegmentT],
     offsets: RetentionOffsets,
-    rules: RetentionRules,
+    rules: LogConfig,
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> list[tuple[Reason, Callable[[int], bool]]]:

@@ -33,11 +33,6 @@ class SegmentAges:
                 segment.forget_file()
         return segment.first_timestamp
 
-    def newest_ms(self, segment: Segment) -> int:
-        """Returns its largest timestamp, or else when its file was last written."""
-        timestamp = self.largest_timestamp(segment)
-        return timestamp if timestamp >= 0 else self.modified_ms(segment)
-
     def modified_ms(self, segment: Segment) -> int:
         """Returns when its file was last written."""
         try:

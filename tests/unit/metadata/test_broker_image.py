@@ -142,7 +142,7 @@ def test_features_of_the_whole_cluster() -> None:
     """A feature is off until the cluster has agreed on it."""
     cluster = Cluster()
     assert not cluster.image.log_start_reporting
-    assert cluster.change(Put(keys.FEATURES, encode(FeaturesRecord(log_start_reporting=1)))).features_changed
+    assert cluster.change(Put(keys.FEATURES, encode(FeaturesRecord(log_start_reporting=1))))
     assert cluster.image.log_start_reporting
     assert cluster.image.features_revision == 1
 

@@ -8,18 +8,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lowtide.metadata import keys
+from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from lowtide.metadata.image_change import load_image
 from lowtide.metadata.records import NO_LEADER, BrokerRecord, ControllerRecord, PartitionRecord, TopicRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.types import topic_id_text
-from lowtide.replication.controller import plan_controller_work, plan_leaders
+from lowtide.replication.controller import plan_controller_work
 from lowtide.replication.elections import elect
 from tests.examples import examples
 
 TOPIC_ID = b"T" * 16
 BROKERS = (1, 2, 3)
+
+
+def plan_leaders(image: MetadataImage) -> ChangePlan:
+    """The controller's work without the features, on which the brokers of a new cluster agree."""
+    steps = plan_controller_work(image).steps
+    return ChangePlan(tuple(step for step in steps if keys.FEATURES not in [each.key for each in step.operations]))
 
 
 def image_with(epochs: dict[int, int]) -> MetadataImage:

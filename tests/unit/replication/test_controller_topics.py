@@ -15,10 +15,10 @@ from lowtide.metadata.image_change import load_image
 from lowtide.metadata.records import BrokerRecord, ControllerRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import ZERO_TOPIC_ID, topic_id_text
+from lowtide.protocol.types import ZERO_TOPIC_ID, random_uuid, topic_id_text
 from lowtide.replication import placement
 from lowtide.replication.deletions import plan_delete_topic, resolve_deletions
-from lowtide.replication.new_topics import NewTopic, TopicCreation, check_new_topics, new_topic_id, plan_create_topic
+from lowtide.replication.new_topics import NewTopic, TopicCreation, check_new_topics, plan_create_topic
 from lowtide.replication.placement import new_partition_record
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.sweep import plan_sweep
@@ -257,7 +257,7 @@ def test_a_record_is_encoded_once_for_all_partitions_with_the_same_replicas(monk
 def test_topic_ids_are_random_uuids_that_no_tool_takes_for_an_option() -> None:
     """Version 4, and their text never starts with a dash."""
     random = Random(3)
-    ids = [new_topic_id(random) for _ in range(500)]
+    ids = [random_uuid(random.randbytes) for _ in range(500)]
     assert len(set(ids)) == 500
     assert all(each[6] >> 4 == 4 and each[8] >> 6 == 2 for each in ids)
     assert not any(topic_id_text(each).startswith("-") for each in ids)

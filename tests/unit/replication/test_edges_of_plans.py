@@ -13,7 +13,7 @@ from lowtide.metadata.image import BrokerImage, MetadataImage
 from lowtide.metadata.records import PartitionRecord, decode
 from lowtide.metadata.store import ABSENT, MAX_TRANSACTION_OPERATIONS, Compare, Put
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import TopicPartition
+from lowtide.protocol.types import TopicPartition, random_uuid
 from lowtide.replication import topic_traffic
 from lowtide.replication.deletions import plan_deletions
 from lowtide.replication.elections import steady_epochs
@@ -23,7 +23,6 @@ from lowtide.replication.new_topics import (
     MAX_REQUEST_PARTITIONS,
     NewTopic,
     check_new_topics,
-    new_topic_id,
     plan_adoption,
     plan_producer_ids_from,
 )
@@ -41,7 +40,7 @@ from .test_elections import ALIVE, TOPIC_ID, image_of, partition
 
 def test_topic_ids_are_random_in_all_bits_but_those_of_the_version() -> None:
     random = Random(3)
-    ids = [new_topic_id(random) for _ in range(1000)]
+    ids = [random_uuid(random.randbytes) for _ in range(1000)]
     assert {each[6] & 0x0F for each in ids} == set(range(16))
     assert {each[8] & 0x3F for each in ids} == set(range(64))
     assert any(each[6] & 0x0F != each[7] & 0x0F for each in ids)

@@ -321,5 +321,8 @@ class _Times:
     def first_timestamp(self, segment: object) -> int:
         return -1
 
-    def newest_ms(self, segment: object) -> int:
+    def modified_ms(self, segment: object) -> int:
+        return -1
+
+    def largest_timestamp(self, segment: object) -> int:
         return self._ages.largest_timestamp(segment)  # type: ignore[arg-type]

@@ -39,8 +39,12 @@ class Times:
         return segment.timestamp - 500
 
     @staticmethod
-    def newest_ms(segment: FakeSegment) -> int:
+    def largest_timestamp(segment: FakeSegment) -> int:
         return segment.timestamp
+
+    @staticmethod
+    def modified_ms(segment: FakeSegment) -> int:
+        raise AssertionError(segment)
 
 
 def find(
