@@ -73,7 +73,6 @@ class StaleMark(msgspec.Struct, frozen=True):
     replicas: Replicas | None
 
     def covers(self, topic_id: TopicId, number: int) -> bool:
-        """Returns whether it concerns this replica."""
         return self.replicas is None or number in self.replicas.get(topic_id, ())
 
 
@@ -106,7 +105,7 @@ class BrokersChange:
     """Builds the brokers of the next image. Copies a mapping only when it changes."""
 
     def __init__(self, old: BrokersImage, kept: BrokersImage) -> None:
-        """`kept` is what was known before, even if `old` is empty because everything is read again."""
+        """`kept` is the previous state. `old` is empty instead when everything is read again."""
         self._old = old
         self._kept = kept
         self._alive = Draft(old.alive)
@@ -174,7 +173,6 @@ class BrokersChange:
         return self._offline.put(broker_id, self._kept.offline_replicas.get(broker_id))
 
     def finish(self) -> BrokersImage:
-        """Returns the new brokers."""
         if not self.touched:
             return self._old
         for broker_id in self.touched:

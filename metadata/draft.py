@@ -24,7 +24,6 @@ class Draft(Generic[K, V]):
         return self._old if self._copy is None else self._copy
 
     def edit(self) -> dict[K, V]:
-        """Returns the copy to change."""
         if self._copy is None:
             self._copy = dict(self._old)
         return self._copy

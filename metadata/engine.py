@@ -201,7 +201,7 @@ class Engine:
                 return actual > compare.argument
 
     def grant_lease(self, time_to_live_ms: int, now_ms: int) -> LeaseId:
-        """Grants a lease; `now_ms` is monotonic time."""
+        """Grants a lease. `now_ms` is monotonic time."""
         assert time_to_live_ms > 0, f"a lease of {time_to_live_ms} ms"
         self._leases_granted += 1
         lease = self._boot * LEASES_PER_BOOT + self._leases_granted

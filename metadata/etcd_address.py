@@ -33,7 +33,6 @@ class EtcdAccess(msgspec.Struct, frozen=True):
     password: str = ""
 
     def __repr__(self) -> str:
-        """Hides keys and password."""
         return f"EtcdAccess(tls={bool(self.ca)}, certificate={bool(self.certificate)}, user={self.user!r})"
 
 

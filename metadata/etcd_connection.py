@@ -178,7 +178,6 @@ class EtcdConnection:
     """Calls to an etcd with several endpoints. Used from one event loop."""
 
     def __init__(self, endpoints: Sequence[str], access: EtcdAccess = NO_ACCESS) -> None:
-        """Connects at the first use."""
         assert endpoints, "an etcd has at least one endpoint"
         self.endpoints = tuple(endpoints)
         self._access = access
@@ -350,7 +349,7 @@ class EtcdConnection:
         raise CallFailedError(f"etcd at {link.endpoint}: {reason}", Outcome.NOT_SENT)
 
     async def on_broken(self, link: _EndpointLink, error: BaseException) -> NoReturn:
-        """Reports the outcome of a call that raised `error`, and turns to the next endpoint.
+        """Reports the outcome of a call that raised `error`, and switches to the next endpoint.
 
         Errors: CallFailedError, CancelledError.
         """
@@ -367,7 +366,7 @@ class EtcdConnection:
         raise failure from error
 
     async def _leave(self, link: _EndpointLink) -> None:
-        """Turns to the next endpoint, unless another call already did."""
+        """Switches to the next endpoint, unless another call already did."""
         if link is self._link and not self.closed:
             self._link = self._link_to((link.number + 1) % len(self.endpoints))
             self.connections += 1

@@ -1,8 +1,8 @@
 """Renews a lease in etcd with blocking calls, from a thread beside the event loop, over its own connection.
 
-`etcd_connection` can't be used, because its calls are answered in the loop. Renewing is all that this does, so it turns
-to the next endpoint after any failure. It may renew a lease in an etcd that was restored from a backup. That is
-harmless, because a broker relies only on answers to its loop (`lease_keeper`).
+`etcd_connection` can't be used, because its calls are answered in the loop. After any failure this module simply
+switches to the next endpoint, because it only renews. It may renew a lease in an etcd that was restored from a backup.
+That is harmless, because a broker relies only on answers to its loop (`lease_keeper`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class EtcdRenewer:
     """A `Renewer`. One thread uses it; any thread may close it."""
 
     def __init__(self, endpoints: Sequence[str], access: EtcdAccess = NO_ACCESS) -> None:
-        """Connects at the first use."""
         assert endpoints, "an etcd has at least one endpoint"
         self._endpoints = tuple(endpoints)
         self._access = access

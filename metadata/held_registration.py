@@ -81,7 +81,6 @@ class HeldRegistration:
                 listener()
 
     def close(self) -> None:
-        """Stops all writes and notifications when the session closes."""
         self.broker_epoch = 0
 
     async def refuse(self, error: InconsistentClusterError) -> None:

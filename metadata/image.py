@@ -130,7 +130,6 @@ class ImageDelta(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing differs."""
         return self == ImageDelta()
 
 

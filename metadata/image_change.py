@@ -244,7 +244,7 @@ class _ImageChange:
         return False
 
     def _keep_single(self, key: bytes, change: KeyValue | KeyEvent, reason: str) -> bool:
-        """Keeps keys that exist once. Errors: NeededKeyError."""
+        """Keeps the value of a key that exists once. Errors: NeededKeyError."""
         known = self._known
         if key == keys.SUSPENSION:
             self._suspension = f"and why can't be read ({reason})"
@@ -265,7 +265,6 @@ class _ImageChange:
         return False
 
     def finish(self, revision: Revision) -> MetadataImage:
-        """Returns the new image."""
         old = self._old
         if self._acl_change is not None and self._acl_change is not old.acl_change:
             self._acl_change.apply_to(self._acls.edit())

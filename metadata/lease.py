@@ -57,7 +57,6 @@ class HeldLease:
         self._on_renewed(sent_ms)
 
     def end(self) -> None:
-        """Stops relying on the lease."""
         self.alive_until_ms = 0
         self._keeper.on_lost()
 

@@ -60,7 +60,6 @@ class WriteFailedError(Exception):
     """The journal could not write. `applied`: False if certainly nothing was written, None if unknown."""
 
     def __init__(self, reason: str, *, applied: bool | None) -> None:
-        """`reason` names the file and the cause."""
         super().__init__(reason)
         self.applied = applied
 
@@ -123,7 +122,6 @@ class LeaseTimer:
             self._timer = None
 
     def stop(self) -> None:
-        """Ends no lease any more."""
         self._is_stopped = True
         self.suspend()
 
@@ -163,7 +161,7 @@ class LocalStore:
     """A `MetadataStore` in this process. Several sessions may share it."""
 
     def __init__(self, *, engine: Engine, journal: Journal, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        """Serves `engine`, whose state is durable in the journal."""
+        """`engine` has the state that is durable in the journal."""
         self.engine = engine
         self._journal = journal
         self._clock = clock

@@ -81,7 +81,6 @@ class MetadataCopy:
     __slots__ = ("cluster_id", "has_news", "history_id", "revision", "rows")
 
     def __init__(self, rows: Iterable[Row], revision: Revision, *, history_id: str = "", cluster_id: str = "") -> None:
-        """The ids are those of the store's history and of the cluster."""
         self.rows: dict[bytes, Row] = {row[0]: row for row in rows}
         self.revision = revision
         self.history_id = history_id
@@ -90,7 +89,6 @@ class MetadataCopy:
         """Whether more than witnesses has changed since this was set to False."""
 
     def apply(self, change: Change) -> None:
-        """Applies a newer revision."""
         for key in change.deletes:
             self.rows.pop(key, None)
         for row in change.puts:
@@ -168,7 +166,7 @@ def _line(content: bytes) -> bytes:
 
 
 def _whole_lines(content: bytes) -> Iterator[bytes]:
-    """Yields the objects of the lines before the first incomplete one."""
+    """Yields the objects of all lines before the first incomplete one."""
     for line in content.split(b"\n"):
         crc, text = line[:_CRC_DIGITS], line[_CRC_DIGITS + 1 :]
         if len(text) == 0 or crc != b"%08x" % crc32c.crc32c(text):

@@ -12,8 +12,8 @@ written to the store, with these differences:
   must accept that.
 * Leader epochs exceed those of any log, copy or the store by `EPOCH_JUMP`, so that older epochs are invalid.
 * Registration numbers are those of the directories; producer ids are above all that may have been allocated.
-* The store gets a new history, which names the one that it continues, and up to where: a directory that has seen more of
-  that one is refused.
+* The store gets a new history, which names the one that it continues, and up to where: a directory that has seen more
+  of that one is refused.
 
 Pure: facts and the store's keys go in, a plan comes out. What could not be decided well is a problem of the plan.
 """
@@ -182,7 +182,6 @@ def plan_recovery(
 
 
 def _state_in(store: MetadataImage, topic_id: TopicId, number: int) -> PartitionImage | None:
-    """Returns a partition's state in the store, if there is one."""
     topic = store.topic_by_id(topic_id)
     return topic.partitions[number] if topic is not None and number < len(topic.partitions) else None
 
@@ -228,7 +227,6 @@ def _sound_logs(facts: Sequence[BrokerFacts], copy: MetadataCopy) -> dict[tuple[
 
 
 def _registered(facts: BrokerFacts, copy: MetadataCopy) -> int:
-    """Returns the number of a broker's last registration."""
     known = _registration(copy.rows, facts.broker_id).registered
     return max([known, *(directory.registration or 0 for directory in facts.directories)])
 
@@ -236,7 +234,6 @@ def _registered(facts: BrokerFacts, copy: MetadataCopy) -> int:
 def _raise_counters(
     values: dict[bytes, bytes], facts: Sequence[BrokerFacts], copy: MetadataCopy, rows: Mapping[bytes, Row]
 ) -> None:
-    """Raises all counters above every known value."""
     given = {each.broker_id: each for each in facts}
     for broker_id in _known_brokers(copy) | given.keys():
         known, now = _registration(copy.rows, broker_id), _registration(rows, broker_id)

@@ -85,7 +85,6 @@ class ServedStore:
     """A `MetadataStore` over a connection to its server. Created by `open`; used from one event loop."""
 
     def __init__(self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], answer_timeout_s: float) -> None:
-        """Starts reading answers."""
         self._reader, self._writer = streams
         self._answer_timeout_s = answer_timeout_s
         self._waiting: dict[int, _OpenRequest] = {}
@@ -179,11 +178,9 @@ class ServedStore:
 
     @property
     def connections(self) -> int:
-        """See `MetadataStore.connections`: there is one, and no other after it."""
         return 1
 
     async def raft_surplus(self) -> int | None:
-        """See `MetadataStore.raft_surplus`: there is no raft log."""
         return None
 
     def require_raft_surplus(self, least: int) -> None: ...
@@ -205,9 +202,8 @@ class ServedStore:
     async def _ask(self, request: Request, *, timeout_s: float | None = -1.0) -> list[ServedAnswer]:
         """Sends a request and returns its answer, in parts.
 
-        Errors: LostError; UnavailableError, and what the server raised.
-
-        `timeout_s`: negative means the store's; None waits without limit.
+        A negative `timeout_s` means the store's own; None waits without limit. Errors: LostError; UnavailableError, and
+        the error that the server raised.
         """
         if self._closed or self._failure is not None:
             raise UnavailableError(self._failure or "the metadata store is closed")

@@ -48,7 +48,7 @@ class TopicsChange:
     """Collects the changes of one revision. Copies a mapping only when it changes."""
 
     def __init__(self, old: TopicsImage, kept: TopicsImage, unreadable: UnreadableKeys) -> None:
-        """`kept` is what was known before, even if `old` is empty because everything is read again."""
+        """`kept` is the previous state. `old` is empty instead when everything is read again."""
         self._kept = kept
         self._unreadable = unreadable
         self._topics = Draft(old.by_name)
@@ -117,7 +117,7 @@ class TopicsChange:
         return partitions[number] if 0 <= number < len(partitions) else None
 
     def finish(self) -> TopicsImage:
-        """Returns the topics after all changes, which are applied in an order in which a topic finds its partitions.
+        """Applies all changes in an order in which each topic finds its partitions, and returns the topics.
 
         Errors: MetadataCorruptError.
         """

@@ -46,7 +46,6 @@ class UnreadableKeys:
         self._keys = Draft(old)
 
     def note(self, key: bytes, revision: Revision, reason: str, *, keeps: bool) -> None:
-        """Adds an unreadable key."""
         self._keys.put(key, Unreadable(revision, reason, keeps))
 
     def forget(self, key: bytes) -> None:
@@ -55,7 +54,6 @@ class UnreadableKeys:
             self._keys.put(key, None)
 
     def forget_under(self, prefix: bytes) -> None:
-        """Removes all keys with this prefix."""
         for key in [key for key in self.found if key.startswith(prefix)]:
             self.forget(key)
 

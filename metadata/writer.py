@@ -45,7 +45,6 @@ class Backoff:
         self._next_ms = FIRST_RETRY_MS
 
     def next_ms(self) -> int:
-        """Returns the next wait."""
         wait_ms, self._next_ms = self._next_ms, min(2 * self._next_ms, LAST_RETRY_MS)
         return wait_ms
 
@@ -75,9 +74,7 @@ class FencedWriter:
         """Of transactions that the store answered."""
 
     async def write(self, steps: Sequence[Step], fences: Sequence[Compare], seen: Revision) -> Revision:
-        """Writes the steps in order.
-
-        `seen` is the revision on which they were decided. Returns the revision of the last.
+        """Writes the steps in order and returns the revision of the last. `seen` is the revision they were decided on.
 
         Errors: FencedError, NotControllerError, ConflictError, UnavailableError: this step was not written, earlier
         ones were. AmbiguousError: the outcome could not be found out in time.

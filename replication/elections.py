@@ -52,7 +52,6 @@ class Assignment(msgspec.Struct, frozen=True):
 
     @property
     def is_moving(self) -> bool:
-        """Whether a reassignment is in progress."""
         return bool(self.adding or self.removing)
 
 
@@ -141,7 +140,6 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
 
 
 def _removes(partition: PartitionImage, wanted: Assignment) -> bool:
-    """Returns whether the change removes a replica."""
     return not set(partition.replicas) <= set(wanted.replicas)
 
 

@@ -130,13 +130,11 @@ class FollowerFetchPlan:
         self._changed[following.key] = None
 
     def delay(self, following: FollowedPartition, until_ms: int) -> None:
-        """Leaves a partition out until then."""
         following.delayed_until_ms = until_ms
         heapq.heappush(self._delayed, (until_ms, next(self._order), following))
         self.touch(following)
 
     def end_delay(self, following: FollowedPartition) -> None:
-        """Fetches a delayed partition again from now on."""
         following.delayed_until_ms = 0
         self.touch(following)
 

@@ -45,7 +45,6 @@ class FormerReplicas:
     __slots__ = ("_by_broker", "_limit_ms", "_number", "_topic_id")
 
     def __init__(self, topic_id: TopicId, number: int, limit_ms: int) -> None:
-        """`limit_ms` is `replica.lag.time.max.ms`."""
         self._topic_id = topic_id
         self._number = number
         self._limit_ms = limit_ms

@@ -57,7 +57,7 @@ class NewTopic(msgspec.Struct, frozen=True):
 
 
 class TopicCreation(msgspec.Struct, frozen=True):
-    """The plan that creates a topic, and what the client is told."""
+    """The plan that creates a topic, and the values of the response."""
 
     plan: ChangePlan
     topic_id: TopicId

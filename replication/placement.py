@@ -83,7 +83,7 @@ def place_replicas(
 
 
 class _Brokers:
-    """Some brokers of a rack, handed out in turn. Each partition starts one further than the previous one."""
+    """Some brokers of a rack, in rotation. Each partition starts one further than the previous one."""
 
     def __init__(self, brokers: list[BrokerId], random: Random) -> None:
         self.brokers = brokers
@@ -92,7 +92,7 @@ class _Brokers:
         self._turn = 0
 
     def next(self, turn: int) -> BrokerId | None:
-        """Returns another broker for the partition of this turn, or None if it has all of them."""
+        """Returns the next broker for the partition of this turn, or None if the partition has all of them."""
         if not self.brokers:
             return None
         if turn != self._turn:
@@ -113,13 +113,13 @@ class _Rack:
         self.fenced = _Brokers(fenced, random)
 
     def next(self, turn: int) -> BrokerId | None:
-        """Returns another broker for the partition of this turn, live ones first, or None if it has all of them."""
+        """Returns the next broker for the partition of this turn, live ones first; None if it has all of them."""
         broker_id = self.live.next(turn)
         return self.fenced.next(turn) if broker_id is None else broker_id
 
 
 class _Stripes:
-    """All racks, in turn."""
+    """All racks. Each call of `place` begins at the next one."""
 
     def __init__(self, racks: Sequence[tuple[list[BrokerId], list[BrokerId]]], random: Random) -> None:
         self._random = random
@@ -162,7 +162,7 @@ class _Stripes:
             at += 1
 
     def _shuffle(self) -> None:
-        """Starts another order after this one is used up."""
+        """Shuffles racks and brokers after one pass over all live brokers."""
         self._placed = 0
         self._random.shuffle(self._racks)
         for rack in self._racks:

@@ -46,7 +46,6 @@ class ReplicationQuota:
         """For each non-empty window, oldest first: its start and its bytes."""
 
     def record(self, size_bytes: int, now_ms: int) -> None:
-        """Counts fetched bytes."""
         self.total_bytes += size_bytes
         if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
             self._samples.append([now_ms, 0])

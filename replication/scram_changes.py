@@ -47,11 +47,9 @@ class ScramChange(msgspec.Struct, frozen=True):
 
     @property
     def deletes(self) -> bool:
-        """Whether the credential is to be deleted."""
         return not self.salted_password and not self.salt
 
     def __repr__(self) -> str:
-        """Without the password."""
         return f"ScramChange({self.user!r}, {self.mechanism})"
 
 
@@ -94,7 +92,6 @@ def plan_scram(
 
 
 def _check(image: ScramImage, change: ScramChange, *, deletes: bool) -> Refusal | None:
-    """Returns why a change is refused."""
     if not change.user or len(change.user.encode()) > NAME_BYTES_MAX:
         text = f"Username must not be empty, nor longer than {NAME_BYTES_MAX} bytes"
         return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)

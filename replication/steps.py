@@ -44,12 +44,11 @@ class PartitionChanges:
         self._operations.append(Put(key, encode(after)))
 
     def plan(self) -> ChangePlan:
-        """Returns the plan of all changes."""
         self.close_step()
         return ChangePlan(tuple(self._steps)) if self._steps else NO_CHANGE
 
     def close_step(self) -> None:
-        """Separates what was added so far from what is added later."""
+        """Begins a new step: later changes don't share one with earlier changes."""
         if self._operations:
             self._steps.append(Step(tuple(self._operations), tuple(self._compares.values())))
             self._operations, self._compares = [], {}

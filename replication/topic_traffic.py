@@ -54,7 +54,6 @@ class Traffic:
         """Sent to followers."""
 
     def add(self, other: Traffic) -> None:
-        """Adds the counts of another one."""
         self.messages_in += other.messages_in
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
@@ -86,7 +85,7 @@ class TrafficTable:
             self.unnamed.add(traffic)
 
     def of_topic(self, topic: str) -> Traffic:
-        """Returns the current sum of a topic's partitions."""
+        """Returns the sum of a topic's partitions."""
         total = Traffic()
         for traffic in self._by_topic.get(topic, {}).values():
             total.add(traffic)

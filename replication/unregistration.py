@@ -1,11 +1,8 @@
-"""Plans that the cluster forgets a broker that won't return.
+"""Plans the removal of a dead broker from the cluster's metadata.
 
 New partitions get no replicas on it. Existing partitions keep it as a replica until they are reassigned, as in Kafka;
-it left their ISRs when it died.
-
-Pure: an image and a request go in, a plan or a refusal comes out. Source: Kafka's
-`ReplicationControlManager.unregisterBroker`. Unlike Kafka, a live broker is refused, because it would continue to
-serve.
+it left their ISRs when it died. Unlike Kafka, a live broker is refused, because it would continue to serve. Source:
+Kafka's `ReplicationControlManager.unregisterBroker`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-r"""The small text files of a log directory, in Apache Kafka's formats.
+r"""Encodes and decodes the small text files of a log directory, in Apache Kafka's formats.
 
-Encodes and decodes them, and stages a new version beside the old one for a committer to put in place, so that a reader
-finds the old version or the new one, never an empty or a mixed one.
-
-A damaged file raises `CheckpointError`; the caller knows whether that costs a rebuild (recovery points) or the log
-directory (log start offsets).
+A new version is staged beside the old one, and a committer replaces the file, so that a reader finds the old version or
+the new one, never an empty or a mixed one. A damaged file raises `CheckpointError`; the caller decides whether that
+costs a rebuild (recovery points) or the log directory (log start offsets).
 
 An offset checkpoint, here of two partitions, and an epoch checkpoint are text in UTF-8, one entry a line:
 
@@ -94,7 +92,7 @@ def decode_offsets(content: bytes, path: str, *, empty_allowed: bool = True) -> 
 
 
 def encode_epochs(entries: Iterable[tuple[LeaderEpoch, Offset]]) -> bytes:
-    """Returns the content of a `leader-epoch-checkpoint`: leader epochs and start offsets, in the order given."""
+    """Returns the content of a `leader-epoch-checkpoint`: leader epochs and start offsets, in the given order."""
     lines = [f"{epoch} {start_offset}" for epoch, start_offset in entries]
     return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
 
@@ -137,7 +135,7 @@ def decode_partition_metadata(content: bytes, path: str) -> TopicId:
 
 
 class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """What ties a log directory to one broker of one cluster."""
+    """The broker and the cluster that a log directory belongs to."""
 
     cluster_id: str
     node_id: int

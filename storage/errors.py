@@ -52,26 +52,24 @@ class StorageError(Exception):
 
     @property
     def kind(self) -> FailureKind:
-        """The kind of the error number; `BROKEN` if there is none."""
         return failure_kind(self.error_number)
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether there was no room, which may pass."""
         return self.kind is FailureKind.NO_ROOM
 
     @property
     def is_passing(self) -> bool:
-        """Whether the disk isn't at fault and the operation may succeed later: `PASSING`."""
+        """Whether the disk isn't at fault and the operation may succeed later (`PASSING`)."""
         return self.error_number in PASSING
 
 
 class RefusedDirectoryError(StorageError):
-    """A log directory of another broker, or in use by another process. The start is refused, always."""
+    """A log directory of another broker, or in use by another process. The start is always refused."""
 
 
 class DamagedSegmentError(StorageError):
-    """Bytes in the middle of a segment aren't a record batch, though they were one when they were written.
+    """Bytes in the middle of a segment are no longer the record batch that was written.
 
     Only this partition is affected: its requests get KAFKA_STORAGE_ERROR and the directory stays online.
     """
@@ -87,5 +85,5 @@ def remove_file(filesystem: FileSystem, path: str) -> None:
 
 
 def storage_error(path: str, error: OSError) -> StorageError:
-    """Makes a StorageError of a failed system call on `path`."""
+    """Returns a StorageError for a failed system call on `path`."""
     return StorageError(path, f"{error.strerror or error} (errno {error.errno})", error_number=error.errno or 0)

@@ -1,4 +1,4 @@
-"""The names of the folders in a log directory, in Apache Kafka's form: of partitions, and of those moved or deleted."""
+"""Names of the folders in a log directory, in Apache Kafka's form: of partitions, and of moved or deleted ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parse_folder_name(name: str) -> TopicPartition | None:
 
 
 def parse_future_name(name: str) -> TopicPartition | None:
-    """Returns the partition whose log is being moved into the folder of this name; None if it is no such folder."""
+    """Returns the partition whose log is being moved into a folder of this name; None for other folders."""
     match = _FUTURE_FOLDER.fullmatch(name)
     return None if match is None else parse_folder_name(match["partition"])
 
@@ -38,7 +38,7 @@ def future_folder_name(topic_partition: TopicPartition, random: Random) -> str |
 
 
 def can_be_moved(topic_partition: TopicPartition) -> bool:
-    """Whether the folder that its log would be moved into can have a name."""
+    """Returns whether the name of the folder for a move of its log would be short enough."""
     return len(_future_name(topic_partition, 0)) <= _FOLDER_NAME_MAX
 
 
@@ -52,9 +52,9 @@ def is_deleted_folder(name: str) -> bool:
 
 
 def partition_of_folder(name: str) -> tuple[TopicPartition, bool] | None:
-    """Returns the partition that a folder is or was of, also a renamed one; None if it is no partition's.
+    """Returns the partition that a folder belongs or belonged to, even if renamed; None for other folders.
 
-    True if the topic's name may have been cut: then it is only its beginning, and the folder has the id.
+    True if the topic's name may have been cut: then it is only a prefix, and the folder has the id.
     """
     match = _RENAMED_FOLDER.fullmatch(name)
     if match is None:

@@ -1,8 +1,8 @@
 """One log directory: its lock, its owner, how it was left, and whether it still works.
 
-Guards: one broker at a time writes here (a lock), and only a broker of the cluster that the directory belongs to
-(`meta.properties`). The marker of a clean stop is removed durably before any log is changed, so a later crash can't
-pass for a clean stop, but only after everything was checked that may make a broker refuse to start.
+Guards: only one broker at a time writes here (a lock), and only a broker of the cluster that the directory belongs to
+(`meta.properties`). The marker of a clean stop is removed durably before any log is changed, so that a later crash
+can't pass for a clean stop; but only after all checks that may refuse the start.
 
 It doesn't know logs; it only lists the folders that hold partitions.
 
@@ -122,14 +122,13 @@ class LogDirectory:
     def check_is_there(self) -> None:
         """Fails if the directory was removed or unmounted. Errors: OSError.
 
-        Creating a log would otherwise create it again, without an owner.
+        Otherwise creating a log would create it again, without an owner.
         """
         if not self._filesystem.exists(f"{self.path}/{META_PROPERTIES}"):
             raise OSError(errno.ENOENT, "the log directory is gone", self.path)
 
     @property
     def is_online(self) -> bool:
-        """Whether the directory's logs are served."""
         return self.offline_reason is None
 
     @property
@@ -153,18 +152,17 @@ class LogDirectory:
         return int(text) if text.isdigit() else None
 
     def write_registration(self, number: int) -> None:
-        """Notes the number of a registration durably. Start code: it syncs. Errors: OSError."""
+        """Writes the number of a registration durably. Start code: it syncs. Errors: OSError."""
         assert number >= 0, number
         self._filesystem.replace_file(f"{self.path}/{REGISTRATION_COUNTER}", b"%d\n" % number)
 
     def note_page_cache(self) -> None:
-        """Notes durably through which memory files are written. Start code. Errors: OSError."""
+        """Records durably through which memory files are written. Start code. Errors: OSError."""
         cache = self._filesystem.page_cache_id()
         if cache is not None and not _has_kept_page_cache(self._filesystem, self.path):
             self._filesystem.replace_file(f"{self.path}/{PAGE_CACHE_NOTE}", f"{cache}\n".encode())
 
     def release(self) -> None:
-        """Releases the lock; another broker may use the directory."""
         self._lock.release()
 
 
@@ -177,7 +175,7 @@ def may_lack_records(filesystem: FileSystem, path: str) -> bool:
 
 
 def _has_kept_page_cache(filesystem: FileSystem, path: str) -> bool:
-    """Returns whether the files were written through the memory that is there now. Errors: OSError."""
+    """Returns whether the files were written through memory that still exists. Errors: OSError."""
     note, cache = f"{path}/{PAGE_CACHE_NOTE}", filesystem.page_cache_id()
     return cache is not None and filesystem.exists(note) and filesystem.read_bytes(note).strip() == cache.encode()
 
@@ -190,7 +188,7 @@ class FutureFolder(NamedTuple):
 
 
 class DirectoryListing(msgspec.Struct, frozen=True, kw_only=True):
-    """The folders of a log directory, by what they hold."""
+    """The folders of a log directory, by kind."""
 
     partitions: dict[TopicPartition, TopicId]
     """Each partition's folder is `<path>/<topic>-<partition>`. The id is zeros if `partition.metadata` doesn't have it.
@@ -229,7 +227,7 @@ def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
 
 
 def moving_to(filesystem: FileSystem, folder: str) -> TopicId | None:
-    """The id of the directory that a partition's log was about to move to; None if there is none. Errors: OSError."""
+    """Returns the id of the directory that a partition's log was about to move to, if any. Errors: OSError."""
     path = f"{folder}/{MOVING_TO}"
     if not filesystem.exists(path):
         return None
@@ -240,7 +238,7 @@ def moving_to(filesystem: FileSystem, folder: str) -> TopicId | None:
 
 
 def deleted_partition(filesystem: FileSystem, path: str, name: str) -> tuple[TopicId, int] | None:
-    """Returns topic id and partition of the deleted folder `name`; None if the folder doesn't say any more."""
+    """Returns topic id and partition of the deleted folder `name`; None if the folder no longer has the id."""
     topic_id = topic_id_in(filesystem, f"{path}/{name}")
     return None if topic_id == ZERO_TOPIC_ID else (topic_id, int(name.rpartition(".")[0].rpartition("-")[2]))
 
@@ -293,7 +291,7 @@ def _unusable(path: str, error: OSError) -> StorageError:
 
 
 def _claimed(filesystem: FileSystem, path: str, identity: BrokerIdentity, random: Random) -> MetaProperties:
-    """Reads the owner of the directory, and writes this broker as the owner if it has none."""
+    """Reads the owner of the directory, or writes this broker as the owner if it has none."""
     place = f"{path}/{META_PROPERTIES}"
     known = decode_meta_properties(filesystem.read_bytes(place), place) if filesystem.exists(place) else None
     reason: str | None = None

@@ -1,12 +1,12 @@
-"""Decides what of a log may be compacted, whether it is due, and which segments become one. It touches no file.
+"""Decides which part of a log may be compacted, whether it is due, and which segments become one. It touches no file.
 
-The part below `first_dirty_offset` is compacted already; the dirty part reaches from there to
-`first_uncleanable_offset`, where a segment begins. The active segment stays, and so do segments with anything that
-isn't stable, isn't on the disk, or is younger than `min.compaction.lag.ms`. A log is due when the dirty part is more
-than `min.cleanable.dirty.ratio` of both, or a record in it has waited longer than `max.compaction.lag.ms` (KIP-354).
+The part below `first_dirty_offset` is already compacted. The dirty part reaches from there to
+`first_uncleanable_offset`, where a segment begins. The active segment stays. So do segments with anything that isn't
+stable, isn't on the disk, or is younger than `min.compaction.lag.ms`. A log is due when the dirty part is more than
+`min.cleanable.dirty.ratio` of both, or when a record in it has waited longer than `max.compaction.lag.ms` (KIP-354).
 
-Unlike in Kafka the dirty part must be on the disk: an old record must not go because of a new one that a power cut
-takes away.
+Unlike in Kafka, the dirty part must be on the disk. Otherwise a power cut could take the new record for whose sake an
+old one was removed.
 
 Source: Kafka's LogCleanerManager.cleanableOffsets, maxCompactionDelay, LogToClean, Cleaner.groupSegmentsBySize.
 """
@@ -52,7 +52,7 @@ class LogEnds(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """What of a log may be compacted now."""
+    """The part of a log that may be compacted now."""
 
     first_dirty_offset: Offset
     first_uncleanable_offset: Offset
@@ -63,7 +63,7 @@ class Cleanable(NamedTuple):
 
     @property
     def dirty_ratio(self) -> float:
-        """The dirty share: of several logs the one with the largest is compacted first."""
+        """The dirty share. The log with the largest share is compacted first."""
         return self.dirty_bytes / total if (total := self.clean_bytes + self.dirty_bytes) else 0.0
 
 
@@ -77,7 +77,7 @@ def find_cleanable(
 ) -> Cleanable:
     """Decides what may be compacted. `checkpoint` is how far the log was compacted before; None if never.
 
-    `now_ms` is wall-clock time. A checkpoint outside of the log is ignored: the log was truncated, or started over.
+    `now_ms` is wall-clock time. A checkpoint outside of the log is ignored, because the log was truncated or restarted.
     """
     start = ends.log_start_offset
     first_dirty = checkpoint if checkpoint is not None and start <= checkpoint <= ends.log_end_offset else start
@@ -100,9 +100,9 @@ def find_cleanable(
 
 
 def group_segments(segments: Sequence[SegmentT], end_offset: Offset, segment_bytes: int) -> list[list[SegmentT]]:
-    """Groups the segments below `end_offset` (exclusive), in order, that fit into one by their present size.
+    """Groups segments below `end_offset` (exclusive), in order, so that each group fits into one segment.
 
-    The last of `segments` is never among them: it is active.
+    A group may only shrink, so present sizes count. The last of `segments` is never included, because it is active.
     """
     groups: list[list[SegmentT]] = []
     size = 0

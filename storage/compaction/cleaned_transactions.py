@@ -1,4 +1,4 @@
-"""Finds out, reading a log in order, which batches belong to aborted transactions and which markers are superfluous.
+"""Finds the batches of aborted transactions, and superfluous markers, while a log is read in order.
 
 A marker is needed as long as any batch of its transaction is in the log, even an empty one. Guards: the marker of an
 aborted transaction, and its entry in the transaction index, stay as long as a reader could meet one of its batches.
@@ -18,10 +18,10 @@ from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 
 
 class CleanedTransactions:
-    """The transactions of a log that is compacted. It gets every batch from some offset on, in order."""
+    """The transactions of a log that is being compacted. It receives every batch from some offset on, in order."""
 
     def __init__(self, aborted: Iterable[CompletedTransaction]) -> None:
-        """`aborted` are those with a batch or a marker from that offset on, each once."""
+        """`aborted` are the transactions with a batch or a marker from that offset on, each once."""
         self.retained: list[CompletedTransaction] = []
         """Aborted transactions with a needed marker, since the caller last emptied this list."""
         self._to_come = deque(sorted(aborted, key=lambda each: each.first_offset))
@@ -30,7 +30,7 @@ class CleanedTransactions:
         """Producers with a batch of their present transaction."""
 
     def on_batch(self, header: BatchHeader) -> bool:
-        """Takes a batch with records, or one that had some. Returns whether its transaction was aborted."""
+        """Processes a batch that has, or had, records. Returns whether its transaction was aborted."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -38,9 +38,9 @@ class CleanedTransactions:
         return header.producer_id in self._aborted
 
     def on_marker(self, header: BatchHeader, control: ControlRecord | None) -> bool:
-        """Takes a control batch; `control` is None for an empty one, or one that ends no transaction.
+        """Processes a control batch and returns whether it is superfluous.
 
-        Returns whether it is superfluous.
+        `control` is None for an empty batch, or one that ends no transaction.
         """
         self._begin_up_to(header.last_offset)
         if control is None:

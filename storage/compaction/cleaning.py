@@ -1,13 +1,13 @@
-"""Reads and writes for the compaction of one log, in a worker, which has only files and a `CleaningOrder`.
+"""Reads and writes the segments of one log during its compaction, in a worker that has only files and its order.
 
 The first walk reads the dirty part into the map of keys. The second reads all segments up to where the map reaches, and
-writes what is left of each group into files with the suffix `.cleaned`, which are on the disk before the group is
-reported. The worker renames nothing and removes only its own files: the log's owner (`segment_swap.py`), who knows what
-has happened meanwhile, decides whether a result is used.
+writes the remaining batches of each group into files with the suffix `.cleaned`, which are on the disk before the group
+is reported. The worker renames nothing and removes only its own files. The log's owner (`segment_swap.py`) decides
+whether a result is used, because it knows what has happened meanwhile.
 
-Guards: files that are read are never written; after a wrong checksum nothing more is written; no `.cleaned` file of an
-earlier attempt is left when a group is reported, for a start would take it for an unfinished swap; files of unreported
-groups are removed, unless the worker is killed.
+Guards: files that are read are never written; after a wrong checksum nothing more is written; files of unreported
+groups are removed, unless the worker is killed. When a group is reported, no `.cleaned` file of an earlier attempt is
+left, because a start would take it for an unfinished swap.
 
 Source: Kafka's Cleaner.doClean, buildOffsetMap, cleanSegments.
 """
@@ -83,7 +83,7 @@ class CleaningOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupCleaned(msgspec.Struct, frozen=True, tag=True):
-    """What is left of some segments, beside them in files with the suffix `.cleaned`."""
+    """The result of compacting some segments, beside them in files with the suffix `.cleaned`."""
 
     bases: list[Offset]
     """The base offsets of the segments; the first is that of the new one."""
@@ -123,7 +123,7 @@ _decode_order: Final = msgspec.msgpack.Decoder(CleaningOrder).decode
 
 
 def clean_log(filesystem: FileSystem, order: bytes) -> Iterator[WorkStep]:
-    """Carries out an encoded `CleaningOrder`, one step at a time; the messages of the steps are encoded `Outcome`s.
+    """Carries out an encoded `CleaningOrder` in steps, whose messages are encoded `Outcome`s.
 
     When closed it removes its files.
     """
@@ -155,7 +155,6 @@ class _Cleaning:
         """The last batch read, if nothing is left of it."""
 
     def steps(self) -> Iterator[WorkStep]:
-        """Yields the steps of both walks."""
         remove_cleaned(self._filesystem, self.order.directory)  # An attempt that was killed may have left some.
         aborted = self._aborted_transactions()
         yield from self._read_dirty_part(aborted)
@@ -182,7 +181,7 @@ class _Cleaning:
         return list(found.values())
 
     def _read_dirty_part(self, aborted: list[CompletedTransaction]) -> Iterator[WorkStep]:
-        """Fills the map, whose `latest_offset` says how far it reaches."""
+        """Fills the map; its `latest_offset` is the last offset that it covers."""
         order, offsets = self.order, self._offsets
         ends = [segment.base_offset for segment in order.segments[1:]] + [order.first_uncleanable_offset]
         first = next((number for number, end in enumerate(ends) if end > order.first_dirty_offset), len(ends))
@@ -209,9 +208,9 @@ class _Cleaning:
         offsets.latest_offset = max(offsets.latest_offset, order.first_uncleanable_offset - 1)
 
     def _clean_next(self, groups: deque[list[SegmentPlace]], transactions: CleanedTransactions) -> Iterator[WorkStep]:
-        """Writes what is left of the first group as a segment.
+        """Writes the remaining batches of the first group as a segment.
 
-        If nothing is left, other groups join: an empty segment is as young as its file.
+        If no batch remains, the next groups join it, so that no empty segment with a new file time is left.
         """
         taken = groups.popleft()
         cleaned = CleanedSegment(
@@ -237,14 +236,14 @@ class _Cleaning:
         )
 
     def _keep_end(self, cleaned: CleanedSegment) -> None:
-        """Keeps the last batch of the result, at least empty: it joins the next segment; a gap would mean a loss."""
+        """Keeps the last batch of the result, at least empty: a gap before the next segment would mean a loss."""
         if self._gone is not None:
             place = place_of(self._gone)
             cleaned.append(read_batch_header(place), place)
             self._gone = None
 
     def _may_join(self, taken: list[SegmentPlace], groups: deque[list[SegmentPlace]]) -> bool:
-        """Returns whether the next group may join the result of `taken`, of which nothing is left."""
+        """Returns whether the next group may join `taken`, which left no batch."""
         end_offset = groups[1][0].base_offset if len(groups) > 1 else self.order.first_uncleanable_offset
         return (
             len(taken) + len(groups[0]) <= GROUP_SEGMENTS_MAX
@@ -290,7 +289,7 @@ class _Cleaning:
         return f"{self.order.directory}/{offset_name(base_offset)}{suffix}"
 
     def _chunks(self, segment: SegmentPlace) -> Iterator[list[tuple[BatchHeader, bytes]]]:
-        """Yields all batches of a segment behind a hole, checked, about a chunk of them at a time."""
+        """Yields the checked batches of a segment after its hole, about a chunk of them at a time."""
         file = self._filesystem.open(self._path(segment.base_offset, LOG_SUFFIX))
         try:
             hole = decode_hole(file.pread(HOLE_HEADER_BYTES, 0), segment.base_offset)
@@ -304,7 +303,7 @@ class _Cleaning:
 
 
 def _split(file: File, segment: SegmentPlace, position: int) -> list[tuple[BatchHeader, bytes]]:
-    """Returns the whole batches of a chunk from byte `position`, where one begins: at least one.
+    """Returns the whole batches, at least one, of a chunk that starts at byte `position`, where a batch begins.
 
     Errors: DamagedSegmentError, OSError.
     """
@@ -331,7 +330,7 @@ def _split(file: File, segment: SegmentPlace, position: int) -> list[tuple[Batch
 
 
 class _naming(contextlib.AbstractContextManager[None]):  # noqa: N801 - used like a function
-    """Reports invalid bytes with their position."""
+    """Adds path and offset to the error for invalid bytes."""
 
     def __init__(self, path: str, header: BatchHeader) -> None:
         self._path = path

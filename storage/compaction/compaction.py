@@ -1,18 +1,18 @@
-"""Compaction of a log, decided batch by batch: the last record of each key stays, older ones go.
+"""Compaction of a log, decided batch by batch: the last record of each key stays, older ones are removed.
 
 No files, no clock. First the dirty part of the log is read into an `OffsetMap`, which knows the last offset of each
-key; then `compact_batch` rewrites all batches up to where the map reaches. Guards:
+key; then `compact_batch` rewrites all batches that the map covers. Guards:
 
-- offsets never shift: a batch keeps its first and last offset, and a record its own, whatever is left of it;
+- offsets never shift: a batch keeps its first and last offset, and each remaining record its own;
 - a record goes only if the map has a later one of its key, it is an expired tombstone, or its transaction was aborted;
-- records of aborted transactions aren't put into the map: they must not replace committed ones;
+- records of aborted transactions aren't put into the map, because they must not replace committed ones;
 - a producer's last batch stays, at least empty, so that a start knows its sequence; without one, its last marker;
-- the last batch of each new segment stays, at least empty: it says how far the offsets go;
+- the last batch of each new segment stays, at least empty: it shows how far the offsets go;
 - epoch, producer, sequence, timestamp type, codec and flags of a batch are kept; unchanged batches are copied.
 
 A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. The batch
-keeps that moment: bit 6 of the attributes says that the base timestamp is when its tombstones may go (KIP-534). The
-marker of a transaction without batches (`CleanedTransactions`) goes the same way. Records without a key go.
+stores that time: if bit 6 of the attributes is set, its tombstones expire at the base timestamp (KIP-534). The marker
+of a transaction without batches (`CleanedTransactions`) expires the same way. Records without a key are removed.
 
 Source: Kafka's Cleaner and MemoryRecords.filterTo.
 """
@@ -89,9 +89,10 @@ def note_batch(
     aborted: bool,
     decompressed_bytes_max: int,
 ) -> bool:
-    """Reads a batch of the dirty part into the map; `aborted` says that its transaction was aborted.
+    """Reads a batch of the dirty part into the map. Returns False when the map is full.
 
-    Returns False when the map is full. The part then ends with the last record taken in. Errors: ProtocolError.
+    The dirty part then ends with the last record in the map. `aborted`: the batch's transaction was aborted. Errors:
+    ProtocolError.
     """
     if not header.is_control and not aborted and header.record_count:
         records = _records(header, batch, decompressed_bytes_max)
@@ -111,10 +112,10 @@ def compact_batch(
     discarded: bool,
     is_last: bool = False,
 ) -> Buffer | None:
-    """Returns what is left of a batch: itself, one with fewer records, an empty one, or nothing. Errors: ProtocolError.
+    """Returns a batch after compaction: itself, one with fewer records, an empty one, or None. Errors: ProtocolError.
 
-    `discarded` says that its transaction was aborted, or that it is a superfluous marker; `is_last` that it stays in
-    any case, as the last batch of what is compacted.
+    `discarded`: the batch's transaction was aborted, or it is a superfluous marker. `is_last`: it stays in any case, as
+    the last batch of the result.
     """
     stays = is_last or _is_last_of_producer(header, rules)
     if header.is_control:
@@ -142,7 +143,7 @@ def compact_batch(
 def _retained(
     offsets: OffsetMap, header: BatchHeader, records: bytes, *, drops_tombstones: bool, new_horizon_ms: int | None
 ) -> RetainedRecords:
-    """The plain form of `OffsetMap.retain`."""
+    """Does the work of `OffsetMap.retain` in Python."""
     found = find_keys(records, 0, len(records), header.record_count)
     kept = _kept(offsets, header, found, drops_tombstones=drops_tombstones)
     if not kept:
@@ -203,9 +204,9 @@ def _compact_marker(
 def without_deleted(
     header: BatchHeader, batch: Buffer, log_start_offset: Offset, *, decompressed_bytes_max: int
 ) -> Buffer:
-    """Returns a batch without the records below the log start, or the batch itself if it has none.
+    """Returns a batch without the records below the log start, or the batch itself if it has none of these.
 
-    Offsets, sequence numbers, timestamps, codec and flags are kept as in a compaction; a batch without any record left
+    Offsets, sequence numbers, timestamps, codec and flags are kept as in a compaction. A batch that loses all records
     keeps its offsets and its producer. Errors: ProtocolError.
     """
     if header.base_offset >= log_start_offset or not header.record_count:
@@ -223,9 +224,9 @@ def without_deleted(
 
 
 def place_of(header: BatchHeader) -> bytes:
-    """Returns a batch that keeps nothing but its offsets.
+    """Returns a batch that keeps only its offsets.
 
-    It has no producer: its transaction may have nothing left, not even a marker.
+    It has no producer, because nothing else of its transaction may be left, not even a marker.
     """
     return assemble_batch(
         msgspec.structs.replace(
@@ -275,7 +276,7 @@ def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: 
 
 
 def _changed(header: BatchHeader, retained: RetainedRecords, new_horizon_ms: int | None) -> bytes:
-    """Returns the batch with the records that are left. A new horizon becomes its base timestamp."""
+    """Returns the batch with only the remaining records. A new horizon becomes its base timestamp."""
     assert retained.records is not None
     newest = header.base_timestamp + retained.max_timestamp_delta
     changed = msgspec.structs.replace(

@@ -1,12 +1,14 @@
 """Rewrites the segment at the log start without its deleted records, in bounded steps of a worker.
 
-The batch that straddles the log start is written as compaction writes it, without the records below; what follows is
-copied byte for byte. The files have the suffix `.cleaned` and are on the disk when the last step is done. The log's
-owner (`segment_swap.py`), who knows what has happened meanwhile, decides whether they replace the segment.
+The batch that straddles the log start is written without the records below it, as compaction writes it. Everything
+after it is copied byte for byte. The files have the suffix `.cleaned` and are on the disk when the last step is done.
+The log's owner (`segment_swap.py`) decides whether they replace the segment, because it knows what has happened
+meanwhile.
 
 Guards: the file that is read is never written; a batch with a wrong checksum is an error and isn't rewritten.
 
-If a record with the largest timestamp is gone, the headers of all other batches are read: retention depends on it.
+If a record with the largest timestamp is removed, the headers of all other batches are read, because retention depends
+on it.
 """
 
 from __future__ import annotations
@@ -66,9 +68,9 @@ class ErasureProgress(Enum):
 
 
 class SegmentErasure:
-    """The new segment.
+    """Builds the new segment.
 
-    `step` is called until it is done, or `abandon`. Errors of all methods: OSError, StorageError.
+    The caller calls `step` until it is done, or `abandon`. Errors of all methods: OSError, StorageError.
     """
 
     def __init__(self, filesystem: FileSystem, order: ErasureOrder) -> None:
@@ -90,7 +92,6 @@ class SegmentErasure:
         """Headers of the new segment that are still to be read."""
 
     def step(self) -> ErasureProgress:
-        """Does the next piece of work."""
         if self._source is None:
             return self._begin()
         if self._next < self.order.size:
@@ -127,7 +128,7 @@ class SegmentErasure:
         return ErasureProgress.GOES_ON
 
     def _left_of_first(self) -> tuple[BatchHeader, Buffer]:
-        """Returns the first batch as it was, and what is left of it."""
+        """Returns the header of the first batch, and the batch without its deleted records."""
         try:
             header = read_batch_header(self._read(RECORD_BATCH_OVERHEAD))
             batch = self._read(header.size_bytes)
@@ -180,7 +181,7 @@ class SegmentErasure:
             )
 
     def _indexes(self) -> dict[str, bytes]:
-        """Returns the old indexes without what is gone; empty ones, to be rebuilt, if the old ones can't be used."""
+        """Returns the old indexes without removed entries; empty ones, to be rebuilt, if the old ones can't be used."""
         order, offsets, times = self.order, self._offsets, self._times
         if offsets is None or times is None:
             return {INDEX_SUFFIX: b"", TIME_INDEX_SUFFIX: b""}

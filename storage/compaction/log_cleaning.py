@@ -1,9 +1,9 @@
-"""One compaction of one log, seen from the event loop: ordered from a worker, and its results put in place.
+"""One compaction of one log, as the event loop runs it: a worker does it, and its results are put in place.
 
-Guards: a result counts only while the log is as it was when the compaction was ordered (`segment_swap.py`); then all
-that is still to come is dropped, and the worker stopped. `cleaned_to` rises when all of it is on the disk. A worker
-that finds damage in a log that changed meanwhile isn't believed. The log is released when no file of an interrupted
-compaction is left: it may hold records that are erased next.
+Guards: a result is used only while the log is as it was when the compaction was ordered (`segment_swap.py`). Otherwise
+all later results are dropped, and the worker is stopped. `cleaned_to` rises when all of it is on the disk. If the log
+changed meanwhile, damage that the worker reports is ignored. The log is released when no file of an interrupted
+compaction is left, because these may hold records that are erased next.
 
 Source: Kafka's LogCleanerManager.abortCleaning, doneCleaning.
 """
@@ -45,7 +45,7 @@ class CleaningLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleaningPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """What it needs from the log's directory."""
+    """The functions and ports of a log's directory that a compaction uses."""
 
     clock: Clock
     committer: Committer
@@ -132,11 +132,9 @@ class LogCleaning:
         self._running = self._place.worker.begin(clean_log, encode_order(order), self, limits.bytes_per_second)
 
     def cancel(self) -> None:
-        """Puts nothing more in place."""
         self._drop()
 
     def on_message(self, message: bytes) -> None:
-        """See `WorkListener`."""
         outcome = decode_outcome(message)
         if isinstance(outcome, GroupCleaned):
             self._groups.append(outcome)
@@ -147,7 +145,6 @@ class LogCleaning:
             self._report.failure, self._report.is_damaged = outcome.reason, outcome.is_damaged
 
     def on_end(self, error: WorkFailedError | None) -> None:
-        """See `WorkListener`."""
         self._ended = True
         if error is not None and self._report.failure is None:
             self._report.failure = str(error)
@@ -186,7 +183,7 @@ class LogCleaning:
         self._place.committer.submit(barrier, lambda error: self._on_named(cleaned, error))
 
     def _on_named(self, group: CleanedGroup, error: OSError | None) -> None:
-        """Continues once the `.swap` files are durable; those of a deleted or moved log are missing."""
+        """Continues once the `.swap` files are durable. The files of a deleted or moved log are missing."""
         self._swapping = None
         finished = None
         if self._place.is_here(self.log):
@@ -207,7 +204,7 @@ class LogCleaning:
         self._name(group, finished)
 
     def _name(self, group: CleanedGroup, removed: list[RemovedSegment]) -> None:
-        """Gives the new files, which the log reads already, their names, durably; later, if these lack room."""
+        """Durably renames the new files, which the log already reads; retries later if there is no room for names."""
         if not self._place.is_here(self.log):
             self._on_replaced(group, removed, None)
             return

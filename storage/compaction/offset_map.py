@@ -1,11 +1,11 @@
 """The last offset of each key of a part of a log, in bounded memory.
 
-A table with open addressing: 64 bits of a key's hash stand for it, and 24 bits of its CRC beside the offset. Two keys
-are confused only if both agree: for a million keys that happens once in 10^14 compactions. It begins small and doubles;
-`ENTRY_BYTES` is what a key takes at most, while a table is copied into one of twice its size.
+A table with open addressing stores 64 bits of each key's hash, and 24 bits of its CRC beside the offset. Two keys are
+confused only if both agree: with a million keys that happens once in 10^14 compactions. The table begins small and
+doubles. `ENTRY_BYTES` is the most that a key takes, while a table is copied into one of twice its size.
 
-The hash is the interpreter's own (SipHash, with a secret of the process), or in the compiled form another one with a
-secret made of it: clients can't choose keys that collide.
+The hash is the interpreter's own (SipHash, with a secret of the process), or another one in the compiled form, with a
+secret derived from it. So clients can't choose keys that collide.
 
 It decides nothing. Its two walks over a batch's keys dominate the cost of compaction, so both have a compiled form
 (`protocol/native/`). Source: Kafka's SkimpyOffsetMap.
@@ -38,7 +38,7 @@ _SPAN_MAX: Final = 1 << 38
 
 
 class RetainedRecords(NamedTuple):
-    """What is left of a batch's records."""
+    """The records that remain of a batch."""
 
     record_count: int
     has_tombstones: bool
@@ -114,7 +114,7 @@ class OffsetMap:
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def note_records(self, records: Buffer, count: int, base_offset: Offset, first_offset: Offset) -> bool:
-        """Notes the `count` uncompressed records of a batch, as `note` does. Errors: ProtocolError."""
+        """Adds the `count` uncompressed records of a batch, as `note` does. Errors: ProtocolError."""
         if not self._count:
             self._origin = base_offset - 1
         shift, number, last = base_offset - self._origin, 0, -1
@@ -140,9 +140,9 @@ class OffsetMap:
         return self.note(find_keys(bytes(records), 0, len(records), count), base_offset, first_offset)
 
     def note(self, found: RecordKeys, base_offset: Offset, first_offset: Offset) -> bool:
-        """Notes the records of a batch at or above `first_offset`; the offsets of successive batches rise.
+        """Adds the records of a batch at or above `first_offset`; the offsets of successive batches rise.
 
-        Returns False when the map is full; `latest_offset` is then that of the last record noted.
+        Returns False when the map is full; `latest_offset` is then the offset of the last record added.
         """
         keys, deltas, _, keyless, _ = found
         if not keys:
@@ -203,10 +203,10 @@ class OffsetMap:
     def retain(
         self, records: Buffer, count: int, base_offset: Offset, *, drops_tombstones: bool, timestamp_shift: int | None
     ) -> RetainedRecords | None:
-        """Returns what is left of the `count` uncompressed records of a batch; None if the plain form has to decide.
+        """Returns the remaining records of a batch with `count` uncompressed records; None to let Python code decide.
 
-        Records go that have a later one of their key, and those without a key; with `drops_tombstones` tombstones go
-        too. If one stays, `timestamp_shift`, unless None, is added to the timestamp deltas, in milliseconds.
+        Records with a later one of their key, and those without a key, are removed; with `drops_tombstones` tombstones
+        too. If a tombstone stays, `timestamp_shift`, unless None, is added to the timestamp deltas, in milliseconds.
         """
         if self._compiled is None:
             return None

@@ -1,8 +1,8 @@
-"""The keys of a batch's records, found without decoding the records: compaction spends much of its time in this walk.
+"""Finds the keys of a batch's records without decoding the records; compaction spends much of its time in this walk.
 
 Each record is `length | attributes | timestamp delta | offset delta | key | value | headers`. Lengths and deltas are
-varints; those of one or two bytes, as nearly all are, are read in place. Guards: nothing outside of the given bytes is
-read, and records that don't fill them, or contradict themselves, are an error. Source: Kafka's DefaultRecord.
+varints; those of one or two bytes, nearly all of them, are read in place. Guards: nothing outside of the given bytes is
+read; records that don't fill them, or contradict themselves, are an error. Source: Kafka's DefaultRecord.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class RecordKeys(NamedTuple):
     keys: list[bytes]
     """Empty for a record without a key."""
     deltas: list[int]
-    """Of the offsets, to the batch's base offset."""
+    """The offsets relative to the batch's base offset."""
     ends: list[int]
-    """The place behind each record; the next one begins there."""
+    """The position after each record."""
     keyless: list[int]
     """The numbers of the records without a key."""
     tombstones: list[int]
@@ -32,7 +32,7 @@ class RecordKeys(NamedTuple):
 
 
 def find_keys(records: bytes, start: int, end: int, count: int) -> RecordKeys:  # noqa: PLR0912 - a call for each field costs twice as much
-    """The keys of the `count` records of a batch, uncompressed, that fill `records` from `start` to `end`.
+    """Returns the keys of the `count` uncompressed records that fill `records` from `start` to `end`.
 
     Errors: ProtocolError.
     """
@@ -49,7 +49,7 @@ def find_keys(records: bytes, start: int, end: int, count: int) -> RecordKeys:  
             else:
                 size, at = _unsigned(records, position)
             position = at + (size >> 1)
-            # Behind the attributes, a byte, are the two deltas.
+            # The two deltas follow the attributes, which are one byte.
             at += 2 if records[at + 1] < one_byte else 3 if records[at + 2] < one_byte else _length(records, at + 1) + 1
             delta = records[at]
             if delta < one_byte:
@@ -84,7 +84,7 @@ def find_keys(records: bytes, start: int, end: int, count: int) -> RecordKeys:  
 
 
 def timestamp_delta(records: bytes, start: int) -> int:
-    """That of the record that begins at `start`, which `find_keys` has gone over."""
+    """Returns the timestamp delta of the record at `start`, which `find_keys` has checked."""
     return read_varint(records, start + _length(records, start) + 1)[0]
 
 
@@ -95,7 +95,7 @@ def after_timestamp(records: bytes, start: int) -> int:
 
 
 def attributes_of(records: bytes, start: int) -> int:
-    """The attributes of the record at `start`."""
+    """Returns the attributes of the record at `start`."""
     return records[start + _length(records, start)]
 
 
@@ -107,6 +107,6 @@ def _length(records: bytes, position: int) -> int:
 
 
 def _unsigned(records: bytes, position: int) -> tuple[int, int]:
-    """A varint as it stands there, its sign in the lowest bit, and the place behind it."""
+    """Returns a varint without zigzag decoding, its sign in the lowest bit, and the position after it."""
     value, at = read_varint(records, position)
     return (value << 1) ^ (value >> 63), at

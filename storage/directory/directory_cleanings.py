@@ -1,7 +1,7 @@
-"""Compactions of the logs of one directory, and the file that says how far each log is compacted.
+"""Compacts the logs of one directory, and stores how far each log is compacted.
 
-`cleaner-offset-checkpoint` has Kafka's format. It is written after a compaction, and after a truncation below what it
-says. A stale entry only repeats a compaction or keeps old records until the next one; no record is lost.
+The file `cleaner-offset-checkpoint` has Kafka's format. It is written after a compaction, and after a truncation below
+its offsets. A stale entry only repeats a compaction or keeps old records until the next one; no record is lost.
 
 Source: Kafka's LogCleanerManager.
 """
@@ -37,7 +37,7 @@ class DirectoryCleanings:
         on_failure: Callable[[OSError | StorageError], None],
         is_served: Callable[[], bool],
     ) -> None:
-        """`logs` are the directory's, as they come and go; `on_failure` takes the directory offline."""
+        """`logs` is a live view of the directory's logs; `on_failure` takes the directory offline."""
         self._path = f"{path}/{CLEANER_CHECKPOINT}"
         self._ports = ports
         self._logs = logs
@@ -66,15 +66,14 @@ class DirectoryCleanings:
         self._read = read_checkpoint(self._ports.filesystem, self._path, here)
 
     def cleaned_to(self, key: TopicPartition) -> Offset:
-        """Returns the offset, exclusive, up to which a log that isn't loaded yet was compacted; 0 if that is unknown."""
+        """Returns the exclusive end up to which a log that isn't loaded yet was compacted; 0 if unknown."""
         return self._read.get(key, Offset(0))
 
     def on_loaded(self, log: Log) -> None:
-        """Takes over what the file says of a new or loaded log."""
+        """Passes the file's entry to a new or loaded log."""
         log.swaps.note_cleaned_to(self._read.pop(log.topic_partition, None))
 
     def forget(self, key: TopicPartition) -> None:
-        """Forgets a partition."""
         self._read.pop(key, None)
 
     def begin(
@@ -86,7 +85,7 @@ class DirectoryCleanings:
         now_ms: int,
         on_cleaned: OnCleaned,
     ) -> LogCleaning:
-        """Begins to compact a log; `on_cleaned` is called at the end.
+        """Begins to compact a log; calls `on_cleaned` at the end.
 
         `now_ms` is wall-clock time. Errors: StorageError; then the compaction isn't begun.
         """
@@ -136,7 +135,7 @@ class DirectoryCleanings:
             then()
 
     def write(self) -> Iterator[None]:
-        """Brings the file up to date, one step at a time."""
+        """Writes the file if it is outdated, one step at a time."""
         if self._is_served() and (self._has_file or self._offsets()):
             self._has_file = True
             yield from self._checkpoint.write()
@@ -149,7 +148,6 @@ class DirectoryCleanings:
             on_written(None)
 
     def stop(self) -> None:
-        """Begins nothing more."""
         self._checkpoint.stop()
 
     def write_now(self) -> None:

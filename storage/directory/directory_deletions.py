@@ -1,7 +1,7 @@
 """Deletes partitions of one log directory: renames folders, clears checkpoints and journal, then frees the names.
 
-Guards: a name is used again only when nothing durable speaks of the old log under it. A deletion that a stop interrupts
-is reported as failed and finished by the next start, which finds the renamed folders.
+Guards: a name is reused only when nothing durable refers to the old log under it. A deletion that a stop interrupts is
+reported as failed. The next start finds the renamed folders and finishes it.
 
 Source: Kafka's LogManager.asyncDelete.
 """
@@ -34,7 +34,7 @@ class NamedCheckpoint(Protocol):
 
 
 class DeletionHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """What deletions need from their directory, and how they notify it."""
+    """The files that deletions change, and the listeners that they notify."""
 
     journal: LogStartJournal
     checkpoints: tuple[NamedCheckpoint, ...]
@@ -66,13 +66,13 @@ class DirectoryDeletions:
         readers: Readers | None = None,
         names: Mapping[TopicPartition, str] | None = None,
     ) -> None:
-        """Removes the folders of partitions that are already out of sight.
+        """Removes the folders of partitions that have already been taken out of the directory's lists.
 
-        `sizes` has the bytes of each partition, 0 if unknown. `forgotten` are the log starts that are deleted too.
-        `names` has the folders that aren't named after their partition. `readers` are open files through which records
-        may still be read: with them the room is freed as soon as the names are free and the readers gone, without them
-        after the delay. Without a delay the folders are set aside, which means renamed and kept. `on_done` then gets an
-        error, and the names stay in use, if there was no room for another name.
+        `sizes` has the bytes of each partition, 0 if unknown. `forgotten` are the log starts to delete too. `names` has
+        the folders that aren't named after their partition. `readers` are open files through which records may still be
+        read. With them the room is freed as soon as the names are free and the readers gone; without them after the
+        delay. Without a delay the folders are set aside: they are renamed and kept. If there was no room for another
+        name, `on_done` gets an error, and the names stay in use.
         """
         keys = list(sizes)
         name = stray_folder_name if delay_ms is None else deleted_folder_name
@@ -126,7 +126,7 @@ class DirectoryDeletions:
         self._removal.remove_folders({f"{self._path}/{name}": 0 for name in names}, 0)
 
     def stop(self) -> None:
-        """Begins no further step; deletions under way fail."""
+        """Begins no further step; deletions in progress fail."""
         self._stopped = True
 
     def _on_renamed(self, leaving: PartitionRemoval, error: OSError | None) -> None:

@@ -1,13 +1,13 @@
 """Erases deleted records in one log directory: afterwards no file of a log has a record below the log start.
 
 Logs of topics with `lowtide.delete.erase` are erased about a second after their start has risen. Requests to erase are
-answered when the files hold nothing of what they name, durably. `log_erasure.py` decides what to do and rewrites the
+answered when the files durably hold none of the named records. `log_erasure.py` chooses the next step and rewrites the
 first segment, `directory_holes.py` makes holes, and removed segments are unlinked at once.
 
-Guards: a request is answered without an error only when no file in the log's folder has a record below its offset, and
-the disk knows. No request is answered while a segment is rewritten or compacted, for then the folder has files that
-aren't the log's. A log start that rises meanwhile doesn't delay older requests. A step that lacks room or a descriptor
-is repeated.
+Guards: a request succeeds only when no file in the log's folder has a record below its offset, and this is on the disk.
+No request is answered while a segment is rewritten or compacted, because the folder then has files that aren't the
+log's. A log start that rises meanwhile doesn't delay older requests. A step that lacks room or a descriptor is
+repeated.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ REQUESTS_MAX: Final = 10_000
 
 
 class EraseFailedError(Exception):
-    """The log isn't erased; the reason is one sentence."""
+    """The log isn't erased; the message is one sentence."""
 
 
 class EraseChangedError(EraseFailedError):
@@ -76,7 +76,7 @@ class _EraseRequest(msgspec.Struct, eq=False):
 
 
 class ErasureHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """What erasing needs from its directory."""
+    """The functions of its directory that erasing uses."""
 
     is_served: Callable[[], bool]
     on_removed: Callable[[Log, list[RemovedSegment]], None]
@@ -98,7 +98,6 @@ class DirectoryErasures:
         holes: DirectoryHoles,
         hooks: ErasureHooks,
     ) -> None:
-        """`logs` are the directory's, as they come and go."""
         self.wanted: dict[Log, None] = {}
         """Logs that may be due because of their topic's configuration."""
         self.erased = ErasureTotals(0, 0)
@@ -121,7 +120,6 @@ class DirectoryErasures:
 
     @property
     def to_erase(self) -> PendingErasures:
-        """Counts the logs and requests that are due."""
         return PendingErasures(len(self), self._waiting)
 
     def __len__(self) -> int:
@@ -129,15 +127,15 @@ class DirectoryErasures:
         return len(self.wanted.keys() | self._requests.keys() | self._running.keys())
 
     def want(self, log: Log) -> None:
-        """Notes that a log was loaded or configured, or its start has risen: it is erased soon if its topic says so."""
+        """Schedules a log that was loaded or configured, or whose start has risen, if its topic is to be erased."""
         if log.config.lowtide_delete_erase:
             self.wanted[log] = None
 
     def request(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
-        """Erases what lies below `offset`, which is at or below the log start, then calls `on_done`.
+        """Erases the records below `offset`, which is at or below the log start, then calls `on_done`.
 
-        `on_done` is never called from within this call. Returns a function that cancels the request; `on_done` isn't
-        called then.
+        `on_done` is never called from within this call. Returns a function that cancels the request; `on_done` is then
+        not called.
         """
         assert offset <= log.log_start_offset, (offset, log.describe())
         request = _EraseRequest(offset, on_done)
@@ -160,7 +158,6 @@ class DirectoryErasures:
         return True
 
     def forget(self, log: Log) -> None:
-        """Forgets a log."""
         self.wanted.pop(log, None)
         self._begun_ms.pop(log, None)
         self._held_ms.pop(log, None)
@@ -279,7 +276,7 @@ class DirectoryErasures:
             self._look_at(following, self._ports.clock.monotonic_ms())
 
     def _on_error(self, log: Log, error: OSError | StorageError) -> None:
-        """Repeats what may pass, answers damage, and takes the directory offline if the disk fails."""
+        """Ignores errors that may pass, reports damage, and takes the directory offline if the disk fails."""
         if is_passing(error):
             return
         self.wanted.pop(log, None)
@@ -292,7 +289,7 @@ class DirectoryErasures:
             self._hooks.on_failure(error)
 
     def _answer_requests(self, log: Log) -> None:
-        """Answers the requests of which nothing is left in any file, once the disk knows."""
+        """Answers the requests whose records are in no file any more, once this is on the disk."""
         gone_offset = min(log.segments[0].gone_offset, log.log_start_offset)
         waiting = [each for each in self._requests.get(log, ()) if not each.is_syncing]
         for request in waiting:
@@ -314,7 +311,7 @@ class DirectoryErasures:
         self._ports.committer.submit(barrier, lambda error: self._on_synced(log, first, done, error))
 
     def _on_synced(self, log: Log, first: Segment, done: list[_EraseRequest], error: OSError | None) -> None:
-        """Answers requests after a sync, unless the first segment has left the log: it may have been renamed before."""
+        """Answers requests after a sync, unless the first segment has left the log and may have been renamed before."""
         for request in done:
             request.is_syncing = False
             if error is None and log.segments[0] is first:

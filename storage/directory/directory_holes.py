@@ -1,7 +1,7 @@
-"""Frees the room of deleted records in segments that are kept: what lies below the log start becomes a hole.
+"""Frees the room of deleted records in segments that are kept: the part below the log start becomes a hole.
 
-Rounds look at the logs whose start has risen. Each gets a hole about once a second, however many deletes there were, or
-at once if a delete frees much:
+Each round checks the logs whose start has risen. A log gets a hole about once a second, however many deletes there
+were, or at once if a delete frees much:
 
 | step | a crash then leaves |
 |---|---|
@@ -9,10 +9,10 @@ at once if a delete frees much:
 | the ends of the holes are noted (`hole_notes.py`), and the notes synced | the same |
 | when no earlier reader is left, a worker makes the hole, then its header | a hole without header; the notes have it |
 
-Guards: nothing is punched that isn't below a durable log start, that an answer may still read, or whose end isn't noted
-durably. No hole is begun while a worker rewrites a segment of the log, for it reads what was kept when it began. A step
-that lacks room or a descriptor is repeated. If the file system makes no holes, that is found out once; then a segment
-that is deleted whole is closed, so that it can go, and the others stay.
+Guards: only bytes below a durable log start become a hole, once no answer may read them and the end of the hole is
+noted durably. No hole is begun while a worker rewrites a segment of the log, because the worker reads the bytes that
+were kept when it began. A step that lacks room or a descriptor is repeated. If the file system can't make holes, the
+first attempt shows it. Then a segment that is deleted whole is closed, so that it can be removed, and the others stay.
 """
 
 from __future__ import annotations
@@ -68,14 +68,11 @@ class DirectoryHoles:
         *,
         frees: bool,
     ) -> None:
-        """`logs` are the directory's, as they come and go; `on_freed` are called when a hole is made.
-
-        Unless `frees`, no hole is made.
-        """
+        """`on_freed` are called when a hole is made. Unless `frees`, no hole is made."""
         self.can_punch = True
         """Whether the file system makes holes, as far as is known."""
         self.noted: dict[tuple[TopicId, int], Hole] = {}
-        """What the notes say; while the directory is opened, what they said."""
+        """The holes in the notes; while the directory is opened, in the notes that were found."""
         self._path = path
         self._ports = ports
         self._logs = logs
@@ -105,7 +102,7 @@ class DirectoryHoles:
         return self._is_active and self.can_punch
 
     def unfreed(self, log: Log) -> UnfreedRoom | None:
-        """Returns what the segment at a log's start still holds below it; None if nothing."""
+        """Returns the deleted bytes that the segment at a log's start still holds; None if there are none."""
         size_bytes = LogHoles(log).unfreed_bytes
         if not size_bytes:
             return None
@@ -122,7 +119,6 @@ class DirectoryHoles:
         return UnfreedRoom(size_bytes, UnfreedReason.ROUND if is_waiting else UnfreedReason.BATCH)
 
     def read(self) -> None:
-        """Reads the notes. Start code. Errors: OSError."""
         self._sequence, self.noted = read_notes(self._ports.filesystem, self._path)
         if self._is_active:
             try:
@@ -132,7 +128,7 @@ class DirectoryHoles:
                     raise
 
     def on_loaded(self, log: Log) -> None:
-        """Notes a loaded log: what was deleted may still take room."""
+        """Schedules a loaded log: deleted records may still take room."""
         if log.log_start_offset > log.segments[0].base_offset and self._is_active:
             self.risen[log] = None
 
@@ -171,7 +167,6 @@ class DirectoryHoles:
                 self._note(begun, barriers)
 
     def forget(self, log: Log) -> None:
-        """Forgets a log."""
         self.risen.pop(log, None)
         self.urgent.pop(log, None)
         self._begun_ms.pop(log, None)
@@ -215,7 +210,7 @@ class DirectoryHoles:
     def _begin_some(
         self, logs: list[Log], now_ms: int, begun: list[tuple[PendingHole, Log]], barriers: list[Barrier]
     ) -> bool:
-        """Adds the holes to `begun`, and what must be as durable as their notes to `barriers`.
+        """Adds the holes to `begun`, and the barriers that must be done with their notes to `barriers`.
 
         Returns False if the disk fails.
         """
@@ -232,11 +227,11 @@ class DirectoryHoles:
         return True
 
     def _frees(self) -> bool:
-        """Whether holes are still made. Checked after each step: it may have been stopped meanwhile."""
+        """Returns whether holes are still made. Checked after each step: `stop` may have been called meanwhile."""
         return self._is_active
 
     def is_freeing(self, log: Log) -> bool:
-        """Whether a hole of the log is on its way, or will be begun as soon as possible."""
+        """Returns whether a hole of the log is in progress, or will be begun as soon as possible."""
         if not self.makes_holes or not self._is_here(log) or log.offline or log.swaps.is_taken:
             return False
         pending = LogHoles(log).pending
@@ -252,7 +247,7 @@ class DirectoryHoles:
         return now_ms - begun_ms >= max(apart_ms, 0 if LogHoles(log).unfreed_bytes >= MUCH_BYTES else QUIET_MS)
 
     def _is_here(self, log: Log) -> bool:
-        """Whether this very log is the directory's: another one may have its name by now."""
+        """Returns whether this log is still the directory's: another one may have its name by now."""
         return self._logs.get(log.topic_partition) is log
 
     def _begin(self, log: Log, now_ms: int, barriers: list[Barrier]) -> PendingHole | None:
@@ -309,7 +304,7 @@ class DirectoryHoles:
         self._ports.committer.submit(joined([*barriers, barrier]), lambda error: self._on_noted(begun, error))
 
     def _retry(self, begun: list[tuple[PendingHole, Log]]) -> None:
-        """Keeps the begun holes left out; another round notes those of logs that are still here."""
+        """Keeps the bytes of the begun holes left out. Another round notes the holes of logs that are still here."""
         for pending, log in begun:
             if self._is_here(log):
                 LogHoles(log).give_up(pending)

@@ -71,7 +71,6 @@ class DirectoryLogs:
     # Opening
 
     def open(self, identity: BrokerIdentity) -> None:
-        """Locks the directory. Errors: StorageError; see `LogDirectory.open`."""
         self.state.open(identity, self._ports.random)
 
     def prepare(self) -> None:
@@ -110,7 +109,7 @@ class DirectoryLogs:
         self._leftovers[topic_partition] = is_deleted
 
     def hide(self, topic_partition: TopicPartition) -> None:
-        """Leaves a folder as it is; it isn't served before the next start."""
+        """Leaves a folder untouched; it isn't served before the next start."""
         self._hidden[topic_partition] = self._listing.partitions.pop(topic_partition)
 
     def load(
@@ -119,7 +118,7 @@ class DirectoryLogs:
         """Loads every log with its topic's configuration, or the default; recovers those that were not stopped cleanly.
 
         A partition in `starts` begins at or above that offset, whatever the journal says. Start code: it syncs, and may
-        take long. Errors: StorageError for the directory as a whole; what is wrong with one partition is in
+        take long. Errors: StorageError for the directory as a whole; errors of single partitions are in
         `partitions.damaged`.
         """
         listing, parts = self._listing, self.parts
@@ -140,33 +139,31 @@ class DirectoryLogs:
 
     @property
     def parts(self) -> DirectoryParts:
-        """What works on the logs, once the journal is open."""
+        """The parts that work on the logs, once the journal is open."""
         assert self._parts is not None, self.path
         return self._parts
 
     @property
     def loading(self) -> LogLoading:
-        """What loads and creates logs, once the journal is open, and what it repaired."""
+        """The part that loads and creates logs, once the journal is open."""
         assert self._loading is not None, self.path
         return self._loading
 
     @property
     def checked(self) -> LoadTotals:
-        """What loading its logs took."""
+        """The totals of loading its logs."""
         return NOTHING_CHECKED if self._loading is None else self._loading.checked
 
     @property
     def reports(self) -> Mapping[TopicPartition, LoadReport]:
-        """What loading repaired."""
+        """The repairs that loading made, by partition."""
         return {} if self._loading is None else self._loading.reports
 
     @property
     def is_online(self) -> bool:
-        """Whether its logs are served."""
         return self.state.is_online
 
     def folder(self, topic_partition: TopicPartition) -> str:
-        """Returns the path of a partition's folder."""
         return f"{self.path}/{topic_partition}"
 
     def fail(self, error: OSError | StorageError) -> None:
@@ -183,7 +180,6 @@ class DirectoryLogs:
     # Logs come and go
 
     def create(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
-        """Creates a log, or loads one whose folder lacked its topic id. See `LogLoading.create`."""
         return self.loading.create(topic_partition, topic_id, config)
 
     def delete(
@@ -194,9 +190,9 @@ class DirectoryLogs:
         set_aside: bool = False,
         at_once: bool = False,
     ) -> None:
-        """Deletes partitions: takes them out of sight, renames their folders, and forgets their log starts durably.
+        """Deletes partitions: takes them out of the lists, renames their folders, and forgets their log starts durably.
 
-        `on_done` is called then; only then may their names be used again. The files go later, or `at_once`; with
+        `on_done` is then called; only then may their names be reused. The files are removed later, or `at_once`; with
         `set_aside` they stay, and so do the log starts.
         """
         keys = [key for key in partitions if key in self.partitions]
@@ -245,7 +241,6 @@ class DirectoryLogs:
         return log
 
     def sync_folder_names(self, on_done: OnDurable) -> None:
-        """Makes the names of the folders durable."""
         self._ports.committer.submit(Barrier(directories=(self.path,)), on_done)
 
     def remove_segments(self, removed: list[RemovedSegment]) -> None:
@@ -267,7 +262,7 @@ class DirectoryLogs:
     # Stopping
 
     def stop(self) -> None:
-        """Begins nothing new; what is under way is still answered. Called before the committer is closed."""
+        """Begins nothing new; requests in progress are still answered. Called before the committer is closed."""
         self.state.stop()
         if self._parts is not None:
             self._parts.stop()
@@ -294,5 +289,4 @@ class DirectoryLogs:
             raise storage_error(self.path, error) from error
 
     def release(self) -> None:
-        """Releases the lock; another broker may use the directory."""
         self.state.release()

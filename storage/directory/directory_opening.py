@@ -1,11 +1,11 @@
 """Opens all log directories of a broker at its start, and finds out which of them and their partitions can't be served.
 
-Guards: a refused start has changed no log and no mark of a clean stop; a partition is in one directory only; a
+Guards: a refused start has changed no log and no mark of a clean stop; a partition is in one directory only. A
 partition that may be in a failed directory counts as offline and isn't created again, empty, in another one.
 
 A directory that can't be created, read or written, or whose journal is damaged, goes offline if another one is left, as
-in Kafka. So does a directory that was in use and is now empty, for its volume may not be mounted. The start is refused,
-whatever else works, for a directory of another broker, one in use, a copy, or one partition in two directories, and if
+in Kafka. So does a directory that was in use and is now empty, because its volume may not be mounted. The start is
+refused in any case for a directory of another broker, one in use, a copy, or one partition in two directories, and if
 the `required` directory fails.
 
 Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
@@ -41,7 +41,7 @@ RememberedTopics: TypeAlias = Callable[[str], TopicId | None]
 
 
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Who opens the directories, and what is known of them."""
+    """The broker that opens the directories, and the topics that it knows."""
 
     identity: BrokerIdentity
     required: str | None = None
@@ -134,7 +134,7 @@ class _Opening:
         self._known_paths = {known for path in directories for known in read_known(filesystem, path).values()}
 
     def is_missing(self, path: str) -> bool:
-        """Whether a directory is empty that was in use, as the others say: an unmounted mount point, or a new disk."""
+        """Returns whether a directory that the others name is empty: an unmounted mount point, or a new disk."""
         if self._filesystem.absolute_path(path) not in self._known_paths or self._filesystem.exists(
             f"{path}/{META_PROPERTIES}"
         ):
@@ -147,7 +147,7 @@ class _Opening:
             return False
 
     def on_missing(self, path: str) -> None:
-        """Takes a missing directory offline. Nothing is written there, for a volume may be mounted over it any time."""
+        """Takes a missing directory offline. Nothing is written there: a volume may be mounted over it at any time."""
         self._take_offline(
             path,
             StorageError(
@@ -159,7 +159,7 @@ class _Opening:
         )
 
     def on_failed(self, path: str, error: StorageError) -> None:
-        """Takes a failed directory offline, and lists what is in it as far as possible."""
+        """Takes a failed directory offline, and lists its partitions as far as possible."""
         self._take_offline(path, error)
         try:
             partitions = list_directory(self._filesystem, path).partitions
@@ -181,9 +181,9 @@ class _Opening:
     def set_aside_unidentified(self) -> None:
         """Sets aside folders that a power cut left without their topic id, unless the topic still has its name.
 
-        Such a folder belongs to the topic that had the name then, not to one created since. It can be set aside because
-        all that was promised to be durable has its topic id durably. A directory that doesn't remember topics, such as
-        Kafka's, is assumed to have those of the metadata.
+        Such a folder belongs to the topic that had the name then, not to one created since. It can be set aside,
+        because everything that was promised to be durable has its topic id durably. A directory that doesn't remember
+        topics, such as Kafka's, is assumed to have those of the metadata.
         """
         for path, remembered in self._request.remembered_topics.items():
             directory = self._directories[path]
@@ -219,7 +219,7 @@ class _Opening:
                     raise RefusedDirectoryError(directory.folder(key), reason)
 
     def _is_left_over(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
-        """Whether `one` is of a topic that was deleted while its directory was offline, and `other` of the next."""
+        """Returns whether `one` is of a topic deleted while its directory was offline, and `other` of its successor."""
         topic = self._request.topics.get(key.topic)
         return topic is not None and ZERO_TOPIC_ID != one.topic_id != other.topic_id == topic.topic_id
 
@@ -251,7 +251,7 @@ class _Opening:
         return known.get(self._filesystem.absolute_path(path))
 
     def _leave_moved(self, key: TopicPartition, place: OfflinePartition) -> None:
-        """Leaves a log that has moved to another directory. Its old files go once that directory works."""
+        """Leaves a log that has moved to another directory. Its old files are removed once that directory works."""
         if self.offline.get(key) == place:
             del self.offline[key]
         elif key in self.offline:
@@ -260,9 +260,9 @@ class _Opening:
             self._directories[place.directory].leave_out(key, is_deleted=True)
 
     def settle_moves(self) -> None:
-        """Lets a partition whose move was interrupted start at the higher of the two directories' starts.
+        """Makes a partition whose move was interrupted start at the higher of the two directories' starts.
 
-        If the other directory doesn't work, the partition may be in there: it is offline then.
+        If the other directory doesn't work, the partition may be in there. Then it is offline.
         """
         online = [directory for directory in self._directories.values() if directory.is_online]
         for directory in online:
@@ -277,7 +277,7 @@ class _Opening:
                     self.starts[key] = max(starts)
 
     def lost_directories(self) -> dict[TopicId, str]:
-        """Returns the directories that others mention, except those whose content is known."""
+        """Returns the directories that others name, except those whose content is known."""
         online = [directory for directory in self._directories.values() if directory.is_online]
         known: dict[TopicId, str] = {}
         for directory in online:

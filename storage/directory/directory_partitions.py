@@ -1,4 +1,4 @@
-"""The partitions whose folders are in one log directory, loaded or not, and what checkpoints say of them.
+"""The partitions whose folders are in one log directory, loaded or not, and their offsets in checkpoints.
 
 The parts of a directory share it; it touches no file.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointedOffsets:
-    """One kind of offset of all partitions: what a checkpoint said at the start, and what it says next."""
+    """One kind of offset of all partitions: the entries of a checkpoint at the start, and those of its next version."""
 
     def __init__(self, partitions: DirectoryPartitions, name: str) -> None:
         """`name` is the attribute of `Log`."""
@@ -27,7 +27,6 @@ class CheckpointedOffsets:
         self._offset_of: Callable[[Log], Offset] = attrgetter(name)
 
     def begin(self, old: Mapping[TopicPartition, Offset]) -> None:
-        """Takes over what the checkpoint said."""
         self.old.update(old)
 
     def by_partition(self) -> dict[TopicPartition, Offset]:
@@ -57,28 +56,25 @@ class DirectoryPartitions:
         self._topic_names: dict[TopicId, str] = {}
 
     def __len__(self) -> int:
-        """How many partitions have their folder here."""
         return len(self.logs) + len(self.unidentified) + len(self.damaged)
 
     def __contains__(self, key: TopicPartition) -> bool:
-        """Whether the partition's folder is here, whatever its state."""
+        """Returns whether the partition's folder is here, whatever its state."""
         return key in self.logs or key in self.unidentified or key in self.damaged
 
     def serves(self, key: TopicPartition) -> bool:
-        """Whether the partition's own folder is here, not just the copy of a move."""
+        """Returns whether the partition's own folder is here, not just the copy of a move."""
         return key in self and key not in self.futures
 
     def folder_name(self, key: TopicPartition) -> str:
-        """The name of a partition's folder."""
         return self.futures.get(key) or str(key)
 
     def add(self, log: Log) -> None:
-        """Adds a loaded or new log."""
         self.logs[log.topic_partition] = log
         self._topic_names[log.topic_id] = log.topic_partition.topic
 
     def take_out(self, key: TopicPartition) -> Log | None:
-        """Forgets a partition, and returns its log if it was loaded. The topic's name stays: see `forget_names`."""
+        """Forgets a partition, and returns its log if it was loaded. The topic's name stays until `forget_names`."""
         self.unidentified.discard(key)
         self.damaged.pop(key, None)
         self.futures.pop(key, None)
@@ -92,5 +88,5 @@ class DirectoryPartitions:
         self._topic_names.update({log.topic_id: key.topic for key, log in self.logs.items()})
 
     def topic_name(self, topic_id: TopicId) -> str | None:
-        """Returns the name of a topic with a log here."""
+        """Returns the name of a topic that has a log here."""
         return self._topic_names.get(topic_id)

@@ -37,19 +37,15 @@ class DirectoryState:
         self._is_stopped = False
 
     def open(self, identity: BrokerIdentity, random: Random) -> None:
-        """Locks the directory. Errors: StorageError; see `LogDirectory.open`."""
         self._directory = LogDirectory.open(self._filesystem, self.path, identity, random)
 
     def begin_serving(self) -> None:
-        """Notes that the logs are loaded."""
         self._is_served = True
 
     def stop(self) -> None:
-        """Notes that nothing new is begun."""
         self._is_stopped = True
 
     def release(self) -> None:
-        """Releases the lock; another broker may use the directory."""
         if self._directory is not None:
             self._directory.release()
 
@@ -67,7 +63,6 @@ class DirectoryState:
 
     @property
     def directory(self) -> LogDirectory:
-        """The open directory."""
         assert self._directory is not None, self.path
         return self._directory
 
@@ -77,12 +72,11 @@ class DirectoryState:
         return self._directory is not None and self._directory.is_online
 
     def is_active(self) -> bool:
-        """Whether the directory is online, and isn't being stopped."""
+        """Returns whether the directory is online and isn't being stopped."""
         return self._directory is not None and self._directory.is_online and not self._is_stopped
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it is being stopped."""
         return self._is_stopped
 
     @property

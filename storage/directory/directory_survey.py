@@ -1,7 +1,7 @@
-"""Finds out without any change what a log directory holds: which replicas, their offsets and latest leader epochs.
+"""Lists the replicas in a log directory, with their offsets and latest leader epochs, without changing anything.
 
 For an operator's tools while no broker uses the directory. A log ends where its last batch with a right checksum ends,
-as the next start would find it. Errors are StorageErrors: what can't be read might be decisive.
+as the next start would find it. All errors are StorageErrors, because unreadable files might be decisive.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalDamage
 
 
 class SurveyedReplica(msgspec.Struct, frozen=True):
-    """One log.
+    """One log. The topic id is in text form.
 
-    `log_end_offset` is exclusive; `leader_epoch` is the latest one known, -1 for none. The topic id is in text form.
-    `high_watermark` is the last one noted: what is below it was committed, even if the log has lost it since.
+    `log_end_offset` is exclusive; `leader_epoch` is the latest one known, -1 for none. `high_watermark` is the last one
+    noted: everything below it was committed, even if the log has lost it since.
     """
 
     topic: str
@@ -74,7 +74,7 @@ class SurveyedDirectory(msgspec.Struct, frozen=True):
 
 
 class _KnownOffsets(NamedTuple):
-    """What a directory's own files say of its logs."""
+    """The offsets in a directory's own files."""
 
     starts: Mapping[tuple[TopicId, int], Offset]
     recovery_points: Mapping[TopicPartition, Offset]
@@ -170,8 +170,8 @@ def _end_of_log(
 ) -> tuple[Offset, LeaderEpoch]:
     """Returns where a log ends, and its latest leader epoch.
 
-    Without a recovery point the log was stopped cleanly, and its last batches count. Else it ends at the first damage
-    or gap above the recovery point, as recovery has it.
+    Without a recovery point the log was stopped cleanly and ends with its last batch. Otherwise it ends at the first
+    damage or gap above the recovery point, as in recovery.
     """
     first = len(bases) - 1
     while first > 0 and (recovery_point is None or bases[first] > recovery_point):

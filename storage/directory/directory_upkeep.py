@@ -1,7 +1,7 @@
-"""Does what falls due in one log directory without a request: flushes, checkpoints, removals, expiry of producers.
+"""Does the work of one log directory that falls due without a request: flushes, checkpoints, removals, expiry.
 
-Guards: it holds the loop for a few hundred logs at a time, and looks each time only at logs that may be due. The rest,
-checkpoints and producers, have intervals of seconds and minutes.
+Guards: it blocks the loop for a few hundred logs at a time, and checks each time only logs that may be due. Checkpoints
+and expiry of producers have intervals of seconds and minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lowtide.storage.log_start.journal import LogStartJournal
 
 
 class UpkeepParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What it works with: the directory's own."""
+    """The parts of the directory that the upkeep works with."""
 
     logs: Mapping[TopicPartition, Log]
     flusher: LogFlusher
@@ -43,7 +43,7 @@ class UpkeepParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DirectoryUpkeep:
-    """What is due in the logs of one directory. Used from the event loop only."""
+    """Does the due work of the logs of one directory. Used from the event loop only."""
 
     def __init__(self, settings: LogManagerSettings, parts: UpkeepParts) -> None:
         self._settings = settings
@@ -52,7 +52,7 @@ class DirectoryUpkeep:
         self._export_is_stale = False
 
     def begin(self, now_ms: int) -> None:
-        """Begins the intervals: the directory is served from now on."""
+        """Starts the intervals: the directory is served from now on."""
         self._next_ms = {
             "recovery points": now_ms + self._settings.recovery_point_interval_ms,
             "high watermarks": now_ms + self._settings.high_watermark_interval_ms,
@@ -60,7 +60,7 @@ class DirectoryUpkeep:
         }
 
     def on_forgotten(self) -> None:
-        """Has the exports for Kafka rewritten soon: partitions are gone for good."""
+        """Schedules new exports for Kafka, because partitions were deleted."""
         self._export_is_stale = True
 
     def due(self, now_ms: int, wall_ms: int) -> Iterator[None]:

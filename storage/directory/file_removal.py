@@ -1,13 +1,12 @@
 """Removes files: a worker renames them at once, and unlinks them after `file.delete.delay.ms`.
 
-Renaming three thousand files takes 72 ms, so none of it is done in the event loop. What a crash interrupts is finished
-by the next start, which removes `.deleted` files and `-delete` folders.
+Renaming three thousand files takes 72 ms, so the event loop does none of it. After a crash the next start removes
+`.deleted` files and `-delete` folders.
 
-Unlinking a file takes milliseconds on a busy disk, and others wait for the same worker. So what is due is removed a few
-files at a time, and of many segments the logs first, which have all the room.
+Unlinking a file takes milliseconds on a busy disk, and others wait for the same worker. So due files are removed a few
+at a time. If there are many segments, their logs, which take nearly all of the room, are removed first.
 
-The room of deleted records doesn't wait for that: a file is emptied as soon as it is renamed and no reader holds it
-open.
+The room of deleted records is freed earlier: a file is emptied as soon as it is renamed and no reader holds it open.
 
 Source: Kafka's LocalLog.deleteSegmentFiles and LogManager.deleteLogs.
 """
@@ -46,7 +45,7 @@ RETRY_MS: Final = 1000
 
 
 class PartitionRemoval(msgspec.Struct, kw_only=True):
-    """A deletion of partitions under way: `on_done` is called when their names are free."""
+    """A deletion of partitions in progress. `on_done` is called when their names are free."""
 
     keys: list[TopicPartition]
     forgotten: list[tuple[TopicId, int]]
@@ -107,7 +106,7 @@ class FileRemoval:
         return len(self._due) + len(self._pieces) + len(self._held) + self._running
 
     def unfreed(self) -> dict[UnfreedReason, int]:
-        """Deleted bytes that still take room, by what they wait for."""
+        """Returns the deleted bytes that still take room, by what they wait for."""
         read = {freed for held in self._held if held.is_read() for piece in held.pieces for freed in piece.frees}
         found: dict[UnfreedReason, int] = {}
         for freed, size_bytes in self._unfreed.items():
@@ -146,9 +145,9 @@ class FileRemoval:
         self._submit()
 
     def remove_now(self, directory: str, end_offset: Offset) -> bool:
-        """Unlinks at once the files of a log's removed segments that begin below `end_offset`: readers have them open.
+        """Unlinks at once the files of a log's removed segments that begin below `end_offset`; readers keep them open.
 
-        Returns whether any is still there. An empty file counts: after a power cut it may have its bytes again.
+        Returns whether any is still there. An empty file counts, because a power cut may restore its bytes.
         """
         named = self._named.get(directory, {})
         left = [each for each in named if each.base_offset < end_offset and not each.is_gone]
@@ -175,9 +174,9 @@ class FileRemoval:
     def rename_folders(
         self, renames: list[tuple[str, str]], on_renamed: Callable[[OSError | None], None], *, are_kept: bool = False
     ) -> None:
-        """Renames folders, from and to. `on_renamed` is called later, in the loop. A missing folder is no error.
+        """Renames folders from one name to another, then calls `on_renamed` in the loop. A missing folder is no error.
 
-        A folder is removed if there is no room for another name; with `are_kept` it stays, and that is an error.
+        Without room for another name the folder is removed. With `are_kept` it stays, and `on_renamed` gets an error.
         """
 
         def done(outcome: object) -> None:
@@ -188,7 +187,7 @@ class FileRemoval:
         self._worker.submit(partial(_rename, self._filesystem, renames, are_kept=are_kept), done)
 
     def tick(self, now_ms: int) -> None:
-        """Removes what is due."""
+        """Removes the files that are due."""
         self._now_ms = now_ms
         while self._due and self._due[0][0] <= now_ms:
             _due_ms, _order, pieces = heapq.heappop(self._due)
@@ -205,7 +204,7 @@ class FileRemoval:
         self._submit()
 
     def stop(self) -> None:
-        """Removes nothing more, except what the worker has; the next start does it."""
+        """Removes nothing more, except the worker's current files; the next start removes the others."""
         self._stopped = True
 
     def _at(self, due_ms: int, pieces: list[_Piece]) -> None:

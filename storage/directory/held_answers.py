@@ -1,4 +1,4 @@
-"""Answers to large deletes that wait, within bounds, until the room of what they delete is free.
+"""Holds answers to large deletes back, within bounds, until the room of the deleted records is free.
 
 So a client that deletes behind a producer is no faster than its disk: while a sync takes long, deleted bytes that still
 take room stay below `HELD_BYTES` for each log. Nearly all deletes leave less and are answered when durable.
@@ -38,7 +38,7 @@ class HeldAnswers:
     """The held answers of a broker. Used from the event loop only."""
 
     def __init__(self, clock: Clock, is_freeing: Callable[[Log], bool]) -> None:
-        """`is_freeing` says whether room of a log is about to be freed."""
+        """`is_freeing` returns whether room of a log is about to be freed."""
         self._clock = clock
         self._is_freeing = is_freeing
         self._held: list[_HeldAnswer] = []
@@ -46,7 +46,7 @@ class HeldAnswers:
     def hold(self, logs: Sequence[Log], give: Callable[[], None]) -> None:
         """Calls `give` when no log holds it back any more; at once if none does.
 
-        The log starts are durable and visible.
+        The log starts are already durable and visible.
         """
         holding = [log for log in logs if self._holds(log) and LogHoles(log).unfreed_bytes < LARGE_BYTES]
         if holding:
@@ -55,7 +55,7 @@ class HeldAnswers:
             give()
 
     def release(self) -> None:
-        """Gives the answers that nothing holds back any more. Called when a hole is made, and about every 50 ms."""
+        """Gives the answers that no log holds back any more. Called when a hole is made, and about every 50 ms."""
         if not self._held:
             return
         now_ms = self._clock.monotonic_ms()

@@ -1,11 +1,11 @@
-"""Where the holes of the logs of one directory end: noted durably before they are made, read after an unclean stop.
+"""The ends of the holes in the logs of one directory: noted durably before they are made, read after an unclean stop.
 
-A power cut may leave a hole's blocks without its header, and the log then without a beginning. The notes say where its
-first batch lies. They are never newer than the logs: a note counts only if the batch that it names is there and sound,
-and the log start has reached it.
+A power cut may leave a hole without its header, and so a log without a beginning. The notes have the position of its
+first batch. They may be older than the logs, so a note is used only if the batch that it names is there and sound, and
+the log start has reached it.
 
-Two files take turns, so that one is always whole, and are overwritten in place. They are created with the directory,
-with room for twice the notes where they grow: holes need no room on a full disk.
+Two files take turns, so that one is always whole, and are overwritten in place. They are created with the directory and
+keep room for twice the notes, so that holes need no room on a full disk.
 
 | position | bytes | field                                                                                            |
 |----------|-------|--------------------------------------------------------------------------------------------------|
@@ -15,7 +15,7 @@ with room for twice the notes where they grow: holes need no room on a full disk
 | 20       | 4     | CRC-32C of sequence number, length and notes                                                     |
 | 24       |       | the notes, as MessagePack: [[topic id, partition, base offset, next offset, size, leader epoch]] |
 
-If offsets are missing behind a hole, their number is the last element of its note. Zeros follow, up to a whole block.
+If offsets are missing after a hole, their number is the last element of its note. Zeros follow, up to a whole block.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Reads how topics were configured from the metadata log that Apache Kafka leaves in one of its log directories.
+"""Reads the configuration of topics from the metadata log that Apache Kafka leaves in one of its log directories.
 
 Kafka's brokers keep a copy of the cluster's metadata in `__cluster_metadata-0`: snapshots
-(`<offset>-<epoch>.checkpoint`, with all below that offset) and segments, both of ordinary record batches. A record's
-value is a frame version, a record type and a version, each an unsigned varint, then fields as in a flexible message.
-Only the types are read that name topics and their configurations.
+(`<offset>-<epoch>.checkpoint`, with everything below that offset) and segments, both of ordinary record batches. A
+record's value is a frame version, a record type and a version, each an unsigned varint, then fields as in a flexible
+message. Only the types that name topics and their configurations are read.
 
-It changes nothing, and stops at the first batch that isn't whole: what follows was never committed. It is used only to
-take a directory over; if it can't be read the caller continues without.
+It changes nothing, and stops at the first batch that isn't whole, because nothing after it was committed. It is used
+only when a directory is taken over. If it can't be read, the caller continues without it.
 
 Source: Kafka's `AbstractApiMessageSerde`, `ConfigRecord.json` and its neighbours; KIP-630 for snapshots, KIP-868 for
 transactions.
@@ -38,11 +38,11 @@ _SEGMENT = re.compile(r"(?P<offset>[0-9]{20})\.log")
 
 
 class UnreadableMetadataError(Exception):
-    """There is a metadata log, and it doesn't say how topics are configured."""
+    """There is a metadata log, but the configuration of topics can't be read from it."""
 
 
 def read_topic_configs(filesystem: FileSystem, directories: Sequence[str]) -> dict[TopicId, dict[str, str]] | None:
-    """Returns what is set on each topic, by topic id; None if no directory holds a metadata log.
+    """Returns the configuration set on each topic, by topic id; None if no directory holds a metadata log.
 
     Errors: UnreadableMetadataError; OSError.
     """
@@ -85,7 +85,7 @@ def _file_values(content: bytes, start: Offset) -> Iterator[bytes]:
 
 
 def _replay(values: Iterable[bytes]) -> dict[TopicId, dict[str, str]]:
-    """Applies the records in order; those of a transaction count when it ends."""
+    """Applies the records in order; those of a transaction take effect when it ends."""
     names: dict[TopicId, str] = {}
     configs: dict[str, dict[str, str]] = {}
     pending: list[bytes] | None = None
@@ -123,7 +123,7 @@ def _apply(value: bytes, names: dict[TopicId, str], configs: dict[str, dict[str,
 
 
 def _kind(value: bytes) -> tuple[int, int]:
-    """Returns the type of a record, and where its fields begin. All types that are read have version 0 only."""
+    """Returns the type of a record, and the position of its fields. All types that are read have version 0 only."""
     frame_version, position = read_varint(value, 0)
     if frame_version != _FRAME_VERSION:
         raise ProtocolError(f"a metadata record has frame version {frame_version}")

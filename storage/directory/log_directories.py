@@ -1,6 +1,7 @@
-"""All log directories of a broker: where they are, whether they work, what is in them, and how they are closed.
+"""All log directories of a broker: their paths, their state, their contents, and how they are closed.
 
-Their logs, and where a new one goes, are in `log_manager`; what happens inside one directory is in `directory_logs`.
+Their logs, and the choice of a directory for a new one, are in `log_manager`; the inside of one directory is in
+`directory_logs`.
 
 Source: Kafka's LogManager.
 """
@@ -61,7 +62,7 @@ class LogDirectorySet:
     # At the start
 
     def known_cluster_id(self) -> str | None:
-        """The cluster that the directories say they belong to; None if all are new. Takes no lock.
+        """Returns the id of the cluster that the directories belong to; None if all are new. Takes no lock.
 
         Errors: StorageError for a `meta.properties` that can't be read, if no other one has the id.
         """
@@ -86,7 +87,7 @@ class LogDirectorySet:
         return None
 
     def note_known_directories(self, lost: Mapping[TopicId, str]) -> None:
-        """Notes all directories in each, and those that are missing, for the next start. Start code: it syncs."""
+        """Writes the names of all directories, even missing ones, to each, for the next start. It syncs."""
         known = dict(lost)
         for path, directory in self._directories.items():
             if directory.state.directory_id is not None:
@@ -107,7 +108,6 @@ class LogDirectorySet:
         return tuple(self._directories)
 
     def absolute_path(self, path: str) -> str:
-        """Returns the absolute path of a log directory."""
         return self._filesystem.absolute_path(path)
 
     def usage(self, path: str) -> DirectoryUsage:
@@ -145,11 +145,11 @@ class LogDirectorySet:
         return self._directories[path].parts.holes.unfreed(log)
 
     def logs_in(self, path: str) -> Collection[Log]:
-        """The logs of a directory, as they come and go."""
+        """Returns a live view of the logs of a directory."""
         return self._directories[path].logs.values()
 
     def take_refused(self, path: str) -> bool:
-        """Returns whether a write to the directory was refused for want of room since the last call."""
+        """Returns whether a write to the directory was refused for lack of room since the last call."""
         directory = self._directories[path]
         refused = [log for log in directory.logs.values() if log.disk_full]
         for log in refused:
@@ -163,7 +163,7 @@ class LogDirectorySet:
 
     @property
     def recoveries(self) -> list[Recovery]:
-        """What loading took, for the directories that are online and held any logs."""
+        """The results of loading, for the directories that are online and held any logs."""
         return [
             Recovery(path, each.state.directory.stopped_cleanly, *each.checked)
             for path, each in self._directories.items()
@@ -177,12 +177,11 @@ class LogDirectorySet:
 
     @property
     def load_reports(self) -> dict[TopicPartition, LoadReport]:
-        """What loading repaired, by partition; only partitions with a repair."""
+        """The repairs that loading made, by partition."""
         return {key: report for directory in self._directories.values() for key, report in directory.reports.items()}
 
     @property
     def any_is_online(self) -> bool:
-        """Whether anything can still be written."""
         return any(directory.is_online for directory in self._directories.values())
 
     @property
@@ -195,17 +194,17 @@ class LogDirectorySet:
         }
 
     def commit(self, path: str, barrier: Barrier, on_done: Callable[[OSError | None], None]) -> None:
-        """Makes other files in a log directory durable, after what is under way there."""
+        """Makes other files in a log directory durable, after the writes in progress there."""
         self.committers[path].submit(barrier, on_done)
 
     def fail(self, path: str, error: OSError) -> None:
-        """Takes a directory offline: another file in it has failed."""
+        """Takes a directory offline, because another file in it has failed."""
         self._directories[path].fail(error)
 
     # Due work
 
     def due_work(self, wall_ms: int) -> Iterator[None]:
-        """Does what is due, one step at a time: flushes, checkpoints, removal of files, expiry of producers.
+        """Does the due work, one step at a time: flushes, checkpoints, removal of files, expiry of producers.
 
         Called about once a second, and always iterated to the end. A step takes well below a millisecond.
         """
@@ -226,7 +225,7 @@ class LogDirectorySet:
         yield from self._beside.round()
 
     def write_cleaner_checkpoints(self) -> Iterator[None]:
-        """Notes how far logs are compacted, one step at a time, where that has changed."""
+        """Writes how far logs are compacted, one step at a time, where that has changed."""
         for directory in self._directories.values():
             yield from directory.parts.cleanings.write()
 
@@ -235,8 +234,8 @@ class LogDirectorySet:
     def close(self, broker_epoch: int = -1) -> None:
         """Stops cleanly: all logs, checkpoints and journals durable, then the marker of each directory, then its lock.
 
-        Blocks for the disk. Callers that wait for a log start are answered. The logs are not used any more. Errors: the
-        first StorageError, when all directories are done; a directory that failed has no marker.
+        Blocks for the disk. Callers that wait for a log start are answered. The logs must not be used any more. Errors:
+        the first StorageError, when all directories are done; a directory that failed has no marker.
         """
         failure: StorageError | None = None
         self._drain()
@@ -251,7 +250,7 @@ class LogDirectorySet:
             raise failure
 
     def release(self) -> None:
-        """Ends without a clean stop: answers what is under way and releases the locks. The next start recovers."""
+        """Ends without a clean stop: answers waiting requests and releases the locks. The next start recovers."""
         self._drain()
         for directory in self._directories.values():
             directory.release()

@@ -1,14 +1,14 @@
-"""What is left to do until no file of a log has a deleted record, and the rewriting of its first segment without them.
+"""Chooses the steps until no file of a log has a deleted record, and rewrites its first segment without these.
 
 | step (`next_step`) | |
 |---|---|
 | `REMOVE_SEGMENTS` | segments wholly below the log start leave the log; the active one is rolled first |
-| `PUNCH` | what is deleted ends with a batch: a hole is enough (`directory_holes.py`) |
+| `PUNCH` | the deleted records end with a batch: a hole is enough (`directory_holes.py`) |
 | `REWRITE` | a batch straddles the log start, or there are no holes: `LogErasure` |
 
-`LogErasure` closes the segment if it is active, has a worker rewrite it (`erasing.py`), and swaps it in.
+`LogErasure` closes the segment if it is active, rewrites it in a worker (`erasing.py`), and swaps it in.
 
-Guards: the log start is durable and visible before anything begins (rule DR1); a swap counts only while the log is
+Guards: the log start is durable and visible before anything begins (rule DR1); a swap is used only while the log is
 unchanged (`segment_swap.py`); compaction and erasing of a log exclude each other (`SegmentSwaps.is_taken`); the state
 of the producers is durable before their batches go.
 """
@@ -73,7 +73,7 @@ def next_step(log: Log, *, makes_holes: bool) -> ErasureStep:
 class LogErasure:
     """Rewrites one segment. `begin` is called once; `on_end` is called once, with the error if there was one.
 
-    A log that has changed meanwhile is no error: the caller looks at it again.
+    If the log has changed meanwhile, there is no error; the caller checks the log again.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LogErasure:
         remove: Callable[[Log, list[RemovedSegment]], None],
         on_end: Callable[[OSError | StorageError | None], None],
     ) -> None:
-        """`is_here` says whether the log is still the directory's; `remove` gets the segment that was replaced."""
+        """`is_here` returns whether the log is still the directory's; `remove` gets the replaced segment."""
         self.log = log
         self.needs_room = False
         """Whether a name lacks room: then `name_files` is called again."""
@@ -146,7 +146,7 @@ class LogErasure:
         return self._is_here(self.log) and self.log.swaps.are_unchanged(self._seen)
 
     def _abandon(self, work: SegmentErasure, error: OSError | StorageError | None) -> None:
-        """Removes the new files; those of a log that isn't here go with its folder, or at the next start."""
+        """Removes the new files; those of a log that has left are removed with its folder, or at the next start."""
         if not self._is_here(self.log):
             self._end(None)  # The broker may stop, and the worker be closed.
             return
@@ -192,7 +192,7 @@ class LogErasure:
         self.name_files()
 
     def name_files(self) -> None:
-        """Gives the new files, which the log reads already, their names; later, if there is no room for these."""
+        """Renames the new files, which the log already reads; later, if there is no room for their names."""
         self.needs_room = False
         if not self._is_here(self.log):
             self._end(None)

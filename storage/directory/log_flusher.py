@@ -1,8 +1,8 @@
-"""Flushes the logs of one directory: those that are due, with one barrier a log at a time, and all of them at a stop.
+"""Flushes the logs of one directory: due logs with one barrier each, and all logs together at a stop.
 
 Guards: the first flush of a log includes the file that ties its folder to its topic. A lack of room or of a descriptor
-postpones a flush; any other failure is the directory's, unless the log is gone. Flushes under way hold only few of the
-files that may be open: reads need the others.
+postpones a flush; any other failure is the directory's, unless the log has left it. Flushes in progress hold only few
+of the files that may be open, because reads need the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class LogFlusher:
     def __init__(
         self, filesystem: FileSystem, committer: Committer, clock: Clock, listener: FlushListener, files: OpenFiles
     ) -> None:
-        """`files` are those of all directories."""
         self._filesystem = filesystem
         self._files = files
         self._committer = committer
@@ -59,7 +58,7 @@ class LogFlusher:
         self._stopped = False
 
     def add(self, log: Log, *, is_new: bool) -> None:
-        """Adds a log. `is_new` says that the file with its topic id was written just now."""
+        """Adds a log. `is_new`: the file with its topic id was written just now."""
         self._flushed_ms[log] = self._clock.monotonic_ms()
         log.upkeep_queue = self._upkeep_queue
         if log.flush_wanted or log.config.asks_for_flushes:
@@ -68,7 +67,7 @@ class LogFlusher:
             self._new.add(log)
 
     def drop(self, log: Log) -> None:
-        """Forgets a log that is gone; errors of a flush under way are ignored."""
+        """Forgets a log that has left the directory; errors of its flush in progress are ignored."""
         self._flushed_ms.pop(log, None)
         self._new.discard(log)
         self._waiting.pop(log, None)
@@ -76,16 +75,16 @@ class LogFlusher:
         self._upkeep_queue.pop(log, None)
 
     def is_flushing(self, log: Log) -> bool:
-        """Whether a flush of the log is under way."""
+        """Returns whether a flush of the log is in progress."""
         return log in self._under_way
 
     def stop(self) -> None:
-        """Begins nothing more; what is under way is still answered."""
+        """Begins nothing more; flushes in progress are still answered."""
         self._stopped = True
         self._waiting.clear()
 
     def flush(self, log: Log) -> None:
-        """Begins to flush a log, unless nothing is to be done or a flush is under way; it may wait for others."""
+        """Begins to flush a log, perhaps after others, unless it is clean or already being flushed."""
         if log in self._under_way or log not in self._flushed_ms or self._stopped:
             return
         if self._is_full:
@@ -95,7 +94,7 @@ class LogFlusher:
 
     @property
     def _is_full(self) -> bool:
-        """Whether no other flush may begin. One always may: flushes of other directories could hold all files."""
+        """Whether no other flush may begin. One always may, because other directories could hold all files."""
         under_way = len(self._under_way)
         return under_way >= FLUSHES_UNDER_WAY_MAX or (under_way > 0 and not self._files.may_flush)
 
@@ -133,7 +132,7 @@ class LogFlusher:
             self._upkeep_queue.pop(log, None)
 
     def flush_now(self, log: Log) -> None:
-        """Makes a log durable at once. Start code. Errors: StorageError; all of it is then due again."""
+        """Makes a log durable at once. Start code. Errors: StorageError; the whole log is then due again."""
         barrier = self._with_identity(log, LogDurability(log).flush_barrier())
         if barrier is None:
             return
@@ -145,7 +144,7 @@ class LogFlusher:
         LogDurability(log).on_flushed(log.log_end_offset)
 
     def close(self, logs: Iterable[Log]) -> None:
-        """Closes logs: writes what a clean stop needs and makes all of it durable. Errors: OSError, StorageError."""
+        """Closes logs: writes the files of a clean stop and makes everything durable. Errors: OSError, StorageError."""
         left = list(logs)
         while left:
             some, left = left[:LOGS_PER_SYNC], left[LOGS_PER_SYNC:]
@@ -183,6 +182,6 @@ class LogFlusher:
             self._begin(following)
 
     def _fail(self, error: OSError | StorageError) -> None:
-        """Reports a failure and begins nothing more: the directory goes offline."""
+        """Reports a failure, which takes the directory offline, and begins nothing more."""
         self.stop()
         self._listener.on_failure(error)

@@ -1,7 +1,7 @@
 """Loads the logs of one directory at the start, and creates new ones.
 
 Guards: a log's topic id is known before it is served; a new log that could not be created completely leaves no folder;
-what recovery has cut is durable before anything is appended after it.
+a cut made by recovery is durable before anything is appended after it.
 
 Source: Kafka's LogManager.loadLog and getOrCreateLog.
 """
@@ -57,7 +57,7 @@ class LogLoading:
     ) -> None:
         """`is_ours`: Lowtide has used the directory before.
 
-        Logs of Kafka may have gaps between segments, from compaction.
+        Kafka's logs may have gaps between segments, from compaction.
         """
         self.checked = LoadTotals(0, 0, 0)
         self.reports: dict[TopicPartition, LoadReport] = {}
@@ -119,7 +119,7 @@ class LogLoading:
     def _load_future(self, topic_partition: TopicPartition, topic_id: TopicId, name: str, config: LogConfig) -> None:
         """Loads the copy of a log that is being moved here.
 
-        One that can't be loaded is removed, and made again on request.
+        A copy that can't be loaded is removed, and made again on request.
         """
         self._partitions.futures[topic_partition] = name
         try:
@@ -167,7 +167,7 @@ class LogLoading:
         return log
 
     def _keep_gaps(self) -> None:
-        """Flushes Kafka's logs, which may have gaps: from the next start on these are below the recovery points.
+        """Flushes Kafka's logs, so that their gaps are below the recovery points from the next start on.
 
         It syncs.
         """
@@ -183,7 +183,7 @@ class LogLoading:
                 raise
 
     def _sync_what_was_left(self, log: Log) -> bool:
-        """Makes a log durable whose appends wait for the disk: nothing is served that a power cut could still take."""
+        """Makes a log durable whose appends wait for the disk: a power cut must not take served records."""
         try:
             self._parts.flusher.flush_now(log)
         except StorageError as error:
@@ -255,9 +255,9 @@ class LogLoading:
         return log
 
     def _add_future(self, log: Log) -> None:
-        """Adds a copy.
+        """Adds a copy of a moving log.
 
-        Its next flush includes the id of its topic in any case, which must be durable before the new name.
+        Its next flush always includes its topic id, which must be durable before the new name.
         """
         log.flush_wanted = True
         self._parts.flusher.add(log, is_new=True)
@@ -274,7 +274,7 @@ class LogLoading:
         )
 
     def _undo_create(self, topic_partition: TopicPartition, *, was_there: bool) -> None:
-        """Removes half a new log; a log that was there before stays, to be loaded another time."""
+        """Removes a half-created log; a log that was there before stays, to be loaded another time."""
         log = self._partitions.logs.pop(topic_partition, None)
         if log is not None:
             self.drop(log)
@@ -296,7 +296,7 @@ class LogLoading:
         self._parts.flusher.add(log, is_new=False)
 
     def drop(self, log: Log) -> None:
-        """Drops a log that is gone: it isn't flushed, and its files are closed."""
+        """Forgets a log that has left: it isn't flushed, and its files are closed."""
         self._parts.flusher.drop(log)
         for segment in log.segments:
             self._ports.cache.drop(segment)

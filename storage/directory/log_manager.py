@@ -3,8 +3,8 @@
 Guards: a partition is in one directory only; a partition whose directory is offline isn't created again, empty, in
 another one; a delete over several directories is reported when it is durable in all of them.
 
-`directory_opening.py` opens the directories, `log_directories.py` answers for them as such, `directory_logs.py` is the
-inside of one. Leaders are unknown here: callers decide whether an offset may be deleted.
+`directory_opening.py` opens the directories, `log_directories.py` answers questions about them, `directory_logs.py` is
+the inside of one. Leaders are unknown here: callers decide whether an offset may be deleted.
 
 Source: Kafka's LogManager.
 """
@@ -158,10 +158,10 @@ class LogManager:
                 self._on_failed(directory, directory.state.offline_reason or "")
 
     def expect(self, partitions: Iterable[tuple[TopicPartition, TopicId]]) -> list[TopicPartition]:
-        """Takes the partitions that the metadata say have been here; returns those that are offline.
+        """Takes the partitions that should be here according to the metadata; returns those that are offline.
 
-        A partition without a log was lost by a crash before it was durable, and may be created again; unless a missing
-        directory may have it. Such directories are remembered until no partition is missed. Start code: it syncs.
+        A partition without a log was lost by a crash before it was durable, and may be created again, unless a missing
+        directory may have it. Such directories are remembered until no partition is missing. Start code: it syncs.
         """
         offline, missed = self._opened.offline, False
         for key, topic_id in partitions:
@@ -176,7 +176,7 @@ class LogManager:
         return sorted(offline)
 
     def _knows_start(self, key: TopicPartition, topic_id: TopicId) -> bool:
-        """Returns whether a working directory has a log start for the partition: then it was there."""
+        """Returns whether a working directory has a log start for the partition, which proves that it was there."""
         online = [each for each in self._directories.values() if each.is_online and key not in each.partitions.futures]
         return any(each.parts.journal.value(topic_id, key.partition) is not None for each in online)
 
@@ -196,7 +196,6 @@ class LogManager:
 
     @property
     def is_open(self) -> bool:
-        """Whether all directories were opened and their logs loaded."""
         return self._is_open
 
     def offline_partitions(self) -> list[TopicPartition]:
@@ -208,10 +207,10 @@ class LogManager:
     def create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
         """Returns the partition's log, or creates it in the online directory with the fewest partitions, or the next.
 
-        A folder without a topic id is taken for this topic's: a deleted topic's folder has lost the name durably
+        A folder without a topic id belongs to this topic: the folder of a deleted topic has lost the name durably
         before, or was set aside by the start. Errors: StorageError when all disks fail or are full, when the
         partition's directory is offline, and for a damaged partition. Does not promise: durability of the empty log;
-        the metadata say what there is.
+        the metadata decide which logs exist.
         """
         log = self.logs.get(topic_partition)
         if log is not None:
@@ -235,9 +234,9 @@ class LogManager:
         raise failure or StorageError(self._paths[0], "all log directories are offline")
 
     def _homes_for(self, topic_partition: TopicPartition, topic_id: TopicId) -> list[DirectoryLogs]:
-        """Returns the directories for a new log, best first. One that has a log start for it is the only one.
+        """Returns the directories for a new log, best first; only one if that has a log start for it.
 
-        A directory that an earlier log of the name, or its copy, is still leaving is not among them.
+        A directory that an earlier log of the name, or its copy, is still leaving is not included.
         """
         online = [
             each
@@ -257,11 +256,11 @@ class LogManager:
         )
 
     def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:
-        """Deletes logs: they are out of sight at once. `on_done` runs when their names may be used again.
+        """Deletes logs, which are no longer found at once. `on_done` runs when their names may be reused.
 
         With `set_aside` the folders stay under the name of a stray one, and so do the log starts. Partitions that
-        aren't here are ignored. After an error the logs are out of sight all the same, and found again by the next
-        start.
+        aren't here are ignored. After an error the logs are no longer found either, until the next start finds them
+        again.
         """
         groups: dict[tuple[str, bool], list[TopicPartition]] = {}
         keys = list(dict.fromkeys(partitions))
@@ -309,7 +308,6 @@ class LogManager:
         self._beside.on_truncated(log)
 
     def remove_segments(self, log: Log, removed: Sequence[RemovedSegment]) -> None:
-        """Unlinks segments that left a log (`FollowerAppend.removed`)."""
         self._directories[log.parent_directory].remove_segments(list(removed))
 
     def _answer_later(self, on_done: OnDurable, error: OSError | None) -> None:
@@ -319,8 +317,8 @@ class LogManager:
     def erase(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
         """Erases the records of a partition below `offset` in all its folders, then calls `on_done`.
 
-        First in the log's folder and in a copy that is made of it (`DirectoryErasures.request`), then in folders that
-        were set aside (`SetAsideFolders.erase`). Returns a function that cancels the request.
+        It begins with the log's folder and a copy that is made of it (`DirectoryErasures.request`), and continues with
+        folders that were set aside (`SetAsideFolders.erase`). Returns a function that cancels the request.
         """
         take_back: list[Callable[[], object]] = []
 
@@ -345,7 +343,6 @@ class LogManager:
         now_ms: int,
         on_cleaned: OnCleaned,
     ) -> LogCleaning:
-        """Begins to compact a log. See `DirectoryCleanings.begin`."""
         cleanings = self._directories[log.parent_directory].parts.cleanings
         return cleanings.begin(log, cleanable, limits, worker, now_ms, on_cleaned)
 
@@ -356,8 +353,8 @@ class LogManager:
     def fail_directory_of(self, log: Log, error: OSError | StorageError) -> None:
         """Takes the whole directory of a log offline, because a write or a read has failed.
 
-        Not if room or a resource was lacking: the caller has answered with an error, and may try again. Nor if the
-        files are missing because the log was deleted or moved away.
+        A lack of room or of a resource doesn't count: the caller has answered with an error, and may try again. Missing
+        files don't either if the log was deleted or moved away.
         """
         kind = failure_kind(error.error_number if isinstance(error, StorageError) else error.errno)
         has_left = kind is FailureKind.GONE and self.logs.get(log.topic_partition) is not log
@@ -391,9 +388,7 @@ class LogManager:
     # Stopping
 
     def close(self, broker_epoch: int = -1) -> None:
-        """Stops cleanly: see `LogDirectorySet.close`."""
         self.directories.close(broker_epoch)
 
     def release(self) -> None:
-        """Ends without a clean stop: answers what is under way and releases the locks. The next start recovers."""
         self.directories.release()

@@ -1,14 +1,15 @@
-"""The move of one log into another log directory: its copy there, the future log, and how far that has come (KIP-113).
+"""The move of one log into another log directory: its copy there, the future log, and its progress (KIP-113).
 
     begun ── copied ──> level ── flushed, intent on the disk ──> renamed: the partition's log
 
-The copy is an ordinary log of the other directory, in a folder that ends in `-future`; requests don't see it. It gets
-the batches unchanged, so that offsets, leader epochs, holes and transactions follow; what batches don't say is taken
-over at the end (`take_over`).
+The copy is an ordinary log of the other directory, in a folder that ends in `-future`; requests don't see it. It
+receives the batches unchanged, and so offsets, leader epochs, holes and transactions. Other state is copied at the end
+(`take_over`).
 
-Guards: the copy has nothing that its source doesn't have, except what the source has compacted away or what lies below
-its start. So after a truncation, and at a start, what diverges by leader epochs is cut first. The copy takes its
-source's place only if it has all that the source has, on the disk what the source has on the disk, and its topic id.
+Guards: the copy has no record that its source doesn't have, except records that the source has compacted away or that
+lie below its start. So after a truncation, and at a start, records that diverge by leader epochs are cut first. The
+copy replaces its source only if it has everything that the source has, on the disk everything that the source has on
+the disk, and its topic id.
 
 Source: KIP-113; Kafka's ReplicaAlterLogDirsThread.
 """
@@ -57,7 +58,7 @@ class LogMove:
     """One move. Used from the event loop only."""
 
     def __init__(self, source: Log, target: DirectoryLogs, place: MovePlace, *, future: Log | None = None) -> None:
-        """`future` is the copy that a start has found. Nothing is done before `begin`, or `step`."""
+        """`future` is the copy that a start has found. Nothing is done before `begin` or `step`."""
         self.source = source
         self.target = target
         self.future = future
@@ -94,18 +95,18 @@ class LogMove:
 
     @property
     def has_begun_intent(self) -> bool:
-        """Whether the source's folder has the intent, or is about to."""
+        """Whether the source's folder has the intent, or is about to get it."""
         return self._has_intent or self._is_noting
 
     @property
     def durable_to(self) -> Offset:
-        """The exclusive end up to which the source is in the copy and on the disk."""
+        """The exclusive end of the source's records that are in the copy and on the disk."""
         return (
             self.source.log_start_offset if self.future is None or not self._is_checked else self.future.recovery_point
         )
 
     def on_truncated(self) -> None:
-        """Invalidates what is read, and perhaps what is copied: the source was cut, or starts over."""
+        """Invalidates the current read, and perhaps the copy: the source was cut or restarted."""
         self._is_checked = False
         self._readings += 1
 
@@ -115,7 +116,6 @@ class LogMove:
         self._erasures.append(AwaitedErasure(offset, on_done))
 
     def end(self) -> None:
-        """Ends the move, complete or not."""
         self._readings += 1
         erasures, self._erasures = self._erasures, []
         for request in erasures:
@@ -136,7 +136,6 @@ class LogMove:
         self._raise_start(self.future)
 
     def step(self) -> None:
-        """Takes the next step, unless it has to wait."""
         future = self.future
         if not self._place.is_going_on(self):
             return
@@ -151,7 +150,7 @@ class LogMove:
             self._on_error(storage_error(self.target.path, error))
 
     def _on_error(self, error: StorageError) -> None:
-        """Retries what may pass in a later round. A failing disk takes its directory offline."""
+        """Leaves errors that may pass to a later round. A failing disk takes its directory offline."""
         if not error.is_passing:
             source = self.source.parent_directory
             self._place.on_failure(source if error.path.startswith(f"{source}/") else self.target.path, error)
@@ -174,7 +173,7 @@ class LogMove:
                 self._try_to_end(future)
 
     def _check(self, future: Log) -> None:
-        """Cuts what the source doesn't have. An empty source can't be compared."""
+        """Cuts records of the copy that the source doesn't have. An empty source can't be compared."""
         end = common_end(self.source, future)
         self._is_checked = True
 
@@ -195,7 +194,7 @@ class LogMove:
         self.target.parts.truncations.begin_anew(future, start, epoch, is_wanted, lambda _error: None)
 
     def _raise_start(self, future: Log) -> None:
-        """Journals the log start of the source for the copy, also for a new copy, whose start is only in memory."""
+        """Journals the source's log start for the copy, also for a new copy, whose start is only in memory."""
 
         def raised(_error: OSError | None) -> None:
             self._is_raising = False
@@ -296,9 +295,9 @@ class LogMove:
                     self._flush_the_last(future)
 
     def _flush_the_last(self, future: Log) -> None:
-        """Flushes the copy.
+        """Flushes the copy, and continues as soon as that is done.
 
-        Continues as soon as that is done: half a round later the source would have flushed more.
+        Half a round later the source would have flushed more.
         """
 
         def flushed(_error: OSError | None) -> None:
@@ -335,9 +334,9 @@ class LogMove:
         ports.committer.submit(Barrier(files=files, directories=(source.directory,)), noted)
 
     def _catch_up(self, future: Log) -> bool:
-        """Copies the rest within this turn of the loop.
+        """Copies the rest within this turn of the loop. Returns whether the copy is complete.
 
-        Returns whether the copy has all of it. Errors: StorageError, OSError.
+        Errors: StorageError, OSError.
         """
         while self.lag:
             read = self._next(future, self._chunk_bytes)
@@ -380,14 +379,14 @@ def common_end(source: Log, future: Log) -> Offset:
 
 
 def is_as_durable(source: Log, future: Log) -> bool:
-    """Returns whether the copy has on the disk all that the source has: producers may have been answered for it.
+    """Returns whether the copy has on the disk everything that the source has, because producers may rely on it.
 
-    A new name may survive a power cut before it is synced, and the folder's content may not.
+    A new name may survive a power cut before it is synced, while the folder's content does not.
     """
     return future.recovery_point >= source.recovery_point and not future.flush_wanted
 
 
 def remove_intent(filesystem: FileSystem, log: Log) -> None:
-    """Removes the intent: the log stays where it is. Without that, a start with a failed directory couldn't know."""
+    """Removes the intent: the log stays where it is. Otherwise a start with a failed directory couldn't know that."""
     with contextlib.suppress(OSError):
         filesystem.unlink(f"{log.directory}/{MOVING_TO}")

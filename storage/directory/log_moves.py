@@ -1,6 +1,6 @@
-"""Moves logs between the log directories of a broker: copies them and puts the copies in their place (KIP-113).
+"""Moves logs between the log directories of a broker: copies them and replaces them by the copies (KIP-113).
 
-What is on the disk decides which of two folders is the partition's log, whenever the process or the machine ends:
+Whenever the process or the machine ends, the disk decides which of two folders is the partition's log:
 
 | on the disk | the partition's log |
 |---|---|
@@ -9,11 +9,10 @@ What is on the disk decides which of two folders is the partition's log, wheneve
 | the folder with the intent, and one of the partition's name there | the latter; the former is removed |
 | the folder with the intent, and the other directory doesn't work | unknown: offline until that directory works |
 
-Guards: the copy takes its source's place in one turn of the loop, when it has all records of its source, its log start,
-and the producers that no batch names; the intent is on the disk before. What the new directory then makes durable is
-acknowledged only after the new name is durable, for its committer keeps the order. The new log doesn't serve what lies
-below its source's log start. Compacted records don't come back: a source is compacted only as far as its copy is on the
-disk.
+Guards: the copy replaces its source in one turn of the loop, when it has all records of its source, its log start, and
+the producers that no batch names; the intent is on the disk before. Later records are acknowledged only after the new
+name is durable, because the directory's committer keeps the order. The new log doesn't serve records below its source's
+log start. Compacted records don't return: a source is compacted only as far as its copy is on the disk.
 
 Source: KIP-113; Kafka's ReplicaManager.alterReplicaLogDirs and LogManager.replaceCurrentWithFutureLog; KAFKA-15082.
 """
@@ -65,11 +64,11 @@ class LogMoves:
         """By the path of the target directory."""
 
     def listen(self, on_moved: Callable[[Log, Log], None]) -> None:
-        """Calls the listener with the source and the log that takes its place, in the same turn of the loop."""
+        """Calls the listener with the source and the log that replaces it, in the same turn of the loop."""
         self._listeners.append(on_moved)
 
     def limit(self, bytes_per_second: Callable[[], float]) -> None:
-        """Sets how many bytes may be copied in a second, over all moves."""
+        """Sets the limit of copied bytes per second, over all moves."""
         self._allowance.limit(bytes_per_second)
 
     def __len__(self) -> int:
@@ -77,15 +76,15 @@ class LogMoves:
 
     @property
     def done(self) -> int:
-        """How many copies have taken their source's place since the start."""
+        """The number of copies that have replaced their source since the start."""
         return sum(counts.done for counts in self.counts.values())
 
     def under_way(self) -> list[LogMove]:
-        """Moves that have begun, including those that wait."""
+        """Returns the moves that have begun, including those that wait."""
         return list(self._moves.values())
 
     def alter(self, log: Log, path: str) -> None:
-        """Moves a log into a working directory. Ends another move of it; if the log is there already, that is all.
+        """Moves a log into a working directory. Ends another move of it, and does no more if the log is already there.
 
         Errors: StorageError if its copy can't be begun.
         """
@@ -117,10 +116,10 @@ class LogMoves:
         return LogMove(log, target, place, future=future)
 
     def resume(self, moving: Iterable[TopicPartition]) -> None:
-        """Continues with the copies that a start has found, and removes those of logs that aren't here.
+        """Continues with the copies that a start has found, and removes copies whose logs aren't here.
 
-        The move of those in `moving` was interrupted. A copy stays if its source may be in a directory that can't be
-        used.
+        The moves of the partitions in `moving` were interrupted. A copy stays if its source may be in a directory that
+        can't be used.
         """
         for key in moving:
             log = self._logs.get(key)
@@ -152,21 +151,21 @@ class LogMoves:
     def compactable_to(self, log: Log) -> Offset | None:
         """Returns the exclusive end up to which a log may be compacted while it moves; None if there is no limit.
 
-        A copy that has a record, but not yet the tombstone that deleted it, must still find that tombstone.
+        A copy that has a record, but not yet the tombstone that deleted it, must still receive that tombstone.
         """
         move = self._moves.get(log.topic_partition)
         return None if move is None or move.source is not log else move.durable_to
 
     def on_truncated(self, log: Log) -> None:
-        """Notes that a log was cut, or is about to start over."""
+        """Reports that a log was cut or is about to restart."""
         move = self._moves.get(log.topic_partition)
         if move is not None and move.source is log:
             move.on_truncated()
 
     def erase(self, log: Log, offset: Offset, on_done: OnErased) -> OnErased:
-        """Returns what to call once a log's records below `offset` are erased, so that its copy has none either.
+        """Returns the function to call once a log's records below `offset` are erased; it erases its copy too.
 
-        That includes a copy begun meanwhile: it may have taken them from the file that is rewritten.
+        That includes a copy begun meanwhile, which may have read them from the file that is rewritten.
         """
         before = self._moves.get(log.topic_partition)
 
@@ -184,7 +183,7 @@ class LogMoves:
         return erased
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:
-        """Forgets logs that are gone; their copies are deleted with them."""
+        """Ends the moves of logs that have left; their copies are deleted with them."""
         for key in keys:
             move = self._moves.pop(key, None)
             if move is not None:

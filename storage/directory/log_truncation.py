@@ -1,15 +1,15 @@
-"""Truncations of the logs of one directory, carried out so that no crash mixes what was cut with what is new.
+"""Truncates the logs of one directory in steps, so that no crash mixes old records with new ones.
 
 Guards: nothing is appended to a log (`Log.truncating`) from the cut until the cut, the lowered log start and the
 lowered recovery point are on the disk. A log start that falls is journalled after the cut: a crash in between leaves an
-empty log at the old start, not deleted records. A log start that rises, because the log starts over elsewhere, is
-journalled before. A truncation ends rises that are under way, for the records below them may soon be others.
+empty log at the old start, not deleted records. A log start that rises, because the log restarts at a later offset, is
+journalled before. A truncation ends rises in progress, because other records may soon have these offsets.
 
 A step that lacks room or a descriptor is repeated by `retry`, and the log stays `truncating`; only a cut that has
 changed nothing is refused. Each step first checks that its log is still here: the files of a deleted or moved log are
-missing, which is no fault of the disk.
+missing, which isn't the disk's fault.
 
-Source: the models of log starts and log ends say what must hold; Kafka's Partition.truncateTo has no such steps.
+Source: the models of log starts and log ends; Kafka's Partition.truncateTo has no such steps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _PendingCut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _PendingRestart(msgspec.Struct, frozen=True, kw_only=True):
-    """A log that will start over at another offset."""
+    """A log that will restart at another offset."""
 
     log: Log
     offset: Offset
@@ -63,7 +63,6 @@ class LogTruncations:
         journal: LogStartJournal,
         on_failure: Callable[[OSError | StorageError], None],
     ) -> None:
-        """`logs` are the directory's, as they come and go; `on_failure` takes the directory offline."""
         self._ports = ports
         self._logs = logs
         self._removal = removal
@@ -73,10 +72,10 @@ class LogTruncations:
         self._stalled: list[Callable[[], None]] = []
 
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
-        """Cuts a log at `offset`, its new end, at once. `on_settled` is called later: from then on records may follow.
+        """Cuts a log at `offset`, its new end, at once; calls `on_settled` later. Only then may records follow.
 
-        A log start above `offset` falls too. At or above the log end only leader epochs are dropped. `on_settled` gets
-        an error that passes (`is_passing`) if the log is unchanged: then the caller may try again.
+        A log start above `offset` falls too. At or above the log end only leader epochs are dropped. If the log is
+        unchanged, `on_settled` gets an error that passes (`is_passing`), and the caller may try again.
         """
         start, had_rise = log.log_start_offset, log.log_start_pending > log.log_start_offset
         try:
@@ -107,7 +106,7 @@ class LogTruncations:
         self._journal.request_log_starts([LogStartIncrement(log, offset).entry], partial(self._on_begun, beginning))
 
     def make_durable_later(self, log: Log) -> None:
-        """Makes a cut durable for which a start had no room: nothing is appended before. Start code."""
+        """Schedules the sync of a cut for which a start had no room; nothing is appended before. Start code."""
         log.truncating += 1
         settling = _PendingCut(log=log, on_settled=lambda _error: None, must_journal=False)
         self._stalled.append(partial(self._make_durable, settling))
@@ -190,9 +189,9 @@ class LogTruncations:
             self._fail(error, settling.on_settled)
 
     def _write_start(self, settling: _PendingCut, on_written: Callable[[_PendingCut, OSError | None], None]) -> None:
-        """Journals where the log starts, or will, behind every rise under way.
+        """Journals where the log starts, or will start, after every rise in progress.
 
-        A log that is gone has no entry any more.
+        A log that has left has no entry any more.
         """
         log = settling.log
 
@@ -221,7 +220,7 @@ class LogTruncations:
         settling.on_settled(error)
 
     def _is_here(self, log: Log) -> bool:
-        """Returns whether this very log is the directory's: another one may have its name by now."""
+        """Returns whether this log is still the directory's: another one may have its name by now."""
         return self._logs.get(log.topic_partition) is log
 
     def _refuse(self, error: StorageError, on_settled: OnDurable) -> None:

@@ -26,12 +26,10 @@ def relocate(log: Log, directory: str) -> None:
 
 
 def take_over(log: Log, source: Log) -> None:
-    """Takes over from its source what the copy `log` doesn't have: all producers, and the high watermark.
+    """Copies from the source to `log` the state that batches don't have: all producers, and the high watermark.
 
-    Both end alike.
-
-    Of producers without records the source knows more than the batches (KAFKA-7190). Errors: OSError; only memory has
-    it then.
+    Both logs end at the same offset. Of producers without records the source knows more than the batches (KAFKA-7190).
+    Errors: OSError; then only memory has the state.
     """
     assert log.log_end_offset == source.log_end_offset, (log.describe(), source.describe())
     log.producer_state, log.transactions = source.producer_state, source.transactions
@@ -41,7 +39,7 @@ def take_over(log: Log, source: Log) -> None:
 
 
 class Allowance:
-    """How many bytes may be copied now, over all moves."""
+    """The bytes that may be copied now, over all moves."""
 
     def __init__(self) -> None:
         self._bytes_per_second: Callable[[], float] = lambda: NO_LIMIT
@@ -49,7 +47,6 @@ class Allowance:
         self._at_ms = 0
 
     def limit(self, bytes_per_second: Callable[[], float]) -> None:
-        """Sets the function that returns the rate."""
         self._bytes_per_second = bytes_per_second
 
     def grow(self, now_ms: int) -> None:
@@ -63,7 +60,6 @@ class Allowance:
         return self._bytes <= 0
 
     def take(self, size_bytes: int) -> None:
-        """Counts bytes that are being read."""
         self._bytes -= size_bytes
 
 
@@ -77,20 +73,17 @@ class MoveCounts(msgspec.Struct):
     """Moves that ended because a directory failed, or could not begin. The next start may continue them."""
 
     def on_copied(self, size_bytes: int) -> None:
-        """Counts bytes copied into the directory."""
         self.copied_bytes += size_bytes
 
     def on_done(self) -> None:
-        """Counts a copy that took its source's place."""
         self.done += 1
 
     def on_failed(self) -> None:
-        """Counts a move that failed."""
         self.failed += 1
 
 
 class MovePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """What one move needs from outside. An argument of type `Any` is the move."""
+    """The ports and functions that one move uses. An argument of type `Any` is the move."""
 
     source: DirectoryPorts
     target: DirectoryPorts
@@ -120,22 +113,19 @@ PREFERRED_MAX: Final = 10_000
 
 
 class PreferredDirectories:
-    """By partition, the path of the directory."""
+    """The preferred directories for new logs, by partition."""
 
     def __init__(self) -> None:
         self._paths: dict[TopicPartition, str] = {}
 
     def note(self, key: TopicPartition, path: str) -> None:
-        """Notes the directory for a partition."""
         self._paths.pop(key, None)
         while len(self._paths) >= PREFERRED_MAX:
             del self._paths[next(iter(self._paths))]
         self._paths[key] = path
 
     def get(self, key: TopicPartition) -> str | None:
-        """Returns the directory for a partition; None for any."""
         return self._paths.get(key)
 
     def forget(self, key: TopicPartition) -> None:
-        """Forgets a partition that is created."""
         self._paths.pop(key, None)

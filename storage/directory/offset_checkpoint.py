@@ -2,8 +2,8 @@
 
 Guards: one version is written at a time, and a caller that waits gets a version that was begun after its call.
 
-A full disk keeps the old version, which may be stale but never wrong. Where a caller waits, entries are meant to go (a
-deleted partition's name may be used again); then the file is removed, for no knowledge is safe and old knowledge isn't.
+A full disk keeps the old version, which may be outdated but never wrong. Where a caller waits, entries must disappear,
+because the name of a deleted partition may be reused. Then the file is removed: no entries are safe, old ones aren't.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class OffsetCheckpoint:
         self._waiting: list[OnWritten] = []
 
     def write(self) -> Iterator[None]:
-        """Begins a new version if something has changed and none is under way.
+        """Begins a new version if something has changed and none is in progress.
 
-        Made in steps, of the state at the first one.
+        It is made in steps, from the state at the first one.
         """
         if self._under_way or self._stopping:
             return
@@ -91,9 +91,9 @@ class OffsetCheckpoint:
             self._begin_for_waiting()
 
     def stop(self) -> None:
-        """Begins nothing more: the committer is about to close.
+        """Begins nothing more, because the committer is about to close.
 
-        Waiting callers get an error unless their version is under way.
+        Waiting callers get an error unless their version is in progress.
         """
         self._stopping = True
         waiting, self._waiting = self._waiting, []
@@ -169,11 +169,11 @@ def _tell(waiting: list[OnWritten], error: OSError) -> None:
 
 
 def read_checkpoint(filesystem: FileSystem, path: str, here: Container[TopicPartition]) -> dict[TopicPartition, Offset]:
-    """Returns a checkpoint's entries of the partitions that are here; nothing if it can't be read.
+    """Returns a checkpoint's entries of the partitions that are here; none if it can't be read.
 
-    Entries of other partitions are left by an interrupted deletion. Their names may be used again, and a new log's
-    bytes must not stay unchecked because of an old one: the file is rewritten without them, or removed if the disk is
-    full. Start code: it may sync. Errors: OSError.
+    Entries of other partitions are left by an interrupted deletion. Their names may be reused, and an old entry must
+    not exempt a new log from recovery. So the file is rewritten without them, or removed if the disk is full. Start
+    code: it may sync. Errors: OSError.
     """
     if not filesystem.exists(path):
         return {}

@@ -1,7 +1,7 @@
-"""What the registrations of a broker leave in its log directories for the next start (rules DR8 and DR9).
+"""The notes of a broker's registrations in its log directories, for the next start (rules DR8 and DR9).
 
-That is the number of the last registration, and the machine's memory through which files were written since. It acts on
-online directories; one that fails goes offline.
+They are the number of the last registration, and the machine's memory through which files were written since. A
+directory that fails goes offline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class RegistrationNotes:
         self._directories = directories
 
     def registrations(self) -> dict[str, int | None]:
-        """Returns, by online directory, the number of the last registration noted, None if there is none.
+        """Returns the number of the last registration noted, by online directory; None if there is none.
 
         Start code: it may fail a directory.
         """
@@ -37,7 +37,7 @@ class RegistrationNotes:
         return numbers
 
     def write_registration(self, number: int, directories: Collection[str]) -> None:
-        """Notes a registration durably in these directories, as far as they are online. Start code: it syncs.
+        """Writes a registration's number durably to those of these directories that are online. Start code: it syncs.
 
         A directory without room keeps the old number and counts as stale; one that fails goes offline.
         """
@@ -56,7 +56,7 @@ class RegistrationNotes:
         return any(each.is_online and each.state.directory.may_lack_records for each in self._directories.values())
 
     def note_page_cache(self) -> None:
-        """Notes in each online directory that the cluster knows what it may lack. Start code: it syncs.
+        """Records in each online directory that the store knows about records it may lack. Start code: it syncs.
 
         A directory without room may lack records again at the next start; one that fails goes offline.
         """

@@ -1,13 +1,13 @@
-"""Erases records in the other folders of a partition on this broker: those that a moved or deleted log has left.
+"""Erases records in other folders of a partition on this broker, which a moved or deleted log has left.
 
 A `-delete` folder is removed at once, whatever `file.delete.delay.ms` says. A `-stray` folder, a `-future` folder of no
-move, and a folder with the partition's name in another directory stay; if one may have a record below the offset the
-request fails and names it. A folder of another topic of the same name is ignored. One without a topic id counts as the
-partition's.
+move, and a folder with the partition's name in another directory stay. If one of them may have a record below the
+offset, the request fails and names it. A folder of another topic with the same name is ignored. A folder without a
+topic id counts as the partition's.
 
-Guards: a request is answered without an error only when no folder of the partition in any directory has a record below
-its offset, and the disks know (D15). Only the disk knows these folders: each directory is listed once for all requests
-that wait. Only `-delete` folders are removed (M2).
+Guards: a request succeeds only when no folder of the partition in any directory has a record below its offset, and this
+is on the disks (D15). Only the disk knows these folders, so each directory is listed once for all waiting requests.
+Only `-delete` folders are removed (M2).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REQUESTS_AT_ONCE: Final = 1_000
 
 
 class FolderSearch(NamedTuple):
-    """What to look for in all directories."""
+    """A partition to look for in all directories."""
 
     key: TopicPartition
     topic_id: TopicId
@@ -68,7 +68,6 @@ class SetAsideFolders:
         logs: Mapping[TopicPartition, Log],
         moves: LogMoves,
     ) -> None:
-        """`logs` are the broker's, as they come and go."""
         self._filesystem = filesystem
         self._worker = worker
         self._directories = directories
@@ -78,11 +77,10 @@ class SetAsideFolders:
         self._is_looking = False
 
     def __len__(self) -> int:
-        """Returns how many requests wait."""
         return len(self._requests)
 
     def erase(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
-        """Erases what other folders of the log's partition have below `offset`, then calls `on_done`.
+        """Erases the records below `offset` in other folders of the log's partition, then calls `on_done`.
 
         Returns a function that cancels the request.
         """
@@ -91,12 +89,11 @@ class SetAsideFolders:
         return lambda: self._requests.pop(request, None)
 
     def on_truncated(self, log: Log) -> None:
-        """Notes that a log is cut or starts over: it may take deleted records again, so its folder is erased again."""
+        """Refuses the requests of a log that is cut or restarts, because it may receive deleted records again."""
         for request in [each for each in self._requests if each.log is log]:
             self._answer(request, EraseChangedError("the replica was truncated meanwhile; ask again"))
 
     def stop(self) -> None:
-        """Refuses waiting requests."""
         for request in list(self._requests):
             self._answer(request, EraseFailedError("the broker stops"))
 
@@ -163,7 +160,7 @@ class SetAsideFolders:
     def _on_erased(
         self, directory: DirectoryLogs, path: str, on_done: Callable[[str, object], None], outcome: object
     ) -> None:
-        """Syncs the directory, also for what was removed before."""
+        """Syncs the directory, even if nothing was removed now."""
         if isinstance(outcome, BaseException) or not directory.is_online:
             on_done(path, outcome)
         else:

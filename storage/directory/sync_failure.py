@@ -1,10 +1,10 @@
-"""What a failed sync leaves behind, and how the next start recovers from it.
+"""Marks a directory after a failed sync, and repairs it at the next start.
 
-After a failed sync the system may call pages clean that the disk doesn't hold: they can be read, and syncing them again
-proves nothing. While the machine runs on, a restarted broker would take them for safe and put acknowledged records
-behind a hole that opens with the next power cut. So the directory is marked when it fails. The mark needs no
-durability: after a power cut only durable bytes can be read. A start that finds the mark rewrites everything above the
-recovery points, syncs it, and removes the mark.
+After a failed sync the system may treat pages as clean that the disk doesn't hold: they can be read, and syncing them
+again proves nothing. A broker that restarts while the machine keeps running would consider them safe, and append
+acknowledged records after a hole that opens with the next power cut. So the directory is marked when it fails. The mark
+needs no durability, because after a power cut only durable bytes can be read. A start that finds the mark rewrites
+everything above the recovery points, syncs it, and removes the mark.
 
 Source: PostgreSQL's "fsyncgate", 2018.
 """
@@ -24,7 +24,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def mark_failed(filesystem: FileSystem, directory: str) -> None:
-    """Leaves the mark, if the disk still takes it."""
+    """Creates the mark, if the disk still accepts it."""
     with contextlib.suppress(OSError):
         filesystem.write_bytes(f"{directory}/{SYNC_FAILED_MARK}", b"")
 
@@ -35,7 +35,7 @@ def rewrite_unsynced(
     folders: Mapping[str, TopicPartition],
     recovery_points: Mapping[TopicPartition, Offset],
 ) -> bool:
-    """Rewrites and syncs what may not be on the disk, if the directory is marked.
+    """Rewrites and syncs files that may not be on the disk, if the directory is marked.
 
     Start code. Returns whether it was marked. Errors: OSError; the mark then stays.
     """

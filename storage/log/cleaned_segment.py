@@ -37,7 +37,7 @@ _WRITE_BYTES: Final = 1 << 20
 
 
 def remove_cleaned(filesystem: FileSystem, directory: str) -> None:
-    """Removes all such files from a log's folder, while nothing writes one. For a worker.
+    """Removes all files of that kind from a log's folder, while nothing writes one. For a worker.
 
     Errors: OSError; a missing folder is none.
     """
@@ -67,12 +67,10 @@ class CleanedSize(msgspec.Struct):
     records: int = 0
 
     def note(self, size_bytes: int, records: int) -> None:
-        """Counts one more batch."""
         self.size_bytes += size_bytes
         self.records += records
 
     def add(self, other: CleanedSize) -> None:
-        """Adds other counts."""
         self.note(other.size_bytes, other.records)
 
 
@@ -98,14 +96,13 @@ class CleanedSegment:
 
     @property
     def size(self) -> int:
-        """The size of its `.log` file."""
         return self._written + self._parts_bytes
 
     def _path(self, suffix: str) -> str:
         return self._stem + suffix + CLEANED_SUFFIX
 
     def append(self, header: BatchHeader, batch: Buffer) -> None:
-        """Appends a batch; batches come in order."""
+        """Appends a batch. Batches come in order."""
         last_offset = header.last_offset
         if header.max_timestamp > self._max_timestamp:
             self._max_timestamp, self._max_timestamp_offset = header.max_timestamp, last_offset
@@ -136,7 +133,6 @@ class CleanedSegment:
         self._file.close()
 
     def abandon(self) -> None:
-        """Removes its files."""
         self._file.close()
         for suffix in CLEANED_SUFFIXES:
             with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Flushing and closing a log: what must be synced, and what is written for a clean stop.
+"""Flushes and closes a log: prepares the barriers to sync, and writes the files of a clean stop.
 
-Nothing here waits for the disk: a barrier is handed out.
+Nothing here waits for the disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LogDurability:
         self._log = log
 
     def take_snapshot(self) -> None:
-        """Writes a snapshot of the producer state at the log end, unless there is one or no record lies below it.
+        """Writes a snapshot of the producer state at the log end, unless there is one or the log has no records.
 
         Errors: OSError.
         """
@@ -31,7 +31,7 @@ class LogDurability:
             log.files.sync.note_written([snapshots.take(log.log_end_offset, log.producer_state)])
 
     def flush_barrier(self) -> Barrier | None:
-        """Returns what makes everything in the log durable; None if it is already.
+        """Returns a barrier that makes everything in the log durable; None if it is already.
 
         Once it is done, the caller calls `on_flushed` with the log end offset of this moment. Errors: StorageError.
         """
@@ -47,16 +47,14 @@ class LogDurability:
         return barrier
 
     def on_flushed(self, offset: Offset) -> bool:
-        """Raises the recovery point after the barrier that was made when the log end was `offset`.
+        """Raises the recovery point after the barrier made at the log end `offset`. Returns whether it rose.
 
-        Returns whether it rose.
-
-        What was truncated meanwhile, even if it grew again, doesn't count as flushed.
+        Records that were truncated meanwhile don't count as flushed, even if the log has grown again.
         """
         return self._log.raise_recovery_point(self._log.files.sync.on_flushed(offset))
 
     def on_flush_failed(self, offset: Offset, barrier: Barrier) -> None:
-        """Makes a flush due again: its barrier, made when the log end was `offset`, lacked room."""
+        """Schedules another flush after a barrier, made at the log end `offset`, that lacked room."""
         log = self._log
         log.files.sync.on_flushed(offset)
         log.files.sync.on_failed(barrier)
@@ -64,9 +62,7 @@ class LogDurability:
         log.upkeep_queue[log] = None
 
     def close(self) -> Barrier | None:
-        """Writes indexes and producer state for a clean stop.
-
-        Returns what must be durable before the stop counts as clean.
+        """Writes indexes and producer state for a clean stop. Returns the barrier that the stop depends on.
 
         Afterwards only `on_flushed` and `files_to_close` are called. Errors: StorageError.
         """
@@ -84,5 +80,5 @@ class LogDurability:
         return self.flush_barrier()
 
     def files_to_close(self) -> list[File]:
-        """Returns the open files, to be closed when they are not read any more."""
+        """Returns the open files, to be closed when they are no longer read."""
         return [segment.file for segment in self._log.segments if segment.is_open]

@@ -1,12 +1,12 @@
-"""Which leader epoch wrote which offsets: the start offset (inclusive) of each epoch, in memory.
+"""The start offset (inclusive) of each leader epoch of a log, in memory.
 
 Guards: epochs and start offsets strictly rise; no start offset lies below the log start after a trim, nor above the log
 end. From these entries replicas find where their logs diverge (KIP-101, KIP-279); a wrong entry loses or duplicates
 records after an election.
 
-`LogSync` stages the file `leader-epoch-checkpoint` for the next flush if `dirty`. Nothing waits for it: the headers of
-unflushed batches have the epochs. Below that compaction may have left no batch of an epoch, and only the file knows its
-start.
+`LogSync` stages the file `leader-epoch-checkpoint` for the next flush if `dirty`. Nothing waits for it, because the
+headers of unflushed batches have the epochs. Below the recovery point compaction may have removed all batches of an
+epoch; then only the file has its start.
 
 Source: Kafka's LeaderEpochFileCache.
 """
@@ -47,9 +47,10 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> bool:
-        """Notes that `epoch` writes from `start_offset` (inclusive) on. Returns whether that is new.
+        """Records that `epoch` writes from `start_offset` (inclusive) on. Returns whether that is new.
 
-        Drops entries that contradict it, with a later epoch or a start at or after this one: the new leader is right.
+        Drops entries that contradict it, with a later epoch or a start at or after this one, because the new leader is
+        right.
         """
         if epoch < 0:
             return False
@@ -65,7 +66,7 @@ class LeaderEpochs:
         return True
 
     def confirm(self, epoch: LeaderEpoch, base_offset: Offset, last_offset: Offset) -> Offset:
-        """Notes that a stored batch was written in `epoch`. Entries that no batch contradicts stay.
+        """Records that a stored batch was written in `epoch`. Entries that no batch contradicts stay.
 
         Batches below the first entry are ignored: the log starts above them. Returns the exclusive end up to which the
         next batches of the same epoch need no call.
@@ -79,10 +80,10 @@ class LeaderEpochs:
         return self._starts[later] if later < len(self._starts) else _NEVER
 
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
-        """Returns the largest epoch at or below `epoch` that wrote here, and the exclusive end of what it wrote.
+        """Returns the largest epoch at or below `epoch` that wrote here, and the exclusive end of its records.
 
-        Returns (-1, -1) for -1 and for an epoch newer than all known; for one older than all known, that epoch and the
-        first start.
+        Returns (-1, -1) for -1 and for an epoch newer than all known ones; for an epoch older than all known ones, that
+        epoch and the first start.
         """
         if epoch == NO_LEADER_EPOCH or epoch > self.latest or not self._starts:
             return NO_LEADER_EPOCH, UNKNOWN_OFFSET
@@ -102,7 +103,7 @@ class LeaderEpochs:
         """Drops the epochs that begin at or after the exclusive log end `end_offset`. Returns whether there were any.
 
         `is_empty`: the log starts there too. Then an epoch that begins there is that of the last deleted record. It
-        stays, or after an election no broker would see that this log has another history.
+        stays; otherwise after an election no broker would see that this log has another history.
         """
         keep = bisect_left(self._starts, end_offset)
         if is_empty and keep == 0 and self._starts and self._starts[0] == end_offset:
@@ -114,7 +115,7 @@ class LeaderEpochs:
         return True
 
     def truncate_from_start(self, log_start_offset: Offset) -> bool:
-        """Moves the start of the epoch that holds `log_start_offset` there, and drops earlier ones.
+        """Moves the start of the epoch that contains `log_start_offset` there, and drops earlier ones.
 
         Returns whether anything changed.
         """
@@ -127,7 +128,6 @@ class LeaderEpochs:
         return True
 
     def clear(self) -> None:
-        """Forgets everything: the log was emptied."""
         self._epochs.clear()
         self._starts.clear()
         self._changed()

@@ -1,8 +1,8 @@
-"""The files of one log: its segments, and the snapshots and transaction indexes beside them; creates and removes them.
+"""The files of one log: its segments, snapshots and transaction indexes. Creates and removes them.
 
-Guards: a call that fails for want of room or of a descriptor (`StorageError.is_passing`) has changed nothing. Steps
-that need neither come last: to unlink and to shorten a file. If there is no room for the file of an emptied log, the
-log keeps one of its files, emptied.
+Guards: a call that fails for lack of room or of a descriptor (`StorageError.is_passing`) has changed nothing. Steps
+that need neither, such as unlinking or shortening a file, come last. If there is no room for the file of an emptied
+log, the log keeps one of its files, emptied.
 
 It decides nothing, and uses the log's offsets only to reload producers.
 """
@@ -32,7 +32,7 @@ from lowtide.storage.log.segments.segment_list import SegmentList
 
 
 class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Which log is opened, where, and with what. Without a cache or the state of producers it gets its own."""
+    """A log to open: its folder, its configuration, and shared state. By default it has its own cache and producers."""
 
     filesystem: FileSystem
     directory: str
@@ -57,7 +57,7 @@ class LogParts(msgspec.Struct):
 
 
 class LogFiles:
-    """The files of one log. `sync` knows which of them may not be on the disk yet."""
+    """The files of one log. `sync` tracks which of them may not be on the disk yet."""
 
     __slots__ = ("_directory", "_removed", "aborted", "filesystem", "segments", "snapshots", "swaps", "sync")
 
@@ -125,9 +125,9 @@ class LogFiles:
     def reload_producers(
         self, producers: ProducerStateManager, offsets: LogOffsets, *, now_ms: int, recalls: bool = True
     ) -> None:
-        """Brings the producer state to the log end: the newest snapshot, then the batches behind it.
+        """Brings the producer state to the log end: the newest snapshot, then the batches after it.
 
-        With `recalls` the last batches before the snapshot are remembered too, which a producer may send again.
+        With `recalls` the last batches before the snapshot are remembered too, because a producer may send them again.
         Errors: StorageError.
         """
         newest = offsets.high_watermark
@@ -145,7 +145,7 @@ class LogFiles:
     # Removing files
 
     def remove_below(self, offset: Offset, config: LogConfig) -> list[RemovedSegment]:
-        """Takes the segments wholly below `offset` out of the log, but not their files; never the active one."""
+        """Removes the segments wholly below `offset` from the log, but not their files; never the active one."""
         if (passed := self.segments.number_of(offset)) <= 0:
             return []
         frees = self.frees_at_once(config)
@@ -183,9 +183,9 @@ class LogFiles:
         return removed
 
     def prepare_cut(self, number: int, end_offset: Offset) -> None:
-        """Opens the segment in which the log is about to be cut, and gives up a swap that reaches above `end_offset`.
+        """Opens the segment in which the log is about to be cut, and abandons a swap that reaches above `end_offset`.
 
-        Errors: StorageError; then all is as before.
+        Errors: StorageError; then nothing has changed.
         """
         segment = self.segments[number]
         was_pinned = segment.is_pinned
@@ -199,7 +199,7 @@ class LogFiles:
             raise
 
     def _empty_in_place(self, number: int) -> list[RemovedSegment]:
-        """Leaves one segment, without its batches.
+        """Keeps one segment, without its batches.
 
         It may begin below the log start: that needs neither room nor a name.
         """
@@ -214,7 +214,7 @@ class LogFiles:
         return removed
 
     def remove_from(self, number: int) -> list[RemovedSegment]:
-        """Removes the segments from `number` on and renames their files, the last first: a crash leaves a prefix.
+        """Removes the segments from `number` on and renames their files, last first: a crash leaves a prefix.
 
         Errors: StorageError.
         """
@@ -240,7 +240,7 @@ class LogFiles:
         return [each for each in self._removed if not each.renamed or (each.readers is not None and not each.is_gone)]
 
     def forget_removed(self) -> None:
-        """Gives up removed segments and holes: the folder is about to be renamed, and its name may be reused."""
+        """Abandons removed segments and holes: the folder is about to be renamed, and its name may be reused."""
         for removed in self._removed:
             removed.abandon()
         self._removed.clear()
@@ -249,9 +249,9 @@ class LogFiles:
     # Who reads them
 
     def frees_at_once(self, config: LogConfig) -> bool:
-        """Whether bytes below the log start are freed before their files are removed.
+        """Returns whether bytes below the log start are freed before their files are removed.
 
-        They are not where a compaction may be reading: another process does that, whose open files aren't known here.
+        They are not where a compaction may be reading: it runs in another process, whose open files are unknown here.
         """
         return "compact" not in config.cleanup_policy and self.swaps.cleaned_to is None
 
@@ -261,7 +261,7 @@ class LogFiles:
         return tuple(file for files in (*held, *(each.readers or () for each in self._removed)) for file in files)
 
     def relocate(self, directory: str) -> None:
-        """Follows the rename of the log's folder. No barrier, hole, swap or removal of this log is under way."""
+        """Follows the rename of the log's folder. No barrier, hole, swap or removal of this log is in progress."""
         for segment in self.segments:
             segment.directory, segment.path = directory, f"{directory}{segment.path.removeprefix(segment.directory)}"
         for part in (self.snapshots, self.aborted, self.swaps, self.sync):
@@ -270,7 +270,7 @@ class LogFiles:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is under way that uses the folder's name, barriers aside."""
+        """Whether nothing in progress uses the folder's name, barriers aside."""
         return not (
             self.swaps.is_taken or self._unfinished() or any(segment.hole is not None for segment in self.segments)
         )

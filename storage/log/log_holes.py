@@ -1,6 +1,6 @@
-"""The hole at the beginning of a log's first segment: which deleted bytes become one, and what must be durable before.
+"""The hole at the beginning of a log's first segment: the deleted bytes that become one, and the files to sync first.
 
-Guards: a hole covers whole batches that lie below the visible log start, and nothing of what lies above.
+Guards: a hole covers only whole batches that lie below the visible log start.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class LogHoles:
 
     @property
     def pending(self) -> PendingHole | None:
-        """The hole that is on its way."""
+        """The hole in progress."""
         return self._log.segments[0].hole
 
     @property
     def unfreed_bytes(self) -> int:
-        """About how many deleted bytes the first segment still has: see `SegmentList.unfreed_bytes`."""
+        """The approximate number of deleted bytes in the first segment: see `SegmentList.unfreed_bytes`."""
         return self._log.segments.unfreed_bytes(self._log.log_start_offset, self._log.log_end_offset)
 
     def begin(self) -> PendingHole | None:
-        """Leaves out what is deleted of the first segment, which holds the log start.
+        """Leaves out the deleted part of the first segment, which holds the log start.
 
-        Returns None if that is nothing new. Errors: StorageError.
+        Returns None if nothing new is deleted. Errors: StorageError.
         """
         log = self._log
         segment, log_start_offset = log.segments[0], log.log_start_offset
@@ -69,9 +69,9 @@ class LogHoles:
         return segment.hole
 
     def take_snapshot(self) -> list[str]:
-        """Writes the state of the producers, whose batches may go.
+        """Writes the state of the producers, whose batches may be removed.
 
-        Returns the files that must be as durable as these batches are. Errors: OSError.
+        Returns the files that must be as durable as these batches. Errors: OSError.
         """
         log = self._log
         path = log.files.snapshots.take_between(log.log_end_offset, log.producer_state, log.high_watermark)
@@ -80,9 +80,7 @@ class LogHoles:
     def take_snapshot_for_erasure(self) -> list[str]:
         """Writes the state of the producers for an erasure.
 
-        Returns the files that must be durable before any batch goes.
-
-        Errors: OSError.
+        Returns the files that must be durable before any batch is removed. Errors: OSError.
         """
         log = self._log
         if not log.producer_state.producers:
@@ -91,12 +89,12 @@ class LogHoles:
         return [log.files.snapshots.path(log.log_end_offset)]
 
     def on_erased(self, offset: Offset) -> None:
-        """Notes that the first segment has no record below `offset`."""
+        """Records that the first segment has no record below `offset`."""
         segment = self._log.segments[0]
         segment.gone_offset = max(segment.gone_offset, offset)
 
     def on_made(self, pending: PendingHole) -> None:
-        """Notes that a hole is made, unless it was given up meanwhile."""
+        """Records that a hole is made, unless it was abandoned meanwhile."""
         segment = self._log.segments[0]
         if segment.hole is pending:
             segment.hole = None
@@ -104,7 +102,7 @@ class LogHoles:
             self.on_erased(pending.hole.next_offset)
 
     def give_up(self, pending: PendingHole) -> None:
-        """Gives up a hole that could not be noted: it is begun again."""
+        """Abandons a hole that could not be noted; it is begun again."""
         if self._log.segments[0].hole is pending:
             self._log.segments[0].abandon_hole()
 

@@ -1,7 +1,8 @@
-"""What of one log may not be on the disk yet, and the barriers that sync it.
+"""Tracks the parts of one log that may not be on the disk, and builds the barriers that sync them.
 
 Guards the recovery point: it rises only over bytes that a barrier covered after they were written. A truncation between
-a barrier and its completion lowers what it proves, for the same offsets may have been written again.
+a barrier and its completion lowers the end that the barrier proves, because the same offsets may have been written
+again.
 
 Source: Kafka's UnifiedLog.flush; KAFKA-16541 for why the epoch file is synced before it is renamed.
 """
@@ -44,28 +45,26 @@ class LogSync:
         self._stagings = 0
 
     def relocate(self, directory: str) -> None:
-        """Follows the rename of the log's folder. No barrier is under way."""
         self._paths = [f"{directory}{path.removeprefix(self._directory)}" for path in self._paths]
         self._directory = directory
         self._names_changed = True
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing but `.log` files may be unsynced."""
+        """Whether everything but `.log` files is synced."""
         return not self._paths and not self._epochs.dirty
 
     def note_written(self, paths: Iterable[str]) -> None:
-        """Notes files that were created or rewritten, or a new segment; the next barrier covers them."""
+        """Adds files that were created or rewritten, or a new segment, to the next barrier."""
         self._paths += paths
         self._names_changed = True
 
     def on_truncated(self, end_offset: Offset) -> None:
-        """Notes that the log was cut to the exclusive end `end_offset`."""
         for flush in self._flushes:
             flush.durable_to = min(flush.durable_to, end_offset)
 
     def on_failed(self, barrier: Barrier) -> None:
-        """Makes a barrier due again that wasn't carried out whole. It no longer counts as a flush under way."""
+        """Schedules the parts of a barrier again that wasn't carried out whole. It is no longer a flush in progress."""
         staged = {source for source, _target in barrier.renames}
         for path in staged:
             with contextlib.suppress(OSError):
@@ -77,7 +76,7 @@ class LogSync:
         self._names_changed = True
 
     def flush_barrier(self, log_files: Iterable[Syncable], log_end_offset: Offset) -> Barrier:
-        """Returns what makes `log_files`, which hold all below `log_end_offset`, and everything beside them durable.
+        """Returns a barrier for `log_files`, which hold everything below `log_end_offset`, and all unsynced files.
 
         Errors: StorageError, also for a full disk; everything then waits for the next barrier.
         """
@@ -86,14 +85,14 @@ class LogSync:
         return barrier
 
     def truncation_barrier(self, log_file: Syncable) -> Barrier:
-        """Returns what makes a truncation durable. Errors: StorageError."""
+        """Returns a barrier that makes a truncation durable. Errors: StorageError."""
         self._names_changed = True
         return self._barrier([log_file])
 
     def on_flushed(self, offset: Offset) -> Offset:
         """Completes the flush made at the log end `offset`.
 
-        Returns the exclusive end of what is now on disk, -1 if unknown.
+        Returns the exclusive end of the bytes that are now on disk, -1 if unknown.
         """
         while self._flushes:
             flush = self._flushes.popleft()
@@ -114,7 +113,7 @@ class LogSync:
         return Barrier(files=(*files, *staged.files), renames=staged.renames, directories=directories)
 
     def _stage_epochs(self) -> Barrier:
-        """Writes changed leader epochs beside their file, under a new name: several may be under way."""
+        """Writes changed leader epochs beside their file, under a new name, because several may be in progress."""
         if not self._epochs.dirty:
             return Barrier()
         path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"

@@ -44,7 +44,7 @@ def make_marker(
     epoch_is_bumped: bool,
     now_ms: int,
 ) -> Marker:
-    """Makes the marker of a transaction's end. `now_ms` is wall-clock time."""
+    """Returns the marker that ends a transaction. `now_ms` is wall-clock time."""
     control, record = _content_of(is_commit, coordinator_epoch)
     tail = encode_plain_batch(
         [record],
@@ -63,7 +63,7 @@ def make_marker(
 
 @lru_cache(REMEMBERED_CONTENTS)
 def _content_of(is_commit: bool, coordinator_epoch: int) -> tuple[ControlRecord, tuple[bytes, bytes]]:  # noqa: FBT001 - to be remembered
-    """Returns control and record of a marker: the same in all markers of one coordinator's epoch."""
+    """Returns control and record of a marker, which all markers of one coordinator's epoch share."""
     control = ControlRecord(ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT, coordinator_epoch)
     return control, end_transaction_record(control)
 
@@ -92,7 +92,7 @@ def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> Accept
 def remember_producer(
     state: ProducerStateManager, batch: ValidatedBatch, base_offset: Offset, now_ms: int
 ) -> CompletedTransaction | None:
-    """Notes an appended batch with a producer id. Returns the transaction that it ended."""
+    """Adds an appended batch to the producer state. Returns the transaction that it ended."""
     if isinstance(batch, Marker):
         return state.end_transaction(
             batch.producer_id,
@@ -109,7 +109,7 @@ def remember_producer(
 def refused(known: AcceptedBatch | DuplicateBatch | ErrorCode) -> AppendedBatch | ErrorCode:
     """Returns the answer to a batch that isn't appended.
 
-    For a duplicate that is the original one, with its time even under CreateTime.
+    For a duplicate that is the original batch, with its time even under CreateTime.
     """
     assert not isinstance(known, AcceptedBatch)
     if isinstance(known, DuplicateBatch):

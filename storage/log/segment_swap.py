@@ -1,20 +1,20 @@
-"""Puts compacted segments in the place of their originals, so that a crash leaves either the ones or the others.
+"""Replaces segments by compacted ones, so that a crash leaves either the old ones or the new ones.
 
 | step | a crash then |
 |---|---|
 | the files are on the disk as `.cleaned` (`cleaning.py`) | leaves them to be removed by the start |
-| `begin`: renamed to `.swap`, one after the other | as before, while one of them is still `.cleaned` |
+| `begin`: renamed to `.swap`, one after the other | the same, while one of them is still `.cleaned` |
 | the folder is synced | leaves the rest to the start: it removes the originals and renames the new files |
 | `finish`: the originals renamed to `.deleted`; the log reads the new ones | likewise |
 | `name_files`: the new ones renamed; later, if there is no room for a name | likewise |
 | the folder is synced | leaves the new ones |
 
-The last offset in a `.swap` file tells the start which segments it replaces. Segments after that, which are renamed in
-order, may still have their names; the start keeps them: their records are superfluous, and the next compaction drops
+The last offset in a `.swap` file determines which segments a start replaces. Later segments, which are renamed in
+order, may still have their names. The start keeps them; their records are superfluous, and the next compaction drops
 them.
 
 Guards: segments are replaced only if they, and all later ones that the compaction read, are unchanged: the newer record
-that superseded an older one must still be there. A truncation gives up an unfinished swap before it cuts anything.
+that superseded an older one must still be there. A truncation abandons an unfinished swap before it cuts anything.
 Readers keep their open files. Leader epochs and producer state aren't touched.
 
 Source: Kafka's LocalLog.replaceSegments.
@@ -73,9 +73,9 @@ class CleanedGroup(NamedTuple):
 
 
 class _UnnamedSegment(NamedTuple):
-    """A compacted segment that the log reads already, and those of its files that are still called `.swap`.
+    """A compacted segment that the log already reads, and its files that still have the suffix `.swap`.
 
-    The `.log` comes first, or a start would take the named files for those of the replaced segments.
+    The `.log` comes first. Otherwise a start would take the named files for those of the replaced segments.
     """
 
     segment: Segment
@@ -113,7 +113,6 @@ class SegmentSwaps:
         self._unnamed: _UnnamedSegment | None = None
 
     def relocate(self, directory: str) -> None:
-        """Follows the rename of the log's folder. No swap is under way."""
         assert not self.is_taken, self._directory
         self._directory = directory
 
@@ -123,11 +122,10 @@ class SegmentSwaps:
         self.is_taken = True
 
     def release(self) -> None:
-        """Ends a compaction or an erasure."""
         self.is_taken = False
 
     def note_cleaned_to(self, end_offset: Offset | None) -> None:
-        """Takes over from a checkpoint how far the log is compacted; None if unknown."""
+        """Sets how far the log is compacted, from a checkpoint; None if unknown."""
         self.cleaned_to = end_offset
 
     def see(self, end_offset: Offset) -> list[SegmentVersion]:
@@ -152,7 +150,7 @@ class SegmentSwaps:
         )
 
     def aborted(self, end_offset: Offset) -> tuple[list[Offset], list[CompletedTransaction]]:
-        """Returns the aborted transactions that began below `end_offset`: segments whose file has them, and the rest.
+        """Returns the aborted transactions below `end_offset`: segments whose file has them, and those in no file yet.
 
         Errors: StorageError.
         """
@@ -165,10 +163,10 @@ class SegmentSwaps:
         return list(self._aborted.entries(base_offset)) if base_offset in self._aborted.bases else []
 
     def begin(self, group: CleanedGroup) -> Barrier | None:
-        """Renames the files of a group to `.swap`.
+        """Renames the files of a group to `.swap`. Returns the barrier to carry out before `finish`.
 
-        Returns what must be done before `finish`; None if the log has changed: nothing is left then. Errors:
-        StorageError if there is no room for a name; nothing is left then either. OSError; a start removes the files.
+        Returns None if the log has changed; no file is left then. Errors: StorageError if there is no room for a name;
+        no file is left then either. OSError; a start removes the files.
         """
         assert self._begun is None, self._directory
         assert self._unnamed is None, self._directory
@@ -191,7 +189,7 @@ class SegmentSwaps:
     def finish(self, now_ms: int) -> list[RemovedSegment] | None:
         """Replaces the segments once `begin`'s barrier is done; `name_files` then renames the new one.
 
-        Returns the old ones, renamed already; None if the log has changed. Errors: OSError; a start does the rest, and
+        Returns the old ones, already renamed; None if the log has changed. Errors: OSError; a start does the rest, and
         the directory is not usable before.
         """
         group = self._begun
@@ -223,10 +221,10 @@ class SegmentSwaps:
         return removed
 
     def name_files(self) -> Barrier:
-        """Renames the files of the last finished swap.
+        """Renames the files of the last finished swap. Returns the barrier to carry out before they are relied on.
 
-        Returns what must be done before they are relied on. Errors: OSError; after one that passes it is called again.
-        Until then the log reads the `.swap` files, which a start finds too.
+        Errors: OSError; after one that passes it is called again. Until then the log reads the `.swap` files, which a
+        start finds too.
         """
         unnamed = self._unnamed
         if unnamed is not None:
@@ -259,9 +257,9 @@ class SegmentSwaps:
         return [stem + suffix for suffix in CLEANED_SUFFIXES if suffix != TRANSACTION_INDEX_SUFFIX or group.has_aborted]
 
     def abandon(self, suffix: str = SWAP_SUFFIX) -> None:
-        """Gives up a swap that was begun. Errors: StorageError.
+        """Abandons a swap that was begun. Errors: StorageError.
 
-        The `.log` goes last: a start that finds it without indexes completes the swap and rebuilds them.
+        The `.log` is removed last: a start that finds it without indexes completes the swap and rebuilds them.
         """
         group, self._begun = self._begun, None
         if group is not None:
@@ -272,7 +270,7 @@ class SegmentSwaps:
             remove_file(self._filesystem, path + suffix)
 
     def on_truncated(self, end_offset: Offset) -> None:
-        """Gives up a swap before the log is cut to `end_offset`.
+        """Abandons a swap before the log is cut to `end_offset`.
 
         Errors: StorageError; after one that passes nothing has changed.
         """
@@ -286,5 +284,5 @@ class SegmentSwaps:
             self.cleaned_to = min(self.cleaned_to, end_offset)
 
     def on_cleaned(self, end_offset: Offset) -> None:
-        """Notes a compaction up to `end_offset` (exclusive), less what was cut since it began."""
+        """Records a compaction up to `end_offset` (exclusive), except for records cut since it began."""
         self.cleaned_to = min(end_offset, self.truncated_to)

@@ -1,4 +1,4 @@
-"""Batches that have their offsets already: what a follower gets from its leader."""
+"""Batches that already have their offsets, as a follower receives them from its leader."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _unpack = BATCH_HEADER_STRUCT.unpack_from
 def split_stored_batches(
     records: memoryview, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX
 ) -> list[StoredBatch] | ErrorCode:
-    """Returns the whole batches in `records`, checksums checked, before the first of an epoch above `maximum_epoch`.
+    """Returns the whole, checked batches in `records`, before the first of an epoch above `maximum_epoch`.
 
     Leaves out a batch that is cut at the end. Errors: CORRUPT_MESSAGE for bytes that aren't sound batches.
     """
@@ -72,10 +72,10 @@ def follow_each_other(batches: Sequence[StoredBatch], offset: Offset) -> bool:
 def write_together(
     segment: Segment, records: memoryview, batches: Sequence[StoredBatch], limits: RollLimits, now_ms: int
 ) -> bool:
-    """Writes the batches at the beginning of `records` at once, if all belong into the segment. They don't count yet.
+    """Writes the batches at the beginning of `records` at once, if all fit into the segment. They don't count yet.
 
-    Returns False if nothing was written: a single batch, some that need another segment, or no room, which may suffice
-    for some. Errors: those of `Segment.write`, except those that pass.
+    Returns False if nothing was written: for a single batch, if some need another segment, or without room for all.
+    Errors: those of `Segment.write`, except those that pass.
     """
     count = len(batches)
     if count == 1:

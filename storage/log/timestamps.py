@@ -1,6 +1,6 @@
-"""Finds offsets by timestamp: the two searches of ListOffsets that look into records.
+"""Finds offsets by timestamp: the two searches of ListOffsets that read records.
 
-A search may meet a batch that takes long to look into (compressed, or of many records), or very many batches: it then
+A search may meet a batch that takes long to read (compressed, or of many records), or very many batches. Then it
 returns how to continue, so that the event loop never waits for it.
 
 Sources: Kafka's UnifiedLog.fetchOffsetByTimestamp, LogSegment.findOffsetByTimestamp, FileRecords.searchForTimestamp;
@@ -87,10 +87,10 @@ Found: TypeAlias = TimestampedOffset | LongSearch | SearchOn | None
 
 
 def search_timestamp(log: Log, timestamp_ms: int, start_offset: Offset = 0) -> Found:
-    """Returns the first record from the log start and `start_offset` on with at least that timestamp.
+    """Returns the first record at or above the log start and `start_offset` with at least that timestamp.
 
-    None if there is none; the result may also say how to continue. Unlike in Kafka, a segment whose newest records are
-    deleted doesn't end the search: it continues in the next segment. Errors: StorageError.
+    Returns None if there is none; the result may also tell how to continue. Unlike in Kafka, a segment whose newest
+    records are deleted doesn't end the search; it continues in the next segment. Errors: StorageError.
     """
     return _search_from(log.segments, timestamp_ms, max(start_offset, log.log_start_offset))
 
@@ -121,9 +121,9 @@ def _search_from(segments: SegmentList, timestamp_ms: int, start_offset: Offset)
 def search_max_timestamp(log: Log, start_offset: Offset = 0, largest: TimestampedOffset | None = None) -> Found:
     """Returns the first record with the largest timestamp at or above the log start (KIP-734).
 
-    None if there is none; the result may also say how to continue, with `start_offset` and `largest` of the next call.
-    Unlike in Kafka, a deleted record is never the answer, even if its bytes are still there: the segment at the log
-    start is read from there on, if its largest timestamp may be the answer. Errors: StorageError.
+    Returns None if there is none; the result may also tell how to continue, with `start_offset` and `largest` of the
+    next call. Unlike in Kafka, a deleted record is never the answer, even if its bytes are still there: the segment at
+    the log start is read from there on, if its largest timestamp may be the answer. Errors: StorageError.
     """
     return _search_largest(log.segments, log.log_start_offset, start_offset, largest)
 
@@ -154,7 +154,7 @@ def _largest_from(
 ) -> TimestampedOffset | LongSearch | SearchOn:
     """Returns the largest timestamp of a segment from the log start on, with the offset of its record or batch.
 
-    The result may also say how to continue. Errors: StorageError.
+    The result may also tell how to continue. Errors: StorageError.
     """
     if largest is None or largest.offset < log_start_offset:
         known = _known_largest(segment)
@@ -182,7 +182,7 @@ def _largest_from(
 
 
 def _known_largest(segment: Segment) -> TimestampedOffset | None:
-    """Returns the largest timestamp of a segment with its batch's offset, if that is as remembered.
+    """Returns the remembered largest timestamp of a segment, with its batch's offset, if the batch confirms it.
 
     Errors: StorageError.
     """
@@ -208,9 +208,9 @@ def _first_with_largest(segments: SegmentList, best: Segment, log_start_offset: 
 def find_in_batch(
     content: Buffer, timestamp_ms: int | None, start_offset: Offset, room: DecompressionRoom | None = None
 ) -> TimestampedOffset | None:
-    """Returns the batch's first record from `start_offset` on with at least that timestamp, or the largest one if None.
+    """Returns the first record from `start_offset` on with at least that timestamp; if None, the one with the largest.
 
-    A thread passes `room` to decompress into. Without it the event loop waits: what takes long raises
+    A thread passes `room` to decompress into. Without it the event loop waits, and records that take long raise
     DecompressedTooLargeError. Errors: ProtocolError for an unsound batch.
     """
     header = read_batch_header(content)
@@ -238,7 +238,7 @@ def find_in_batch(
 
 
 def _largest_record(payload: Buffer, count: int, offset_delta: int, *, quick: bool) -> tuple[int, int] | None:
-    """As `_first_record`, for the largest timestamp from an offset on: for the one batch that holds the log start."""
+    """Works as `_first_record` for the largest timestamp, in the one batch that holds the log start."""
     if quick and len(payload) > QUICK_PLAIN_BYTES:
         raise DecompressedTooLargeError(f"{len(payload)} bytes of records are looked at by a thread")
     position, largest = 0, None

@@ -1,7 +1,7 @@
 """Cuts a log at an offset, or empties it to begin at another one.
 
-Guards: a call that fails for want of room or of a descriptor (`StorageError.is_passing`) has changed nothing; the
-caller repeats it. If the barrier lacks room once the log is cut, it is missing from the `Truncation`, and the caller
+Guards: a call that fails for lack of room or of a descriptor (`StorageError.is_passing`) has changed nothing, and the
+caller repeats it. If there is no room for the barrier once the log is cut, the `Truncation` has none, and the caller
 calls `barrier` until it returns one.
 
 Source: Kafka's UnifiedLog.truncateTo, truncateFullyAndStartAt.
@@ -26,12 +26,13 @@ class LogTruncation:
         self._log = log
 
     def truncate_to(self, offset: Offset, *, now_ms: int) -> Truncation:
-        """Removes what lies at or above `offset`, which becomes the log end, and the log start if that lies above.
+        """Removes the records at or above `offset`, which becomes the log end, and the log start if that lies above.
 
-        A batch around `offset` goes whole, and the log end falls to its start, though not below the log start. Slices
-        of what goes, and of the segment that is cut, are dead. At or above the log end only later leader epochs are
-        dropped. The barrier must be done and the lowered recovery point be on disk before the next append: a power cut
-        could otherwise mix old batches with new ones. Errors: StorageError, also one that passes.
+        A batch that straddles `offset` is removed whole, and the log end falls to its start, though not below the log
+        start. Slices of removed records, and of the segment that is cut, become invalid. At or above the log end only
+        later leader epochs are dropped. Before the next append the barrier must be done and the lowered recovery point
+        be on disk; otherwise a power cut could mix old batches with new ones. Errors: StorageError, also one that
+        passes.
         """
         assert offset >= 0
         log, files, segments = self._log, self._log.files, self._log.segments
@@ -92,7 +93,10 @@ class LogTruncation:
             return Truncation(None, removed, lacks_barrier=True)
 
     def barrier(self, *, now_ms: int) -> Barrier:
-        """Returns what makes a truncation durable. Errors: StorageError; after one that passes it is called again."""
+        """Returns a barrier that makes a truncation durable.
+
+        Errors: StorageError; after one that passes it is called again.
+        """
         log = self._log
         if log.are_producers_stale:
             log.files.reload_producers(log.producer_state, log, now_ms=now_ms)

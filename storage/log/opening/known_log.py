@@ -1,4 +1,4 @@
-"""What is known of a log before it is opened, and what opening it took."""
+"""What is known of a log before it is opened, and the result of opening it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lowtide.storage.log.segments.hole import Hole
 
 
 class LoadReport(msgspec.Struct):
-    """What loading a log repaired, for one line in the log."""
+    """The repairs made while loading a log, for one line in the broker's log."""
 
     bytes_cut: int = 0
     """Bytes after the last sound batch of the segment that was cut."""
@@ -26,21 +26,20 @@ class LoadReport(msgspec.Struct):
 
 
 class LoadTotals(NamedTuple):
-    """What loading several logs took."""
+    """The totals of loading several logs."""
 
     logs: int
     segments_checked: int
     bytes_cut: int
 
     def plus(self, report: LoadReport) -> LoadTotals:
-        """Returns the sum with one log more."""
         return LoadTotals(
             self.logs + 1, self.segments_checked + report.segments_checked, self.bytes_cut + report.bytes_cut
         )
 
 
 class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
-    """What the files of the log directory say of a log.
+    """The entries of a log in the files of its log directory.
 
     `log_start_offset` is 0 without an entry; `clean`: the broker stopped cleanly after writing them.
     """

@@ -1,13 +1,13 @@
-"""Opens a log: turns what a stop, a crash or a power cut left in its folder into a log that may be served.
+"""Opens a log: makes a log that may be served from the files that a stop, a crash or a power cut left in its folder.
 
-After a clean stop a walk over the last segment's headers gives the log end. After any other stop everything from the
-recovery point on is checked: the log ends before the first byte that isn't a whole, sound batch, and what follows is
-dropped, for it was never promised. Indexes, leader epochs and producer state are rebuilt if needed.
+After a clean stop a walk over the last segment's headers finds the log end. After any other stop everything from the
+recovery point on is checked: the log ends before the first byte that isn't part of a whole, sound batch, and the rest
+is dropped, because it was never promised. Indexes, leader epochs and producer state are rebuilt if needed.
 
-A crash can interrupt each step; repeated, it has the same outcome: files are removed from the end of the log towards
-its start, before the cut that makes them superfluous.
+A crash can interrupt each step, and a repetition has the same outcome: files are removed from the end of the log
+towards its start, before the cut that makes them superfluous.
 
-Guards: a log start is never lowered; what lies wholly below it is removed, and a log that ends below it starts over,
+Guards: a log start is never lowered; segments wholly below it are removed, and a log that ends below it restarts,
 empty, at it.
 
 Sources: Kafka's LogLoader, LogSegment.recover, LogManager.loadLog.

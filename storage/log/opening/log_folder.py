@@ -1,7 +1,7 @@
-"""The folder of a log while it is opened: the steps of `loader`, from what a crash left to segments that may be served.
+"""The folder of a log while it is opened: the steps of `loader`, after which its segments may be served.
 
-A crash can interrupt each step; repeated, it has the same outcome: files are removed from the end of the log towards
-its start. Source: Kafka's LogLoader, LogSegment.recover.
+A crash can interrupt each step, and a repetition has the same outcome: files are removed from the end of the log
+towards its start. Source: Kafka's LogLoader, LogSegment.recover.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LogFolder:
             self.remove(offset_name(segment.base_offset) + suffix)
 
     def remove_leftovers(self) -> None:
-        """Removes what a crash left half done, and finishes a swap of compacted segments.
+        """Removes files that a crash left incomplete, and finishes a swap of compacted segments.
 
         Source: Kafka's LogLoader.load.
         """
@@ -227,7 +227,7 @@ class LogFolder:
         return any(header.is_control for _, header in segment.batches(0))
 
     def _check_from(self, recovery_point: Offset) -> None:
-        """Checks the segments from the recovery point on, and those without indexes; drops what isn't sound."""
+        """Checks the segments from the recovery point on, and those without indexes; drops unsound bytes."""
         bases = [segment.base_offset for segment in self.segments]
         first = max(bisect_right(bases, recovery_point) - 1, 0)
         number = 0
@@ -266,7 +266,7 @@ class LogFolder:
             segment.forget()
 
     def transaction_index(self) -> TransactionIndex:
-        """Returns the index of aborted transactions, of the files that can be trusted."""
+        """Returns the index of aborted transactions, from the files that can be trusted."""
         unindexed = {segment.base_offset for segment in (*self.unindexed, *self.doubted)}
         known = [segment for segment in self.segments if segment.base_offset not in unindexed]
         with_file = [
@@ -334,7 +334,7 @@ class LogFolder:
         self.epochs_known = True
 
     def _segment_at(self, base_offset: Offset, kept: list[Segment]) -> Segment:
-        """Creates an empty segment at that offset, or empties an older one: that takes no room."""
+        """Creates an empty segment at that offset, or empties an older one, which takes no room."""
         preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
         try:
             new = Segment.create(

@@ -1,6 +1,6 @@
 """Checks every byte of a segment after an unclean stop.
 
-It costs only the reading and CRC-32C: headers are unpacked in one call, nothing is copied, and no object is created per
+Its cost is reading and CRC-32C: headers are unpacked in one call, nothing is copied, and no object is created per
 batch.
 
 Source: Kafka's LogSegment.recover.
@@ -51,11 +51,11 @@ class SegmentCheck(msgspec.Struct, gc=False):
 
 
 def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> SegmentCheck:
-    """Checks a closed segment from its first byte behind a hole, rebuilds its indexes, and notes its leader epochs.
+    """Checks a closed segment from the end of its hole on, rebuilds its indexes, and records its leader epochs.
 
-    If batches contradict noted epochs, the batches win. An epoch whose batches compaction has removed stays: without it
-    a replica that has others of an older epoch in their place would not be seen to diverge. The caller cuts the
-    segment. Errors: StorageError if reading fails.
+    If batches contradict recorded epochs, the batches win. An epoch whose batches compaction has removed stays.
+    Otherwise a replica that has other batches, of an older epoch, in their place would not be seen to diverge. The
+    caller cuts the segment. Errors: StorageError if reading fails.
     """
     segment.reset_indexes()
     check = _Check(segment, epochs, interval_bytes)
@@ -76,7 +76,7 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
 
 
 def begins_behind(segment: Segment, hole: Hole) -> bool:
-    """Returns whether the first batch behind a hole is where it should be, sound.
+    """Returns whether the first batch after a hole is sound and in its place.
 
     Errors: StorageError if reading fails.
     """
@@ -107,9 +107,10 @@ class _Check:
         self.has_markers = False
 
     def chunk(self, chunk: memoryview, position: FilePosition) -> int:
-        """Checks the batches that begin in `chunk`, the bytes from `position` on; returns how many bytes they take.
+        """Checks the batches that begin in `chunk`, the bytes from `position` on; returns their size in bytes.
 
-        A batch beyond the chunk is left for the next one, unless it begins this one: then it is read in pieces.
+        A batch that ends beyond the chunk is left for the next one, unless it begins this one. Then it is read in
+        pieces.
         """
         segment, epochs, unpack = self._segment, self._epochs, BATCH_HEADER_STRUCT.unpack_from
         confirmed, confirmed_to = NO_LEADER_EPOCH, 0

@@ -1,7 +1,7 @@
-"""The transactions that keep a partition's records from being read as committed.
+"""The transactions of a partition that end the part that is readable as committed.
 
-A transaction is open from its first batch to its marker, and then undecided until the marker is committed, for until
-then another leader may not have it. A consumer of committed records must stop at the first offset of the oldest of
+A transaction is open from its first batch to its marker. Then it is undecided until the marker is committed, because
+another leader may not have the marker. A consumer of committed records must stop at the first offset of the oldest of
 both.
 
 Guards: the last stable offset passes no record of a transaction that isn't known to have ended everywhere.
@@ -33,7 +33,7 @@ class CompletedTransaction(msgspec.Struct, frozen=True, gc=False):
 
 
 class OpenTransactions:
-    """The transactions of one partition that are open or undecided. `any` says whether there may be one.
+    """The transactions of one partition that are open or undecided. `any` is False if there is certainly none.
 
     Decided ones are only dropped on demand (`first_unstable`), so that a rising high watermark costs nothing.
     """
@@ -48,17 +48,16 @@ class OpenTransactions:
         self.any = False
 
     def __len__(self) -> int:
-        """The number of open transactions."""
+        """Returns the number of open transactions."""
         return len(self._open)
 
     def begin(self, first_offset: Offset, producer_id: ProducerId) -> None:
-        """Begins a producer's transaction."""
         assert not self._open or first_offset > next(reversed(self._open)), "transactions begin in the order of offsets"
         self._open[first_offset] = producer_id
         self.any = True
 
     def end(self, first_offset: Offset, marker_offset: Offset, *, is_aborted: bool) -> CompletedTransaction:
-        """Ends an open transaction: its marker was appended."""
+        """Ends an open transaction whose marker was appended."""
         producer_id = self._open.pop(first_offset)
         self._undecided.append((first_offset, marker_offset))
         return CompletedTransaction(
@@ -66,7 +65,7 @@ class OpenTransactions:
         )
 
     def settle(self, high_watermark: Offset) -> None:
-        """Drops what ended below the high watermark (exclusive)."""
+        """Drops transactions that ended below the high watermark (exclusive)."""
         undecided = self._undecided
         while undecided and undecided[0][1] < high_watermark:
             undecided.popleft()
@@ -82,7 +81,6 @@ class OpenTransactions:
         return oldest
 
     def restart(self, open_transactions: Iterable[tuple[Offset, ProducerId]] = ()) -> None:
-        """Replaces all by these open transactions."""
         self._open = OrderedDict(sorted(open_transactions))
         self._undecided.clear()
         self.any = bool(self._open)

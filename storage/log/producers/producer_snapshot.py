@@ -1,4 +1,4 @@
-"""What is remembered of one idempotent producer, and snapshots of all: entries to bytes and back. Touches no file.
+"""The state of one idempotent producer, and snapshots of all: entries to bytes and back. Touches no file.
 
 A snapshot is byte for byte Kafka's (`ProducerSnapshot.json`), all big-endian:
 
@@ -17,8 +17,7 @@ A snapshot is byte for byte Kafka's (`ProducerSnapshot.json`), all big-endian:
 | +34      | 4     | coordinator epoch, or -1                                     |
 | +38      | 8     | first offset of the open transaction, or -1                  |
 
-A snapshot holds only the last batch of each producer. Its name, the offset behind the last batch it knows, is the log's
-business.
+A snapshot holds only the last batch of each producer. The log gives it its name, the offset after the last batch.
 
     >>> entry = ProducerEntry(0, [ProducedBatch(0, 1, 41, 1, 5)], 5, 5)
     >>> encode_snapshot({7: entry})[6:].hex(" ", 8)[:35]
@@ -86,7 +85,6 @@ class ProducedBatch(msgspec.Struct, gc=False):
 
     @property
     def base_offset(self) -> Offset:
-        """The offset of the first record."""
         return self.last_offset - self.offset_delta
 
 

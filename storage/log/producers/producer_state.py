@@ -1,4 +1,4 @@
-"""What one partition remembers of its idempotent producers: epochs, last sequences, and the last five batches of each.
+"""The idempotent producers of one partition: their epochs, last sequences, and the last five batches of each.
 
 Invariant: of a producer's batches only the one that follows its last is appended. One that was appended before is
 recognised as a duplicate while it is among the last five, which is why clients keep at most five requests in flight.
@@ -17,9 +17,9 @@ stay known when their records are deleted, so DeleteRecords makes no producer fa
     >>> state.check(7, 0, 0, 2)
     DuplicateBatch(base_offset=40, last_offset=41, timestamp=5)
 
-Which transactions are open follows from the producers (`transactions`). Does not touch files. That a transaction knows
-the partition is asked of its coordinator before a batch comes here. Source: KIP-98, Kafka's `ProducerStateManager`,
-`ProducerStateEntry` and `ProducerAppendInfo`.
+The producers determine which transactions are open (`transactions`). Does not touch files. Whether a transaction
+includes the partition is verified with its coordinator before a batch comes here. Source: KIP-98, Kafka's
+`ProducerStateManager`, `ProducerStateEntry` and `ProducerAppendInfo`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,6 @@ class ProducerStateManager:
 
     @property
     def producers(self) -> Mapping[ProducerId, ProducerEntry]:
-        """All known producers, read-only."""
         return self._entries
 
     def check(  # noqa: PLR0911 - one return per verdict
@@ -119,13 +118,13 @@ class ProducerStateManager:
         *,
         is_transactional: bool = False,
     ) -> AcceptedBatch | DuplicateBatch | ErrorCode:
-        """Checks whether a batch is the one that follows this producer's last. Changes nothing.
+        """Checks whether a batch is the next one of this producer. Changes nothing.
 
-        An unknown producer may begin at any sequence, since its state may have expired, unless its transaction is being
-        verified (`Verifications.may_begin_at`); a new epoch must begin at 0. Batches that a group's coordinator writes
-        for a producer have no sequence. Errors: INVALID_PRODUCER_EPOCH for an older epoch; OUT_OF_ORDER_SEQUENCE_NUMBER
-        for a gap, and for a duplicate that is no longer remembered or has another size; INVALID_TXN_STATE for a plain
-        batch within the producer's open transaction.
+        An unknown producer may begin at any sequence, because its state may have expired, unless its transaction is
+        being verified (`Verifications.may_begin_at`). A new epoch must begin at 0. Batches that a group's coordinator
+        writes for a producer have no sequence. Errors: INVALID_PRODUCER_EPOCH for an older epoch;
+        OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, and for a duplicate that is no longer remembered or has another size;
+        INVALID_TXN_STATE for a plain batch within the producer's open transaction.
         """
         entry = self._entries.get(producer_id)
         if entry is None or producer_id < 0:
@@ -159,7 +158,7 @@ class ProducerStateManager:
         )
 
     def note_refused(self, header: BatchHeader, now_ms: int) -> None:
-        """Notes a batch that was refused for now: the producer will send it again, and no later one may come first."""
+        """Records a batch refused for now: its producer will send it again, and no later one may come first."""
         producer_id, sequence = header.producer_id, header.base_sequence
         if producer_id >= 0 and sequence >= 0 and producer_id not in self._entries:
             self.verifications.note_refused(producer_id, header.producer_epoch, sequence, now_ms=now_ms)
@@ -203,7 +202,7 @@ class ProducerStateManager:
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED if coordinator_epoch < entry.coordinator_epoch else ACCEPTED
 
     def update(self, batch: SequencedBatch, *, base_offset: Offset, now_ms: int) -> None:
-        """Notes a batch that was appended at `base_offset`, unless it has no producer id (negative).
+        """Records a batch that was appended at `base_offset`, unless it has no producer id (negative).
 
         Its sequences follow from its last offset delta, which compaction doesn't change. `now_ms` is wall-clock time.
         """
@@ -237,11 +236,11 @@ class ProducerStateManager:
     def replay(
         self, header: BatchHeader, *, now_ms: int, control: ControlRecord | None = None
     ) -> CompletedTransaction | None:
-        """Notes a batch of the log that a leader has checked: in recovery, and on a follower.
+        """Records a batch of the log that a leader has checked, in recovery and on a follower.
 
         Returns the transaction that it ended. `control` is the marker of a control batch; None if it ends no
-        transaction. `now_ms` counts as the time of the append, which the log doesn't have; after a restart a producer
-        is thus remembered longer.
+        transaction. `now_ms` counts as the time of the append, which the log doesn't have. So after a restart a
+        producer is remembered longer.
         """
         if header.producer_id < 0:
             return None
@@ -269,7 +268,7 @@ class ProducerStateManager:
         timestamp: int,
         now_ms: int,
     ) -> CompletedTransaction | None:
-        """Notes an appended marker. Returns the transaction that it ended; None if the producer had none open here."""
+        """Records an appended marker. Returns the transaction that it ended; None if none was open here."""
         self.verifications.on_marker(producer_id, producer_epoch)
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -286,7 +285,7 @@ class ProducerStateManager:
         return self.transactions.end(first_offset, marker_offset, is_aborted=control.type is ControlRecordType.ABORT)
 
     def recall(self, headers: Iterable[BatchHeader]) -> None:
-        """Notes the batches before those of a snapshot, the last of each producer; `headers` are in log order."""
+        """Adds the batches before those of a snapshot, the last of each producer; `headers` are in log order."""
         found: dict[ProducerId, deque[ProducedBatch]] = {}
         for header in headers:
             entry = self._entries.get(header.producer_id)
@@ -334,18 +333,17 @@ class ProducerStateManager:
         return len(expired)
 
     def reset(self) -> None:
-        """Forgets all producers: the log was emptied, or is about to be replayed from another offset."""
+        """Forgets all producers, because the log was emptied or is about to be replayed from another offset."""
         self._entries.clear()
         self.transactions.restart()
 
     def encode_snapshot(self) -> bytes:
-        """Encodes all producers in Kafka's snapshot format (`producer_snapshot`)."""
         return encode_snapshot(self._entries)
 
     def load_snapshot(self, snapshot: Buffer, *, now_ms: int) -> None:
         """Replaces the state by a snapshot's. `now_ms` counts as the time of each producer's last append.
 
-        Errors: CorruptSnapshotError; the state is then as before.
+        Errors: CorruptSnapshotError; the state is then unchanged.
         """
         entries = decode_snapshot(snapshot, now_ms=now_ms)
         self._entries = {}

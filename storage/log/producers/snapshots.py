@@ -1,12 +1,12 @@
 """The `.snapshot` files of a log: the producer state at an offset, so that a start needn't replay the whole log.
 
-A snapshot named by offset x covers all records below x. One is taken at each roll, named by the new segment and removed
-with it, one at a clean stop, and one after a recovery. A damaged one is dropped and the next older one used; without
-any, the log is replayed.
+A snapshot named by offset x covers all records below x. One is taken at each roll, named after the new segment and
+removed with it, one at a clean stop, and one after a recovery. A damaged one is dropped and the next older one used;
+without any, the log is replayed.
 
-It has the last batch of each producer. Earlier batches are looked up in the log: a producer without answers sends up to
-five again, and the first of them would look like a gap (librdkafka then fails the producer). Kafka does not look them
-up.
+A snapshot has the last batch of each producer. Earlier batches are looked up in the log, because a producer that got no
+answers sends up to five again, and the first of them would look like a gap (librdkafka then fails the producer). Kafka
+does not look them up.
 
 Source: Kafka's ProducerStateManager; the content is in `storage/log/producers/producer_snapshot.py`.
 """
@@ -55,7 +55,6 @@ class ProducerSnapshots:
         """Snapshots that aren't removed with a segment."""
 
     def relocate(self, directory: str) -> None:
-        """Follows the rename of the log's folder."""
         self._directory = directory
 
     @property
@@ -64,7 +63,6 @@ class ProducerSnapshots:
         return tuple(self._offsets)
 
     def path(self, offset: Offset) -> str:
-        """Returns the path of the snapshot at `offset`."""
         return f"{self._directory}/{offset_name(offset)}{SNAPSHOT_SUFFIX}"
 
     def take(self, offset: Offset, state: ProducerStateManager) -> str:
@@ -76,11 +74,9 @@ class ProducerSnapshots:
         return path
 
     def take_between(self, offset: Offset, state: ProducerStateManager, high_watermark: Offset) -> str | None:
-        """Takes a snapshot inside a segment, before batches below `offset` go.
+        """Takes a snapshot inside a segment, before batches below `offset` are removed; returns None if there is one.
 
-        Returns None if there is one. Errors: OSError.
-
-        Of earlier ones the last one stays, and the last one at or below the high watermark.
+        The last earlier one stays, and so does the last one at or below the high watermark. Errors: OSError.
         """
         if offset in self._offsets:
             return None
@@ -110,12 +106,12 @@ class ProducerSnapshots:
         recalls: bool = True,
         on_completed: Callable[[Offset, CompletedTransaction], None] | None = None,
     ) -> None:
-        """Brings `state` to `end_offset` (exclusive), where a segment or the log ends: by a snapshot and later batches.
+        """Brings `state` to `end_offset` (exclusive), the end of a segment or the log, by a snapshot and later batches.
 
-        Of the snapshots at or below `newest` the newest is taken; a newer one only if no transaction had ended in it,
-        for it doesn't say which of those were decided. None is taken if batches after it, below `log_start_offset`,
-        were erased. With `recalls` the batches before the snapshot are looked up. `on_completed` gets each transaction
-        that ends, with the base offset of its marker's segment. Errors: StorageError.
+        The newest snapshot at or below `newest` is used. A newer one is used only if no transaction had ended in it,
+        because it doesn't record which of those were decided. None is used if batches after it, below
+        `log_start_offset`, were erased. With `recalls` the batches before the snapshot are looked up. `on_completed`
+        gets each transaction that ends, with the base offset of its marker's segment. Errors: StorageError.
         """
         state.reset()
         load_newest = partial(self._load_newest, state, segments, log_start_offset, now_ms=now_ms)
@@ -152,9 +148,9 @@ class ProducerSnapshots:
     ) -> Offset | None:
         """Loads the newest good snapshot up to `end_offset` (inclusive) into `state`; returns its offset, or None.
 
-        One below the first segment's base offset, or below erased batches, is useless: batches after it are gone, and a
-        producer with too low a sequence would be refused, while an unknown one may continue (KAFKA-7190). Damaged ones
-        are removed. Errors: StorageError.
+        A snapshot below the first segment's base offset, or below erased batches, is useless, because batches after it
+        are missing. A producer with too low a sequence would be refused, while an unknown one may continue
+        (KAFKA-7190). Damaged ones are removed. Errors: StorageError.
         """
         first = bisect_left(self._offsets, segments[0].first_offset)
         for offset in reversed(self._offsets[first : bisect_right(self._offsets, end_offset)]):
@@ -193,7 +189,7 @@ class ProducerSnapshots:
         del self._offsets[: bisect_left(self._offsets, base_offset)]
 
     def left_with_replaced(self, offsets: Iterable[Offset]) -> None:
-        """Forgets the snapshots at these base offsets, whose segments became part of the one before."""
+        """Forgets the snapshots at these base offsets, whose segments became part of another one."""
         gone = set(offsets)
         self._offsets = [offset for offset in self._offsets if offset not in gone]
 
@@ -209,7 +205,7 @@ def _lacks_batches_from(offset: Offset, first: Segment) -> bool:
 
 
 def _recall(state: ProducerStateManager, segments: SegmentList, start: Offset) -> None:
-    """Adds the last batches below `start` to `state`, loaded from a snapshot there. Errors: StorageError."""
+    """Adds the last batches below `start` to `state`, which was loaded from a snapshot there. Errors: StorageError."""
     first, last = max(segments.number_of(start), 0), max(segments.number_of(start), 0)
     places: list[tuple[FilePosition, FilePosition]] = []
     entries = RECALLED_ENTRIES
@@ -241,7 +237,7 @@ def rebuild_aborted(
     snapshots: ProducerSnapshots,
     log_end_offset: Offset,
 ) -> list[str]:
-    """Rebuilds the entries of the segments at `base_offsets`, in rising order. Returns the files that were written.
+    """Rebuilds the entries of the segments at `base_offsets`, in rising order. Returns the written files.
 
     The active segment's file is written when it is closed. On a full disk the others are rebuilt another time. Errors:
     StorageError.

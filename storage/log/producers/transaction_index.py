@@ -1,8 +1,7 @@
-"""Which transactions of a log were aborted: what a consumer that reads committed records has to leave out.
+"""The aborted transactions of a log, which a consumer that reads committed records leaves out.
 
-Each segment whose markers end aborted transactions has a `.txnindex` file, byte for byte Kafka's, all integers
-big-endian; entries are in
-the order of their markers:
+Each segment whose markers end aborted transactions has a `.txnindex` file, byte for byte Kafka's. All integers are
+big-endian; entries are in the order of their markers:
 
 | position | bytes | field                                                                                     |
 |----------|-------|-------------------------------------------------------------------------------------------|
@@ -17,9 +16,8 @@ the order of their markers:
     >>> decode_aborted(bytes(34), 10) is None
     True
 
-That of the segment that is written lives in memory and reaches its file when the segment is closed; after an unclean
-stop it is built again from the batches. A file that is no good is built again, too; segments without aborted
-transactions have none.
+The index of the active segment is kept in memory and written when the segment is closed; after an unclean stop it is
+rebuilt from the batches. A damaged file is rebuilt too. Segments without aborted transactions have no file.
 
 Source: KIP-98, Kafka's `TransactionIndex`, `AbortedTxn`.
 """
@@ -89,7 +87,6 @@ class TransactionIndex:
         """Segments whose file isn't up to date."""
 
     def relocate(self, directory: str) -> None:
-        """Follows the rename of the log's folder."""
         self._directory = directory
 
     @property
@@ -98,11 +95,10 @@ class TransactionIndex:
         return tuple(self._bases)
 
     def path(self, base_offset: Offset) -> str:
-        """Returns the file of a segment."""
         return f"{self._directory}/{offset_name(base_offset)}{TRANSACTION_INDEX_SUFFIX}"
 
     def base_of(self, path: str) -> Offset:
-        """Returns the segment whose file this is."""
+        """Returns the base offset of the segment whose file this is."""
         return int(path[-len(offset_name(0)) - len(TRANSACTION_INDEX_SUFFIX) : -len(TRANSACTION_INDEX_SUFFIX)])
 
     def damaged(self) -> list[Offset]:
@@ -116,7 +112,7 @@ class TransactionIndex:
         return found
 
     def note(self, base_offset: Offset, transaction: CompletedTransaction) -> None:
-        """Notes the marker of an aborted transaction in the segment at `base_offset`. Errors: StorageError."""
+        """Adds the marker of an aborted transaction to the segment at `base_offset`. Errors: StorageError."""
         if base_offset in self._bases:
             entries = self.entries(base_offset)
         else:
@@ -178,7 +174,7 @@ class TransactionIndex:
         return [path]
 
     def left_with_segments(self, base_offset: Offset) -> None:
-        """Forgets the segments below the one at `base_offset`, whose files go with them."""
+        """Forgets the segments below the one at `base_offset`, which are removed with their files."""
         self._forget(self._bases[: bisect_left(self._bases, base_offset)])
 
     def replaced(self, bases: Iterable[Offset], base_offset: Offset, *, has_file: bool) -> None:
@@ -197,7 +193,7 @@ class TransactionIndex:
             self._unwritten.add(base_offset)
 
     def release(self, base_offset: Offset) -> None:
-        """Notes that the file of a segment has its name."""
+        """Ends `hold`: the file of the segment has its name."""
         self._unwritten.discard(base_offset)
 
     def unwritten(self) -> list[CompletedTransaction]:
@@ -210,7 +206,7 @@ class TransactionIndex:
         return [base_offset for base_offset in self._bases if base_offset not in self._unwritten]
 
     def removed_from(self, base_offset: Offset) -> None:
-        """Forgets the segments from the one at `base_offset` on, which are gone with their files."""
+        """Forgets the segments from the one at `base_offset` on, which were removed with their files."""
         self._forget(self._bases[bisect_left(self._bases, base_offset) :])
 
     def load(self, base_offset: Offset) -> None:
@@ -238,7 +234,7 @@ class TransactionIndex:
             self._unwritten.add(base_offset)
 
     def begin_rebuild(self, base_offset: Offset) -> None:
-        """Forgets what is known of a segment: its markers are about to be noted again."""
+        """Forgets the entries of a segment before its markers are added again."""
         self._forget([base_offset] if base_offset in self._bases else [])
         insort(self._bases, base_offset)
         self._loaded[base_offset] = []

@@ -1,18 +1,18 @@
 """Producers whose transaction is being verified by its coordinator before its first batch is appended (KIP-890).
 
-A verification begins when the coordinator is asked and stays until a batch of the transaction is appended, or a marker
-ends it. The object itself guards an append: `find` must return the same one when the coordinator's answer arrives. So
-an answer about a transaction that has ended meanwhile lets nothing into the log.
+A verification begins when the coordinator is asked and lasts until a batch of the transaction is appended, or a marker
+ends it. The object itself guards an append: when the coordinator's answer arrives, `find` must return the same object.
+So an answer about a transaction that has ended meanwhile lets nothing into the log.
 
 It also keeps the lowest sequence that the producer has sent. A producer that the log does not know may begin at any
-sequence, and several batches may be under way: if the first is refused with a retriable error, the second must not
+sequence, and several batches may be in flight. If the first is refused with a retriable error, the second must not
 become the beginning, or the first would be out of order for good. So a verification also begins when a batch of such a
-producer is refused for now (`note_refused`), transactional or not; Kafka leaves these out. `EarlyRefusals` has those of
-partitions that aren't here yet.
+producer is refused for now (`note_refused`), transactional or not; Kafka does this only for transactions.
+`EarlyRefusals` does the same for partitions that aren't here yet.
 
-Another broker may have accepted, and deleted, what was refused here: the producer never sends it again. So batches
-after a refused one are refused for now, too, and the first of them may begin when it comes again: by then its producer
-has had the answers, and would have sent the earlier batch before.
+Another broker may have accepted, and deleted, a batch that was refused here; the producer never sends it again. So
+batches after a refused one are refused for now too, and the first of them may begin when it is sent again: by then its
+producer has received the answers, and would have sent the earlier batch before.
 
 Guards: no batch is appended to a transaction that its coordinator does not know; a producer's batches keep their order
 from the first on.
@@ -61,7 +61,6 @@ class Verifications:
         self._of: dict[ProducerId, Verification] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
         return bool(self._of)
 
     def __len__(self) -> int:
@@ -90,7 +89,7 @@ class Verifications:
     def note_refused(
         self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int, *, now_ms: int
     ) -> None:
-        """Notes a batch refused for now: its producer sends it again, before later ones."""
+        """Records a batch refused for now: its producer sends it again, before later ones."""
         known = self.begin(producer_id, producer_epoch, sequence, adds_itself=False, now_ms=now_ms)
         if known.producer_epoch != producer_epoch:
             return
@@ -100,7 +99,7 @@ class Verifications:
             known.refused_behind = sequence
 
     def is_behind_refused(self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int) -> bool:
-        """Returns whether the batch follows one that was refused for now, and may come again."""
+        """Returns whether the batch follows one that was refused for now and may be sent again."""
         known = self._of.get(producer_id)
         return (
             known is not None
@@ -125,7 +124,7 @@ class Verifications:
         return is_in_turn and (sequence == 0 or not known.adds_itself)
 
     def on_batch(self, producer_id: ProducerId) -> None:
-        """Ends the producer's verification: a batch of its transaction was appended."""
+        """Ends the producer's verification, because a batch of its transaction was appended."""
         self._of.pop(producer_id, None)
 
     def on_marker(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> None:
@@ -139,13 +138,13 @@ class Verifications:
             del self._of[producer_id]
 
     def take(self, early: Verifications, known: Container[ProducerId]) -> None:
-        """Takes over what was noted before the partition was here, except of producers that the log knows."""
+        """Adds verifications from before the partition was here, except of producers that the log knows."""
         for producer_id, verification in early._of.items():
             if producer_id not in known and producer_id not in self._of and len(self._of) < self._maximum:
                 self._of[producer_id] = verification
 
     def clear(self) -> None:
-        """Drops all: the log was emptied, and other brokers may have appended the producers' first batches."""
+        """Drops all, because the log was emptied, and other brokers may have appended the producers' first batches."""
         self._of.clear()
 
     def remove_older(self, oldest_ms: int) -> None:
@@ -165,7 +164,7 @@ EARLY_PRODUCERS_MAX: Final = 100
 
 
 class EarlyRefusals:
-    """What a broker refused for now because the partition wasn't here yet: its topic is new, or it is on its way."""
+    """Batches that a broker refused for now because their partition wasn't here yet."""
 
     __slots__ = ("_of",)
 
@@ -176,7 +175,6 @@ class EarlyRefusals:
         return len(self._of)
 
     def note(self, place: Place, producer: tuple[ProducerId, ProducerEpoch], sequence: int, *, now_ms: int) -> None:
-        """Notes a batch refused for now: see `Verifications.note_refused`."""
         known = self._of.get(place)
         if known is None:
             if len(self._of) >= EARLY_REFUSALS_MAX:
@@ -185,10 +183,10 @@ class EarlyRefusals:
         known.note_refused(*producer, sequence, now_ms=now_ms)
 
     def note_header(self, place: Place, header: BatchHeader, now_ms: int) -> None:
-        """Notes the batch with this header, unless it has no idempotent producer."""
+        """Records the batch with this header, unless it has no idempotent producer."""
         if header.producer_id >= 0 and header.base_sequence >= 0:
             self.note(place, (header.producer_id, header.producer_epoch), header.base_sequence, now_ms=now_ms)
 
     def take(self, place: Place) -> Verifications | None:
-        """Returns and forgets what was noted for a partition that is here now."""
+        """Returns and forgets the refusals for a partition that is here now."""
         return self._of.pop(place, None)

@@ -1,8 +1,8 @@
-"""Explains why a partition's oldest segment is still there and when it will go, by the rules of `retention_plan`.
+"""Explains why a partition's oldest segment is still there and when it will be deleted (`retention_plan`).
 
-`boundaries` says how far each rule alone would delete. The result is for people: what a pass would decide now, rule by
-rule, and when, for rules of time. Passes run at intervals (`log.retention.check.interval.ms`), so a segment goes at the
-first one after its time.
+`boundaries` returns how far each rule alone would delete. The result is for people: the verdict of each rule now, and
+the time of deletion for rules of time. Passes run at intervals (`log.retention.check.interval.ms`), so a segment is
+deleted by the first pass after that time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOT_KNOWN: Final = -1
 
 
 class Hold(Enum):
-    """What keeps a segment whatever the rules say."""
+    """A reason that keeps a segment whatever the rules decide."""
 
     EMPTY = "empty"
     """It is the only segment, and empty."""
@@ -54,7 +54,7 @@ class Outlook(msgspec.Struct, frozen=True):
 
 
 class KeptSegment(msgspec.Struct, frozen=True):
-    """The oldest segment of a partition: `[first_offset, end_offset)`, and what keeps it.
+    """The oldest segment of a partition, `[first_offset, end_offset)`, and the reasons that keep it.
 
     Without `outlooks` it stays.
     """
@@ -77,7 +77,7 @@ def explain(
 ) -> KeptSegment:
     """Explains why the oldest segment that doesn't lie below the log start stays.
 
-    Of a rule that waits for something other than time or size it only says that it is on.
+    For a rule that waits for something other than time or size it only reports that the rule is on.
     """
     number = first_kept(segments, offsets)
     segment, end_offset = segments[number], end_of(segments, number, offsets)

@@ -1,8 +1,8 @@
-"""Decides which segments of a partition go, and why: from segments, offsets, configuration and time, without files.
+"""Decides which segments of a partition are deleted, and why, from segments, offsets, configuration and time.
 
-Each rule in turn takes the oldest segments that are left, until it keeps one:
+Each rule in turn deletes the oldest remaining segments, until it keeps one:
 
-| reason | a segment goes when |
+| reason | a segment is deleted when |
 |---|---|
 | `LOG_START` | the next one begins at or below the log start (KIP-107) |
 | `CONSUMED` | every group is past its last record, and it is older than `retention.commitoffset.ms` (KIP-68) |
@@ -10,9 +10,10 @@ Each rule in turn takes the oldest segments that are left, until it keeps one:
 | `SIZE` | without it the partition still has `retention.bytes` |
 | `TIME` | it is older than `retention.ms` |
 
-Guards: nothing at or above the high watermark goes (KAFKA-5634); whole segments only, oldest first; an empty last
-segment stays. If the cleanup policy has no `delete`, only the first rule applies (KAFKA-7400). The caller rolls the
-last segment first if it goes too (`RetentionPlan.rolls`), and makes the new log start durable before a file goes.
+Guards: nothing at or above the high watermark is deleted (KAFKA-5634); whole segments only, oldest first; an empty last
+segment stays. If the cleanup policy has no `delete`, only the first rule applies (KAFKA-7400). If the last segment is
+deleted too (`RetentionPlan.rolls`), the caller rolls it first. It makes the new log start durable before it removes a
+file. It touches no file itself.
 
 A segment is as old as its newest record, or as its file if no record has a timestamp. A record from the future keeps
 its segment. For `MIN_TIMESTAMP` only records' own timestamps count.
@@ -33,7 +34,7 @@ from lowtide.storage.log.log_values import LogConfig
 
 
 class Reason(Enum):
-    """Why records go, as log lines name it. A retention pass decides neither the first nor the last."""
+    """The reason of a deletion, as log lines name it. A retention pass never uses the first and the last."""
 
     REQUEST = "request"
     LOG_START = "log-start"
@@ -83,7 +84,7 @@ class RetentionOffsets(NamedTuple):
 
 
 class SegmentDeletion(msgspec.Struct, frozen=True):
-    """Segments that go for one reason; they end at `end_offset` (exclusive)."""
+    """Segments that are deleted for one reason; they end at `end_offset` (exclusive)."""
 
     reason: Reason
     segment_count: int
@@ -93,7 +94,7 @@ class SegmentDeletion(msgspec.Struct, frozen=True):
 
 
 class RetentionPlan(msgspec.Struct, frozen=True):
-    """What goes, in order. `rolls`: the last segment goes too, and a new one must be begun before."""
+    """The deletions, in order. `rolls`: the last segment is deleted too, and a new one must be begun before."""
 
     deletions: tuple[SegmentDeletion, ...] = ()
     rolls: bool = False
@@ -114,9 +115,9 @@ def plan_retention(
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> RetentionPlan:
-    """Decides what goes now. `segments` are the log's, oldest first; `now_ms` is wall-clock time.
+    """Decides which segments to delete now. `segments` are the log's, oldest first; `now_ms` is wall-clock time.
 
-    It looks at what goes and one segment more; with a limit of size at all segments once.
+    It looks at the deleted segments and one more; with a limit of size at all segments once.
     """
     deletions: list[SegmentDeletion] = []
     number = 0
@@ -140,7 +141,7 @@ def may_go_as_consumed(
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> bool:
-    """Returns whether anything would go as consumed if the groups had consumed all: if not, they need not be asked."""
+    """Returns whether anything would be deleted if the groups had consumed all: if not, they need not be asked."""
     if "delete" not in rules.cleanup_policy or rules.retention_commitoffset_ms < 0:
         return False
     number = first_kept(segments, offsets)
@@ -182,7 +183,10 @@ def active_rules(
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> list[tuple[Reason, Callable[[int], bool]]]:
-    """Returns the active rules in order. Each takes a segment's number, once and in order, and says whether it goes."""
+    """Returns the active rules in order. Each rule decides whether a segment, by its number, is deleted.
+
+    A rule is called once for each number, in order.
+    """
 
     def is_below_start(number: int) -> bool:
         return number + 1 < len(segments) and segments[number + 1].base_offset <= offsets.log_start_offset

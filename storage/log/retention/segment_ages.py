@@ -34,7 +34,6 @@ class SegmentAges:
         return segment.first_timestamp
 
     def modified_ms(self, segment: Segment) -> int:
-        """Returns when its file was last written."""
         try:
             return self._filesystem.modified_ms(segment.path)
         except OSError as error:

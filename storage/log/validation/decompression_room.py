@@ -1,4 +1,4 @@
-"""Memory for decompressing the batches of one request, one after the other, and how much of it is left."""
+"""Memory for decompressing the batches of one request, one after the other, and its remaining size."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _DONTNEED: Final = 4
 
 
 class RoomUsedUpError(ProtocolError):
-    """The request's batches have used up what they may decompress to: this one may pass in a request of its own."""
+    """The request's batches have used up the room for decompression. This one may pass in a request of its own."""
 
 
 class DecompressionRoom:
-    """The room of one request's batch. Its content is valid until the next batch is decompressed."""
+    """The room for the batches of one request. Its content is valid until the next batch is decompressed."""
 
     __slots__ = ("_memory", "left_bytes", "used_bytes")
 

@@ -1,10 +1,10 @@
-"""The walk over a batch's uncompressed records: do they fill it exactly, and what do their deltas say?
+"""The walk over a batch's uncompressed records: whether they fill it exactly, and their deltas.
 
 This is the only per-record work of the produce path, so `walk_records` is written for speed: varints of one or two
-bytes are read inline, no object is created per record, and a run of records with the same layout, as producers of
-equal-sized messages send them, is checked column by column (see `_check_run`). `iterate_steps` is the slow, plain form,
-used to name the records at fault; tests compare the two. The validator tries the compiled form (`protocol/native/`)
-first; what that finds sound needs no other walk.
+bytes are read inline, no object is created per record, and a run of records with the same layout, which producers of
+equal-sized messages send, is checked column by column (see `_check_run`). `iterate_steps` is the slow, plain form, used
+to name the records at fault; tests compare the two. The validator tries the compiled form (`protocol/native/`) first;
+records that it finds sound need no other walk.
 
 Raises `ProtocolError` for records that contradict themselves; the validator turns it into INVALID_RECORD. Source:
 Kafka's `DefaultRecord.readFrom`.
@@ -64,9 +64,9 @@ _FROM = tuple(bytes(range(byte, 256)) for byte in range(256))
 
 
 class RecordWalk(msgspec.Struct, gc=False):
-    """What the records of a batch say together. Timestamp deltas are relative to the base timestamp, in milliseconds.
+    """The results of a walk over a batch. Timestamp deltas are relative to the base timestamp, in milliseconds.
 
-    `max_timestamp_index` is the first record with the largest; `in_order` says that offset deltas are 0, 1, 2, ....
+    `max_timestamp_index` is the first record with the largest; `in_order`: offset deltas are 0, 1, 2, ....
     """
 
     min_timestamp_delta: int
@@ -83,7 +83,7 @@ class TooManyHeadersError(ProtocolError):
 
 
 class RecordStep(msgspec.Struct, gc=False):
-    """What the validator needs to know of one record."""
+    """The values of one record that the validator needs."""
 
     timestamp_delta: int
     offset_delta: int
@@ -262,7 +262,7 @@ def _check_run(  # noqa: PLR0911 - one return per way to differ
 def _add_timestamps(column: bytes, first: int, index: int, walk: RecordWalk) -> None:
     """Adds a run's timestamp deltas to `walk`. They differ from `first`, in zigzag form, in their lowest byte only.
 
-    All are positive, and as clocks go forward the last is nearly always the largest and the first the smallest.
+    All are positive. Because clocks go forward, the last is nearly always the largest and the first the smallest.
     """
     newest, oldest = column[-1], column[0]
     if column.translate(None, _UP_TO[newest]):
@@ -279,7 +279,7 @@ def _add_timestamps(column: bytes, first: int, index: int, walk: RecordWalk) -> 
 
 
 def _finish_varint(payload: Buffer, position: int, raw: int, shift: int) -> tuple[int, int]:
-    """Continues a varint whose lower `shift` bits are in `raw`. Returns `(unsigned value, position behind it)`."""
+    """Continues a varint whose lower `shift` bits are in `raw`. Returns `(unsigned value, position after it)`."""
     while True:
         byte = payload[position]
         position += 1
@@ -317,7 +317,7 @@ def _skip_headers(payload: Buffer, position: int, walk: RecordWalk) -> int:
 
 
 def iterate_steps(records: Buffer, count: int) -> Iterator[RecordStep]:
-    """Yields what each record says, slowly. The records were walked before, so they are sound."""
+    """Yields the values of each record, slowly. The records were walked before, so they are sound."""
     position = 0
     for _ in range(count):
         record, position = read_record(records, position, 0, 0)

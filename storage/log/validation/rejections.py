@@ -1,6 +1,6 @@
-"""Why a producer's batch is refused: the reason is looked for once a check of `validator.py` has failed.
+"""Why a producer's batch is refused. The reason is determined once a check of `validator.py` has failed.
 
-The order of the reasons, and the error codes, are Kafka's; `validator.py` says where they differ.
+The order of the reasons, and the error codes, are Kafka's; `validator.py` lists the differences.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _MAX_INT64 = 2**63 - 1
 class Rejection(msgspec.Struct, gc=False):
     """Why a batch is refused.
 
-    `record_errors` names records by their place in the batch. With `found_in_log` the answer has the log start offset,
-    else -1, as in Kafka for errors found before records are read.
+    `record_errors` has the numbers of records in the batch. With `found_in_log` the answer has the log start offset;
+    otherwise -1, as in Kafka for errors found before records are read.
     """
 
     error_code: ErrorCode
@@ -61,7 +61,7 @@ class Rejection(msgspec.Struct, gc=False):
 
 
 def rejected(code: ErrorCode, message: str, *, found_in_log: bool = False) -> Rejection:
-    """Refuses the batch as a whole."""
+    """Returns the refusal of the batch as a whole."""
     return Rejection(code, message, (), found_in_log)
 
 
@@ -91,7 +91,7 @@ def _set_lengths(records: Buffer) -> Iterator[tuple[int, int] | Rejection]:
 
 
 def reject_set(records: Buffer, rules: ValidationRules) -> Rejection | None:  # noqa: PLR0911 - one return per verdict
-    """Finds what is wrong with a record set as a whole, in the order of `ProduceRequest.validateRecords`.
+    """Returns the fault of a record set as a whole, in the order of `ProduceRequest.validateRecords`.
 
     Returns None for one v2 batch.
     """
@@ -118,7 +118,7 @@ def reject_set(records: Buffer, rules: ValidationRules) -> Rejection | None:  # 
 
 
 def reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
-    """Says which check of the batch's header failed, in Kafka's order (`UnifiedLog.append`, `LogValidator`)."""
+    """Returns which check of the batch's header failed, in Kafka's order (`UnifiedLog.append`, `LogValidator`)."""
     header = read_batch_header(view)
     size, count, last = header.size_bytes, header.record_count, header.last_offset_delta
     if header.base_offset != 0:
@@ -154,7 +154,7 @@ def reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
 def reject_records(
     payload: Buffer, count: int, rules: ValidationRules, *, base_timestamp: int, attributes: int, now_ms: int
 ) -> Rejection | None:
-    """Names the records that a sound batch may not have here: without key, out of time. None if all are fine."""
+    """Returns the records of a sound batch that are refused here: without key, out of time. None if all are fine."""
     code = ErrorCode.INVALID_RECORD
     errors: list[tuple[int, str | None]] = []
     for index, step in enumerate(iterate_steps(payload, count)):

@@ -1,4 +1,4 @@
-"""What one topic, or one version of Produce, allows in a batch."""
+"""The limits of one topic, or of one version of Produce, for a batch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TARGET_CODECS = {
 
 
 class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one topic, or one Produce version, allows. Built once per configuration, not per request.
+    """The limits of one topic, or one Produce version. Built once per configuration, not per request.
 
     `max_message_bytes` bounds the whole batch, inclusive. `timestamp_type` is "create" or "log_append"; a record older
     than now by more than `timestamp_before_max_ms`, or newer by more than `timestamp_after_max_ms`, is refused.
@@ -74,7 +74,7 @@ class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return 0 if asks_for_more else self.max_message_bytes
 
     def without_haste(self) -> ValidationRules:
-        """Returns the same rules without bounds of time."""
+        """Returns the same rules without the `quick_` limits."""
         return msgspec.structs.replace(
             self,
             quick_records=_MAX_INT64,

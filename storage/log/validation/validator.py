@@ -1,4 +1,4 @@
-"""The checks between the wire and the log: what a producer may send, and what a stored batch must be.
+"""The checks between the wire and the log, of a producer's records and of stored batches.
 
 Invariant: any Kafka client can read every batch that `validate_produce` accepts: its CRC is right, its records fill it
 exactly, their offset deltas are 0, 1, 2, ..., and its max timestamp is the largest of its records.
@@ -92,23 +92,21 @@ class ValidatedBatch(msgspec.Struct, gc=False):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a marker. Never from a client."""
         return bool(self.attributes & CONTROL_BIT)
 
 
 def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes through here and two calls
     records: Buffer | None, rules: ValidationRules, now_ms: int, room: DecompressionRoom | None = None
 ) -> ValidatedBatch | Rejection | None:
-    """Checks the records that a client sent to one partition: exactly one sound batch, or the reason why not.
+    """Checks the records that a client sent to one partition. Returns one sound batch, or the reason of a refusal.
 
-    `now_ms` is wall-clock time, for the timestamps' bounds and for LogAppendTime. Returns None if it takes longer than
-    the rules allow. A thread decompresses into `room`; nothing of it is in the result. Errors: none are raised for
-    anything a client can send. Source: KIP-98, `LogValidator`.
+    `now_ms` is wall-clock time, for the timestamps' bounds and for LogAppendTime. Returns None if the check takes
+    longer than the rules allow. A thread decompresses into `room`; the result doesn't refer to it. Errors: none are
+    raised for anything a client can send. Source: KIP-98, `LogValidator`.
     """
     if records is None or len(records) < RECORD_BATCH_OVERHEAD:
         return reject_set(records or b"", rules) or rejected(
@@ -188,7 +186,7 @@ def _decompressed(codec: int, payload: Buffer, rules: ValidationRules, room: Dec
 
 
 def _unreadable(error: ProtocolError, rules: ValidationRules) -> Rejection | None:
-    """Returns None if the records only take long to decompress."""
+    """Returns the refusal of unreadable records; None if they only take long to decompress."""
     if isinstance(error, DecompressedTooLargeError):
         return (
             rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error))
@@ -205,10 +203,10 @@ def _unreadable(error: ProtocolError, rules: ValidationRules) -> Rejection | Non
 def _correct(
     batch: ValidatedBatch, stored: Buffer, payload: Buffer, rules: ValidationRules, *, in_order: bool, now_ms: int
 ) -> ValidatedBatch | Rejection | None:
-    """Makes the header, and the records if need be, as the log stores them.
+    """Rewrites the header, and the records if needed, as the log stores them.
 
-    `stored` are the records as sent, `payload` the same decompressed. A batch that grows may become too large. None if
-    much must be compressed, and the rules want it quickly.
+    `stored` are the records as sent, `payload` the same decompressed. A batch that grows may become too large. Returns
+    None if much must be compressed, and the rules want it quickly.
     """
     codec = Compression(batch.attributes & COMPRESSION_BITS)
     target = TARGET_CODECS.get(rules.compression_type, codec)
