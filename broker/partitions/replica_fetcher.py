@@ -390,7 +390,7 @@ class ReplicaFetcher:
         def is_wanted() -> bool:
             return not following.has_left
 
-        self._parts.replicas.log_manager.begin_anew(
+        self._parts.replicas.log_manager.restart_at(
             log, offset, following.leader_epoch, is_wanted, partial(self._on_reset, following)
         )
 

@@ -63,7 +63,7 @@ class ErasureProgress(Enum):
     """How far a worker is."""
 
     NOTHING = "the segment has no deleted record"
-    GOES_ON = "there is a step more"
+    MORE = "another step follows"
     WRITTEN = "the new segment is on the disk"
 
 
@@ -98,9 +98,9 @@ class SegmentErasure:
             size = min(COPY_BYTES, self.order.size - self._next)
             self._write(self._read(size))
             self._next += size
-            return ErasureProgress.GOES_ON
+            return ErasureProgress.MORE
         if self._headers is not None and self._measure():
-            return ErasureProgress.GOES_ON
+            return ErasureProgress.MORE
         self._finish()
         return ErasureProgress.WRITTEN
 
@@ -110,7 +110,7 @@ class SegmentErasure:
         left: Buffer = b""
         last_offset = order.log_start_offset
         if self._next < order.size:
-            header, left = self._left_of_first()
+            header, left = self._first_batch()
             if header.size_bytes == len(left) and not self._next:
                 return ErasureProgress.NOTHING
             self._next += header.size_bytes
@@ -125,9 +125,9 @@ class SegmentErasure:
                 self._filesystem, self._path(LOG_SUFFIX), order.base_offset, order.size - self._next + self.size
             )
             self._headers = segment.batches(0)
-        return ErasureProgress.GOES_ON
+        return ErasureProgress.MORE
 
-    def _left_of_first(self) -> tuple[BatchHeader, Buffer]:
+    def _first_batch(self) -> tuple[BatchHeader, Buffer]:
         """Returns the header of the first batch, and the batch without its deleted records."""
         try:
             header = read_batch_header(self._read(RECORD_BATCH_OVERHEAD))

@@ -87,7 +87,7 @@ def order_cleaning(log: Log, cleanable: Cleanable, limits: CleaningLimits, now_m
     interval = max(config.index_interval_bytes, 1)
     return CleaningOrder(
         directory=log.directory,
-        segments=[SegmentPlace(each.segment.base_offset, each.size) for each in log.swaps.see(end_offset)],
+        segments=[SegmentPlace(each.segment.base_offset, each.size) for each in log.swaps.versions_below(end_offset)],
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=end_offset,
         # The bytes of batches for as many index entries as `segment.index.bytes` has room for.
@@ -115,7 +115,7 @@ class LogCleaning:
         self._on_cleaned = on_cleaned
         self._report = CleaningReport()
         self._began_ms = place.clock.monotonic_ms()
-        self._unread = log.swaps.see(0)
+        self._unread = log.swaps.versions_below(0)
         self._groups: deque[GroupCleaned] = deque()
         self._swapping: CleanedGroup | None = None
         self._ended = False
@@ -126,7 +126,7 @@ class LogCleaning:
     def begin(self, cleanable: Cleanable, limits: CleaningLimits, now_ms: int) -> None:
         """Orders the compaction from the worker. Errors: StorageError; then it isn't begun."""
         order = order_cleaning(self.log, cleanable, limits, now_ms)
-        self._unread = self.log.swaps.see(cleanable.first_uncleanable_offset)
+        self._unread = self.log.swaps.versions_below(cleanable.first_uncleanable_offset)
         self.log.swaps.truncated_to = NEVER_TRUNCATED
         self.log.swaps.take()
         self._running = self._place.worker.begin(clean_log, encode_order(order), self, limits.bytes_per_second)

@@ -200,7 +200,7 @@ class DirectoryLogs:
             # Out of sight, but left on the disk: the next start that can use the directory finds folders that the
             # metadata lack.
             for key in keys:
-                self._out_of_sight(key)
+                self._take_out(key)
             offline = offline_error(self.path, self.state.offline_reason)
             self._ports.committer.submit(Barrier(), lambda error: on_done(error or offline))
             return
@@ -210,7 +210,7 @@ class DirectoryLogs:
         sizes = dict.fromkeys(keys, 0)
         names = {key: self.partitions.folder_name(key) for key in keys}
         for key in keys:
-            log = self._out_of_sight(key)
+            log = self._take_out(key)
             if log is not None:
                 sizes[key] = log.size_bytes
                 frees, readers = frees and LogHoles(log).are_allowed, (*readers, *log.files.readers())
@@ -229,7 +229,7 @@ class DirectoryLogs:
             names=names,
         )
 
-    def _out_of_sight(self, key: TopicPartition) -> Log | None:
+    def _take_out(self, key: TopicPartition) -> Log | None:
         log = self.partitions.take_out(key)
         if self._parts is not None:
             self._parts.cleanings.forget(key)

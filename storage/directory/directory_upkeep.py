@@ -66,7 +66,7 @@ class DirectoryUpkeep:
     def due(self, now_ms: int, wall_ms: int) -> Iterator[None]:
         """Does what is due, one step at a time; anything may change between two steps."""
         parts = self._parts
-        for some in _in_steps(parts.flusher.logs_to_look_at()):
+        for some in _in_steps(parts.flusher.logs_to_check()):
             for log in some:
                 if self._is_here(log):
                     parts.flusher.flush_due(log, now_ms)

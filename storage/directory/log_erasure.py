@@ -117,7 +117,7 @@ class LogErasure:
         paths = LogHoles(log).take_snapshot_for_erasure()
         files = tuple(FileToSync(filesystem, path) for path in paths)
         self._state = [Barrier(files=files, directories=(log.directory,) if files else ())]
-        self._seen = log.swaps.see(segment.base_offset + 1)
+        self._seen = log.swaps.versions_below(segment.base_offset + 1)
         log.swaps.take()
         self._submit(SegmentErasure(filesystem, order))
 
@@ -132,7 +132,7 @@ class LogErasure:
             elif outcome is ErasureProgress.NOTHING:
                 LogHoles(self.log).on_erased(self._log_start_offset)
                 self._end(None)
-            elif outcome is ErasureProgress.GOES_ON:
+            elif outcome is ErasureProgress.MORE:
                 self._submit(work)
             else:
                 self._swap(work)

@@ -115,7 +115,7 @@ class LogFlusher:
             self._files.flush_begins(held)
             self._committer.submit(barrier, partial(self._on_done, log, log.log_end_offset, barrier))
 
-    def logs_to_look_at(self) -> list[Log]:
+    def logs_to_check(self) -> list[Log]:
         """Returns the logs for which `flush_due` may have something to do."""
         return list(self._upkeep_queue)
 

@@ -294,14 +294,14 @@ class LogManager:
         self.moves.on_truncated(log)
         self._beside.on_truncated(log)
 
-    def begin_anew(
+    def restart_at(
         self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable
     ) -> None:
         """Empties a log, which then starts and ends at `offset`; it takes no records before `on_settled(None)`.
 
-        `is_wanted` is called once more when the journal has the offset. See `LogTruncations.begin_anew`.
+        `is_wanted` is called once more when the journal has the offset. See `LogTruncations.restart_at`.
         """
-        self._directories[log.parent_directory].parts.truncations.begin_anew(
+        self._directories[log.parent_directory].parts.truncations.restart_at(
             log, offset, leader_epoch, is_wanted, on_settled
         )
         self.moves.on_truncated(log)

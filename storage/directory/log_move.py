@@ -137,7 +137,7 @@ class LogMove:
 
     def step(self) -> None:
         future = self.future
-        if not self._place.is_going_on(self):
+        if not self._place.is_current(self):
             return
         try:
             if future is None:
@@ -162,7 +162,7 @@ class LogMove:
         if not self._is_checked:
             self._check(future)
         elif future.log_start_offset < source.log_start_offset > future.log_end_offset:
-            self._begin_anew(future)
+            self._restart(future)
         else:
             if future.log_start_offset < source.log_start_offset and not self._is_raising:
                 self._raise_start(future)
@@ -183,15 +183,15 @@ class LogMove:
         if end < future.log_end_offset:
             self.target.parts.truncations.truncate(future, end, cut)
 
-    def _begin_anew(self, future: Log) -> None:
+    def _restart(self, future: Log) -> None:
         """Starts the copy over: all that is copied lies below the log start."""
         source = self.source
         start, epoch = source.log_start_offset, source.leader_epochs.epoch_at(source.log_start_offset)
 
         def is_wanted() -> bool:
-            return self._place.is_going_on(self)
+            return self._place.is_current(self)
 
-        self.target.parts.truncations.begin_anew(future, start, epoch, is_wanted, lambda _error: None)
+        self.target.parts.truncations.restart_at(future, start, epoch, is_wanted, lambda _error: None)
 
     def _raise_start(self, future: Log) -> None:
         """Journals the source's log start for the copy, also for a new copy, whose start is only in memory."""
@@ -233,7 +233,7 @@ class LogMove:
     def _on_read(self, read: FileSlice, reading: int, outcome: bytes | BaseException) -> None:
         self._is_reading = False
         future = self.future
-        if not self._place.is_going_on(self) or future is None or not self.target.state.is_active():
+        if not self._place.is_current(self) or future is None or not self.target.state.is_active():
             return
         if isinstance(outcome, BaseException):
             if not isinstance(outcome, OSError):
@@ -301,7 +301,7 @@ class LogMove:
         """
 
         def flushed(_error: OSError | None) -> None:
-            if self._place.is_going_on(self) and is_as_durable(self.source, future):
+            if self._place.is_current(self) and is_as_durable(self.source, future):
                 self.step()
 
         self.target.flush(future)
@@ -321,7 +321,7 @@ class LogMove:
         def noted(error: OSError | None) -> None:
             self._is_noting = False
             self._has_intent = error is None
-            if not self._place.is_going_on(self):
+            if not self._place.is_current(self):
                 remove_intent(self._place.source.filesystem, source)
             elif error is not None:
                 self._on_error(storage_error(source.directory, error))

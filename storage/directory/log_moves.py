@@ -108,7 +108,7 @@ class LogMoves:
             target=self._ports[target.path],
             allowance=self._allowance,
             counts=self.counts[target.path],
-            is_going_on=self._is_going_on,
+            is_current=self._is_current,
             on_failure=self._on_failure,
             on_moved=self._on_moved,
             on_named=self._on_named,
@@ -173,7 +173,7 @@ class LogMoves:
             move = self._moves.get(log.topic_partition)
             if error is not None:
                 on_done(error)
-            elif move is not None and move.source is log and self._is_going_on(move):
+            elif move is not None and move.source is log and self._is_current(move):
                 move.erase(offset, on_done)
             elif before is None and move is None:
                 on_done(None)
@@ -210,13 +210,13 @@ class LogMoves:
             return
         self._allowance.grow(next(iter(self._ports.values())).clock.monotonic_ms())
         for move in list(self._moves.values())[:MOVES_AT_ONCE]:
-            if self._is_going_on(move):
+            if self._is_current(move):
                 move.step()
             else:
                 self.forget([move.source.topic_partition])
             yield
 
-    def _is_going_on(self, move: LogMove) -> bool:
+    def _is_current(self, move: LogMove) -> bool:
         key, source = move.source.topic_partition, move.source
         return (
             self._moves.get(key) is move

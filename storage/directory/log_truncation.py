@@ -90,7 +90,7 @@ class LogTruncations:
         log.truncating += 1
         self._settle(_PendingCut(log=log, on_settled=on_settled, must_journal=must_journal), truncation)
 
-    def begin_anew(
+    def restart_at(
         self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable
     ) -> None:
         """Empties a log, which then starts and ends at `offset`, at or above its end; then calls `on_settled`.

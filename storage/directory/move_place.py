@@ -90,7 +90,7 @@ class MovePlace(msgspec.Struct, frozen=True, kw_only=True):
     allowance: Allowance
     counts: MoveCounts
     """Those of the target."""
-    is_going_on: Callable[[Any], bool]
+    is_current: Callable[[Any], bool]
     on_failure: Callable[[str, StorageError], None]
     """Called with the path of the directory that fails."""
     on_moved: Callable[[Any, Log], None]

@@ -155,8 +155,8 @@ class LogFiles:
             )
             for segment in self.segments.remove_first(passed)
         ]
-        self.snapshots.left_with_segments(self.segments.bases[0])
-        self.aborted.left_with_segments(self.segments.bases[0])
+        self.snapshots.forget_below(self.segments.bases[0])
+        self.aborted.forget_below(self.segments.bases[0])
         self._removed = [*self._unfinished(), *removed]
         return removed
 
@@ -206,11 +206,11 @@ class LogFiles:
         removed = self.remove_from(number + 1)
         kept = self.segments.activate(number)
         kept.cut(BatchPlace(kept.base_offset, kept.base_offset, 0, kept.size) if kept.size else None)
-        self.aborted.removed_from(kept.base_offset)
+        self.aborted.forget_from(kept.base_offset)
         for segment in reversed(self.segments.remove_first(number)):
             segment.token.valid = False
             removed.append(self._rename(segment))
-        self.aborted.removed_from(0)
+        self.aborted.forget_from(0)
         return removed
 
     def remove_from(self, number: int) -> list[RemovedSegment]:
@@ -221,7 +221,7 @@ class LogFiles:
         removed = []
         while len(self.segments) > number:
             segment = self.segments.remove_last()
-            self.aborted.removed_from(segment.base_offset)
+            self.aborted.forget_from(segment.base_offset)
             removed.append(self._rename(segment))
         return removed
 

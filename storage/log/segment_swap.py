@@ -128,7 +128,7 @@ class SegmentSwaps:
         """Sets how far the log is compacted, from a checkpoint; None if unknown."""
         self.cleaned_to = end_offset
 
-    def see(self, end_offset: Offset) -> list[SegmentVersion]:
+    def versions_below(self, end_offset: Offset) -> list[SegmentVersion]:
         """Returns the closed segments below `end_offset` as they are now, for a compaction."""
         return [
             SegmentVersion(segment, segment.size, segment.token)
@@ -212,7 +212,7 @@ class SegmentSwaps:
         new.on(SegmentEvent.SWAP_IN)
         self._segments.replace(self._segments.number_of(base_offset), group.replaced, new)
         bases = [each.segment.base_offset for each in group.seen[: group.replaced]]
-        self._snapshots.left_with_replaced(bases[1:])
+        self._snapshots.forget_replaced(bases[1:])
         self._aborted.replaced(bases, base_offset, has_file=group.has_aborted)
         self._begun, self._unnamed = (
             None,

@@ -182,13 +182,13 @@ class ProducerSnapshots:
             if offset not in keep:
                 self._remove(offset)
 
-    def left_with_segments(self, base_offset: Offset) -> None:
+    def forget_below(self, base_offset: Offset) -> None:
         """Forgets the snapshots below `base_offset`, which are removed with their segments."""
         for offset in [each for each in self._between if each < base_offset]:
             self._remove_between(offset)
         del self._offsets[: bisect_left(self._offsets, base_offset)]
 
-    def left_with_replaced(self, offsets: Iterable[Offset]) -> None:
+    def forget_replaced(self, offsets: Iterable[Offset]) -> None:
         """Forgets the snapshots at these base offsets, whose segments became part of another one."""
         gone = set(offsets)
         self._offsets = [offset for offset in self._offsets if offset not in gone]

@@ -173,7 +173,7 @@ class TransactionIndex:
         self._unwritten.discard(base_offset)
         return [path]
 
-    def left_with_segments(self, base_offset: Offset) -> None:
+    def forget_below(self, base_offset: Offset) -> None:
         """Forgets the segments below the one at `base_offset`, which are removed with their files."""
         self._forget(self._bases[: bisect_left(self._bases, base_offset)])
 
@@ -205,7 +205,7 @@ class TransactionIndex:
         """The base offsets of segments whose file has all entries, rising."""
         return [base_offset for base_offset in self._bases if base_offset not in self._unwritten]
 
-    def removed_from(self, base_offset: Offset) -> None:
+    def forget_from(self, base_offset: Offset) -> None:
         """Forgets the segments from the one at `base_offset` on, which were removed with their files."""
         self._forget(self._bases[bisect_left(self._bases, base_offset) :])
 

@@ -54,8 +54,8 @@ def truncate_below_start(world: World, log: Log) -> None:
     world.manager.truncate(log, 7, partial(world.note, "done"))
 
 
-def begin_anew(world: World, log: Log) -> None:
-    world.manager.begin_anew(log, 90, 6, lambda: True, partial(world.note, "done"))
+def restart_at(world: World, log: Log) -> None:
+    world.manager.restart_at(log, 90, 6, lambda: True, partial(world.note, "done"))
 
 
 def flush(world: World, log: Log) -> None:
@@ -72,7 +72,7 @@ def fold(world: World, _log: Log) -> None:
     world.manager._directories[ONE].parts.journal.fold(lambda _error: None)
 
 
-ACTIONS = [truncate, truncate_below_start, begin_anew, flush, delete, fold]
+ACTIONS = [truncate, truncate_below_start, restart_at, flush, delete, fold]
 Action = Callable[[World, Log], None]
 
 
@@ -177,7 +177,7 @@ def test_a_follower_that_is_emptied_on_a_full_disk_frees_its_space() -> None:
     append(log, 5, 4)
     before = log.size_bytes
     world.filesystem.lacks_room = lambda operation, _path: operation == "create"
-    begin_anew(world, log)
+    restart_at(world, log)
     world.run()
     assert "done" not in world.answers, "the recovery points can't be written, and their old file must be removed"
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes < before) == (90, 90, True)
@@ -204,7 +204,7 @@ def test_a_start_on_a_full_disk_finds_every_log(power: bool) -> None:
             append(other, 0)
             world.manager.flush(other)
         world.run()
-        begin_anew(world, log)
+        restart_at(world, log)
         world.committers[ONE].step()
         if power:
             world.filesystem.power_cut()

@@ -245,7 +245,7 @@ def test_a_log_that_starts_over_takes_its_copy_along() -> None:
     append(log, "a")
     world.manager.moves.alter(log, other(log))
     world.run()
-    world.manager.begin_anew(log, Offset(100), LeaderEpoch(3), lambda: True, lambda error: world.note("anew", error))
+    world.manager.restart_at(log, Offset(100), LeaderEpoch(3), lambda: True, lambda error: world.note("anew", error))
     world.run()
     append(log, "b", epoch=3)
     settle(world)

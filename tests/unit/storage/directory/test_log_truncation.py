@@ -31,8 +31,8 @@ def truncate(world: World, log: Log, offset: int) -> None:
     world.manager.truncate(log, offset, partial(world.note, "settled"))
 
 
-def begin_anew(world: World, log: Log, offset: int, is_wanted: Callable[[], bool] = lambda: True) -> None:
-    world.manager.begin_anew(log, offset, 6, is_wanted, partial(world.note, "settled"))
+def restart_at(world: World, log: Log, offset: int, is_wanted: Callable[[], bool] = lambda: True) -> None:
+    world.manager.restart_at(log, offset, 6, is_wanted, partial(world.note, "settled"))
 
 
 def world_with(batches: int, log_start: int = 0) -> tuple[World, Log]:
@@ -144,7 +144,7 @@ def test_a_delete_after_a_truncation_is_not_undone_by_the_journal_of_it() -> Non
 
 def test_a_log_start_that_moves_is_journalled_before_it_is_visible() -> None:
     world, log = world_with(4)
-    begin_anew(world, log, 50)
+    restart_at(world, log, 50)
     assert offsets(log) == (0, 20, 20)
     assert try_append(log) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     world.run()
@@ -159,7 +159,7 @@ def test_a_log_start_that_moves_is_journalled_before_it_is_visible() -> None:
 
 def test_a_log_that_no_longer_needs_a_new_start_stays_as_it_is() -> None:
     world, log = world_with(4, log_start=3)
-    begin_anew(world, log, 50, is_wanted=lambda: False)
+    restart_at(world, log, 50, is_wanted=lambda: False)
     world.run()
     assert world.answers == ["settled"]
     append(log)
@@ -172,7 +172,7 @@ def test_a_log_deleted_meanwhile_leaves_nothing_in_the_journal() -> None:
     for begins_anew in (False, True):
         world, log = world_with(4, log_start=12)
         if begins_anew:
-            begin_anew(world, log, 50, is_wanted=lambda: False)
+            restart_at(world, log, 50, is_wanted=lambda: False)
         else:
             truncate(world, log, 5)
         world.manager.delete_logs([A0], partial(world.note, "deleted"))
@@ -187,7 +187,7 @@ def test_a_failing_disk_takes_the_directory_offline_and_the_log_stays_closed(pat
         world, log = world_with(4, log_start=12)
         world.filesystem.fail_next("sync", errno.EIO, path_contains=path)
         if begins_anew:
-            begin_anew(world, log, 50)
+            restart_at(world, log, 50)
         else:
             truncate(world, log, 5)
         world.run()
@@ -229,7 +229,7 @@ def test_a_new_beginning_cut_off_at_any_step_never_lowers_the_log_start(power: b
         world.filesystem.crash_at = world.filesystem.operation_count + step
         seen = 7
         try:
-            begin_anew(world, log, 50)
+            restart_at(world, log, 50)
             world.run()
             done = True
         except SimulatedCrashError:
