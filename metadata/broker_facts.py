@@ -122,9 +122,8 @@ def _differing(copies: Mapping[BrokerId, MetadataCopy]) -> str:
     brokers = ", ".join(map(str, by_history[older]))
     return (
         f"the log directories are of different histories of the metadata ({known}); leave out the brokers of the older "
-        f"one. That is {older} (broker {brokers}), which is at the lower revision, unless an empty store was "
-        "begun later: "
-        "that one has the lower revision, and few topics"
+        f"one. That is {older} (broker {brokers}), which is at the lower revision, unless an empty store was begun "
+        "later: that one has the lower revision, and few topics"
     )
 
 

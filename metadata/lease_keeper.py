@@ -46,7 +46,7 @@ IDLE_LOOKS: Final = 16
 
 
 class KeeperTimes(msgspec.Struct, frozen=True, gc=False):
-    """The times of a keeper. `trusted_ticks`: the most ticks of a loop without a renewal of its own."""
+    """The times of a keeper. `trusted_ticks`: for how many ticks it trusts a loop after the loop's own renewal."""
 
     look_ms: int
     trusted_ticks: int

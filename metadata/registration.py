@@ -140,7 +140,7 @@ class _DrawnNumber(msgspec.Struct, frozen=True):
 
 
 class _ExistingKeys(msgspec.Struct, frozen=True):
-    """The existing keys that concern a registration."""
+    """The keys in the store that concern a registration."""
 
     broker: KeyValue | None
     registration: KeyValue | None
@@ -241,9 +241,8 @@ class Registrar:
             self.store_is_older = newest > record.drawn
             if self.store_is_older and not self._adopts:
                 raise StoreWentBackError(
-                    "the metadata store was put back to an earlier state: "
-                    f"broker {self._broker_id} has registered {record.drawn} times there, "
-                    f"and has number {newest} in a log directory"
+                    f"the metadata store was put back to an earlier state: broker {self._broker_id} has registered "
+                    f"{record.drawn} times there, and has number {newest} in a log directory"
                 )
             number = max(record.drawn, newest) + 1
             unchanged = Compare(key, "modify", "==", ABSENT if pair is None else pair.modify_revision)

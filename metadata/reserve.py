@@ -52,7 +52,7 @@ class Reserve:
                 self._filesystem.unlink(self._place)
 
     def lend(self) -> bool:
-        """Releases half of it. Returns False if it already is released, or can't be."""
+        """Releases half of it. Returns False if that is done already, or fails."""
         if self._is_lent or not self.is_there:
             return False
         try:
@@ -63,7 +63,7 @@ class Reserve:
         return True
 
     def restore(self) -> None:
-        """Reserves again what was lent, if there is room."""
+        """Restores the full reserve after `lend`, if there is room."""
         if not self._is_lent:
             return
         with contextlib.suppress(OSError):

@@ -178,10 +178,9 @@ class MetadataSession:
     async def open(self, cluster_id: str | None = None, remembered: Mapping[str, MetadataCopy] | None = None) -> str:
         """Reads the image and settles the cluster's id: `cluster_id` if the store has none, or a random one.
 
-        Returns the id.
-
-        `remembered` has the metadata that log directories remember, by path: a store that can't be a later state is
-        refused. `start` registers the broker. Errors: InconsistentClusterError, UnavailableError, AmbiguousError.
+        Returns the id. `remembered` has the metadata that log directories remember, by path: a store that can't be a
+        later state is refused. `start` registers the broker. Errors: InconsistentClusterError, UnavailableError,
+        AmbiguousError.
         """
         if self._opened and cluster_id is None:
             return self.cluster_id

@@ -66,7 +66,7 @@ class FollowerState(msgspec.Struct):
 
     @property
     def last_fetch_ms(self) -> int:
-        """When it last fetched, or was counted as if it had."""
+        """When it last fetched, or when its session was last used."""
         session = self.session
         return self.noted_fetch_ms if session is None else max(self.noted_fetch_ms, session.last_ms)
 

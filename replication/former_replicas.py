@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class FormerReplica(msgspec.Struct, frozen=True, gc=False):
-    """A removed replica: its registration, and the metadata revision from which on its broker knows of the removal.
+    """A removed replica: its registration, and the first metadata revision that shows its broker the removal.
 
     `since_ms`: the start of the time limit, on the monotonic clock.
     """

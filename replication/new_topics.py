@@ -89,8 +89,8 @@ def plan_create_topic(
 ) -> TopicCreation | Refusal:
     """Plans a topic. Checks in Kafka's order: name, collision, existence, configuration, partitions and replicas.
 
-    `config_refusal` is what the caller found wrong with `topic.configs`. Errors: TOPIC_AUTHORIZATION_FAILED for Kafka's
-    own metadata topic, INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, the caller's, INVALID_REQUEST,
+    `config_refusal` is the caller's verdict on `topic.configs`. Errors: TOPIC_AUTHORIZATION_FAILED for Kafka's own
+    metadata topic, INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, the caller's, INVALID_REQUEST,
     INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS.
     """
     refusal = _check_new_name(image, topic.name) or config_refusal

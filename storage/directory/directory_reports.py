@@ -1,4 +1,4 @@
-"""What is reported of log directories."""
+"""Reports about log directories."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lowtide.storage.log.segments.unfreed import UnfreedReason
 
 
 class JournalSize(NamedTuple):
-    """How large a journal of log starts is."""
+    """The size of a journal of log starts."""
 
     size_bytes: int
     entries: int
 
 
 class ErasureTotals(NamedTuple):
-    """What erasing has done since the directory was opened."""
+    """The work of erasing since the directory was opened."""
 
     segments: int
     """Segments rewritten without their deleted records."""
@@ -25,7 +25,7 @@ class ErasureTotals(NamedTuple):
 
 
 class PendingErasures(NamedTuple):
-    """What is still to be erased."""
+    """The work that erasing still has to do."""
 
     logs: int
     """Logs that have something to erase."""
@@ -48,7 +48,7 @@ class DirectoryUsage(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """What loading the logs of a directory took."""
+    """The result of loading the logs of a directory."""
 
     directory: str
     was_clean: bool

@@ -167,10 +167,7 @@ class LogLoading:
         return log
 
     def _keep_gaps(self) -> None:
-        """Flushes Kafka's logs, so that their gaps are below the recovery points from the next start on.
-
-        It syncs.
-        """
+        """Flushes Kafka's logs, so that their gaps are below the recovery points from the next start on. It syncs."""
         wanted = [log for log in self._partitions.logs.values() if log.flush_wanted]
         for log in wanted:
             self._sync_what_was_left(log)

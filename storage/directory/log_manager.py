@@ -234,7 +234,7 @@ class LogManager:
         raise failure or StorageError(self._paths[0], "all log directories are offline")
 
     def _homes_for(self, topic_partition: TopicPartition, topic_id: TopicId) -> list[DirectoryLogs]:
-        """Returns the directories for a new log, best first; only one if that has a log start for it.
+        """Returns the directories for a new log, best first. If one has a log start for it, only that one.
 
         A directory that an earlier log of the name, or its copy, is still leaving is not included.
         """
@@ -256,11 +256,10 @@ class LogManager:
         )
 
     def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:
-        """Deletes logs, which are no longer found at once. `on_done` runs when their names may be reused.
+        """Deletes logs. They leave `logs` at once; `on_done` runs when their names may be reused.
 
         With `set_aside` the folders stay under the name of a stray one, and so do the log starts. Partitions that
-        aren't here are ignored. After an error the logs are no longer found either, until the next start finds them
-        again.
+        aren't here are ignored. After an error the logs have left `logs` too, until the next start finds them again.
         """
         groups: dict[tuple[str, bool], list[TopicPartition]] = {}
         keys = list(dict.fromkeys(partitions))

@@ -1,4 +1,4 @@
-"""What the logs of a broker have in common: settings, listeners, and the ports of one log directory."""
+"""Settings, listeners and ports that the logs of a broker share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogListeners(msgspec.Struct, frozen=True):
-    """Who is called about logs: lists that all directories share."""
+    """The listeners for events of logs, in lists that all directories share."""
 
     flushed: list[Callable[[Log], None]] = msgspec.field(default_factory=list)
     """Called whenever a log's recovery point may have risen."""

@@ -76,10 +76,7 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
 
 
 def begins_behind(segment: Segment, hole: Hole) -> bool:
-    """Returns whether the first batch after a hole is sound and in its place.
-
-    Errors: StorageError if reading fails.
-    """
+    """Returns whether the first batch after a hole is sound and in its place. Errors: StorageError if reading fails."""
     place = place_at(segment, hole.size)
     if place is None or place.base_offset != hole.next_offset + hole.gap or hole.base_offset != segment.base_offset:
         return False

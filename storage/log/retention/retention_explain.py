@@ -97,7 +97,7 @@ def explain(
 class Boundary(msgspec.Struct, frozen=True):
     """How far an active rule alone would delete now: segments below `offset` (exclusive).
 
-    `limit` is its threshold: the timestamp below which records are old enough, the bytes that stay, the consumed
+    `limit` is its threshold: the timestamp below which records are old enough, the bytes that are kept, or the consumed
     offset; -1 if unknown.
     """
 
