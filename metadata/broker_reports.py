@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from lowtide.metadata import keys
 from lowtide.metadata.broker_image import Replicas, encode_replicas
 from lowtide.metadata.changes import ChangePlan, Step
-from lowtide.metadata.errors import ConflictError, FencedError
 from lowtide.metadata.records import encode
-from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, LeaseGoneError, MetadataStore, Put, UnavailableError
-from lowtide.metadata.writer import Backoff
+from lowtide.metadata.store import ABSENT, Compare, MetadataStore, Put
+from lowtide.metadata.writer import RETRIABLE, Backoff
 
 if TYPE_CHECKING:
     from lowtide.metadata.held_registration import HeldRegistration
@@ -59,7 +58,7 @@ class BrokerReports:
             self._changed.clear()
             try:
                 await self._write()
-            except (ConflictError, FencedError, UnavailableError, AmbiguousError, LeaseGoneError):
+            except RETRIABLE:
                 await backoff.wait()
                 self._changed.set()
             else:

@@ -14,20 +14,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan
-from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import ControllerRecord, encode
-from lowtide.metadata.store import (
-    ABSENT,
-    AmbiguousError,
-    Compare,
-    Get,
-    LeaseGoneError,
-    MetadataStore,
-    Put,
-    UnavailableError,
-)
-from lowtide.metadata.writer import Backoff
+from lowtide.metadata.store import ABSENT, Compare, Get, MetadataStore, Put
+from lowtide.metadata.writer import RETRIABLE, Backoff
 
 if TYPE_CHECKING:
     from lowtide.metadata.held_registration import HeldRegistration
@@ -69,14 +59,7 @@ class ControllerTask:
         """Does the controller's work. Returns an error that a newer image or a later attempt may resolve."""
         try:
             await self._do()
-        except (
-            ConflictError,
-            FencedError,
-            NotControllerError,
-            UnavailableError,
-            AmbiguousError,
-            LeaseGoneError,
-        ) as error:
+        except RETRIABLE as error:
             return error
         return None
 

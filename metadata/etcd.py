@@ -60,6 +60,9 @@ RANGE_ATTEMPTS: Final = 3
 class EtcdStore:
     """A `MetadataStore` on etcd. Created by `open`."""
 
+    failure: str | None = None
+    """Always None: a failure here may pass."""
+
     def __init__(self, endpoints: Sequence[str], *, access: EtcdAccess = NO_ACCESS, prefix: bytes = b"\0") -> None:
         """Uses these endpoints, each `host:port`, of one etcd. Connects at the first use.
 
@@ -97,11 +100,6 @@ class EtcdStore:
         except BaseException:
             await store.close()
             raise
-
-    @property
-    def failure(self) -> str | None:
-        """Always None: a failure here may pass."""
-        return None
 
     async def close(self) -> None:
         """Aborts running calls and watches, and refuses everything. Leases last until their time is over."""

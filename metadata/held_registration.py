@@ -123,10 +123,6 @@ class HeldRegistration:
             return await self._writer.allocate_producer_ids(self.fences(needs_controller=False))
 
     async def wait_for(self, revision: Revision) -> None:
-        """Waits until the image shows `revision`, which must have changed a key under the prefix.
-
-        Errors: SessionError if the session closes.
-        """
         await self._follower.wait_for(revision)
 
     @asynccontextmanager

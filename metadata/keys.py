@@ -213,7 +213,8 @@ def acl(value: bytes) -> bytes:
 def is_acl(key: bytes) -> bool:
     """Returns whether this is the key of an access control rule or of a large change, not of another cluster."""
     name = key.removeprefix(ACLS)
-    return key == ACL_CHANGE or (key.startswith(ACLS) and len(name) == _HASH_DIGITS and _is_hexadecimal(name))
+    is_hash = len(name) == _HASH_DIGITS and all(digit in b"0123456789abcdef" for digit in name)
+    return key == ACL_CHANGE or (key.startswith(ACLS) and is_hash)
 
 
 def token(hmac: bytes) -> bytes:
@@ -235,10 +236,6 @@ def parse_scram(key: bytes) -> tuple[ScramMechanism, str] | None:
     """Parses a `scram` key; None for an unknown mechanism."""
     mechanism, _, user = key.removeprefix(b"scram/").decode().partition("/")
     return (SCRAM_MECHANISMS[mechanism], user) if mechanism in SCRAM_MECHANISMS else None
-
-
-def _is_hexadecimal(text: bytes) -> bool:
-    return all(each in b"0123456789abcdef" for each in text)
 
 
 def parse_partition(key: bytes) -> tuple[TopicId, int]:

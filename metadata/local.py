@@ -160,6 +160,8 @@ class LeaseTimer:
 class LocalStore:
     """A `MetadataStore` in this process. Several sessions may share it."""
 
+    connections = 1
+
     def __init__(self, *, engine: Engine, journal: Journal, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         """`engine` has the state that is durable in the journal."""
         self.engine = engine
@@ -171,15 +173,11 @@ class LocalStore:
         self._context = copy_context()
         self._queue: list[_QueuedTransaction] = []
         self._writing = False
-        self._failed: str | None = None
+        self.failure: str | None = None
+        """Why the store can't be used until it is opened again; None while it works."""
         self._closed = False
         self.leases = LeaseTimer(engine, clock, loop, self._end_lease)
         self._watchers: dict[asyncio.Future[None], None] = {}
-
-    @property
-    def failure(self) -> str | None:
-        """Why the store can't be used until it is opened again; None while it works."""
-        return self._failed
 
     async def get(self, key: bytes) -> KeyValue | None:
         self._check_usable()
@@ -236,10 +234,6 @@ class LocalStore:
         if self.engine.begin_lease_end(lease):
             await self._submit(_QueuedTransaction(self._loop.create_future(), ended_lease=lease))
 
-    @property
-    def connections(self) -> int:
-        return 1
-
     async def raft_surplus(self) -> int | None:
         return None
 
@@ -260,8 +254,8 @@ class LocalStore:
         self._wake_watchers()
 
     def _check_usable(self) -> None:
-        if self._closed or self._failed is not None:
-            raise UnavailableError(self._failed or "the metadata store is closed")
+        if self._closed or self.failure is not None:
+            raise UnavailableError(self.failure or "the metadata store is closed")
 
     def _submit(self, waiting: _QueuedTransaction) -> asyncio.Future[TransactionResult]:
         self._queue.append(waiting)
@@ -306,10 +300,10 @@ class LocalStore:
     def _on_write_failed(self, group: list[_QueuedTransaction], failure: WriteFailedError) -> None:
         """Refuses the group. If the state of the disk is unknown, the store fails for good."""
         if failure.applied is None:
-            self._failed = f"the metadata store failed: {failure}"
+            self.failure = f"the metadata store failed: {failure}"
             waiting_too, self._queue = self._queue, []
             for waiting in waiting_too:
-                _refuse(waiting, UnavailableError(self._failed))
+                _refuse(waiting, UnavailableError(self.failure))
             self._stop()
         for waiting in group:
             if waiting.ended_lease != NO_LEASE and failure.applied is False:
@@ -324,7 +318,7 @@ class LocalStore:
         self._submit(_QueuedTransaction(self._loop.create_future(), ended_lease=lease))
 
     def _retry_lease_end(self, lease: LeaseId) -> None:
-        if not self._closed and self._failed is None:
+        if not self._closed and self.failure is None:
             self._end_lease(lease)
 
     async def _wait_for_change(self) -> None:

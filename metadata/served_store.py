@@ -84,13 +84,16 @@ class _OpenRequest:
 class ServedStore:
     """A `MetadataStore` over a connection to its server. Created by `open`; used from one event loop."""
 
+    connections = 1
+
     def __init__(self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], answer_timeout_s: float) -> None:
         self._reader, self._writer = streams
         self._answer_timeout_s = answer_timeout_s
         self._waiting: dict[int, _OpenRequest] = {}
         self._requests = 0
         self._closed = False
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """Why the store can't be used any more; None while the connection lasts."""
         self._tasks = TaskRegistry(
             lambda _name, error: self._end(f"the answers of the metadata store cannot be read: {error!r}")
         )
@@ -112,11 +115,6 @@ class ServedStore:
             await store.close()
             raise
         return store
-
-    @property
-    def failure(self) -> str | None:
-        """Why the store can't be used any more; None while the connection lasts."""
-        return self._failure
 
     async def close(self) -> None:
         """Aborts running requests and watches, and refuses everything. Leases last until their time is over."""
@@ -176,10 +174,6 @@ class ServedStore:
         except LostError as error:
             raise AmbiguousError(str(error)) from error
 
-    @property
-    def connections(self) -> int:
-        return 1
-
     async def raft_surplus(self) -> int | None:
         return None
 
@@ -205,8 +199,8 @@ class ServedStore:
         A negative `timeout_s` means the store's own; None waits without limit. Errors: LostError; UnavailableError, and
         the error that the server raised.
         """
-        if self._closed or self._failure is not None:
-            raise UnavailableError(self._failure or "the metadata store is closed")
+        if self._closed or self.failure is not None:
+            raise UnavailableError(self.failure or "the metadata store is closed")
         waiting = self._waiting[request.number] = _OpenRequest(asyncio.get_running_loop().create_future())
         limit_s = self._answer_timeout_s if timeout_s is not None and timeout_s < 0 else timeout_s
         try:
@@ -218,7 +212,7 @@ class ServedStore:
         except TimeoutError:
             raise LostError(f"the metadata store did not answer within {limit_s} s") from None
         finally:
-            if self._waiting.pop(request.number, None) is not None and not self._closed and self._failure is None:
+            if self._waiting.pop(request.number, None) is not None and not self._closed and self.failure is None:
                 self._writer.write(request_frame(CancelRequest(request.number)))
         error = error_of(last)
         if error is not None:
@@ -247,13 +241,13 @@ class ServedStore:
             waiting.answer.set_result(answer)
 
     def _end(self, reason: str) -> None:
-        if self._failure is None:
-            self._failure = reason
+        if self.failure is None:
+            self.failure = reason
         self._end_waiting()
 
     def _end_waiting(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             if not each.answer.done():
-                each.answer.set_exception(LostError(self._failure or "the metadata store is closed"))
+                each.answer.set_exception(LostError(self.failure or "the metadata store is closed"))
                 each.answer.exception()  # The asking task may be gone.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.metadata import keys
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError
-from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, Delete, Get, Put, UnavailableError
+from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, Delete, Get, LeaseGoneError, Put, UnavailableError
 from lowtide.runtime.durations import Durations
 
 if TYPE_CHECKING:
@@ -34,6 +34,17 @@ PRODUCER_ID_ATTEMPTS: Final = 20
 FIRST_RETRY_MS: Final = 50
 LAST_RETRY_MS: Final = 1000
 """The first and the longest wait between attempts to reach the store; waits double."""
+
+
+RETRIABLE: Final = (
+    ConflictError,
+    FencedError,
+    NotControllerError,
+    UnavailableError,
+    AmbiguousError,
+    LeaseGoneError,
+)
+"""Errors of a write that a newer image or a later attempt may resolve."""
 
 
 class Backoff:

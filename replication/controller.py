@@ -17,7 +17,7 @@ import msgspec
 
 from lowtide.metadata.changes import ChangePlan
 from lowtide.replication.acl_changes import plan_left_change
-from lowtide.replication.elections import Election, elect, is_well, steady_epochs
+from lowtide.replication.elections import Election, elect, is_healthy, steady_epochs
 from lowtide.replication.steps import PartitionChanges
 from lowtide.replication.sweep import plan_features, plan_sweep, plan_sweep_of_marks, plan_sweep_of_tombstones
 
@@ -109,7 +109,7 @@ def _gather_leaders(
         numbers = range(count) if among is None else [number for number in among[topic.topic_id] if number < count]
         for number in numbers:
             partition = topic.partitions[number]
-            if is_well(partition, steady):
+            if is_healthy(partition, steady):
                 continue
             wanted = elect(image, topic.topic_id, number, partition, min_insync_replicas=least, election=election)
             if wanted is None:
@@ -133,7 +133,7 @@ def _gather_preferred(changes: PartitionChanges, image: MetadataImage, settings:
     for topic in image.topics.values():
         least = min_insync_replicas(topic, settings)
         for number, partition in enumerate(topic.partitions):
-            if partition.leader in partition.replicas[:1] or not is_well(partition, steady):
+            if partition.leader in partition.replicas[:1] or not is_healthy(partition, steady):
                 continue
             wanted = elect(
                 image, topic.topic_id, number, partition, min_insync_replicas=least, election=Election.PREFERRED
@@ -216,5 +216,5 @@ class ControllerWork:
 
     def _note(self, topic: TopicImage, numbers: Iterable[int], steady: Mapping[BrokerId, int]) -> None:
         for number in numbers:
-            if not is_well(topic.partitions[number], steady):
+            if not is_healthy(topic.partitions[number], steady):
                 self._noted.setdefault(topic.topic_id, {})[number] = None

@@ -75,7 +75,7 @@ def steady_epochs(image: MetadataImage) -> dict[BrokerId, BrokerEpoch]:
     }
 
 
-def is_well(partition: PartitionImage, steady: Mapping[BrokerId, BrokerEpoch]) -> bool:
+def is_healthy(partition: PartitionImage, steady: Mapping[BrokerId, BrokerEpoch]) -> bool:
     """Returns whether a quick check shows that a partition is healthy; `steady` is `steady_epochs` of the image.
 
     False negatives are possible.
@@ -131,16 +131,12 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
             voters.epochs[member] if leader == NO_LEADER else image.brokers[member].epoch for member in isr
         ),
         leader=leader,
-        leader_epoch=partition.leader_epoch + (0 if stays and not _removes(partition, wanted) else 1),
+        leader_epoch=partition.leader_epoch + (0 if stays and set(partition.replicas) <= set(wanted.replicas) else 1),
         adding=wanted.adding,
         removing=wanted.removing,
         elr=tuple(eligible),
         elr_epochs=tuple(eligible.values()),
     )
-
-
-def _removes(partition: PartitionImage, wanted: Assignment) -> bool:
-    return not set(partition.replicas) <= set(wanted.replicas)
 
 
 def led_uncleanly(old: MetadataImage, delta: ImageDelta) -> dict[TopicPartition, BrokerId]:
@@ -201,8 +197,9 @@ class _Voters:
             if candidates:
                 leader = self._first_that_stays(candidates)
                 return _Outcome(leader, (leader,))
-        candidates = self._unclean() if election is Election.UNCLEAN else []
+        candidates = list(filter(self._is_online, self._replicas)) if election is Election.UNCLEAN else []
         if candidates:
+            candidates.sort(key=lambda replica: replica not in self.members)
             leader = self._first_that_stays(candidates)
             return _Outcome(leader, (leader,), is_clean=False)
         return _Outcome(NO_LEADER, self.members)
@@ -244,9 +241,6 @@ class _Voters:
 
     def _is_online(self, replica: BrokerId) -> bool:
         return self._image.replica_is_online(replica, self._topic_id, self._number)
-
-    def _unclean(self) -> list[BrokerId]:
-        return sorted(filter(self._is_online, self._replicas), key=lambda replica: replica not in self.members)
 
 
 def living_members(

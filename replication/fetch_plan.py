@@ -72,14 +72,12 @@ class Fetch(msgspec.Struct, kw_only=True):
     sent_ms: int
 
 
-def _unthrottled(_following: FollowedPartition) -> int:
-    return 0
-
-
 class FollowerFetchPlan:
     """Decides which partitions to fetch from one leader, and when."""
 
-    def __init__(self, broker_id: BrokerId, *, version: int = FETCH_VERSION, throttle: Throttle = _unthrottled) -> None:
+    def __init__(
+        self, broker_id: BrokerId, *, version: int = FETCH_VERSION, throttle: Throttle = lambda _following: 0
+    ) -> None:
         """`version` is `FETCH_VERSION` or `OLD_FETCH_VERSION`.
 
         `throttle` returns for how long a partition may not fetch records. It is called only for replicas that are not

@@ -65,7 +65,7 @@ class FormerReplicas:
             if broker_epoch is not None:
                 self._by_broker[broker_id] = FormerReplica(broker_epoch, state.modify_revision, now_ms)
 
-    def begin_again(self, now_ms: int) -> None:
+    def restart_limit(self, now_ms: int) -> None:
         """Restarts the time limit when a leadership begins: an earlier leader may have answered them until now."""
         for broker_id, former in self._by_broker.items():
             self._by_broker[broker_id] = msgspec.structs.replace(former, since_ms=now_ms)
@@ -108,7 +108,7 @@ def note_removals(
 ) -> None:
     """Adds the replicas that the new `state` removes. `is_new`: the leadership is new."""
     if partition.former_replicas is not None and is_new:
-        partition.former_replicas.begin_again(now_ms)
+        partition.former_replicas.restart_limit(now_ms)
     if partition.replicas == state.replicas:
         return
     removed = set(partition.replicas) - {*state.replicas, partition.local_broker_id}

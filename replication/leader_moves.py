@@ -17,7 +17,7 @@ from lowtide.metadata import keys
 from lowtide.metadata.changes import Step
 from lowtide.metadata.records import encode
 from lowtide.metadata.store import ABSENT, Compare, Put
-from lowtide.replication.elections import is_well, steady_epochs
+from lowtide.replication.elections import is_healthy, steady_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ def can_receive(
     Not while the partition has pending work: a reassignment, or a member that comes, goes or is about to stop.
     """
     partition = topic.partitions[number]
-    if receiver == partition.leader or receiver not in partition.isr or not is_well(partition, steady):
+    if receiver == partition.leader or receiver not in partition.isr or not is_healthy(partition, steady):
         return False
     epoch = partition.isr_epochs[partition.isr.index(receiver)]
     return not image.is_stale(receiver, topic.topic_id, number, epoch)

@@ -49,14 +49,10 @@ def check_replicas(
 
 def check_somebody_stays(image: MetadataImage, number: int, replicas: Sequence[BrokerId]) -> str | None:
     """Returns an error if all brokers chosen for a new partition are dead or about to stop, else None."""
-    if not any(_is_active(image, broker_id) for broker_id in replicas):
-        return f"All brokers of partition {number} are fenced or in controlled shutdown"
-    return None
-
-
-def _is_active(image: MetadataImage, broker_id: BrokerId) -> bool:
-    broker = image.brokers.get(broker_id)
-    return broker is not None and not broker.in_controlled_shutdown
+    known = (image.brokers.get(broker_id) for broker_id in replicas)
+    if any(broker is not None and not broker.in_controlled_shutdown for broker in known):
+        return None
+    return f"All brokers of partition {number} are fenced or in controlled shutdown"
 
 
 def place_replicas(

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from lowtide.protocol.batch_building import append_varint, assemble_batch
-from lowtide.protocol.compression import Compression, compress, decompress
+from lowtide.protocol.compression import Buffer, Compression, compress, decompress
 from lowtide.protocol.records import (
     COMPRESSION_BITS,
     DELETE_HORIZON_BIT,
@@ -50,8 +50,6 @@ from lowtide.storage.compaction.record_keys import (
     find_keys,
     timestamp_delta,
 )
-
-Buffer = bytes | bytearray | memoryview
 
 
 class LastRecord(NamedTuple):

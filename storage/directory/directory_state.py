@@ -34,7 +34,7 @@ class DirectoryState:
         self._directory: LogDirectory | None = None
         self._failed_to_open: str | None = None
         self._is_served = False
-        self._is_stopped = False
+        self.is_stopped = False
 
     def open(self, identity: BrokerIdentity, random: Random) -> None:
         self._directory = LogDirectory.open(self._filesystem, self.path, identity, random)
@@ -43,7 +43,7 @@ class DirectoryState:
         self._is_served = True
 
     def stop(self) -> None:
-        self._is_stopped = True
+        self.is_stopped = True
 
     def release(self) -> None:
         if self._directory is not None:
@@ -58,7 +58,7 @@ class DirectoryState:
             return
         if self._directory.is_online and self._is_served:
             mark_failed(self._filesystem, self.path)
-        if self._directory.fail(reason) and not self._is_stopped:
+        if self._directory.fail(reason) and not self.is_stopped:
             self._on_failed(reason)
 
     @property
@@ -73,11 +73,7 @@ class DirectoryState:
 
     def is_active(self) -> bool:
         """Returns whether the directory is online and isn't being stopped."""
-        return self._directory is not None and self._directory.is_online and not self._is_stopped
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._is_stopped
+        return self._directory is not None and self._directory.is_online and not self.is_stopped
 
     @property
     def directory_id(self) -> TopicId | None:

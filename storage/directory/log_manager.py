@@ -78,7 +78,8 @@ class LogManager:
         self._given = dict(zip(self._paths, directories, strict=True))
         self._opened = OpeningResult()
         self._listeners = LogListeners()
-        self._is_open = False
+        self.is_open = False
+        """Whether all directories were opened and their logs loaded."""
         settings = settings or LogManagerSettings()
         cache = SegmentCache(
             open_max=min(CLOSED_SEGMENTS_MAX, settings.segment_files_max), files_max=settings.segment_files_max
@@ -151,7 +152,7 @@ class LogManager:
             if directory.is_online:
                 self.logs.update((key, log) for key, log in directory.logs.items() if not log.is_future)
                 self._log_starts[directory.path] = directory.parts.log_starts
-        self._is_open = True
+        self.is_open = True
         self.moves.resume(self._opened.moving)
         for directory in self._directories.values():
             if not directory.is_online:
@@ -193,10 +194,6 @@ class LogManager:
             for directory in self._directories.values()
             for key, error in directory.partitions.damaged.items()
         }
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
 
     def offline_partitions(self) -> list[TopicPartition]:
         """Partitions that can't be served because their log directory failed, or is missing and may have them."""
@@ -366,7 +363,7 @@ class LogManager:
 
     def _on_failed(self, directory: DirectoryLogs, reason: str) -> None:
         """Handles a directory that went offline; failures during the opening are reported afterwards."""
-        if not self._is_open:
+        if not self.is_open:
             return
         self.moves.on_directory_failed(directory.path)
         logs = {key: log for key, log in directory.logs.items() if self.logs.get(key) is log}

@@ -220,7 +220,7 @@ def any_live_replica_is_elected(patch: Patch) -> None:
 def a_leader_that_has_restarted_stays(patch: Patch) -> None:
     """The registration of a leader isn't looked at: one that died and is back counts as the one that was elected."""
 
-    def is_well(partition: Any, steady: Any) -> bool:
+    def is_healthy(partition: Any, steady: Any) -> bool:
         return (
             partition.leader in partition.isr
             and partition.leader in steady
@@ -228,7 +228,7 @@ def a_leader_that_has_restarted_stays(patch: Patch) -> None:
             and not partition.removing
         )
 
-    _everywhere(patch, "is_well", elections.is_well, is_well)
+    _everywhere(patch, "is_healthy", elections.is_healthy, is_healthy)
 
 
 def leads_on_without_a_lease(patch: Patch) -> None:

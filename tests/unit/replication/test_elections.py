@@ -16,7 +16,7 @@ from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import NO_LEADER, FeaturesRecord, PartitionRecord, decode
 from lowtide.replication.controller import ControllerSettings, ControllerWork, plan_controller_work
-from lowtide.replication.elections import Assignment, Election, elect, is_relieved, is_well, led_uncleanly
+from lowtide.replication.elections import Assignment, Election, elect, is_healthy, is_relieved, led_uncleanly
 
 TOPIC_ID = b"T" * 16
 AGREED = FeaturesRecord(log_start_reporting=1)
@@ -405,8 +405,8 @@ def test_a_reassignment_never_leaves_a_partition_without_replicas() -> None:
     ],
 )
 def test_a_glance_shows_which_partitions_are_well(state: PartitionImage, well: bool) -> None:
-    assert is_well(state, ALIVE) == well
-    assert not is_well(state, {**ALIVE, 1: 11, 2: 21, 3: 31}), "others have registered"
+    assert is_healthy(state, ALIVE) == well
+    assert not is_healthy(state, {**ALIVE, 1: 11, 2: 21, 3: 31}), "others have registered"
 
 
 def test_a_member_of_the_in_sync_set_goes_before_others_wherever_it_stands() -> None:

@@ -37,7 +37,7 @@ def test_it_is_awaited_for_the_lag_time_and_no_longer() -> None:
     former = removed(2, now_ms=100)
     assert awaited(former, now_ms=100 + LAG_MS) == [2]
     assert awaited(former, now_ms=101 + LAG_MS) == []
-    former.begin_again(200)
+    former.restart_limit(200)
     assert awaited(former, now_ms=200 + LAG_MS) == [2], "another leader may have answered it until then"
     assert awaited(former, now_ms=201 + LAG_MS) == []
 
