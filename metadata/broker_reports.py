@@ -14,7 +14,7 @@ from lowtide.metadata.broker_image import Replicas, encode_replicas
 from lowtide.metadata.changes import ChangePlan, Step
 from lowtide.metadata.records import encode
 from lowtide.metadata.store import ABSENT, Compare, MetadataStore, Put
-from lowtide.metadata.writer import RETRIABLE, Backoff
+from lowtide.metadata.writer import RETRIABLE, StoreBackoff
 
 if TYPE_CHECKING:
     from lowtide.metadata.held_registration import HeldRegistration
@@ -52,7 +52,7 @@ class BrokerReports:
 
     async def report(self) -> None:
         """Writes the reports whenever they change. Never returns."""
-        backoff = Backoff()
+        backoff = StoreBackoff()
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -62,7 +62,7 @@ class BrokerReports:
                 await backoff.wait()
                 self._changed.set()
             else:
-                backoff = Backoff()
+                backoff = StoreBackoff()
 
     async def _write(self) -> None:
         if self._held.broker_epoch == 0:

@@ -17,7 +17,7 @@ from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import ControllerRecord, encode
 from lowtide.metadata.store import ABSENT, Compare, Get, MetadataStore, Put
-from lowtide.metadata.writer import RETRIABLE, Backoff
+from lowtide.metadata.writer import RETRIABLE, StoreBackoff
 
 if TYPE_CHECKING:
     from lowtide.metadata.held_registration import HeldRegistration
@@ -45,12 +45,12 @@ class ControllerTask:
 
     async def run(self) -> None:
         """Becomes controller if there is none, and does its work, whenever woken. Never returns."""
-        backoff = Backoff()
+        backoff = StoreBackoff()
         while True:
             await self._due.wait()
             self._due.clear()
             if await self.attempt() is None:
-                backoff = Backoff()
+                backoff = StoreBackoff()
             else:
                 self._due.set()  # Safe to repeat: it compares the whole image with the desired state.
                 await backoff.wait()

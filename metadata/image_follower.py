@@ -20,7 +20,7 @@ from lowtide.metadata.image_change import apply_batch, difference, load_image
 from lowtide.metadata.metadata_copy import Change, MetadataCopy, change_of, contradiction, rows_of
 from lowtide.metadata.records import HistoryRecord, decode
 from lowtide.metadata.store import CompactedError, MetadataStore, Revision, UnavailableError
-from lowtide.metadata.writer import Backoff
+from lowtide.metadata.writer import StoreBackoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,10 +121,10 @@ class ImageFollower:
 
     async def follow(self) -> None:
         """Applies every batch; after a gap, reads everything again and reports the difference. Never returns."""
-        backoff, seen = Backoff(), -1
+        backoff, seen = StoreBackoff(), -1
         while True:
             if self.image.revision != seen:
-                backoff, seen = Backoff(), self.image.revision
+                backoff, seen = StoreBackoff(), self.image.revision
             try:
                 await self._watch()
             except CompactedError:
@@ -152,7 +152,7 @@ class ImageFollower:
                         self.keeper.on_change(change)
                     self._show(*apply_batch(self.image, batch, prefix=self._prefix))
 
-    async def _read_or_rest(self, backoff: Backoff) -> None:
+    async def _read_or_rest(self, backoff: StoreBackoff) -> None:
         try:
             await self.read()
         except UnavailableError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.metadata.lease_keeper import LeaseKeeper, NoKeeper, keeper_times
 from lowtide.metadata.store import NO_LEASE, AmbiguousError, LeaseId, MetadataStore, UnavailableError
-from lowtide.metadata.writer import Backoff, is_set_within
+from lowtide.metadata.writer import StoreBackoff, is_set_within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -71,7 +71,7 @@ class HeldLease:
 
         Errors: LeaseGoneError, and what `check` raises before each renewal.
         """
-        backoff = Backoff()
+        backoff = StoreBackoff()
         wait_ms = self._keep_alive_ms
         while not await is_set_within(self.lost, wait_ms):
             sent_ms = self._clock.monotonic_ms()
@@ -83,7 +83,7 @@ class HeldLease:
             else:
                 self._on_renewed(sent_ms)
                 on_renewed()
-                backoff, wait_ms = Backoff(), self._keep_alive_ms
+                backoff, wait_ms = StoreBackoff(), self._keep_alive_ms
 
     async def tick(self) -> None:
         """Shows the keeper that the loop runs. Never returns."""

@@ -57,7 +57,7 @@ from lowtide.metadata.store import (
     Revision,
     UnavailableError,
 )
-from lowtide.metadata.writer import Backoff
+from lowtide.metadata.writer import StoreBackoff
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -202,7 +202,7 @@ class Registrar:
         Errors: DuplicateBrokerError after `give_up_ms` (monotonic), or at once if another process has registered since;
         OldBrokerError; UnavailableError, LeaseGoneError, AmbiguousError after `give_up_ms`.
         """
-        backoff = Backoff()
+        backoff = StoreBackoff()
         while True:
             try:
                 registered = await self._try_to_register(give_up_ms, offline)
@@ -269,7 +269,7 @@ class Registrar:
 
         Returns None if another number was drawn meanwhile.
         """
-        backoff = Backoff()
+        backoff = StoreBackoff()
         while True:
             others = await self._look()
             if others.broker is None:

@@ -29,7 +29,7 @@ from lowtide.metadata.lease import HeldLease
 from lowtide.metadata.registration import BrokerRegistration, NoDirectories, Registrar, RegistrationDirectories
 from lowtide.metadata.store import NO_LEASE, AmbiguousError, LeaseGoneError, MetadataStore, Revision, UnavailableError
 from lowtide.metadata.store_guard import StoreGuard
-from lowtide.metadata.writer import Backoff, FencedWriter
+from lowtide.metadata.writer import FencedWriter, StoreBackoff
 from lowtide.protocol.types import topic_id_text
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class MetadataSession:
         if self._settings.image_age_ms:
             self._spawn(self._follower.prove_age, "age")
         await self.wait_for(self.broker_epoch)
-        backoff = Backoff()
+        backoff = StoreBackoff()
         while (error := await self.controller.attempt()) is not None:
             if self._clock.monotonic_ms() >= give_up_ms:
                 raise error

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
 
 
-class SharedStore:
+class StoreShares:
     """Hands out shares of a store. Used from one event loop."""
 
     def __init__(self, open_store: Callable[[], Awaitable[OwnedStore]]) -> None:

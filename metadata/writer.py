@@ -47,7 +47,7 @@ RETRIABLE: Final = (
 """Errors of a write that a newer image or a later attempt may resolve."""
 
 
-class Backoff:
+class StoreBackoff:
     """Waits that double from `FIRST_RETRY_MS` to `LAST_RETRY_MS`."""
 
     __slots__ = ("_next_ms",)
@@ -121,7 +121,7 @@ class FencedWriter:
             for o in step.operations
         ]
         give_up_ms = self._clock.monotonic_ms() + self._ambiguous_timeout_ms
-        backoff = Backoff()
+        backoff = StoreBackoff()
         ambiguous = False
         while True:
             try:

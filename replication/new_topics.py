@@ -43,7 +43,7 @@ BROKER_DEFAULT: Final = -1
 """In a request: the broker's default number of partitions, or replicas."""
 
 
-class NewTopic(msgspec.Struct, frozen=True):
+class TopicSpec(msgspec.Struct, frozen=True):
     """A topic to create.
 
     `assignments`: (partition, replicas) as listed by the client; empty leaves them to the broker.
@@ -65,7 +65,7 @@ class TopicCreation(msgspec.Struct, frozen=True):
     replication_factor: int
 
 
-def check_new_topics(topics: Sequence[NewTopic], *, default_partition_count: int) -> Refusal | None:
+def check_new_topics(topics: Sequence[TopicSpec], *, default_partition_count: int) -> Refusal | None:
     """Returns a refusal if a request asks for too many partitions in total; then none of its topics is created."""
     total = 0
     for topic in topics:
@@ -80,7 +80,7 @@ def check_new_topics(topics: Sequence[NewTopic], *, default_partition_count: int
 
 def plan_create_topic(
     image: MetadataImage,
-    topic: NewTopic,
+    topic: TopicSpec,
     *,
     default_partition_count: int,
     default_replication_factor: int,
@@ -121,7 +121,7 @@ def _check_new_name(image: MetadataImage, name: str) -> Refusal | None:
     return None
 
 
-def _check_assignments(image: MetadataImage, topic: NewTopic) -> list[tuple[BrokerId, ...]] | Refusal:
+def _check_assignments(image: MetadataImage, topic: TopicSpec) -> list[tuple[BrokerId, ...]] | Refusal:
     """Returns the replicas that the client chose, by partition."""
     if topic.replication_factor != BROKER_DEFAULT:
         return Refusal(ErrorCode.INVALID_REQUEST, "With an assignment of replicas the replication factor must be -1")
@@ -142,7 +142,11 @@ def _check_assignments(image: MetadataImage, topic: NewTopic) -> list[tuple[Brok
 
 
 def _place(
-    image: MetadataImage, topic: NewTopic, default_partition_count: int, default_replication_factor: int, random: Random
+    image: MetadataImage,
+    topic: TopicSpec,
+    default_partition_count: int,
+    default_replication_factor: int,
+    random: Random,
 ) -> list[tuple[BrokerId, ...]] | Refusal:
     count, factor = topic.partition_count, topic.replication_factor
     if factor < BROKER_DEFAULT or factor == 0:
@@ -161,7 +165,7 @@ def _place(
 
 
 def _creation_plan(
-    image: MetadataImage, topic: NewTopic, topic_id: TopicId, placed: Sequence[tuple[BrokerId, ...]]
+    image: MetadataImage, topic: TopicSpec, topic_id: TopicId, placed: Sequence[tuple[BrokerId, ...]]
 ) -> ChangePlan:
     records = new_partition_records(image, placed)
     puts = [Put(key, value) for key, value in zip(keys.partitions(topic_id, range(len(placed))), records, strict=True)]

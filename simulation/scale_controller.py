@@ -25,7 +25,7 @@ from lowtide.metadata.records import BrokerRecord, Listener, encode
 from lowtide.metadata.store import Delete, Operation, Put
 from lowtide.protocol.types import BrokerId
 from lowtide.replication.controller import plan_controller_work
-from lowtide.replication.new_topics import NewTopic, TopicCreation, plan_create_topic
+from lowtide.replication.new_topics import TopicCreation, TopicSpec, plan_create_topic
 from lowtide.runtime.process_figures import ProcessFiguresReader
 from lowtide.runtime.random import Random
 
@@ -89,7 +89,7 @@ def measure(partitions: int) -> Figures:
     before = read().resident_bytes
     random = Random(0)
     for number in range(partitions // PARTITIONS_PER_TOPIC):
-        topic = NewTopic(f"topic-{number}", PARTITIONS_PER_TOPIC, REPLICAS)
+        topic = TopicSpec(f"topic-{number}", PARTITIONS_PER_TOPIC, REPLICAS)
         with spent() as plan_s:
             planned = plan_create_topic(
                 cluster.image, topic, default_partition_count=1, default_replication_factor=1, random=random

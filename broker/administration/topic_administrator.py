@@ -49,8 +49,8 @@ from lowtide.replication.new_partitions import NewPartitions, TopicGrowth, plan_
 from lowtide.replication.new_topics import (
     BROKER_DEFAULT,
     MAX_REQUEST_PARTITIONS,
-    NewTopic,
     TopicCreation,
+    TopicSpec,
     plan_create_topic,
 )
 from lowtide.replication.refusal import Refusal
@@ -81,13 +81,13 @@ class TopicAdministrator:
         self._creating: set[str] = set()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def plan_creation(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]]) -> TopicCreation | Refusal:
+    def plan_creation(self, topic: TopicSpec, configs: Sequence[tuple[str, str | None]]) -> TopicCreation | Refusal:
         """Plans the creation of a topic. Of repeated `configs`, the last one counts."""
         broker = self.broker
         checked = validate_topic_configs(broker.config, dict(configs))
         refusal = Refusal(*checked) if isinstance(checked, TopicConfigFault) else None
         values = {} if isinstance(checked, TopicConfigFault) else checked
-        wanted = NewTopic(topic.name, topic.partition_count, topic.replication_factor, topic.assignments, values)
+        wanted = TopicSpec(topic.name, topic.partition_count, topic.replication_factor, topic.assignments, values)
         planned = plan_create_topic(
             broker.metadata.image,
             wanted,
@@ -102,7 +102,7 @@ class TopicAdministrator:
 
     async def create(
         self,
-        topic: NewTopic,
+        topic: TopicSpec,
         configs: Sequence[tuple[str, str | None]],
         timeout_ms: int,
         origin: Origin = OF_THE_BROKER,
@@ -130,7 +130,7 @@ class TopicAdministrator:
         return TopicCreation(NO_CHANGE, row.topic_id, row.num_partitions, row.replication_factor)
 
     def _creation_request(
-        self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int
+        self, topic: TopicSpec, configs: Sequence[tuple[str, str | None]], timeout_ms: int
     ) -> CreateTopicsRequest:
         config, is_open = self.broker.config, not topic.assignments
         count, factor = topic.partition_count, topic.replication_factor
@@ -154,7 +154,7 @@ class TopicAdministrator:
         )
 
     async def create_here(
-        self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int
+        self, topic: TopicSpec, configs: Sequence[tuple[str, str | None]], timeout_ms: int
     ) -> TopicCreation | Refusal:
         """Creates a topic, as controller. Returns when it is served here.
 
@@ -259,7 +259,7 @@ class TopicAdministrator:
 
     async def _create_automatically(self, name: str, origin: Origin) -> None:
         try:
-            outcome = await self.create(NewTopic(name), (), AUTOMATIC_CREATION_TIMEOUT_MS, origin)
+            outcome = await self.create(TopicSpec(name), (), AUTOMATIC_CREATION_TIMEOUT_MS, origin)
             if not isinstance(outcome, Refusal):
                 self.broker.log.info("topic created automatically", topic=name)
             elif outcome.error_code not in _QUIET and self.limits.may_log():

@@ -37,7 +37,7 @@ from lowtide.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from lowtide.replication.new_topics import NewTopic, TopicCreation, check_new_topics
+from lowtide.replication.new_topics import TopicCreation, TopicSpec, check_new_topics
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import repeated_names
 
@@ -128,8 +128,8 @@ def shows(request: CreateTopicsRequest, answer: CreateTopicsResponse, image: Met
     )
 
 
-def _new_topic(topic: CreatableTopic) -> NewTopic:
-    return NewTopic(
+def _new_topic(topic: CreatableTopic) -> TopicSpec:
+    return TopicSpec(
         topic.name,
         topic.num_partitions,
         topic.replication_factor,

@@ -20,7 +20,7 @@ from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.embedded_store import open_embedded
 from lowtide.broker.lifecycle.ports import Ports, real_ports
 from lowtide.metadata.embedded import METADATA_FILE
-from lowtide.metadata.shared import SharedStore
+from lowtide.metadata.shared import StoreShares
 from lowtide.metadata.store import OwnedStore
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import OsFileSystem
@@ -114,7 +114,7 @@ class LocalCluster:
         self._given = {load_config(given=given).node_id: dict(given) for given in configurations}
         assert len(self._given) == len(configurations), "each broker needs an id of its own"
         self._directory = directory
-        self._store = SharedStore(self._open_store)
+        self._store = StoreShares(self._open_store)
         self._make_logger = make_logger
         self._on_failed = on_failed
         self.brokers: dict[int, Broker] = {}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError, SessionError
 from lowtide.metadata.store import AmbiguousError, LeaseGoneError, UnavailableError
-from lowtide.metadata.writer import Backoff
+from lowtide.metadata.writer import StoreBackoff
 from lowtide.replication.alter_partition import BATCH_PARTITIONS, plan_alter_partition, take_batch
 
 if TYPE_CHECKING:
@@ -89,13 +89,13 @@ class IsrChanges:
         self._waiting.append(change)
 
     async def _run(self) -> None:
-        backoff = Backoff()
+        backoff = StoreBackoff()
         try:
             # What is proposed in one pass of the loop goes together.
             await asyncio.sleep(0)
             while batch := self._take():
                 if await self._write(batch):
-                    backoff = Backoff()
+                    backoff = StoreBackoff()
                 else:
                     await backoff.wait()
         finally:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings
     from lowtide.storage.errors import StorageError
     from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
-    from lowtide.storage.log.opening.known_log import LoadReport
+    from lowtide.storage.log.opening.known_log import LogRepairs
     from lowtide.storage.log.segments.segment_files import Readers
     from lowtide.storage.log_directory import BrokerIdentity
 
@@ -155,7 +155,7 @@ class DirectoryLogs:
         return NOTHING_CHECKED if self._loading is None else self._loading.checked
 
     @property
-    def reports(self) -> Mapping[TopicPartition, LoadReport]:
+    def reports(self) -> Mapping[TopicPartition, LogRepairs]:
         """The repairs that loading made, by partition."""
         return {} if self._loading is None else self._loading.reports
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.log_moves import LogMoves
     from lowtide.storage.directory.set_aside_folders import SetAsideFolders
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.opening.known_log import LoadReport
+    from lowtide.storage.log.opening.known_log import LogRepairs
     from lowtide.storage.log.segments.unfreed import UnfreedRoom
 
 
@@ -176,7 +176,7 @@ class LogDirectorySet:
         return tuple(stray for directory in self._directories.values() for stray in directory.strays)
 
     @property
-    def load_reports(self) -> dict[TopicPartition, LoadReport]:
+    def load_reports(self) -> dict[TopicPartition, LogRepairs]:
         """The repairs that loading made, by partition."""
         return {key: report for directory in self._directories.values() for key, report in directory.reports.items()}
 

@@ -24,7 +24,7 @@ from lowtide.storage.directory.offset_checkpoint import read_checkpoint
 from lowtide.storage.directory.sync_failure import rewrite_unsynced
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.log.log_files import LogPlace
-from lowtide.storage.log.opening.known_log import KnownLog, LoadReport, LoadTotals
+from lowtide.storage.log.opening.known_log import KnownLog, LoadTotals, LogRepairs
 from lowtide.storage.log.opening.loader import create_log, load_log
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log_start.journal_loading import read_offsets
@@ -60,7 +60,7 @@ class LogLoading:
         Kafka's logs may have gaps between segments, from compaction.
         """
         self.checked = LoadTotals(0, 0, 0)
-        self.reports: dict[TopicPartition, LoadReport] = {}
+        self.reports: dict[TopicPartition, LogRepairs] = {}
         """What loading repaired."""
         self._state = state
         self._partitions = partitions
@@ -134,7 +134,7 @@ class LogLoading:
     def _load_log(
         self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset
     ) -> Log:
-        report, known, parts = LoadReport(), self._partitions, self._parts
+        report, known, parts = LogRepairs(), self._partitions, self._parts
         log = load_log(
             self._place(topic_partition, topic_id, config),
             KnownLog(
@@ -152,7 +152,7 @@ class LogLoading:
         )
         log.is_future = topic_partition in known.futures
         self.checked = self.checked.plus(report)
-        if report != LoadReport(segments_checked=report.segments_checked, removed_files=report.removed_files):
+        if report != LogRepairs(segments_checked=report.segments_checked, removed_files=report.removed_files):
             self.reports[topic_partition] = report
         self._add(log)
         parts.cleanings.on_loaded(log)

@@ -22,7 +22,7 @@ from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from lowtide.replication.new_topics import NewTopic
+from lowtide.replication.new_topics import TopicSpec
 from lowtide.replication.refusal import Refusal
 
 GROUP_TOPIC: Final = "__consumer_offsets"
@@ -167,7 +167,7 @@ class OffsetsTopic:
                 )
             factor = brokers
         try:
-            outcome = await self._make(NewTopic(self.name, settings.topic_partition_count, factor))
+            outcome = await self._make(TopicSpec(self.name, settings.topic_partition_count, factor))
             reason = (
                 outcome.message if outcome is not None and outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS else ""
             )
@@ -177,7 +177,7 @@ class OffsetsTopic:
         finally:
             done.set_result(None)
 
-    async def _make(self, topic: NewTopic) -> Refusal | None:
+    async def _make(self, topic: TopicSpec) -> Refusal | None:
         """Asks the controller to create the topic."""
         configs: Sequence[tuple[str, str]] = (
             ("cleanup.policy", "compact"),
@@ -210,7 +210,7 @@ def _log_failure(log: Any, topic: str, outcome: Refusal | None) -> None:
     report("a coordinator's topic could not be created", topic=topic, reason=outcome.message)
 
 
-def _as_request(topic: NewTopic, configs: Sequence[tuple[str, str]]) -> CreateTopicsRequest:
+def _as_request(topic: TopicSpec, configs: Sequence[tuple[str, str]]) -> CreateTopicsRequest:
     rows = [CreatableTopicConfig(name=name, value=value) for name, value in configs]
     wanted = CreatableTopic(
         name=topic.name,

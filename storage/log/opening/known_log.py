@@ -10,7 +10,7 @@ from lowtide.protocol.types import Offset
 from lowtide.storage.log.segments.hole import Hole
 
 
-class LoadReport(msgspec.Struct):
+class LogRepairs(msgspec.Struct):
     """The repairs made while loading a log, for one line in the broker's log."""
 
     bytes_cut: int = 0
@@ -32,7 +32,7 @@ class LoadTotals(NamedTuple):
     segments_checked: int
     bytes_cut: int
 
-    def plus(self, report: LoadReport) -> LoadTotals:
+    def plus(self, report: LogRepairs) -> LoadTotals:
         return LoadTotals(
             self.logs + 1, self.segments_checked + report.segments_checked, self.bytes_cut + report.bytes_cut
         )

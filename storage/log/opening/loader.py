@@ -24,7 +24,7 @@ from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_files import LogParts, LogPlace
 from lowtide.storage.log.offsets import LogOffsets
-from lowtide.storage.log.opening.known_log import KnownLog, LoadReport
+from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
 from lowtide.storage.log.opening.log_folder import LogFolder
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
@@ -62,7 +62,7 @@ def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) ->
     return Log(place, parts, offsets)
 
 
-def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadReport | None = None) -> Log:
+def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LogRepairs | None = None) -> Log:
     """Opens the log in `place.directory`, which exists, and fills in `report`.
 
     A gap between unsynced segments ends the log, unless it is below `known.cleaned_to`: our own compaction leaves none.
@@ -70,7 +70,7 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadRepor
     nothing. After an unclean stop `flush_wanted` is set: until that barrier is done, a power cut may undo repairs, and
     a truncation before the crash. Errors: StorageError if the disk fails.
     """
-    loader = LogFolder(place, now_ms, report if report is not None else LoadReport())
+    loader = LogFolder(place, now_ms, report if report is not None else LogRepairs())
     loader.cleaned_to = known.cleaned_to
     try:
         loader.remove_leftovers()

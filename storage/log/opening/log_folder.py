@@ -18,7 +18,7 @@ from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_files import LogPlace
-from lowtide.storage.log.opening.known_log import KnownLog, LoadReport
+from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
 from lowtide.storage.log.opening.log_recovery import begins_behind, check_segment
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
@@ -44,7 +44,7 @@ _SWAPPED: Final = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex))\.swa
 class LogFolder:
     """One folder being opened. Its methods are the steps, in order; each may be repeated after a crash."""
 
-    def __init__(self, place: LogPlace, now_ms: int, report: LoadReport) -> None:
+    def __init__(self, place: LogPlace, now_ms: int, report: LogRepairs) -> None:
         self.filesystem = place.filesystem
         self.directory = place.directory
         self.config = place.config

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.metadata.shared import SharedStore, StoreShare
+from lowtide.metadata.shared import StoreShare, StoreShares
 from lowtide.metadata.store import MetadataStoreError, Put, UnavailableError
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
@@ -29,7 +29,7 @@ class World:
         self.opened = 0
         self.fails = False
         self.loop = loop
-        self.shared = SharedStore(self._open)
+        self.shared = StoreShares(self._open)
 
     async def _open(self) -> MemoryStore:
         await asyncio.sleep(0.01)

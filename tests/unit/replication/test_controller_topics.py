@@ -18,7 +18,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID, random_uuid, topic_id_text
 from lowtide.replication import placement
 from lowtide.replication.deletions import plan_delete_topic, resolve_deletions
-from lowtide.replication.new_topics import NewTopic, TopicCreation, check_new_topics, plan_create_topic
+from lowtide.replication.new_topics import TopicCreation, TopicSpec, check_new_topics, plan_create_topic
 from lowtide.replication.placement import new_partition_record
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.sweep import plan_sweep
@@ -49,7 +49,7 @@ class Cluster:
     def make(self, plan: ChangePlan) -> bool:
         return all(self.write(step.operations, step.compares) for step in plan.steps)
 
-    def plan(self, topic: NewTopic, config_refusal: Refusal | None = None) -> TopicCreation | Refusal:
+    def plan(self, topic: TopicSpec, config_refusal: Refusal | None = None) -> TopicCreation | Refusal:
         return plan_create_topic(
             self.image,
             topic,
@@ -60,7 +60,7 @@ class Cluster:
         )
 
     def create(self, name: str, partitions: int = 1) -> TopicCreation:
-        creation = self.plan(NewTopic(name, partitions, 1))
+        creation = self.plan(TopicSpec(name, partitions, 1))
         assert isinstance(creation, TopicCreation)
         assert self.make(creation.plan)
         return creation
@@ -76,7 +76,7 @@ def test_legal_names(name: str) -> None:
 def test_illegal_names(name: str) -> None:
     """Each is INVALID_TOPIC_EXCEPTION at creation."""
     assert check_topic_name(name) is not None
-    refusal = Cluster().plan(NewTopic(name, 1, 1))
+    refusal = Cluster().plan(TopicSpec(name, 1, 1))
     assert isinstance(refusal, Refusal)
     assert refusal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
@@ -84,7 +84,7 @@ def test_illegal_names(name: str) -> None:
 def test_a_topic_is_created_as_the_client_requested() -> None:
     """Counts, id, leader epoch 0, every replica in sync under its broker's epoch, configuration stored."""
     cluster = Cluster((0, 1, 2))
-    creation = cluster.plan(NewTopic("t", 3, 2, configs={"retention.ms": "1"}))
+    creation = cluster.plan(TopicSpec("t", 3, 2, configs={"retention.ms": "1"}))
     assert isinstance(creation, TopicCreation)
     assert (creation.partition_count, creation.replication_factor) == (3, 2)
     assert cluster.make(creation.plan)
@@ -102,7 +102,7 @@ def test_a_topic_is_created_as_the_client_requested() -> None:
 
 def test_minus_one_means_the_brokers_default() -> None:
     """In every version of the request, as in Kafka."""
-    creation = Cluster().plan(NewTopic("t", -1, -1))
+    creation = Cluster().plan(TopicSpec("t", -1, -1))
     assert isinstance(creation, TopicCreation)
     assert (creation.partition_count, creation.replication_factor) == (2, 1)
 
@@ -110,26 +110,26 @@ def test_minus_one_means_the_brokers_default() -> None:
 @pytest.mark.parametrize(
     ("topic", "code"),
     [
-        (NewTopic("t", 0, 1), ErrorCode.INVALID_PARTITIONS),
-        (NewTopic("t", -2, 1), ErrorCode.INVALID_PARTITIONS),
-        (NewTopic("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
-        (NewTopic("t", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR),
-        (NewTopic("t", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR),
-        (NewTopic("t", 0, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
-        (NewTopic("t", -1, 1, [(0, [0])]), ErrorCode.INVALID_REQUEST),
-        (NewTopic("t", 1, -1, [(0, [0])]), ErrorCode.INVALID_REQUEST),
-        (NewTopic("t", -1, -1, [(0, [])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("t", -1, -1, [(0, [9])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("t", -1, -1, [(0, [0, 0])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("t", -1, -1, [(0, [0]), (0, [1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("t", -1, -1, [(0, [0]), (1, [0, 1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("t", -1, -1, [(1, [0])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("t", -1, -1, [(0, [0]), (2, [0])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("t", -1, -1, [(-1, [0])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("__cluster_metadata", 1, 1), ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (TopicSpec("t", 0, 1), ErrorCode.INVALID_PARTITIONS),
+        (TopicSpec("t", -2, 1), ErrorCode.INVALID_PARTITIONS),
+        (TopicSpec("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicSpec("t", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicSpec("t", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicSpec("t", 0, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicSpec("t", -1, 1, [(0, [0])]), ErrorCode.INVALID_REQUEST),
+        (TopicSpec("t", 1, -1, [(0, [0])]), ErrorCode.INVALID_REQUEST),
+        (TopicSpec("t", -1, -1, [(0, [])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (TopicSpec("t", -1, -1, [(0, [9])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (TopicSpec("t", -1, -1, [(0, [0, 0])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (TopicSpec("t", -1, -1, [(0, [0]), (0, [1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (TopicSpec("t", -1, -1, [(0, [0]), (1, [0, 1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (TopicSpec("t", -1, -1, [(1, [0])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (TopicSpec("t", -1, -1, [(0, [0]), (2, [0])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (TopicSpec("t", -1, -1, [(-1, [0])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (TopicSpec("__cluster_metadata", 1, 1), ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ],
 )
-def test_refusals(topic: NewTopic, code: ErrorCode) -> None:
+def test_refusals(topic: TopicSpec, code: ErrorCode) -> None:
     """Kafka's codes for impossible counts and assignments."""
     refusal = Cluster((0, 1)).plan(topic)
     assert isinstance(refusal, Refusal)
@@ -140,7 +140,7 @@ def test_refusals(topic: NewTopic, code: ErrorCode) -> None:
 def test_assignments_are_used_as_given() -> None:
     """In any order of partitions; the first replica leads."""
     cluster = Cluster((0, 1, 2))
-    creation = cluster.plan(NewTopic("t", -1, -1, [(1, [2, 0]), (0, [1, 2])]))
+    creation = cluster.plan(TopicSpec("t", -1, -1, [(1, [2, 0]), (0, [1, 2])]))
     assert isinstance(creation, TopicCreation)
     assert (creation.partition_count, creation.replication_factor) == (2, 2)
     assert cluster.make(creation.plan)
@@ -153,15 +153,15 @@ def test_the_order_of_the_checks() -> None:
     cluster.create("a.b")
     bad = Refusal(ErrorCode.INVALID_CONFIG, "bad")
 
-    def code(topic: NewTopic) -> ErrorCode:
+    def code(topic: TopicSpec) -> ErrorCode:
         refusal = cluster.plan(topic, bad)
         assert isinstance(refusal, Refusal)
         return refusal.error_code
 
-    assert code(NewTopic("a.b", 0, 0)) == ErrorCode.TOPIC_ALREADY_EXISTS
-    assert code(NewTopic("a_b", 0, 0)) == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert code(NewTopic("a b", 0, 0)) == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert code(NewTopic("c", 0, 0)) == ErrorCode.INVALID_CONFIG
+    assert code(TopicSpec("a.b", 0, 0)) == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert code(TopicSpec("a_b", 0, 0)) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert code(TopicSpec("a b", 0, 0)) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert code(TopicSpec("c", 0, 0)) == ErrorCode.INVALID_CONFIG
 
 
 def test_only_dots_and_underscores_collide() -> None:
@@ -169,17 +169,17 @@ def test_only_dots_and_underscores_collide() -> None:
     cluster = Cluster()
     cluster.create("a.b.c")
     cluster.create("plain")
-    refusal = cluster.plan(NewTopic("a_b.c", 1, 1))
+    refusal = cluster.plan(TopicSpec("a_b.c", 1, 1))
     assert isinstance(refusal, Refusal)
     assert "a.b.c" in refusal.message
     for name in ("a-b.c", "a.b.c.", "Plain"):
-        assert isinstance(cluster.plan(NewTopic(name, 1, 1)), TopicCreation)
+        assert isinstance(cluster.plan(TopicSpec(name, 1, 1)), TopicCreation)
 
 
 def test_of_two_creators_one_wins() -> None:
     """Plans from the same image: the second conflicts in the store, and the first topic is complete."""
     cluster = Cluster()
-    first, second = cluster.plan(NewTopic("t", 250, 1)), cluster.plan(NewTopic("t", 250, 1))
+    first, second = cluster.plan(TopicSpec("t", 250, 1)), cluster.plan(TopicSpec("t", 250, 1))
     assert isinstance(first, TopicCreation)
     assert isinstance(second, TopicCreation)
     assert cluster.make(first.plan)
@@ -190,7 +190,7 @@ def test_of_two_creators_one_wins() -> None:
 def test_a_topic_is_not_created_on_a_broker_that_is_gone() -> None:
     """Its ISR would have an ended registration, and no event would make the controller repair it."""
     cluster = Cluster((0, 1))
-    creation = cluster.plan(NewTopic("t", 4, 2))
+    creation = cluster.plan(TopicSpec("t", 4, 2))
     assert isinstance(creation, TopicCreation)
     cluster.write([Delete(keys.broker(1))])
     assert not cluster.make(creation.plan)
@@ -203,7 +203,7 @@ def test_a_creation_that_was_cut_short_is_invisible_and_swept_by_the_next_contro
     The controller that creates the topic does not sweep them, the next one does.
     """
     cluster = Cluster()
-    creation = cluster.plan(NewTopic("t", 250, 1))
+    creation = cluster.plan(TopicSpec("t", 250, 1))
     assert isinstance(creation, TopicCreation)
     assert len(creation.plan.steps) == 3
     cluster.make(ChangePlan(creation.plan.steps[:-1]))
@@ -222,7 +222,7 @@ def test_replicas_are_spread(brokers: int, factor: int, partitions: int) -> None
     cluster = Cluster(range(brokers))
     creation = plan_create_topic(
         cluster.image,
-        NewTopic("t", partitions, factor),
+        TopicSpec("t", partitions, factor),
         default_partition_count=1,
         default_replication_factor=1,
         random=Random(5),
@@ -250,7 +250,7 @@ def test_a_record_is_encoded_once_for_all_partitions_with_the_same_replicas(monk
 
     monkeypatch.setattr(placement, "new_partition_record", counted)
     cluster = Cluster(range(3))
-    assert isinstance(cluster.plan(NewTopic("t", 1000, 2)), TopicCreation)
+    assert isinstance(cluster.plan(TopicSpec("t", 1000, 2)), TopicCreation)
     assert sorted(made) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 
 
@@ -267,14 +267,14 @@ def test_topic_ids_are_random_uuids_that_no_tool_takes_for_an_option() -> None:
 
 def test_too_many_partitions_in_one_request() -> None:
     """Ten thousand in all, defaults and assignments counted; impossible numbers are left to the check of the topic."""
-    assert check_new_topics([NewTopic("a", 9_000, 1), NewTopic("b", -1, 1)], default_partition_count=1000) is None
+    assert check_new_topics([TopicSpec("a", 9_000, 1), TopicSpec("b", -1, 1)], default_partition_count=1000) is None
     refusal = check_new_topics(
-        [NewTopic("a", 9_000, 1), NewTopic("b", -1, 1), NewTopic("c", 1)], default_partition_count=1000
+        [TopicSpec("a", 9_000, 1), TopicSpec("b", -1, 1), TopicSpec("c", 1)], default_partition_count=1000
     )
     assert refusal is not None
     assert refusal.error_code == ErrorCode.POLICY_VIOLATION
-    assert check_new_topics([NewTopic("a", -5_000_000, 1)], default_partition_count=1) is None
-    assert check_new_topics([NewTopic("a", -1, -1, [(0, [0])] * 10_001)], default_partition_count=1) is not None
+    assert check_new_topics([TopicSpec("a", -5_000_000, 1)], default_partition_count=1) is None
+    assert check_new_topics([TopicSpec("a", -1, -1, [(0, [0])] * 10_001)], default_partition_count=1) is not None
 
 
 def test_repeated_names() -> None:
@@ -362,7 +362,7 @@ def test_plans_fit_the_store_for_many_brokers() -> None:
     image = MetadataImage(revision=300, brokers=brokers)
     creation = plan_create_topic(
         image,
-        NewTopic("t", 1000, 3, configs={"a": "b"}),
+        TopicSpec("t", 1000, 3, configs={"a": "b"}),
         default_partition_count=1,
         default_replication_factor=1,
         random=Random(1),

@@ -21,7 +21,7 @@ from lowtide.replication.feature_updates import FeatureState, FeatureUpdate, Upg
 from lowtide.replication.leader_moves import can_receive
 from lowtide.replication.new_topics import (
     MAX_REQUEST_PARTITIONS,
-    NewTopic,
+    TopicSpec,
     check_new_topics,
     plan_adoption,
     plan_producer_ids_from,
@@ -50,11 +50,11 @@ def test_topic_ids_are_random_in_all_bits_but_those_of_the_version() -> None:
 def test_an_impossible_number_of_partitions_counts_as_none() -> None:
     """The topic is refused for itself; the others of the request aren't refused with it."""
     assert (
-        check_new_topics([NewTopic("a", MAX_REQUEST_PARTITIONS, 1), NewTopic("b", -5, 1)], default_partition_count=1)
+        check_new_topics([TopicSpec("a", MAX_REQUEST_PARTITIONS, 1), TopicSpec("b", -5, 1)], default_partition_count=1)
         is None
     )
     assert (
-        check_new_topics([NewTopic("a", MAX_REQUEST_PARTITIONS, 1), NewTopic("b", 1, 1)], default_partition_count=1)
+        check_new_topics([TopicSpec("a", MAX_REQUEST_PARTITIONS, 1), TopicSpec("b", 1, 1)], default_partition_count=1)
         is not None
     )
 

@@ -17,7 +17,7 @@ from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.deletions import plan_deletion, resolve_deletions
 from lowtide.replication.new_partitions import NewPartitions, TopicGrowth, plan_new_partitions
-from lowtide.replication.new_topics import NewTopic, TopicCreation, plan_create_topic
+from lowtide.replication.new_topics import TopicCreation, TopicSpec, plan_create_topic
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.sweep import plan_sweep
 
@@ -32,7 +32,11 @@ class Cluster:
         for broker_id in (0, 1, 2):
             self.write([Put(keys.broker(broker_id), encode(BrokerRecord("i", ())))])
         creation = plan_create_topic(
-            self.image, NewTopic("t", 2, 2), default_partition_count=1, default_replication_factor=1, random=self.random
+            self.image,
+            TopicSpec("t", 2, 2),
+            default_partition_count=1,
+            default_replication_factor=1,
+            random=self.random,
         )
         assert isinstance(creation, TopicCreation)
         assert self.make(creation.plan)

@@ -16,7 +16,7 @@ from lowtide.metadata.records import PartitionRecord, decode
 from lowtide.metadata.store import ABSENT, Compare, Delete, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.new_partitions import NewPartitions, plan_new_partitions
-from lowtide.replication.new_topics import NewTopic, TopicCreation, plan_create_topic
+from lowtide.replication.new_topics import TopicCreation, TopicSpec, plan_create_topic
 from lowtide.replication.placement import place_replicas
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.unregistration import plan_unregistration
@@ -133,7 +133,7 @@ def test_chosen_replicas_that_are_stopping_begin_out_of_sync() -> None:
     image = image_of(dict.fromkeys(range(3)), stopping=frozenset({0, 1}))
 
     def plan(assignments: list[tuple[int, list[int]]]) -> TopicCreation | Refusal:
-        topic = NewTopic("t", assignments=assignments)
+        topic = TopicSpec("t", assignments=assignments)
         return plan_create_topic(
             image, topic, default_partition_count=1, default_replication_factor=1, random=Random(1)
         )
@@ -166,7 +166,7 @@ def test_a_topic_is_created_while_a_broker_is_dead(dead: int) -> None:
     """
     image = image_of(dict.fromkeys(range(3)), dead=frozenset({dead}))
     made = plan_create_topic(
-        image, NewTopic("t", 3, 3), default_partition_count=1, default_replication_factor=1, random=Random(1)
+        image, TopicSpec("t", 3, 3), default_partition_count=1, default_replication_factor=1, random=Random(1)
     )
     assert isinstance(made, TopicCreation)
     (step,) = made.plan.steps
@@ -187,7 +187,7 @@ def test_chosen_replicas_may_be_dead_but_not_all_of_them() -> None:
     image = image_of(dict.fromkeys(range(3)), dead=frozenset({0, 1}))
 
     def code(*replicas: int) -> ErrorCode:
-        topic = NewTopic("t", assignments=[(0, replicas)])
+        topic = TopicSpec("t", assignments=[(0, replicas)])
         planned = plan_create_topic(
             image, topic, default_partition_count=1, default_replication_factor=1, random=Random(1)
         )

@@ -24,7 +24,7 @@ from lowtide.metadata.store import AmbiguousError, UnavailableError
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.replication.new_partitions import NewPartitions
-from lowtide.replication.new_topics import NewTopic, TopicCreation
+from lowtide.replication.new_topics import TopicCreation, TopicSpec
 from lowtide.replication.refusal import Refusal
 
 ID = b"1" * 16
@@ -93,7 +93,7 @@ def conflict(shows: MetadataImage) -> tuple[Exception, MetadataImage]:
 
 
 def creation(session: Session, timeout_ms: int = TIMEOUT_MS) -> TopicCreation | Refusal:
-    return asyncio.run(administrator(session).create(NewTopic("t", 1, 1), (), timeout_ms))
+    return asyncio.run(administrator(session).create(TopicSpec("t", 1, 1), (), timeout_ms))
 
 
 def code(outcome: object) -> ErrorCode:
@@ -260,11 +260,11 @@ def test_a_request_waits_for_its_turn_no_longer_than_the_request_may_take() -> N
 
     async def run() -> None:
         topics = administrator(session)
-        first = asyncio.ensure_future(topics.create(NewTopic("a.b", 1, 1), (), TIMEOUT_MS))
+        first = asyncio.ensure_future(topics.create(TopicSpec("a.b", 1, 1), (), TIMEOUT_MS))
         await asyncio.sleep(0)
-        assert code(await topics.create(NewTopic("a_b", 1, 1), (), 1)) == ErrorCode.REQUEST_TIMED_OUT
+        assert code(await topics.create(TopicSpec("a_b", 1, 1), (), 1)) == ErrorCode.REQUEST_TIMED_OUT
         assert len(held) == 1
-        other = asyncio.ensure_future(topics.create(NewTopic("c", 1, 1), (), TIMEOUT_MS))
+        other = asyncio.ensure_future(topics.create(TopicSpec("c", 1, 1), (), TIMEOUT_MS))
         await asyncio.sleep(0)
         assert len(held) == 2
         for release in held:

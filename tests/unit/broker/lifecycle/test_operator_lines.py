@@ -22,7 +22,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.directory.directory_reports import Recovery
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.opening.known_log import LoadReport
+from lowtide.storage.log.opening.known_log import LogRepairs
 
 TOPIC_ID = b"T" * 16
 COUNT = 10_000
@@ -282,7 +282,7 @@ def test_the_command_line_and_the_broker_mean_the_same_by_no_room() -> None:
 
 def test_a_recovery_is_logged_with_what_it_cut() -> None:
     reports = {
-        TopicPartition("t", number): LoadReport(bytes_cut=number, reason="a torn batch")
+        TopicPartition("t", number): LogRepairs(bytes_cut=number, reason="a torn batch")
         for number in range(LOGS_NAMED + 5)
     }
     directories = SimpleNamespace(recoveries=[Recovery("/a", False, 7, 9, 300)], load_reports=reports)
@@ -302,11 +302,11 @@ def test_a_recovery_is_logged_with_what_it_cut() -> None:
 def test_each_repair_that_is_logged_says_what_was_repaired() -> None:
     """A line without it reads like a repair of nothing."""
     repairs = [
-        LoadReport(bytes_cut=1, reason="a torn batch"),
-        LoadReport(segments_dropped=1),
-        LoadReport(indexes_rebuilt=1),
-        LoadReport(epochs_rebuilt=True),
-        LoadReport(restarted_at_log_start=True),
+        LogRepairs(bytes_cut=1, reason="a torn batch"),
+        LogRepairs(segments_dropped=1),
+        LogRepairs(indexes_rebuilt=1),
+        LogRepairs(epochs_rebuilt=True),
+        LogRepairs(restarted_at_log_start=True),
     ]
     reports = {TopicPartition("t", number): report for number, report in enumerate(repairs)}
     directories = SimpleNamespace(recoveries=[], load_reports=reports)

@@ -19,7 +19,7 @@ from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.opening import log_recovery as recovery
-from lowtide.storage.log.opening.known_log import KnownLog, LoadReport
+from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
 from lowtide.storage.log.opening.loader import create_log, load_log
 from lowtide.storage.log.segments.segment_names import offset_name
 from lowtide.storage.log.truncation import LogTruncation
@@ -54,8 +54,8 @@ def log_with(batches: int = 10, *, clean: bool = True, config: LogConfig = CONFI
 
 def load(
     filesystem: MemoryFileSystem, *, config: LogConfig = CONFIG, clean: bool = False, **known: int
-) -> tuple[Log, LoadReport]:
-    report, place = LoadReport(), LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY)
+) -> tuple[Log, LogRepairs]:
+    report, place = LogRepairs(), LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY)
     offsets = {"recovery_point": 0, "log_start_offset": 0, **known}
     return load_log(place, KnownLog(**offsets, clean=clean), now_ms=NOW_MS, report=report), report
 

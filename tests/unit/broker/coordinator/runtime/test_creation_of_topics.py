@@ -29,7 +29,7 @@ from lowtide.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from lowtide.replication.new_topics import NewTopic
+from lowtide.replication.new_topics import TopicSpec
 from lowtide.replication.refusal import Refusal
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
@@ -164,14 +164,14 @@ def test_fewer_brokers_than_the_default_factor_are_enough(
 ) -> None:
     world = World(image_of(brokers=brokers, fenced=fenced))
     world.run(world.topic(factor_is_given=factor_is_given))
-    assert world.created == [(NewTopic(GROUP_TOPIC, 6, factor), OF_OFFSETS, CREATION_LIMIT_MS)]
+    assert world.created == [(TopicSpec(GROUP_TOPIC, 6, factor), OF_OFFSETS, CREATION_LIMIT_MS)]
     assert world.lines == lines
 
 
 def test_a_topic_may_have_a_configuration_of_its_own() -> None:
     world = World(image_of(brokers=2))
     world.run(world.topic(name="other", configs=lambda replicas: [("min.insync.replicas", str(replicas))]))
-    assert world.created == [(NewTopic("other", 6, 2), [("min.insync.replicas", "2")], CREATION_LIMIT_MS)]
+    assert world.created == [(TopicSpec("other", 6, 2), [("min.insync.replicas", "2")], CREATION_LIMIT_MS)]
 
 
 def test_the_topic_is_created_once_for_all_who_ask() -> None:
