@@ -51,7 +51,7 @@ class BalanceRules(msgspec.Struct, frozen=True):
     moves_per_minute: int = 6
 
 
-class LeaderLoad(msgspec.Struct, frozen=True):
+class PartitionLoad(msgspec.Struct, frozen=True):
     """The load of a partition on its leader.
 
     `preferred` is its first replica; `receivers` could lead it: in sync, and on the same machine.
@@ -69,7 +69,7 @@ class BrokerLoad(msgspec.Struct, frozen=True):
 
     broker: BrokerId
     load: float
-    partitions: tuple[LeaderLoad, ...] = ()
+    partitions: tuple[PartitionLoad, ...] = ()
 
 
 class LeaderMove(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class _Samples:
 
     def __init__(self) -> None:
         self.loads: deque[float] = deque(maxlen=SAMPLES)
-        self.partitions: tuple[LeaderLoad, ...] = ()
+        self.partitions: tuple[PartitionLoad, ...] = ()
         self.skips = False
 
     @property
@@ -157,7 +157,7 @@ class LeaderBalance:
 
 
 def plan_moves(
-    giver: BrokerId, loads: Mapping[BrokerId, float], movable: Iterable[LeaderLoad], full: float, moves_max: int
+    giver: BrokerId, loads: Mapping[BrokerId, float], movable: Iterable[PartitionLoad], full: float, moves_max: int
 ) -> list[LeaderMove]:
     """Returns moves from `giver` until it is no longer full; at most `moves_max`.
 
@@ -183,7 +183,7 @@ def plan_moves(
     return moves
 
 
-def _receivers(each: LeaderLoad, giver: BrokerId, loads: Mapping[BrokerId, float]) -> list[BrokerId]:
+def _receivers(each: PartitionLoad, giver: BrokerId, loads: Mapping[BrokerId, float]) -> list[BrokerId]:
     return [
         broker
         for broker in each.receivers
@@ -192,7 +192,7 @@ def _receivers(each: LeaderLoad, giver: BrokerId, loads: Mapping[BrokerId, float
 
 
 def _ranked(
-    each: LeaderLoad, receiver: BrokerId, giver_load: float, receiver_load: float
-) -> tuple[tuple[bool, float, str, int, BrokerId], LeaderLoad, BrokerId]:
+    each: PartitionLoad, receiver: BrokerId, giver_load: float, receiver_load: float
+) -> tuple[tuple[bool, float, str, int, BrokerId], PartitionLoad, BrokerId]:
     larger = max(giver_load - each.load, receiver_load + each.load)
     return (receiver != each.preferred, larger, each.topic, each.partition, receiver), each, receiver

@@ -18,7 +18,7 @@ from lowtide.metadata.errors import ConflictError, FencedError, SessionError
 from lowtide.metadata.store import AmbiguousError, MetadataStoreError
 from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
 from lowtide.replication.elections import steady_epochs
-from lowtide.replication.leader_balance import REPORT_INTERVAL_MS, BrokerLoad, LeaderLoad, LeaderMove
+from lowtide.replication.leader_balance import REPORT_INTERVAL_MS, BrokerLoad, LeaderMove, PartitionLoad
 from lowtide.replication.leader_moves import can_receive, plan_leader_move
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 
@@ -95,7 +95,7 @@ class LeaderLoads:
         before, self._before = self._before, costs
         since = {key: each - before[key] for key, each in costs.items() if key in before}
         total = sum(since.values())
-        partitions: list[LeaderLoad] = []
+        partitions: list[PartitionLoad] = []
         if total > 0:
             steady = steady_epochs(self._context.metadata.image)
             for key in sorted(since, key=lambda key: since[key], reverse=True)[:REPORTED_MAX]:
@@ -103,7 +103,7 @@ class LeaderLoads:
                 receivers = () if partition is None else self._receivers(partition, steady)
                 if partition is not None and receivers:
                     share = load * since[key] / total
-                    partitions.append(LeaderLoad(key.topic, key.partition, share, partition.replicas[0], receivers))
+                    partitions.append(PartitionLoad(key.topic, key.partition, share, partition.replicas[0], receivers))
         self._neighbours.report(BrokerLoad(self._context.metadata.broker_id, load, tuple(partitions)))
 
     def _receivers(self, partition: Partition, steady: Mapping[BrokerId, BrokerEpoch]) -> tuple[BrokerId, ...]:

@@ -16,7 +16,7 @@ from lowtide.replication.leader_balance import (
     BalanceRules,
     BrokerLoad,
     LeaderBalance,
-    LeaderLoad,
+    PartitionLoad,
     plan_moves,
 )
 
@@ -24,11 +24,11 @@ FULL = 0.7
 MINUTE_MS = 60_000
 
 
-def parts(*loads: float, receivers: tuple[int, ...] = (1, 2), preferred: int = 0) -> list[LeaderLoad]:
-    return [LeaderLoad("t", number, load, preferred, receivers) for number, load in enumerate(loads)]
+def parts(*loads: float, receivers: tuple[int, ...] = (1, 2), preferred: int = 0) -> list[PartitionLoad]:
+    return [PartitionLoad("t", number, load, preferred, receivers) for number, load in enumerate(loads)]
 
 
-def moved(loads: dict[int, float], movable: list[LeaderLoad], moves_max: int = 9) -> list[tuple[int, int]]:
+def moved(loads: dict[int, float], movable: list[PartitionLoad], moves_max: int = 9) -> list[tuple[int, int]]:
     return [(move.partition, move.receiver) for move in plan_moves(0, loads, movable, FULL, moves_max)]
 
 
@@ -68,7 +68,7 @@ class Brokers:
         self.balance = LeaderBalance(rules or BalanceRules(FULL, 100))
 
     def moves(
-        self, now_ms: int, loads: list[float], movable: list[LeaderLoad], others: tuple[float, float] = (0.0, 0.0)
+        self, now_ms: int, loads: list[float], movable: list[PartitionLoad], others: tuple[float, float] = (0.0, 0.0)
     ) -> list[int]:
         """What goes after each of these loads of broker 0 was reported."""
         for load in loads:

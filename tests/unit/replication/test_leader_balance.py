@@ -17,8 +17,8 @@ from lowtide.replication.leader_balance import (
     BalanceRules,
     BrokerLoad,
     LeaderBalance,
-    LeaderLoad,
     LeaderMove,
+    PartitionLoad,
     plan_moves,
 )
 
@@ -56,7 +56,7 @@ class Machine:
     def report(self, broker: int) -> BrokerLoad:
         others = tuple(each for each in self.brokers if each != broker)
         partitions = [
-            LeaderLoad("t", number, cost, self.first[number], others)
+            PartitionLoad("t", number, cost, self.first[number], others)
             for number, cost in self.costs.items()
             if self.leader[number] == broker
         ]
@@ -125,7 +125,7 @@ def test_a_broker_that_is_the_busiest_alone_gets_less(machine: Machine) -> None:
 def test_a_plan_keeps_to_its_numbers(loads: dict[int, float], costs: list[float], most: int) -> None:
     """Whatever is reported, also loads and partitions that do not add up."""
     giver = max(loads, key=lambda broker: loads[broker])
-    movable = [LeaderLoad("t", number, cost, giver, (0, 1, 2, 3, 9)) for number, cost in enumerate(costs)]
+    movable = [PartitionLoad("t", number, cost, giver, (0, 1, 2, 3, 9)) for number, cost in enumerate(costs)]
     moves = plan_moves(giver, loads, movable, FULL, most)
     assert len(moves) <= most
     assert len({move.partition for move in moves}) == len(moves)

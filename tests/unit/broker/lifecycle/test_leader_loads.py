@@ -12,7 +12,7 @@ from lowtide.broker.lifecycle.leader_loads import BYTES_IN_PER_REQUEST, BYTES_OU
 from lowtide.metadata.errors import ConflictError
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.types import TopicPartition
-from lowtide.replication.leader_balance import REPORT_INTERVAL_MS, BrokerLoad, LeaderLoad, LeaderMove
+from lowtide.replication.leader_balance import REPORT_INTERVAL_MS, BrokerLoad, LeaderMove, PartitionLoad
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -128,7 +128,7 @@ def test_a_full_broker_says_what_it_could_give() -> None:
     async def act(broker: Broker) -> None:
         every = {"alone": 40, "pair": 30, "foreign": 10, "followed": 10, "out_of_sync": 10}
         assert await broker.pass_time(0.75, **every) == BrokerLoad(1, 0.75)
-        given = LeaderLoad("t", PAIR, 0.75 * 30 / 100, 1, (2,))
+        given = PartitionLoad("t", PAIR, 0.75 * 30 / 100, 1, (2,))
         assert await broker.pass_time(0.75, **every) == BrokerLoad(1, 0.75, (given,))
         assert await broker.pass_time(0.5, pair=1) == BrokerLoad(1, 0.5, (msgspec.structs.replace(given, load=0.5),))
         broker.gone = (2,)

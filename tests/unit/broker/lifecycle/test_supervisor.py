@@ -18,8 +18,8 @@ from lowtide.replication.leader_balance import (
     BalanceRules,
     BrokerLoad,
     LeaderBalance,
-    LeaderLoad,
     LeaderMove,
+    PartitionLoad,
 )
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.service_manager import ServiceManager
@@ -202,7 +202,7 @@ class Reporting(Member):
 
 def test_a_full_broker_is_ordered_to_give() -> None:
     """It alone, and only where leaderships move."""
-    load = BrokerLoad(1, 0.9, (LeaderLoad("t", 0, 0.3, 1, (2,)),))
+    load = BrokerLoad(1, 0.9, (PartitionLoad("t", 0, 0.3, 1, (2,)),))
     for balance, orders in (
         (LeaderBalance(BalanceRules()), [GiveLeadership(LeaderMove("t", 0, 1, 2, 0.3, 0.9, 0.1))]),
         (None, []),
@@ -215,7 +215,7 @@ def test_a_full_broker_is_ordered_to_give() -> None:
 
 def test_a_broker_that_has_ended_takes_no_part() -> None:
     """What it reported is of another life."""
-    load = BrokerLoad(1, 0.9, (LeaderLoad("t", 0, 0.3, 1, (2,)),))
+    load = BrokerLoad(1, 0.9, (PartitionLoad("t", 0, 0.3, 1, (2,)),))
     balance = LeaderBalance(BalanceRules())
     first, second = Reporting(load, lives=[(1.0, -9)]), Member(2)
     run(first, second, balance=balance)
