@@ -9,13 +9,12 @@ Source: Kafka's LogManager.asyncDelete.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from lowtide.protocol.types import TopicId, TopicPartition
+from lowtide.storage.directory.directory_state import DirectoryState
 from lowtide.storage.directory.file_removal import FileRemoval, PartitionRemoval
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.directory.offset_checkpoint import OnWritten
@@ -33,27 +32,28 @@ class NamedCheckpoint(Protocol):
         """Rewrites the file without partitions that are gone, then calls `on_written`."""
 
 
-class DeletionHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """The files that deletions change, and the listeners that they notify."""
-
-    journal: LogStartJournal
-    checkpoints: tuple[NamedCheckpoint, ...]
-    """Files that refer to partitions by name."""
-    on_forgotten: Callable[[], None]
-    """Called when the exports of log starts have entries that are not needed."""
-    on_failure: Callable[[OSError], None]
-
-
 class DirectoryDeletions:
     """Deletes partitions of one directory. Used from the event loop only."""
 
-    def __init__(self, path: str, ports: DirectoryPorts, removal: FileRemoval, hooks: DeletionHooks) -> None:
+    def __init__(
+        self,
+        state: DirectoryState,
+        ports: DirectoryPorts,
+        removal: FileRemoval,
+        journal: LogStartJournal,
+        checkpoints: Sequence[NamedCheckpoint],
+    ) -> None:
+        """`checkpoints` are the files that refer to partitions by name."""
+        self._export_is_stale = False
+        """Whether the exports of log starts have entries of deleted partitions."""
         self.leaving: set[TopicPartition] = set()
         """Partitions whose names can't be reused yet."""
-        self._path = path
+        self._path = state.path
+        self._state = state
         self._ports = ports
         self._removal = removal
-        self._hooks = hooks
+        self._journal = journal
+        self._checkpoints = checkpoints
         self._stopped = False
 
     def begin(
@@ -118,12 +118,21 @@ class DirectoryDeletions:
         names = list(folders)
         alive = {(topic_id, topic_partition.partition) for topic_partition, topic_id in partitions.items()}
         gone = [deleted_partition(self._ports.filesystem, self._path, name) for name in names]
-        journal = self._hooks.journal
+        journal = self._journal
         forgotten = [key for key in gone if key is not None and key not in alive and journal.value(*key) is not None]
         if forgotten:
-            self._hooks.on_forgotten()
+            self._export_is_stale = True
             journal.forget(forgotten, lambda _error: None)
         self._removal.remove_folders({f"{self._path}/{name}": 0 for name in names}, 0)
+
+    def refresh_exports(self) -> None:
+        """Rewrites the exports of log starts for Kafka if they have entries of deleted partitions."""
+        if self._export_is_stale:
+            self._export_is_stale = False
+            self._journal.fold(self._on_folded)
+
+    def _on_folded(self, error: OSError | None) -> None:
+        self._export_is_stale |= error is not None
 
     def stop(self) -> None:
         """Begins no further step; deletions in progress fail."""
@@ -132,11 +141,11 @@ class DirectoryDeletions:
     def _on_renamed(self, leaving: PartitionRemoval, error: OSError | None) -> None:
         """Makes the free names durable, and clears the checkpoints, which refer to partitions by name."""
         if error is not None and not is_passing(error):
-            self._hooks.on_failure(error)
+            self._state.fail(error)
         if error is not None or self._stopped:
             self._left(leaving, error or self._stopping())
             return
-        waiting_for = len(self._hooks.checkpoints)
+        waiting_for = len(self._checkpoints)
 
         def written(failed: OSError | None) -> None:
             nonlocal waiting_for
@@ -148,10 +157,10 @@ class DirectoryDeletions:
                 if leaving.error is not None:
                     self._left(leaving, leaving.error)
                 else:
-                    self._hooks.on_forgotten()
-                    self._hooks.journal.forget(leaving.forgotten, partial(self._left, leaving))
+                    self._export_is_stale = True
+                    self._journal.forget(leaving.forgotten, partial(self._left, leaving))
 
-        for checkpoint in self._hooks.checkpoints:
+        for checkpoint in self._checkpoints:
             checkpoint.write_and_call(written)
 
     def _left(self, leaving: PartitionRemoval, error: OSError | None) -> None:

@@ -24,12 +24,13 @@ from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing
 from lowtide.storage.log.log_holes import LogHoles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from lowtide.protocol.types import Offset, TopicPartition
     from lowtide.storage.directory.directory_holes import DirectoryHoles
+    from lowtide.storage.directory.directory_state import DirectoryState
     from lowtide.storage.directory.file_removal import FileRemoval
-    from lowtide.storage.directory.log_settings import DirectoryPorts
+    from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners
     from lowtide.storage.log.log import Log
     from lowtide.storage.log.segments.segment import Segment
     from lowtide.storage.log.segments.segment_files import RemovedSegment
@@ -75,28 +76,17 @@ class _EraseRequest(msgspec.Struct, eq=False):
     """Whether nothing is left, and a sync is under way."""
 
 
-class ErasureHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions of its directory that erasing uses."""
-
-    is_served: Callable[[], bool]
-    on_removed: Callable[[Log, list[RemovedSegment]], None]
-    """Called with segments that left a log because they lay below its start."""
-    not_erased: Sequence[Callable[[Log, str], None]]
-    """Called with the reason if a log is damaged where it should be rewritten."""
-    on_failure: Callable[[OSError | StorageError], None]
-    """Takes the directory offline."""
-
-
 class DirectoryErasures:
     """Erases the logs of one directory. Used from the event loop only."""
 
     def __init__(
         self,
+        state: DirectoryState,
         ports: DirectoryPorts,
         logs: Mapping[TopicPartition, Log],
         removal: FileRemoval,
         holes: DirectoryHoles,
-        hooks: ErasureHooks,
+        listeners: LogListeners,
     ) -> None:
         self.wanted: dict[Log, None] = {}
         """Logs that may be due because of their topic's configuration."""
@@ -105,7 +95,8 @@ class DirectoryErasures:
         self._logs = logs
         self._removal = removal
         self._holes = holes
-        self._hooks = hooks
+        self._state = state
+        self._listeners = listeners
         self._requests: dict[Log, list[_EraseRequest]] = {}
         self._waiting = 0
         self._running: dict[Log, LogErasure] = {}
@@ -208,7 +199,7 @@ class DirectoryErasures:
         return begun_ms is None or now_ms - begun_ms >= QUIET_MS
 
     def _is_here(self, log: Log) -> bool:
-        return self._hooks.is_served() and self._logs.get(log.topic_partition) is log and not log.offline
+        return self._state.is_active() and self._logs.get(log.topic_partition) is log and not log.offline
 
     def _look_at(self, log: Log, now_ms: int) -> None:
         if not self._is_here(log):
@@ -255,7 +246,7 @@ class DirectoryErasures:
 
     def _remove(self, log: Log, removed: list[RemovedSegment]) -> None:
         self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
-        self._hooks.on_removed(log, removed)
+        self._listeners.on_removed(log, removed)
 
     def _remove_replaced(self, log: Log, removed: list[RemovedSegment]) -> None:
         self.erased = ErasureTotals(
@@ -283,10 +274,10 @@ class DirectoryErasures:
         failed = error if isinstance(error, StorageError) else storage_error(log.directory, error)
         self._refuse(log, str(failed))
         if isinstance(error, DamagedSegmentError):
-            for listener in self._hooks.not_erased:
+            for listener in self._listeners.not_erased:
                 listener(log, str(failed))
         else:
-            self._hooks.on_failure(error)
+            self._state.fail(error)
 
     def _answer_requests(self, log: Log) -> None:
         """Answers the requests whose records are in no file any more, once this is on the disk."""

@@ -20,6 +20,7 @@ from lowtide.storage.directory.directory_deletions import offline_error
 from lowtide.storage.directory.directory_partitions import DirectoryPartitions
 from lowtide.storage.directory.directory_parts import DirectoryParts, build_parts
 from lowtide.storage.directory.directory_state import DirectoryState
+from lowtide.storage.directory.directory_upkeep import DirectoryUpkeep
 from lowtide.storage.directory.log_loading import LogLoading
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.log_holes import LogHoles
@@ -67,6 +68,7 @@ class DirectoryLogs:
         self._hidden: dict[TopicPartition, TopicId] = {}
         self._parts: DirectoryParts | None = None
         self._loading: LogLoading | None = None
+        self._upkeep: DirectoryUpkeep | None = None
 
     # Opening
 
@@ -132,7 +134,9 @@ class DirectoryLogs:
             )
         except OSError as error:
             raise storage_error(self.path, error) from error
-        parts.upkeep.begin(self._ports.clock.monotonic_ms())
+        self._upkeep = DirectoryUpkeep(
+            self._settings, self._listeners, parts, self.logs, self.state.is_active, self._ports.clock.monotonic_ms()
+        )
         self.state.begin_serving()
 
     # What it is
@@ -256,8 +260,8 @@ class DirectoryLogs:
 
     def due_work(self, wall_ms: int) -> Iterator[None]:
         """Does what is due, one step at a time: flushes, checkpoints, removals, expiry of producers."""
-        if self.state.is_active():
-            yield from self.parts.upkeep.due(self._ports.clock.monotonic_ms(), wall_ms)
+        if self._upkeep is not None and self.state.is_active():
+            yield from self._upkeep.due(self._ports.clock.monotonic_ms(), wall_ms)
 
     # Stopping
 

@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-import msgspec
-
-from lowtide.runtime.clock import Clock
-from lowtide.runtime.committer import Barrier, Committer
-from lowtide.runtime.filesystem import FileSystem, FileToSync
+from lowtide.runtime.committer import Barrier
+from lowtide.runtime.filesystem import FileToSync
 from lowtide.storage.checkpoint import PARTITION_METADATA, carry_out, joined
+from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.errors import StorageError, is_passing, storage_error
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segments.open_files import OpenFiles
 
 LOGS_PER_SYNC = 64
 """How many logs a stop syncs at once."""
@@ -28,25 +25,22 @@ FLUSHES_UNDER_WAY_MAX = 64
 """How many logs are flushed at once while serving."""
 
 
-class FlushListener(msgspec.Struct, frozen=True, kw_only=True):
-    """Receives the outcome of flushes."""
-
-    on_flushed: Callable[[Log], None]
-    """Called when a log's recovery point may have risen."""
-    on_failure: Callable[[OSError | StorageError], None]
-
-
 class LogFlusher:
     """Flushes the logs of one directory. Used from the event loop only."""
 
     def __init__(
-        self, filesystem: FileSystem, committer: Committer, clock: Clock, listener: FlushListener, files: OpenFiles
+        self,
+        ports: DirectoryPorts,
+        on_flushed: Callable[[Log], None],
+        on_failure: Callable[[OSError | StorageError], None],
     ) -> None:
-        self._filesystem = filesystem
-        self._files = files
-        self._committer = committer
-        self._clock = clock
-        self._listener = listener
+        """`on_flushed` is called when a log's recovery point may have risen."""
+        self._filesystem = ports.filesystem
+        self._files = ports.cache.files
+        self._committer = ports.committer
+        self._clock = ports.clock
+        self._on_flushed = on_flushed
+        self._on_failure = on_failure
         self._flushed_ms: dict[Log, int] = {}
         self._new: set[Log] = set()
         self._under_way: dict[Log, int] = {}
@@ -169,7 +163,7 @@ class LogFlusher:
             pass  # It was deleted or moved away meanwhile, and its files with it.
         elif error is None:
             LogDurability(log).on_flushed(offset)
-            self._listener.on_flushed(log)
+            self._on_flushed(log)
             if log.flush_is_due:
                 self.flush(log)
         elif is_passing(error):
@@ -184,4 +178,4 @@ class LogFlusher:
     def _fail(self, error: OSError | StorageError) -> None:
         """Reports a failure, which takes the directory offline, and begins nothing more."""
         self.stop()
-        self._listener.on_failure(error)
+        self._on_failure(error)

@@ -55,6 +55,16 @@ class LogListeners(msgspec.Struct, frozen=True):
     not_erased: list[Callable[[Log, str], None]] = msgspec.field(default_factory=list)
     """Called with the reason when a log can't be erased; it is retried when its start rises."""
 
+    def on_flushed(self, log: Log) -> None:
+        """Reports that a log's recovery point may have risen, unless the log is the copy of a move."""
+        for listener in () if log.is_future else self.flushed:
+            listener(log)
+
+    def on_removed(self, log: Log, removed: list[RemovedSegment]) -> None:
+        """Reports segments that left a log below its start, unless the log is the copy of a move."""
+        for listener in () if log.is_future else self.prefix_deleted:
+            listener(log, log.log_start_offset, removed)
+
 
 class DirectoryPorts(msgspec.Struct, frozen=True, kw_only=True):
     """The ports of the logs of one directory, and what they share with the other directories."""

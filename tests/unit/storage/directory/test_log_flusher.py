@@ -14,14 +14,14 @@ from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
 from lowtide.storage.directory import log_flusher
-from lowtide.storage.directory.log_flusher import FLUSHES_UNDER_WAY_MAX, FlushListener, LogFlusher
+from lowtide.storage.directory.log_flusher import FLUSHES_UNDER_WAY_MAX, LogFlusher
+from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import Log, LogConfig, SegmentCache
 from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.opening.known_log import KnownLog
 from lowtide.storage.log.opening.loader import load_log
-from lowtide.storage.log.segments.open_files import OpenFiles
 
 LOGS = 3 * FLUSHES_UNDER_WAY_MAX + 5
 
@@ -82,12 +82,25 @@ def logs_flush_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def flusher_of(
+    filesystem: MemoryFileSystem, committer: Committer, cache: SegmentCache, failures: list[object]
+) -> LogFlusher:
+    ports = DirectoryPorts(
+        filesystem=filesystem,
+        clock=Clock(),  # type: ignore[arg-type]
+        committer=committer,
+        worker=None,  # type: ignore[arg-type]
+        random=Random(1),
+        cache=cache,
+    )
+    return LogFlusher(ports, lambda _log: None, failures.append)
+
+
 class World:
     def __init__(self, logs: int = LOGS) -> None:
         self.committer = Committer()
         self.failures: list[object] = []
-        listener = FlushListener(on_flushed=lambda _log: None, on_failure=self.failures.append)
-        self.flusher = LogFlusher(MemoryFileSystem(Random(1)), self.committer, Clock(), listener, OpenFiles())
+        self.flusher = flusher_of(MemoryFileSystem(Random(1)), self.committer, SegmentCache(), self.failures)
         self.logs = [FakeLog() for _ in range(logs)]
         for log in self.logs:
             self.flusher.add(log, is_new=False)  # type: ignore[arg-type]
@@ -187,8 +200,7 @@ class RecoveredLogs:
             self.flushers[number % 2].add(log, is_new=False)
 
     def _flusher(self) -> LogFlusher:
-        listener = FlushListener(on_flushed=lambda _log: None, on_failure=self.failures.append)
-        return LogFlusher(self.filesystem, self.committer, Clock(), listener, self.cache.files)
+        return flusher_of(self.filesystem, self.committer, self.cache, self.failures)
 
     def _recovered(self, number: int) -> Log:
         directory = f"/one/t-{number}"
