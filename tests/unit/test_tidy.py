@@ -66,9 +66,6 @@ LONG_FUNCTIONS = frozenset(
         "broker/handlers/fetch.py:handler",
         "broker/handlers/find_coordinator.py:handler",
         "broker/lifecycle/serving.py:__init__",
-        "storage/directory/directory_parts.py:build_parts",
-        "storage/log/validation/record_walk.py:_walk_block",
-        "storage/log/validation/validator.py:validate_produce",
     }
 )
 """Functions that grew with the shorter line, still to be cut. None is added."""

@@ -194,9 +194,7 @@ def _walk_block(  # noqa: PLR0912, PLR0915 - unrolled: a call per field would do
         if raw:
             position = _skip_headers(payload, position - 1, walk)
         if (position - start) << 1 != length:
-            raise ProtocolError(
-                f"record {number} is {position - start} bytes long, its length in zigzag form is {length}"
-            )
+            raise ProtocolError(f"record {number} is {position - start} bytes long, its zigzag length is {length}")
     walk.min_timestamp_delta = lowest
     return position
 

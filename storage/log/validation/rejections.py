@@ -152,7 +152,7 @@ def reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
 
 
 def reject_records(
-    payload: Buffer, count: int, rules: ValidationRules, *, base_timestamp: int, attributes: int, now_ms: int
+    payload: Buffer, count: int, rules: ValidationRules, base_timestamp: int, attributes: int, now_ms: int
 ) -> Rejection | None:
     """Returns the records of a sound batch that are refused here: without key, out of time. None if all are fine."""
     code = ErrorCode.INVALID_RECORD

@@ -62,6 +62,8 @@ _MAX_INT64 = 2**63 - 1
 _TAIL_HEADER_STRUCT = struct.Struct(">bIhiqqqhii")
 """The header from the magic on."""
 
+_TOO_SHORT = "the batch is shorter than a header"
+
 _unpack_header = BATCH_HEADER_STRUCT.unpack_from
 
 _ZSTD = int(Compression.ZSTD)
@@ -109,19 +111,13 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
     raised for anything a client can send. Source: KIP-98, `LogValidator`.
     """
     if records is None or len(records) < RECORD_BATCH_OVERHEAD:
-        return reject_set(records or b"", rules) or rejected(
-            ErrorCode.CORRUPT_MESSAGE, "the batch is shorter than a header"
-        )
+        return reject_set(records or b"", rules) or rejected(ErrorCode.CORRUPT_MESSAGE, _TOO_SHORT)
     (base_offset, batch_length, _, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
      producer_id, producer_epoch, base_sequence, record_count) = _unpack_header(records)  # fmt: skip
     size = batch_length + LOG_OVERHEAD
     codec = attributes & COMPRESSION_BITS
-    if (
-        size != len(records)
-        or magic != CURRENT_MAGIC
-        or batch_length < SMALLEST_BATCH_LENGTH
-        or (codec == _ZSTD and not rules.allow_zstd)
-    ):
+    is_suspect = size != len(records) or magic != CURRENT_MAGIC or batch_length < SMALLEST_BATCH_LENGTH
+    if is_suspect or (codec == _ZSTD and not rules.allow_zstd):
         rejection = reject_set(records, rules)
         if rejection is not None:
             return rejection
@@ -157,9 +153,7 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
         or latest > now_ms + rules.timestamp_after_max_ms
         or latest > _MAX_INT64
     ):
-        rejection = reject_records(
-            payload, record_count, rules, base_timestamp=base_timestamp, attributes=attributes, now_ms=now_ms
-        )
+        rejection = reject_records(payload, record_count, rules, base_timestamp, attributes, now_ms)
         if rejection is not None:
             return rejection
     batch = ValidatedBatch(
@@ -175,8 +169,7 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
     ):
         batch.tail = (view[MAGIC_POSITION:size],)
         return batch
-    stored = view[RECORD_BATCH_OVERHEAD:size]
-    return _correct(batch, stored, payload, rules, in_order=walk.in_order, now_ms=now_ms)
+    return _correct(batch, view[RECORD_BATCH_OVERHEAD:size], payload, rules, in_order=walk.in_order, now_ms=now_ms)
 
 
 def _decompressed(codec: int, payload: Buffer, rules: ValidationRules, room: DecompressionRoom | None) -> Buffer:
