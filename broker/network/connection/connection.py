@@ -233,8 +233,8 @@ class Connection(asyncio.BufferedProtocol):
         Returns where they end; 0 for a request that waits for the end of this pass of the loop.
         """
         # Two bytes of zero are the API key of Produce, which alone has a joint form.
-        if stop - position >= _FRAME.size and not (buffer[position + 4] or buffer[position + 5]):
-            gathering = self._host.gathering
+        gathering = self._host.gathering
+        if gathering.is_used and stop - position >= _FRAME.size and not (buffer[position + 4] or buffer[position + 5]):
             is_alone = stop == end and not (position or self.answers.slots) and buffer is gathering.room
             if is_alone and gathering.last is not self and self.may_gather and gathering.take(self, end):
                 return 0
@@ -355,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
                 host.lane.enter(self)
             return
         host.clock.moment_ns = host.clock.now_ns()
-        if self.frame.is_whole:
+        if self.frame.buffer is not None and self.frame.is_whole:
             self._continue_frame()
             self.answers.flush()
         if self._backlog and not self._blocked and not self.closed:
