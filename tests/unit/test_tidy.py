@@ -67,7 +67,7 @@ LONG_FUNCTIONS = frozenset(
         "broker/handlers/find_coordinator.py:handler",
         "broker/lifecycle/serving.py:__init__",
         "storage/directory/directory_parts.py:build_parts",
-        "storage/log/validation/record_walk.py:_walk_block",
+        "storage/log/validation/validator.py:_walk_block",
         "storage/log/validation/validator.py:validate_produce",
     }
 )
