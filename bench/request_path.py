@@ -45,9 +45,10 @@ from lowtide.simulation.shared_store import SharedStore
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DISK: Final = "runtime/filesystem/"
+COMMITTER: Final = "runtime/committer.py"
 STAND_INS: Final = {
     "SimulatedClock": "runtime/clock.py",
-    "SimulatedCommitter": "runtime/committer.py",
+    "SimulatedCommitter": COMMITTER,
     "MemoryFile": f"{DISK}os_file.py",
     "MemoryFileSystem": f"{DISK}real.py",
 }
@@ -63,8 +64,8 @@ UNCOUNTED: Final = (
 )
 """The simulated environment of a broker. What calls it from outside is counted."""
 
-BUILTIN: Final = "SimulatedClock.monotonic_ns"
-"""Its real form is a function of Python's own."""
+BUILTINS: Final = ("SimulatedClock.monotonic_ns", "SimulatedClock.wall_ns")
+"""Their real forms are functions of Python's own."""
 
 READERS: Final = {"JointProduce.answer": "read_produce"}
 """C functions that the trace can't see, because a `functools.partial` calls them, by the function that follows them."""
@@ -136,7 +137,9 @@ class Tracer:
                 caller = frame.f_back and self._place(frame.f_back.f_code)
                 stand_in = STAND_INS.get(place[1].partition(".")[0])
                 is_inside = caller is not None and caller[0].startswith(UNCOUNTED)
-                is_port = stand_in is not None and place[1] != BUILTIN and not (is_inside and stand_in.startswith(DISK))
+                is_port = (
+                    stand_in is not None and place[1] not in BUILTINS and not (is_inside and stand_in != COMMITTER)
+                )
                 place = (stand_in, place[1]) if is_port and stand_in is not None else None
             places = [] if place is None else [*_c_places(READERS.get(place[1])), place]
         elif event == "c_call" and type(argument).__name__ == "builtin_function_or_method":
@@ -181,7 +184,9 @@ def c_files() -> dict[str, list[str]]:
     begins: dict[str, tuple[str, str]] = {}
     for path in sorted(NATIVE.glob("*.c")):
         text, file = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
-        for match in re.finditer(r"^([a-zA-Z][\w \*]*?)\b(\w+)\([^;{]*?\)\s*\{(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+        for match in re.finditer(
+            r"^([a-zA-Z][\w \*]*?)\b(\w+)\([^;{]*?\)\s*\{(.*?)^\}", text, re.MULTILINE | re.DOTALL
+        ):
             bodies[file, match[2]] = match[3]
             if not match[1].startswith("static"):
                 shared[match[2]] = file

@@ -37,6 +37,9 @@ class SimulatedClock:
     def wall_ms(self) -> int:
         return self._wall_start_ms + self.wall_offset_ms + self.monotonic_ms()
 
+    def wall_ns(self) -> int:
+        return self.wall_ms() * 1_000_000
+
 
 class SimulatedCommitter:
     """A committer on virtual time. A round takes `delay_range_ms`, settable at any time; its effect falls within.

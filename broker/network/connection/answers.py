@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import msgspec
+
 from lowtide.broker.network.connection.execution import GO_ON, PARK
 from lowtide.broker.network.connection.outgoing import OutgoingQueue, held_bytes
 from lowtide.broker.network.routing.routes import Part, Route
@@ -35,46 +37,23 @@ class AnsweringConnection(Protocol):
         ...
 
 
-class AnswerSlot:
-    """The place of one answer in the order of a connection's answers.
+class AnswerSlot(msgspec.Struct, eq=False):
+    """The place of one response in the order of a connection's responses."""
 
-    `size` is what it counts of the bytes that may wait.
-    """
-
-    __slots__ = (
-        "answered_ns",
-        "began_ns",
-        "correlation_id",
-        "may_be_followed",
-        "parked_ns",
-        "parts",
-        "pending",
-        "route",
-        "size",
-        "times",
-    )
-
-    def __init__(
-        self,
-        route: Route,
-        correlation_id: int,
-        pending: Pending[Any] | None,
-        size: int,
-        parts: list[Part] | None,
-        *,
-        may_be_followed: bool = False,
-    ) -> None:
-        self.route = route
-        self.size = size
-        self.parts = parts
-        self.may_be_followed = may_be_followed
-        self.correlation_id = correlation_id
-        self.pending = pending
-        self.times: ApiTimes | None = None
-        self.began_ns = self.parked_ns = self.answered_ns = 0
+    route: Route
+    correlation_id: int
+    pending: Pending[Any] | None
+    size: int
+    """The bytes that it counts of those that may wait."""
+    parts: list[Part] | None
+    may_be_followed: bool = False
+    times: ApiTimes | None = None
+    began_ns: int = 0
+    parked_ns: int = 0
+    answered_ns: int = 0
 
     def note_flushed(self, clock: RequestClock) -> None:
-        """It is sent now. That of a request that was answered at once, behind others, is counted already."""
+        """Counts the times of a request that was parked; its response is sent now."""
         times, now_ns = self.times, clock.moment_ns
         if times is not None and self.answered_ns:
             times.local[(self.parked_ns - self.began_ns).bit_length()] += 1

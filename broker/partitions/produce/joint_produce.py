@@ -88,7 +88,7 @@ class JointProduce:
     def __init__(self, parts: ProduceParts, compiled: CompiledWalk) -> None:
         self._parts = parts
         self._replicas = parts.replicas
-        self._wall_ms = parts.clock.wall_ms
+        self._wall_ns = parts.clock.wall_ns
         self._monotonic_ms = parts.clock.monotonic_ms
         self._write = compiled.produce_answers
 
@@ -97,7 +97,7 @@ class JointProduce:
 
         Returns None and changes nothing if a request is unusual.
         """
-        replicas, image, now_ms, topic = self._replicas, self._replicas.image, self._wall_ms(), group.topic
+        replicas, image, now_ms, topic = self._replicas, self._replicas.image, self._wall_ns() // 1_000_000, group.topic
         name = topic if isinstance(topic, str) else "" if image is None else image.topic_names.get(topic, "")
         partition = replicas.find(name, group.partition)
         if (

@@ -315,25 +315,22 @@ class ProduceHandler:
 
     def __init__(self, parts: ProduceParts, continue_in_slices: Continue, continue_slowly: Continue) -> None:
         """A request continues in slices if it takes long, and slowly if the worker or a coordinator must do a part."""
+        self.parts = parts
         self._continue_in_slices = continue_in_slices
         self._continue_slowly = continue_slowly
-        self._replicas = parts.replicas
-        self._clock = parts.clock
-        self.parts = parts
 
     def handle(
         self, request: ProduceRequest, context: RequestContext
     ) -> ProduceResponse | Pending[ProduceResponse] | None:
         """Appends every batch of the request. Returns the response, a promise of it, or None with acks=0."""
-        topics = request.topic_data
-        attempt = ProduceAttempt(
-            self.parts, self._replicas, request, context, request.acks, context.api_version, self._clock.wall_ms()
-        )
+        topics, parts = request.topic_data, self.parts
+        now_ms = parts.clock.wall_ns() // 1_000_000
+        attempt = ProduceAttempt(parts, parts.replicas, request, context, request.acks, context.api_version, now_ms)
         if len(topics) != 1 or len(topics[0].partition_data) != 1:
             topics = once_each(topics)
             if request.transactional_id is None and has_transactional(topics):
                 return attempt.answer(refused_throughout(topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-            attempt.ends_ms = self._clock.monotonic_ms() + REQUEST_MS
+            attempt.ends_ms = parts.clock.monotonic_ms() + REQUEST_MS
         responses: list[TopicProduceResponse] = []
         try:
             for topic in topics:  # A loop, for a comprehension costs a call.
