@@ -24,7 +24,7 @@ from lowtide.storage.log.markers import check_producer, refused, remember_produc
 from lowtide.storage.log.offsets import LogOffsets
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.producers.producer_state import ACCEPTED
-from lowtide.storage.log.segments.segment import Segment, next_base_offset
+from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import CONTROL_BYTES_MAX, FileSlice
 from lowtide.storage.log.segments.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.log.segments.segment_list import NOTHING_READ, READ_OUT_OF_RANGE, LogRead
@@ -33,6 +33,7 @@ from lowtide.storage.log.stored_batches import (
     LEADER_EPOCH_MAX,
     StoredBatch,
     follow_each_other,
+    next_base_offset,
     split_stored_batches,
     write_together,
 )

@@ -21,6 +21,7 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.storage.errors import is_passing
+from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from lowtide.storage.log.segments.roll_limits import RollLimits
@@ -127,3 +128,11 @@ def write_together(
             return False
         raise
     return True
+
+
+def next_base_offset(log_end_offset: Offset, last_offset: Offset) -> Offset:
+    """Returns where a segment begins whose first batch ends at `last_offset` (inclusive): at the log end, if possible.
+
+    So the segments of a follower join, also if its leader's log is compacted: a gap between them means a loss.
+    """
+    return max(log_end_offset, Offset(last_offset - MAX_RELATIVE_OFFSET))

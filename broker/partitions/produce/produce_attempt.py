@@ -83,15 +83,6 @@ _EXPECTED_ERRORS: Final = frozenset(
 """Errors that Kafka does not count as failed requests: the client's fault, or counted elsewhere."""
 
 
-def count_refused(
-    replicas: ReplicaManager, partition: Partition, row: PartitionProduceResponse
-) -> PartitionProduceResponse:
-    """Counts the row of a batch that was not written. Source: Kafka's `ReplicaManager`."""
-    partition.traffic.failed_produce_requests += row.error_code not in _EXPECTED_ERRORS
-    replicas.traffic.errors["Produce", row.error_code] += 1
-    return row
-
-
 class ProduceAttempt(msgspec.Struct):
     """The work on one request. `now_ms` is wall-clock time."""
 
@@ -214,7 +205,10 @@ class ProduceAttempt(msgspec.Struct):
         return delayed_produce(self.parts, response, self.waits, self.request.timeout_ms, listener).start()
 
     def _count(self, partition: Partition, row: PartitionProduceResponse) -> PartitionProduceResponse:
-        return count_refused(self.replicas, partition, row)
+        """Counts a row that was not written. Source: Kafka's `ReplicaManager`."""
+        partition.traffic.failed_produce_requests += row.error_code not in _EXPECTED_ERRORS
+        self.replicas.traffic.errors["Produce", row.error_code] += 1
+        return row
 
     def give_back(self) -> None:
         """Frees the memory of kept batches after a bug."""
