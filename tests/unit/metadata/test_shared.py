@@ -13,9 +13,9 @@ import pytest
 
 from lowtide.metadata.shared import StoreShare, StoreShares
 from lowtide.metadata.store import MetadataStoreError, Put, UnavailableError
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.simulation.memory_store import MemoryDisk, MemoryStore
 from tests.scenarios import played_by
 
