@@ -9,7 +9,7 @@ from lowtide.storage.directory.directory_survey import survey
 from lowtide.storage.directory.log_manager import KnownTopic
 from lowtide.storage.errors import StorageError
 
-from .test_log_manager import A0, A1, B0, CLUSTER, CONFIG, ONE, A, B, World, append, damage_journal
+from .managed_logs import A0, A1, B0, CLUSTER, CONFIG, ONE, A, B, World, append, damage_journal
 
 
 def test_a_survey_finds_what_the_next_start_finds_after_any_power_cut() -> None:

@@ -14,7 +14,7 @@ from lowtide.storage.directory.log_flusher import LogFlusher
 from lowtide.storage.directory.log_manager import KnownTopic
 from lowtide.storage.log.log import Log, LogConfig
 
-from .test_log_manager import A0, B0, ONE, A, World, append
+from .managed_logs import A0, B0, ONE, A, World, append
 
 
 def test_logs_without_due_work_are_not_visited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ from lowtide.storage.log.timestamps import search_max_timestamp, search_timestam
 from lowtide.storage.log.truncation import LogTruncation
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
+from tests.unit.storage.directory.managed_logs import A0, CONFIG, ONE
 from tests.unit.storage.directory.test_holes import World
-from tests.unit.storage.directory.test_log_manager import A0, CONFIG, ONE
 
 FOLDER = f"{ONE}/{A0}"
 LARGE = msgspec.structs.replace(CONFIG, segment_bytes=1 << 20, index_interval_bytes=300, file_delete_delay_ms=60_000)

@@ -8,6 +8,7 @@ import pytest
 from lowtide.storage.compaction import erasing
 from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.log.segments.segment_names import offset_name
+from tests.unit.storage.directory.managed_logs import A0, ONE
 from tests.unit.storage.directory.test_erasures import (
     FOLDER,
     LARGE,
@@ -22,7 +23,6 @@ from tests.unit.storage.directory.test_erasures import (
     records,
 )
 from tests.unit.storage.directory.test_holes import World
-from tests.unit.storage.directory.test_log_manager import A0, ONE
 
 
 def test_a_compaction_that_runs_is_waited_for() -> None:

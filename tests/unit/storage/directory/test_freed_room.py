@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.log.log import FileSlice, Log
-from tests.unit.storage.directory.test_log_manager import A0, CONFIG, ONE, World, append
+from tests.unit.storage.directory.managed_logs import A0, CONFIG, ONE, World, append
 
 DELAY_MS = CONFIG.file_delete_delay_ms
 FOLDER = f"{ONE}/{A0}"

@@ -15,7 +15,7 @@ from lowtide.storage.log.log import AppendedBatch, Log
 from lowtide.storage.log.validation.validator import ValidatedBatch
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 
-from .test_log_manager import A0, BATCH, CONFIG, ONE, A, World
+from .managed_logs import A0, BATCH, CONFIG, ONE, A, World
 
 OTHER = b"another topic id"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}

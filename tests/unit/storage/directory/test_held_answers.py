@@ -12,8 +12,8 @@ from lowtide.storage.directory.held_answers import HELD_BYTES, HELD_MS, LARGE_BY
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_holes import LogHoles
+from tests.unit.storage.directory.managed_logs import A0, ONE
 from tests.unit.storage.directory.test_holes import FIRST, LARGE, World, produce, slice_at
-from tests.unit.storage.directory.test_log_manager import A0, ONE
 
 VALUE = bytes(20_000)
 BATCH_BYTES = 5 * 10 * len(VALUE)

@@ -18,8 +18,8 @@ from lowtide.storage.log.segments.unfreed import UnfreedReason
 from lowtide.storage.log.timestamps import search_timestamp
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
-from tests.unit.storage.directory import test_log_manager
-from tests.unit.storage.directory.test_log_manager import A0, CONFIG, ONE
+from tests.unit.storage.directory import managed_logs
+from tests.unit.storage.directory.managed_logs import A0, CONFIG, ONE
 
 FOLDER = f"{ONE}/{A0}"
 FIRST = f"{FOLDER}/{offset_name(0)}.log"
@@ -27,7 +27,7 @@ DELETED, KEPT = b"-deleted-record-", b"--kept--record--"
 LARGE = msgspec.structs.replace(CONFIG, segment_bytes=1 << 20, index_interval_bytes=600)
 
 
-class World(test_log_manager.World):
+class World(managed_logs.World):
     """With the rounds that follow a delete, some twenty times a second."""
 
     def free(self) -> None:

@@ -7,8 +7,8 @@ import pytest
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.log.segments.hole import decode_hole
 from lowtide.storage.log.segments.segment_names import offset_name
+from tests.unit.storage.directory.managed_logs import A0, ONE
 from tests.unit.storage.directory.test_holes import DELETED, LARGE, World, filled, produce, raw, settle
-from tests.unit.storage.directory.test_log_manager import A0, ONE
 
 OTHER = TopicPartition("a", 1)
 

@@ -12,7 +12,7 @@ from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.log.log import Log
 from tests.examples import examples
 
-from .test_log_manager import A0, A1, ONE, TWO, World
+from .managed_logs import A0, A1, ONE, TWO, World
 from .test_log_moves import THREE, append, batch, content, folders, settle
 
 

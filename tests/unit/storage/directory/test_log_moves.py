@@ -19,7 +19,7 @@ from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from lowtide.storage.log_directory import MOVING_TO
 
-from .test_log_manager import A0, A1, CONFIG, ONE, TWO, A, B, World
+from .managed_logs import A0, A1, CONFIG, ONE, TWO, A, B, World
 
 THREE = "/three"
 

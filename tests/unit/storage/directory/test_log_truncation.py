@@ -15,7 +15,7 @@ from lowtide.storage.log.log import Log
 from lowtide.storage.log.validation.validator import ValidatedBatch
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 
-from .test_log_manager import A0, BATCH, ONE, World, append
+from .managed_logs import A0, BATCH, ONE, World, append
 
 
 def offsets(log: Log) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from lowtide.protocol.types import TopicId
 from lowtide.storage.checkpoint import PARTITION_METADATA
 from lowtide.storage.directory.log_manager import KnownTopic
 
-from .test_log_manager import A0, A1, CONFIG, ONE, TWO, A, B, World, append
+from .managed_logs import A0, A1, CONFIG, ONE, TWO, A, B, World, append
 
 ANEW = b"N" * 16
 

@@ -18,7 +18,7 @@ from lowtide.storage.log.log import Log
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
-from .test_log_manager import A0, A1, CONFIG, ONE, TWO, A, B, World
+from .managed_logs import A0, A1, CONFIG, ONE, TWO, A, B, World
 
 SLOW = msgspec.structs.replace(CONFIG, file_delete_delay_ms=60_000)
 HEX = "0123456789abcdef" * 2

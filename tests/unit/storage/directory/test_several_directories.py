@@ -17,7 +17,7 @@ from lowtide.storage.directory.log_manager import KnownTopic
 from lowtide.storage.errors import RefusedDirectoryError, StorageError
 from lowtide.storage.log_directory import REGISTRATION_COUNTER
 
-from .test_log_manager import A0, A1, B0, CONFIG, ONE, TWO, A, B, World, append, damage_journal
+from .managed_logs import A0, A1, B0, CONFIG, ONE, TWO, A, B, World, append, damage_journal
 
 ANEW = b"topic-a-made-new"
 THREE = "/three"

@@ -7,7 +7,7 @@ import pytest
 from lowtide.storage.checkpoint import CLEAN_SHUTDOWN_MARKER, PARTITION_METADATA
 from lowtide.storage.errors import StorageError
 
-from .test_log_manager import A0, ONE, World, append
+from .managed_logs import A0, ONE, World, append
 
 
 def test_a_log_that_was_never_loaded_has_not_been_stopped_cleanly() -> None:
