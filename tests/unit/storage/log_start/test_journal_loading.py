@@ -12,7 +12,7 @@ from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashEr
 from lowtide.storage.log_start.journal_loading import journal_path, load_journal
 from lowtide.storage.log_start.journal_reading import decode_journal
 
-from .test_journal import DIRECTORY, FOLDERS, A, B, Fixture
+from .journals import DIRECTORY, FOLDERS, A, B, Fixture
 from .test_journal_room import Handles
 
 

@@ -12,7 +12,7 @@ from lowtide.runtime.filesystem.memory import MemoryFile, MemoryFileSystem
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME, MINIMUM_CAPACITY, REMOVED
 from lowtide.storage.log_start.journal_loading import journal_path
 
-from .test_journal import DIRECTORY, LARGE, A, B, Fixture, fill
+from .journals import DIRECTORY, LARGE, A, B, Fixture, fill
 
 NO_ROOM = errno.ENOSPC
 

@@ -10,7 +10,7 @@ import pytest
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME, MINIMUM_CAPACITY
 from lowtide.storage.log_start.journal_loading import journal_path
 
-from .test_journal import DIRECTORY, LARGE, A, B, Fixture, fill
+from .journals import DIRECTORY, LARGE, A, B, Fixture, fill
 
 NO_ROOM = errno.ENOSPC
 UNNAMED = b"an-unknown-topic"

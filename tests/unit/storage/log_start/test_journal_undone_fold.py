@@ -13,7 +13,7 @@ from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, decode_offsets
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 
-from .test_journal import DIRECTORY, LARGE, A, B, Fixture, fill
+from .journals import DIRECTORY, LARGE, A, B, Fixture, fill
 
 NO_ROOM = errno.ENOSPC
 START_EXPORT = f"{DIRECTORY}/{LOG_START_CHECKPOINT}"
