@@ -46,7 +46,7 @@ class LogDirectorySet:
     ) -> None:
         """`given` maps the paths of `directories` to those of `committers`, which are closed with the directories."""
         self.without_room: set[str] = set()
-        """Directories to which writes were refused for want of room: they report no usable bytes
+        """Directories to which writes were refused for lack of room: they report no usable bytes
         (`broker/lifecycle/disk_space.py`).
         """
         self._filesystem = filesystem
