@@ -20,7 +20,8 @@ from lowtide.broker.config.described import shown_value
 from lowtide.broker.config.resources import ResourceType
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routing.routes import AuditLine, AuditLines, HandlerSpec
-from lowtide.broker.pending import NO_ANSWER, Pending, mapped
+from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.promises import mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata import keys
 from lowtide.metadata.records import TokenRecord

@@ -19,7 +19,8 @@ from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, Re
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routing.routes import HandlerSpec, NoGuard
-from lowtide.broker.pending import NO_ANSWER, Pending, mapped
+from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.promises import mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.types import TopicId

@@ -24,7 +24,8 @@ from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec, Route
-from lowtide.broker.pending import NO_ANSWER, Pending, answer_of
+from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.promises import answer_of
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.security.principal import KafkaPrincipal, ShownBy
 from lowtide.protocol.api_keys import ApiKey

@@ -29,7 +29,8 @@ from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.endpoints import endpoint_of, local_endpoint
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending, answer_of, promised
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import answer_of, promised
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.broker_image import BrokerImage

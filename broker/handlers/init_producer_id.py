@@ -23,7 +23,8 @@ from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending, answer_of
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import answer_of
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.store import MetadataStoreError

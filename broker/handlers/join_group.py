@@ -26,7 +26,8 @@ from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending, mapped
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

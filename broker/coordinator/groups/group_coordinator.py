@@ -23,7 +23,8 @@ from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, Offset
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.network.routing.features import serves_consumer_groups
-from lowtide.broker.pending import Pending, promised
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import promised
 from lowtide.broker.request_context import Client as Connection
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices

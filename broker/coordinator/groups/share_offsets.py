@@ -19,7 +19,8 @@ from lowtide.broker.coordinator.runtime.coordinator import Coordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.share_state.share_persister import Errors, SharePersister
-from lowtide.broker.pending import Pending, answer_of
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import answer_of
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_share_group_offsets import (

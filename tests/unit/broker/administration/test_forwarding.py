@@ -20,7 +20,7 @@ from lowtide.broker.administration.forwarding import (
 )
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.network.routing.routes import Forwarding
-from lowtide.broker.pending import promised
+from lowtide.broker.promises import promised
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage
 from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, NEWEST_LEVEL, Listener
