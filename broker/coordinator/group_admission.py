@@ -96,10 +96,6 @@ class GroupAdmission:
         """How much more metadata may be kept; negative if the limit was lowered."""
         return self.settings.offsets_metadata_bytes_max - self.metadata_bytes
 
-    def has_room_for(self, count: int) -> bool:
-        """Whether this many more offsets without metadata may be kept, so that none needs `check_offset`."""
-        return count <= self.offsets_left and self.metadata_bytes_left >= 0
-
     def check_offset(self, metadata: str, kept_count: int, kept_bytes: int) -> ErrorCode:
         """Checks whether another offset may be kept, after `kept_count` offsets with `kept_bytes` of the same request.
 

@@ -13,8 +13,9 @@ KIPs: 98, 588, 890.
 
 from __future__ import annotations
 
+from functools import partial
+
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
@@ -36,24 +37,12 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
         shard = transactions.find(request.transactional_id)
         if isinstance(shard, ErrorCode):
             return AddOffsetsToTxnResponse(error_code=shard)
-        name, identity, version = (
-            request.transactional_id,
-            (request.producer_id, request.producer_epoch),
-            context.api_version,
+        identity, version = (request.producer_id, request.producer_epoch), context.api_version
+        partitions = (groups.partition_of(request.group_id),)
+        # Clients with an epoch for each transaction do not send this request: their version of transactions is 0.
+        return transactions.add_partitions(
+            shard, request.transactional_id, identity, partitions, 0, partial(_response, version)
         )
-        # Who asks for this has no epoch for each transaction: clients that have one don't ask.
-        partitions, client_version = frozenset((groups.partition_of(request.group_id),)), 0
-        error = transactions.at_once.add(shard, name, identity, partitions, client_version)
-        if error is not None:
-            return _response(version, error)
-
-        def decide(reply: Pending[AddOffsetsToTxnResponse], effects: Effects) -> None:
-            def done(error: ErrorCode, later: Effects) -> None:
-                later.answer(reply, _response(version, error))
-
-            shard.state.add_partitions(name, identity, partitions, client_version, effects, done)
-
-        return transactions.decide(shard, decide)
 
     return HandlerSpec(key=ApiKey.ADD_OFFSETS_TO_TXN, guard=guards.add_offsets_to_txn, handle=handle)
 

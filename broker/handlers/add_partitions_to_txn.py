@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.guards import transactions as guards
@@ -77,17 +76,9 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         if verifies:
             return {key: shard.state.verify(name, *identity, key) for key in keys}
         client_version = EPOCH_BUMPS_SINCE if version >= _MANY_SINCE else 0
-        added = transactions.at_once.add(shard, name, identity, frozenset(keys), client_version)
-        if added is not None:
-            return dict.fromkeys(keys, _as_of(version, added))
-
-        def decide(reply: Pending[Errors], effects: Effects) -> None:
-            def done(error: ErrorCode, later: Effects) -> None:
-                later.answer(reply, dict.fromkeys(keys, _as_of(version, error)))
-
-            shard.state.add_partitions(name, identity, keys, client_version, effects, done)
-
-        return transactions.decide(shard, decide)
+        return transactions.add_partitions(
+            shard, name, identity, keys, client_version, lambda error: dict.fromkeys(keys, _as_of(version, error))
+        )
 
     def handle(
         request: AddPartitionsToTxnRequest, context: RequestContext

@@ -38,23 +38,20 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         shard = transactions.find(request.transactional_id)
         if isinstance(shard, ErrorCode):
             return EndTxnResponse(error_code=shard)
-
-        name, identity, is_commit = (
-            request.transactional_id,
-            (request.producer_id, request.producer_epoch),
-            request.committed,
-        )
+        identity = (request.producer_id, request.producer_epoch)
         client_version = EPOCH_BUMPS_SINCE if version >= _BUMPS_SINCE else 0
-        outcome = transactions.at_once.end(shard, name, identity, is_commit=is_commit, client_version=client_version)
-        if outcome is not None:
-            return _response(version, *outcome)
 
         def decide(reply: Pending[EndTxnResponse], effects: Effects) -> None:
             def done(error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch, later: Effects) -> None:
                 later.answer(reply, _response(version, error, producer_id, producer_epoch))
 
             shard.state.end(
-                name, identity, is_commit=is_commit, client_version=client_version, effects=effects, done=done
+                request.transactional_id,
+                identity,
+                is_commit=request.committed,
+                client_version=client_version,
+                effects=effects,
+                done=done,
             )
 
         return transactions.decide(shard, decide)

@@ -29,10 +29,9 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
 from lowtide.broker.turns import Pacing
 from lowtide.metadata.image import ImageDelta
-from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_state_records import SharePlace
-from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.markers import Marker
 
@@ -114,24 +113,6 @@ class GroupCoordinator(Coordinator[Groups]):
         host = _host_of(context.connection)
         sees = None if authorizer.allows_all else may_see
         return MemberClient(context.client_id or "", host, context.api_version, sees)
-
-    def effects(self) -> Effects:
-        """Returns empty effects of the current time."""
-        return self._runtime.effects()
-
-    def set_timer(self, shard: Shard[Groups]) -> None:
-        """Takes over a deadline that a decision may have set outside of `decide`."""
-        self._runtime.set_timer(shard)
-
-    def keep(
-        self,
-        shard: Shard[Groups],
-        records: list[CoordinatorRecord],
-        wall_ms: int,
-        producer: tuple[ProducerId, ProducerEpoch] | None = None,
-    ) -> Offset | None:
-        """Appends records that are committed at once: see `CoordinatorRuntime.keep`."""
-        return self._runtime.keep(shard, records, wall_ms, producer)
 
     def when_readable(self, shard: Shard[Groups], group_id: str, answer: Callable[[ErrorCode], R]) -> Pending[R]:
         """Answers with the current state of a group once all its records so far are committed."""

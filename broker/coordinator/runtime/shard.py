@@ -143,11 +143,6 @@ class Shard(Generic[S]):
         partition = self.partition
         return partition.led_since == self.led_since and partition.is_leader and not partition.log.offline
 
-    @property
-    def commits_at_once(self) -> bool:
-        """Whether appending commits, as far as is known before: there is no other replica, and nothing waits."""
-        return self.partition.leadership is None and not self.waiting and not self.unloaded
-
     def wait(self, end_offset: Offset, deadline_ms: int, then: list[Then]) -> None:
         """Continues when the log is committed up to `end_offset`, after the waits before it."""
         if self.waiting:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.coordinator import Coordinator
+from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
-from lowtide.broker.coordinator.transactions.at_once import AtOnce
 from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, MarkerSending
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
+from lowtide.broker.coordinator.transactions.next_transaction import Identity
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings, transaction_settings
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.broker.network.peer_client import PeerClients
+from lowtide.broker.pending import Pending
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.store import MetadataStoreError
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.transaction_records import decode_transaction
-from lowtide.protocol.types import ProducerId
+from lowtide.protocol.types import ProducerId, TopicPartition
+
+R = TypeVar("R")
 
 VERIFICATION_PURPOSE: Final = "verification"
 """The purpose of connections to coordinators that verify transactions."""
@@ -63,7 +69,6 @@ class TransactionCoordinator(Coordinator[Transactions]):
             name=TRANSACTION_TOPIC, make_state=lambda: Transactions(self.settings, self), decode=decode_transaction
         )
         super().__init__(broker, loop, topic, coordinated)
-        self.at_once = AtOnce(self._runtime, broker.clock)
 
     # ------------------------------------------------------------------ what the state asks for
     def take_producer_id(self) -> ProducerId | None:
@@ -95,15 +100,30 @@ class TransactionCoordinator(Coordinator[Transactions]):
         return not shard.unloaded and shard.leads
 
     def _on_sent(self, shard: Shard[Transactions], transaction: Transaction) -> None:
-        if not self._is_ours(shard):
-            return
-        state = shard.state.plan_completion(
-            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
-        )
-        if state is not None and not self.at_once.complete(shard, state):
-            self.carry_out(shard, partial(shard.state.complete, state))
+        if self._is_ours(shard):
+            identity = (transaction.producer_id, transaction.producer_epoch)
+            self.carry_out(shard, partial(shard.state.on_all_marked, transaction.transactional_id, identity))
 
     # ------------------------------------------------------------------ requests
+    def add_partitions(
+        self,
+        shard: Shard[Transactions],
+        transactional_id: str,
+        identity: Identity,
+        partitions: Iterable[TopicPartition],
+        client_version: int,
+        answer: Callable[[ErrorCode], R],
+    ) -> Pending[R]:
+        """Adds partitions to a transaction. Returns what `answer` makes of the outcome: see `Transactions.add_partitions`."""
+
+        def decide(reply: Pending[R], effects: Effects) -> None:
+            def done(error: ErrorCode, later: Effects) -> None:
+                later.answer(reply, answer(error))
+
+            shard.state.add_partitions(transactional_id, identity, partitions, client_version, effects, done)
+
+        return self.decide(shard, decide)
+
     def may_begin(self, shard: Shard[Transactions], transactional_id: str) -> bool:
         """Whether an id is known, or may be added: `lowtide.transactional.ids.max`."""
         if transactional_id in shard.state.transactions:

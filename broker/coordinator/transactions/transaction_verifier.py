@@ -19,12 +19,11 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from lowtide.broker.coordinator.runtime.effects import Effects, append_error
+from lowtide.broker.coordinator.runtime.effects import append_error
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import VERIFICATION_PURPOSE, TransactionCoordinator
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.partitions.produce.transaction_question import Answered, AskedTransaction, Question
-from lowtide.broker.pending import Pending
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -155,16 +154,12 @@ class TransactionVerifier:
             on_answers({key: shard.state.verify(name, *identity, key) for key in partitions})
             return
 
-        def decide(reply: Pending[ErrorCode], effects: Effects) -> None:
-            def done(error: ErrorCode, later: Effects) -> None:
-                later.answer(reply, error)
-
-            shard.state.add_partitions(name, identity, partitions, EPOCH_BUMPS_SINCE, effects, done)
-
         def on_answer(error: ErrorCode | None) -> None:
             on_answers(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE if error is None else error))
 
-        self._transactions.decide(shard, decide).listen(on_answer)
+        self._transactions.add_partitions(
+            shard, name, identity, partitions, EPOCH_BUMPS_SINCE, lambda error: error
+        ).listen(on_answer)
 
     async def _ask(
         self,
