@@ -19,12 +19,11 @@ from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.broker.coordinator.runtime.coordinator import Coordinator
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
-from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic, forget_hashes
+from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, forget_hashes
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.network.routing.features import serves_consumer_groups
 from lowtide.broker.pending import Pending, promised
-from lowtide.broker.request_context import Client as Connection
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
 from lowtide.broker.turns import Pacing
@@ -73,9 +72,8 @@ class GroupCoordinator(Coordinator[Groups]):
         self._admission = GroupAdmission(self.settings, broker.clock.monotonic_ms())
         self._admission.count_groups = lambda: sum(len(shard.state.by_id) for shard in self._runtime.shards.values())
         self._topics = TopicView(broker.metadata)
-        given = not is_alone or "offsets.topic.replication.factor" in broker.config.given
-        topic = OffsetsTopic(broker, administrator, self.settings, factor_is_given=given)
-        super().__init__(broker, loop, topic, CoordinatedTopic(name=GROUP_TOPIC, make_state=self._make_groups))
+        coordinated = CoordinatedTopic(name=GROUP_TOPIC, make_state=self._make_groups)
+        super().__init__(broker, administrator, loop, self.settings, coordinated, is_alone=is_alone)
 
     def _make_groups(self) -> Groups:
         return Groups(
@@ -110,7 +108,7 @@ class GroupCoordinator(Coordinator[Groups]):
         def may_see(name: str) -> bool:
             return authorizer.authorize(context, Operation.DESCRIBE, topic(name))
 
-        host = _host_of(context.connection)
+        host = f"/{context.connection.peer.rpartition(':')[0]}"
         sees = None if authorizer.allows_all else may_see
         return MemberClient(context.client_id or "", host, context.api_version, sees)
 
@@ -196,7 +194,7 @@ class GroupCoordinator(Coordinator[Groups]):
         self._topics.note_changes(delta)
         deleted = [(topic.name, topic.topic_id) for topic in delta.topics_deleted if topic.name != GROUP_TOPIC]
         if deleted:
-            run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)
+            run_in_slices(self._loop, self.broker.clock, self._forget(deleted), lambda: None)
 
     def _forget(self, deleted: Sequence[tuple[str, TopicId]]) -> Iterator[None]:
         for shard in self.each_shard():
@@ -208,14 +206,6 @@ class GroupCoordinator(Coordinator[Groups]):
             yield
 
 
-def _host_of(connection: Connection) -> str:
-    return f"/{connection.peer.rpartition(':')[0]}"
-
-
 def _delete(shard: Shard[Groups], group_id: str, pending: Pending[ErrorCode], effects: Effects) -> None:
     error = shard.state.delete_group(group_id, effects)
     effects.answer_when_committed(pending, error, lambda error: error)
-
-
-def _nothing() -> None:
-    """Does nothing."""

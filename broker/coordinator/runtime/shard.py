@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Then
+from lowtide.broker.coordinator.runtime.offsets_topic import OF_OFFSETS, Configs
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.group_records import decode_record
@@ -89,9 +90,12 @@ Decode: TypeAlias = Callable[[bytes | None, bytes | None], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatedTopic(Generic[S]):
-    """A coordinator's topic: its name, and functions that make a shard's state and decode its records."""
+    """A coordinator's topic: its name and configuration, and functions that make a shard's state and decode its records."""
 
     name: str
+    configs: Configs = OF_OFFSETS
+    factor_key: str = "offsets.topic.replication.factor"
+    """The key of the broker that sets the topic's replication factor."""
     make_state: Callable[[], S]
     decode: Decode = decode_record
 

@@ -11,13 +11,12 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.coordinator import Coordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, MarkerSending
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.next_transaction import Identity
 from lowtide.broker.coordinator.transactions.transaction import Transaction
-from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings, transaction_settings
+from lowtide.broker.coordinator.transactions.transaction_settings import transaction_settings
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.broker.network.peer_client import PeerClients
@@ -36,6 +35,13 @@ VERIFICATION_PURPOSE: Final = "verification"
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 
+_CONFIGS: Final = (
+    ("cleanup.policy", "compact"),
+    ("compression.type", "uncompressed"),
+    ("unclean.leader.election.enable", "false"),
+)
+"""Source: Kafka's `TransactionStateManager.transactionTopicConfigs`."""
+
 
 class TransactionCoordinator(Coordinator[Transactions]):
     """The transactions of one broker."""
@@ -50,25 +56,19 @@ class TransactionCoordinator(Coordinator[Transactions]):
         *,
         is_alone: bool,
     ) -> None:
-        """`is_alone`: the cluster never has other brokers."""
         self.settings = transaction_settings(broker.config.values)
         self.ids = ProducerIds(broker)
         self.writer = MarkerWriter(broker.replicas, broker.clock, groups)
         self.peers, self.loop = peers, loop
         self._sender = MarkerSender(broker, self.writer, peers, loop)
-        given = not is_alone or "transaction.state.log.replication.factor" in broker.config.given
-        topic = OffsetsTopic(
-            broker,
-            administrator,
-            self.settings,
-            factor_is_given=given,
-            name=TRANSACTION_TOPIC,
-            configs=partial(_configs, self.settings),
-        )
         coordinated = CoordinatedTopic(
-            name=TRANSACTION_TOPIC, make_state=lambda: Transactions(self.settings, self), decode=decode_transaction
+            name=TRANSACTION_TOPIC,
+            configs=_CONFIGS,
+            factor_key="transaction.state.log.replication.factor",
+            make_state=lambda: Transactions(self.settings, self),
+            decode=decode_transaction,
         )
-        super().__init__(broker, loop, topic, coordinated)
+        super().__init__(broker, administrator, loop, self.settings, coordinated, is_alone=is_alone)
 
     # ------------------------------------------------------------------ what the state asks for
     def take_producer_id(self) -> ProducerId | None:
@@ -179,14 +179,3 @@ class ProducerIds:
             self._broker.log.warning("producer id allocation failed", error=str(error))
         finally:
             self._is_fetching = False
-
-
-def _configs(settings: TransactionSettings, replication_factor: int) -> tuple[tuple[str, str], ...]:
-    """Returns the configuration of the topic. Source: Kafka's `TransactionStateManager.transactionTopicConfigs`."""
-    return (
-        ("cleanup.policy", "compact"),
-        ("compression.type", "uncompressed"),
-        ("unclean.leader.election.enable", "false"),
-        ("min.insync.replicas", str(min(settings.topic_minimum_in_sync, replication_factor))),
-        ("segment.bytes", str(settings.topic_segment_bytes)),
-    )

@@ -130,8 +130,8 @@ def test_a_deadline_that_a_decision_has_set_has_a_timer() -> None:
     world = World(HERE)
     shard = world.shard()
     world.later.clear()
-    shard.state.timers.schedule(("expiry", "", ""), world.now_ms + 30)
-    world.coordinator.set_timer(shard)
+    deadline_ms = world.now_ms + 30
+    world.coordinator.carry_out(shard, lambda _: shard.state.timers.schedule(("expiry", "", ""), deadline_ms))
     assert [delay_s for delay_s, _, _ in world.later] == [0.03]
 
 
