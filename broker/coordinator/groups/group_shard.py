@@ -11,22 +11,21 @@ loaded group.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from lowtide.broker.coordinator.classic.classic_groups import ClassicGroups
 from lowtide.broker.coordinator.classic.classic_record import group_of_record
 from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, TimerKey, join_failed, sync_failed
-from lowtide.broker.coordinator.group import Group, GroupType
+from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.committed_offsets import CommittedOffsets
-from lowtide.broker.coordinator.groups.group_services import GroupUpkeep, MemberRequests
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.classic_requests import ClassicRequests
 from lowtide.broker.coordinator.modern.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.modern.consumer_heartbeats import ConsumerHeartbeats
-from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
+from lowtide.broker.coordinator.modern.groups_by_id import Group, GroupsById
 from lowtide.broker.coordinator.modern.modern_groups import GroupResources
 from lowtide.broker.coordinator.modern.share_group_states import StatePorts
 from lowtide.broker.coordinator.modern.share_groups import NoClassicRequests, ShareGroups, unknown_members
@@ -56,6 +55,50 @@ GroupChange: TypeAlias = RecordChange | OffsetCommits | InTransaction | Transact
 """The content of a record or marker, or of several records that were just appended."""
 
 _EXPIRY: Final[TimerKey] = ("expiry", "", "")
+
+G_contra = TypeVar("G_contra", contravariant=True)
+
+
+class GroupUpkeep(Protocol[G_contra]):
+    """What a service does for the groups of its type."""
+
+    def on_loaded(self, group: G_contra, effects: Effects) -> None:
+        """Called when all records are applied: starts the members' sessions."""
+
+    def on_unloaded(self, group: G_contra, effects: Effects) -> None:
+        """Called when another broker coordinates the group."""
+
+    def on_timer(self, group: G_contra, key: TimerKey, effects: Effects) -> None:
+        """Called when a deadline of the group has come."""
+
+    def remove(self, group: G_contra, effects: Effects) -> None:
+        """Asks for the group's tombstones."""
+
+    def admit_commit(self, group: G_contra, request: OffsetCommitRequest, api_version: int, now_ms: int) -> ErrorCode:
+        """Checks whether a commit is allowed."""
+
+    def check_transactional_commit(self, group: G_contra, request: TxnOffsetCommitRequest) -> ErrorCode:
+        """Checks whether a commit in a transaction is allowed."""
+
+
+class MemberRequests(Protocol[G_contra]):
+    """The requests of the classic protocol to groups of a type."""
+
+    def join(
+        self, group: G_contra, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
+    ) -> None:
+        """JoinGroup."""
+
+    def sync(self, group: G_contra, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
+        """SyncGroup."""
+
+    def heartbeat(
+        self, group: G_contra, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
+    ) -> ErrorCode:
+        """Heartbeat."""
+
+    def leave(self, group: G_contra, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
+        """LeaveGroup."""
 
 
 class Groups:

@@ -42,7 +42,6 @@ class StatePorts(Protocol):
 
     def initialize(self, group_id: str, state_epoch: int, wanted: Starts) -> None:
         """Requests states of share partitions, and calls `ShareGroupStates.on_initialized` with the outcome."""
-        ...
 
 
 class ShareGroupStates:

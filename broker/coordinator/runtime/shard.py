@@ -59,27 +59,21 @@ class CoordinatorState(Protocol):
     @property
     def count(self) -> int:
         """The number of entries, for the log."""
-        ...
 
     def apply(self, change: Any, offset: Offset) -> None:
         """Applies a record or a marker (`in_transaction`) of a log that is being loaded. Errors: ProtocolError."""
-        ...
 
     def note(self, change: Any, offset: Offset) -> None:
         """Applies a record or a marker that was just appended."""
-        ...
 
     def on_loaded(self, effects: Effects) -> None:
         """Called when all records are applied."""
-        ...
 
     def on_unloaded(self, effects: Effects) -> None:
         """Called when another broker coordinates the shard."""
-        ...
 
     def on_timer(self, key: Any, effects: Effects) -> None:
         """Called when a deadline has come."""
-        ...
 
 
 S = TypeVar("S", bound=CoordinatorState)

@@ -58,14 +58,12 @@ class ShareStatePorts(Protocol):
 
     def has_partition(self, topic_id: TopicId, partition: int) -> bool:
         """Whether the partition exists."""
-        ...
 
     def prune(self, states: ShareStates, start_offset: Offset) -> None:
         """Cuts the log of these states before `start_offset`.
 
         What makes the earlier records unnecessary is committed.
         """
-        ...
 
 
 class ShareStates:
