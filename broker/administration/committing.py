@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError, SessionError
@@ -37,6 +37,13 @@ class Planned(Protocol):
 
 
 P = TypeVar("P", bound=Planned)
+
+
+def outcome_fields(refusal: Refusal | None) -> dict[str, Any]:
+    """Returns the fields of an answer, or of a row, that tell whether it was refused and why."""
+    if refusal is None:
+        return {"error_code": ErrorCode.NONE, "error_message": None}
+    return {"error_code": refusal.error_code, "error_message": refusal.message}
 
 
 def check_timeout(timeout_ms: int) -> Refusal | None:

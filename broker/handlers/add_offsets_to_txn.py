@@ -1,9 +1,9 @@
 """AddOffsetsToTxn: v0-v4.
 
-Behaviour: adds the partition that a group's offsets are kept in to a producer's open transaction, or begins one;
-answered when that is committed. Whether there is such a group is no question here.
+Behaviour: adds the partition of a group's offsets to a producer's open transaction, or begins one. The response is sent
+when this is committed. The group need not exist.
 
-Version notes: v4 may say TRANSACTION_ABORTABLE.
+Version notes: v4 may return TRANSACTION_ABORTABLE.
 
 Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2),
 CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
@@ -29,7 +29,7 @@ _PRODUCER_FENCED_SINCE = 2
 
 
 def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the transactions of a broker."""
+    """Returns the handler."""
 
     def handle(
         request: AddOffsetsToTxnRequest, context: RequestContext

@@ -1,15 +1,16 @@
 """AddPartitionsToTxn: v0-v5.
 
-Behaviour: adds partitions to a producer's open transaction, or begins one; answered when that is committed. From v4 on
-brokers ask it for many transactions at once, and may only want to know whether the partitions belong to them (KIP-890).
+Behaviour: adds partitions to a producer's open transaction, or begins one. The response is sent when this is committed.
+From v4 on only brokers send this request: for many transactions at once, and perhaps only to verify that partitions
+belong to them (KIP-890).
 
-Version notes: up to v3 one transaction, with one partition that doesn't exist nothing is added; v4 has many; v5 may say
-TRANSACTION_ABORTABLE.
+Version notes: up to v3 there is one transaction, and if one partition doesn't exist, none is added. v4 has many
+transactions. v5 may return TRANSACTION_ABORTABLE.
 
 Errors: up to v3 TOPIC_AUTHORIZATION_FAILED for topics of coordinators, UNKNOWN_TOPIC_OR_PARTITION, and
-OPERATION_NOT_ATTEMPTED for those beside them; INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED
-(INVALID_PRODUCER_EPOCH before v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE.
+OPERATION_NOT_ATTEMPTED for the other partitions of such a request; INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING,
+PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 98, 588, 890.
 """
@@ -59,7 +60,7 @@ def cut(version: int) -> Cut | None:
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the transactions of a broker."""
+    """Returns the handler."""
 
     def work(transaction: AddPartitionsToTxnTransaction, version: int) -> Errors | Pending[Errors]:
         name, verifies = transaction.transactional_id, transaction.verify_only

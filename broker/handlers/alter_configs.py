@@ -1,13 +1,14 @@
 """AlterConfigs: v0-v2.
 
-Behaviour: sets the keys that are named on topics, on this broker, on all brokers (a broker with an empty name), or on
-groups, deletes those that are not, and answers when this broker runs on them; or only checks them. Of each resource all
-keys are changed or none. Clients should use IncrementalAlterConfigs, which leaves alone what it doesn't name.
+Behaviour: replaces the whole configuration of topics, of this broker, of all brokers (a broker with an empty name), or
+of groups: keys that the request does not name are deleted. The response is sent when this broker applies the change;
+a request may also only be validated. All keys of a resource are changed, or none. Clients should use
+IncrementalAlterConfigs, which leaves other keys as they are.
 
 Version notes: v2 is the first flexible version.
 
 Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT,
-NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION where something is set on too many groups.
+NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION if too many groups would have settings.
 
 KIPs: 133, 226, 714, 848.
 """
@@ -38,7 +39,7 @@ CUT: Final = Cut(
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
-    """The handler over a cluster's configurations."""
+    """Returns the handler."""
 
     async def replace(row: AlterConfigsResource, *, validate_only: bool) -> Refusal | None:
         wanted = {key.name: key.value for key in row.configs if key.value is not None}

@@ -1,13 +1,13 @@
 """ConsumerGroupDescribe: v0-v1.
 
-Behaviour: state, epochs and members of groups whose partitions the broker assigns, with what each has and is to have.
-Groups that are named twice are described once. Topics that were deleted are left out. Only what can't be lost any more
-is described.
+Behaviour: returns state, epochs and members of consumer groups, with their assignments and targets. A group that is
+listed twice is described once. Topics that were deleted are left out. The response waits until everything in it is
+committed.
 
-Version notes: v1 tells which protocol a member speaks.
+Version notes: v1 has the protocol of each member.
 
-Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a classic group), UNSUPPORTED_VERSION where such groups aren't
-served, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a group of another type), UNSUPPORTED_VERSION if consumer groups
+are disabled, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 430, 848, 1099.
 """
@@ -48,7 +48,7 @@ CUT: Final = Cut(levels=(("group_ids", "groups"),))
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def describe(shard: Shard[Groups], group_id: str, operations: int) -> Generator[None, None, DescribedConsumerGroup]:
         group = shard.state.by_id.find_consumer(group_id)

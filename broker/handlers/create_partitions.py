@@ -1,14 +1,13 @@
 """CreatePartitions: v0-v3.
 
-Behaviour: checks each topic and, unless only validation is asked for, adds partitions and answers when they are served.
-The count is what the topic has afterwards; it can only grow. New partitions have as many replicas as the topic's first;
-without assignments the broker places them. A name that the request has twice is answered once and not grown. With no
-time (`timeout_ms` 0 or less) nothing is done.
+Behaviour: checks each topic, adds partitions unless the request is only to be validated, and responds when they accept
+records. The count is the topic's new total, which can only grow. New partitions have as many replicas as the topic's
+first; without assignments the broker places them. A topic that is listed twice gets one error and does not grow. With a
+`timeout_ms` of 0 or less nothing is done.
 
-Version notes: v2 is flexible. v3 is the same: there, Kafka refuses what is beyond a quota of changes; there is no such
-quota yet.
+Version notes: v2 is flexible. v3 may return THROTTLING_QUOTA_EXCEEDED; older versions wait.
 
-Errors: INVALID_REQUEST (named twice), UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
+Errors: INVALID_REQUEST (listed twice), UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
 INVALID_REPLICATION_FACTOR, POLICY_VIOLATION (ten thousand partitions in one request), NOT_CONTROLLER,
 REQUEST_TIMED_OUT.
 
@@ -48,7 +47,7 @@ CUT: Final = Cut(levels=(("topics", "results"),), names=("name",), changes=True,
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
-    """The handler over a broker's topics."""
+    """Returns the handler."""
     broker = administrator.broker
 
     async def grow(

@@ -1,10 +1,10 @@
 """CreateTopics: v2-v7.
 
-Behaviour: checks each topic and, unless only validation is asked for, makes it and answers when its partitions are
-served. -1 partitions or replicas are the broker's defaults, in every version. A name that the request has twice is
-answered once and not made.
+Behaviour: checks each topic, creates it unless the request is only to be validated, and responds when its partitions
+accept records. -1 partitions or replicas stand for the broker's defaults, in every version. A topic that is listed
+twice gets one error and is not created.
 
-Version notes: v5 answers the topic's effective configuration (KIP-525). v7 answers topic ids (KIP-516).
+Version notes: v5 returns the topic's effective configuration (KIP-525). v7 returns topic ids (KIP-516).
 
 Errors: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_CONFIG, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
 INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION, THROTTLING_QUOTA_EXCEEDED (v6+), NOT_CONTROLLER,
@@ -48,7 +48,7 @@ CUT: Final = Cut(levels=(("topics", "topics"),), names=("name",), changes=True, 
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
-    """The handler over a broker's topics."""
+    """Returns the handler."""
     broker = administrator.broker
 
     async def create(topic: CreatableTopic, request: CreateTopicsRequest, throttle: Throttle) -> CreatableTopicResult:

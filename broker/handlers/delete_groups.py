@@ -1,7 +1,7 @@
 """DeleteGroups: v0-v2.
 
-Behaviour: forgets groups that have no members, with their offsets, and share groups with the states of their
-partitions. Groups that are named twice are answered once.
+Behaviour: deletes groups without members, with their offsets, and share groups with the states of their partitions. A
+group that is listed twice is answered once.
 
 Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
@@ -45,7 +45,7 @@ class _GroupAnswer:
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def handle(
         request: DeleteGroupsRequest, _context: RequestContext

@@ -1,11 +1,11 @@
 """DeleteTopics: v1-v6.
 
-Behaviour: deletes the topics, all small ones together, and answers when their logs are out of the way, so that the
-names can be used again. Files are removed a little later.
+Behaviour: deletes topics, small ones together, and responds when their names can be used again. Files are removed a
+little later.
 
-Version notes: v6 names topics by name or by id (KIP-516).
+Version notes: v6 has topic names or ids (KIP-516).
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (named twice, or by name and id),
+Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (listed twice, or by name and id),
 TOPIC_DELETION_DISABLED, NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
 KIPs: 4, 516.
@@ -44,7 +44,7 @@ def cut(version: int) -> Cut:
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
-    """The handler over a broker's topics."""
+    """Returns the handler."""
     broker = administrator.broker
 
     async def delete(deletions: list[TopicDeletion], timeout_ms: int) -> list[Refusal | None]:

@@ -1,12 +1,12 @@
 """DescribeDeletes: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells which deletes of records wait at this broker, with the followers that
-each waits for, and which were answered last, with the moments at which the leader's disk and all replicas had them.
-Requests whose client is gone end with NETWORK_EXCEPTION. Rows of topics that the client may not describe are left out;
-who sent a delete is in its row with DESCRIBE on the cluster, or where it was the same principal.
+Behaviour: Lowtide's own, not advertised. Returns the record deletes that wait at this broker, with the followers that
+each waits for, and the deletes that finished last, with the times at which the leader's disk and all replicas had them.
+A delete whose client disconnected ends with NETWORK_EXCEPTION. Topics that the client may not describe are left out.
+The sender of a delete is shown to itself, and to clients with DESCRIBE on the cluster.
 
-Errors: INVALID_REQUEST for a number of rows out of range, THROTTLING_QUOTA_EXCEEDED when too many such requests are
-under way.
+Errors: INVALID_REQUEST for a number of rows out of range, THROTTLING_QUOTA_EXCEEDED if too many such requests are in
+progress.
 
 KIPs: 107, 1343.
 """
@@ -42,7 +42,7 @@ UNDER_WAY_SHARE: Final = 8
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     replicas = broker.replicas
     places = WaitingPlaces(UNDER_WAY_MAX, UNDER_WAY_SHARE)
 

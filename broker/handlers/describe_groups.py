@@ -1,11 +1,10 @@
 """DescribeGroups: v0-v6.
 
-Behaviour: state, protocol and members of classic groups. Metadata and protocol are returned for a stable group only.
-Groups that are named twice are described once. A group whose partitions the broker assigns isn't one of these, whatever
-its members are (ConsumerGroupDescribe).
+Behaviour: returns state, protocol and members of classic groups. Metadata and protocol are returned for stable groups
+only. A group that is listed twice is described once. Consumer groups are not found here (ConsumerGroupDescribe).
 
-Version notes: v3 tells the operations that a client may do: all, where nothing is forbidden. v4 has static members. Of
-a group that there isn't v6 says GROUP_ID_NOT_FOUND; before it is described as Dead.
+Version notes: v3 has the authorized operations. v4 has static members. v6 returns GROUP_ID_NOT_FOUND for an unknown
+group; earlier versions describe it as Dead.
 
 Errors: GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
 
@@ -47,7 +46,7 @@ CUT: Final = Cut(levels=(("groups", "groups"),))
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def describe(group_id: str, version: int, operations: int) -> Generator[None, None, DescribedGroup]:
         shard = groups.find(group_id)

@@ -1,8 +1,8 @@
 """DescribeHealth: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells how late this broker's event loop was since its start, how many
-connections and requests there are, and of each log directory the bytes of its logs, of what was deleted and is still to
-be removed, and of its volume. The bytes are summed up in turn with other work.
+Behaviour: Lowtide's own, not advertised. Returns the delays of this broker's event loop since its start, the number of
+connections and waiting requests, and for each log directory the bytes of its logs, of deleted files that are not
+removed yet, and of its volume. The bytes are added up in turn with other work.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED without DESCRIBE on the cluster; of a directory KAFKA_STORAGE_ERROR.
 
@@ -33,7 +33,7 @@ from lowtide.storage.errors import StorageError
 
 
 def handler(broker: BrokerContext, vitals: Vitals) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     replicas = broker.replicas
     directories = replicas.log_manager.directories
 

@@ -1,8 +1,8 @@
 """DescribeHistory: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells of partitions that this broker has replicas of, led or followed, the log
-start, log end and size of the last hour, as they were sampled since the start. A partition that was created within the
-last interval has no sample yet.
+Behaviour: Lowtide's own, not advertised. Returns the log start, log end and size of partitions with a replica on this
+broker over the last hour, as sampled since the broker's start. A partition that was created within the last interval
+has no sample yet.
 
 Errors: INVALID_REQUEST for too many partitions; of single partitions TOPIC_AUTHORIZATION_FAILED,
 UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
@@ -38,7 +38,7 @@ PARTITIONS_MAX: Final = 200
 
 
 def handler(broker: BrokerContext, history: LogHistory) -> HandlerSpec:
-    """The handler over a broker's history."""
+    """Returns the handler."""
 
     def row(topic: str, number: int, after_ms: int) -> HistoryOfPartition:
         found = broker.replicas.find(topic, number)

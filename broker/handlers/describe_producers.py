@@ -1,8 +1,8 @@
 """DescribeProducers: v0-v0.
 
-Behaviour: tells what each partition remembers of its producers: id, epoch, last sequence and timestamp, and the first
-offset of an open transaction. Any replica answers, not the leader only. A partition that is named twice is answered
-once. A long answer is built in slices; what it tells of one producer is from one moment.
+Behaviour: returns the producers of each partition: id, epoch, last sequence and timestamp, and the first offset of an
+open transaction. Any replica answers, not only the leader. A partition that is listed twice is answered once. A long
+response is built in slices; each producer's row is from one moment.
 
 Errors: INVALID_TOPIC_EXCEPTION and UNKNOWN_TOPIC_OR_PARTITION for a topic, with a message; without one
 UNKNOWN_TOPIC_OR_PARTITION for a partition that the topic doesn't have, NOT_LEADER_OR_FOLLOWER for one that isn't here,
@@ -46,7 +46,7 @@ CUT: Final = Cut(levels=(("topics", "topics"), ("partition_indexes", "partitions
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
     def check_topic(name: str) -> Refusal | None:
         reason = check_topic_name(name)

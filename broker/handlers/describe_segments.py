@@ -1,12 +1,12 @@
 """DescribeSegments: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells of partitions that are led here their segments, where each replica
-stands as far as the leader knows, what keeps the oldest segment (as DescribeRetention), and how far each rule of
-retention alone would delete now. Segments are looked at one by one, in turn with other work; timestamps that are not in
-memory are read from the time index.
+Behaviour: Lowtide's own, not advertised. Returns, for partitions that are led here, their segments, the position of
+each replica as far as the leader knows it, which rules keep the oldest segment (as DescribeRetention), and up to where
+each retention rule alone would delete now. Segments are examined one by one, in turn with other work; timestamps that
+are not in memory are read from the time index.
 
-Errors: INVALID_REQUEST for too many partitions or segments, THROTTLING_QUOTA_EXCEEDED when too many wait; of single
-partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+Errors: INVALID_REQUEST for too many partitions or segments, THROTTLING_QUOTA_EXCEEDED if too many requests wait; of
+single partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
 
 KIPs: 47, 68.
 """
@@ -121,7 +121,7 @@ class DescribeSegmentsHandler:
 
 
 def handler(broker: BrokerContext, explanations: Explanations) -> HandlerSpec:
-    """The handler over a broker's partitions."""
+    """Returns the handler."""
     return HandlerSpec(
         key=ApiKey.DESCRIBE_SEGMENTS,
         guard=CHECKS_ITSELF,

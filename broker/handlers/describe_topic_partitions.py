@@ -1,16 +1,14 @@
 """DescribeTopicPartitions: v0-v0.
 
-Behaviour: the topics asked for, or all when none is named, in the order of their names, with as many partitions as the
-client wants and
-`max.request.partition.size.limit` allows, at least one. Where that ends a page, `next_cursor` names the first partition
-that it has no room
-for; the next request brings it as its cursor. With named topics the cursor's topic must be among them. Names repeated
-are answered once. Replicas are offline whose brokers aren't alive or can't be reached by the client's listener, or
-whose log directories have failed. The last known eligible leaders are none: a member of the in-sync set that died last
-stays in it.
+Behaviour: returns the requested topics, or all if none is named, ordered by name. A page has as many partitions as the
+client requests and `max.request.partition.size.limit` allows, at least one. If there are more, `next_cursor` names the
+first partition of the next page, which the client sends as the cursor of its next request. The cursor's topic must be
+among the named ones. A topic that is listed twice is answered once. A replica is offline if its broker isn't alive, has
+no address for the client's listener, or has a failed log directory. The last known eligible leaders are always empty:
+the last member of the in-sync set stays in it when it fails.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION for a topic that is named; INVALID_REQUEST for each of
-them when the cursor can't be. A partition without leader is no error: its leader is -1.
+Errors: UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION for a named topic; INVALID_REQUEST for each of them if
+the cursor is invalid. A partition without a leader is no error: its leader is -1.
 
 KIPs: 430, 966.
 """
@@ -47,7 +45,7 @@ _TOPICS_A_STEP = 50
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
     def steps(
         page: _Page, names: Sequence[str], cursor: Cursor | None

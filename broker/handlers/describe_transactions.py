@@ -1,9 +1,9 @@
 """DescribeTransactions: v0-v0.
 
-Behaviour: tells what this coordinator knows of transactional ids: state, producer, and the partitions of an open
-transaction. An id that is named twice is answered once.
+Behaviour: returns the state and producer of transactional ids, and the partitions of an open transaction. An id that is
+listed twice is answered once.
 
-Errors: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, all of single ids.
+Errors: of single ids: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
 
 KIPs: 664.
 """
@@ -37,7 +37,7 @@ CUT: Final = Cut(levels=(("transactional_ids", "transaction_states"),))
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the transactions of a broker."""
+    """Returns the handler."""
 
     def describe(name: str) -> Generator[None, None, TransactionState]:
         if not name:

@@ -1,10 +1,10 @@
 """EndTxn: v0-v5.
 
-Behaviour: commits or aborts a producer's transaction. It is answered when that is decided for good, which is before all
-partitions have received it. The same end may be asked for again.
+Behaviour: commits or aborts a producer's transaction. The response is sent when the decision is committed, before all
+partitions have their markers. The same end may be requested again.
 
-Version notes: from v5 on each transaction has an epoch of its own, and the answer has that of the next one; an abort of
-nothing is fine then (KIP-890).
+Version notes: from v5 on each transaction has its own epoch, and the response has that of the next one; an abort
+without a transaction succeeds then (KIP-890).
 
 Errors: INVALID_TXN_STATE, INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before
 v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
@@ -31,7 +31,7 @@ _PRODUCER_FENCED_SINCE = 2
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the transactions of a broker."""
+    """Returns the handler."""
 
     def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse | Pending[EndTxnResponse]:
         version = context.api_version

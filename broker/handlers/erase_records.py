@@ -1,13 +1,13 @@
 """EraseRecords: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Has no file of this broker's replicas hold a record below the given offsets,
-whether it leads or follows, nor one that an earlier replica of the partition has left behind here. Checked in this
-order: the topic isn't internal, the partition is here, the topic is the one that is meant, its log start has reached
-the offset. The answer comes when the disk has all of it, or when the time of the request ends. The wait ends with the
-connection, too; what was begun goes on then. If a partition is listed twice, the last entry wins.
+Behaviour: Lowtide's own, not advertised. Erases the records below the given offsets from all files of this broker's
+replicas, whether it leads or follows, and from files that an earlier replica of the partition left behind. Checked in
+this order: the topic isn't internal, the partition is here, the topic id matches, the log start has reached the offset.
+The response is sent when everything is on disk, or after the timeout. A disconnect ends the wait, but not the erasure.
+If a partition is listed twice, the last entry wins.
 
-Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many requests wait, of all clients
-or of this one; of single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION,
+Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or
+of this one; of single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION,
 NOT_LEADER_OR_FOLLOWER (no replica here, or it was moved or truncated meanwhile), INCONSISTENT_TOPIC_ID,
 OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log start is below it,
 REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
@@ -171,7 +171,7 @@ class _Erasing:
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's replicas."""
+    """Returns the handler."""
     return HandlerSpec(
         key=ApiKey.ERASE_RECORDS,
         guard=CHECKS_ITSELF,

@@ -1,16 +1,16 @@
 """FindCoordinator: v0-v6.
 
-Behaviour: tells the broker that leads the partition of `__consumer_offsets` that a group belongs to, or of
-`__transaction_state` for a transactional id, at the address of the client's listener. The topic is created when a
-coordinator is first looked for; the answer then waits for it, where Kafka's has the client ask again. Keys that are
-named twice are answered twice. Many keys are looked for in slices.
+Behaviour: returns the broker that leads the partition of a group in `__consumer_offsets`, or of a transactional id in
+`__transaction_state`, with its address for the client's listener. The topic is created when a coordinator is first
+requested; the response waits for it, while in Kafka the client retries. A key that is listed twice is answered twice.
+Many keys are looked up in slices.
 
-Version notes: v1 has key types, v4 many keys at once. v6 lets the states of share groups be looked for.
+Version notes: v1 has key types, v4 many keys at once. v6 has the states of share groups.
 
-Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, or this broker is to lead it and doesn't yet (some
-clients give up at the NOT_COORDINATOR that would follow), or its leader has not the client's listener, or the topic
-cannot be created; INVALID_REQUEST for a type that there isn't, and for a key that can't be a share partition's;
-UNSUPPORTED_VERSION for share groups where they aren't served: clients give up then, instead of asking for ever.
+Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, while this broker is to lead it and doesn't yet
+(some clients give up at the NOT_COORDINATOR that would follow), if its leader doesn't have the client's listener, or if
+the topic cannot be created; INVALID_REQUEST for an unknown type, and for a key that can't be a share partition's;
+UNSUPPORTED_VERSION for share groups if they are disabled, because clients then give up instead of retrying forever.
 
 KIPs: 98, 699, 932.
 """

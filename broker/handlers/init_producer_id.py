@@ -1,17 +1,15 @@
 """InitProducerId: v0-v5.
 
-Behaviour: hands out a producer id with epoch 0 to an idempotent producer; id and epoch that such a producer sends are
-ignored, as in Kafka. Ids come from blocks of a thousand that the metadata store gives out, and are never given twice.
-With a transactional id the answer is that id's producer with its next epoch, which fences earlier users of it; an open
-transaction is aborted first.
+Behaviour: gives an idempotent producer an id with epoch 0; the id and epoch that it sends are ignored, as in Kafka. Ids
+come from blocks of a thousand of the metadata store, and are never given twice. With a transactional id the response
+has that id's producer with its next epoch, which fences earlier producers; an open transaction is aborted first.
 
-Version notes: from v3 on a producer says which id and epoch it has, and is refused if it has been fenced (KIP-360).
+Version notes: from v3 on a producer sends its id and epoch, and is refused if it has been fenced (KIP-360).
 
-Errors: INVALID_REQUEST for an empty transactional id, or for an id without an epoch and the other way round;
-COORDINATOR_NOT_AVAILABLE when the metadata store doesn't answer; with a transactional id INVALID_TRANSACTION_TIMEOUT,
+Errors: INVALID_REQUEST for an empty transactional id, and for an id without an epoch or the reverse;
+COORDINATOR_NOT_AVAILABLE if the metadata store doesn't respond; with a transactional id INVALID_TRANSACTION_TIMEOUT,
 CONCURRENT_TRANSACTIONS, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v4), NOT_COORDINATOR,
-COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION for a new id above
-`lowtide.transactional.ids.max`.
+COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION for a new id above `lowtide.transactional.ids.max`.
 
 KIPs: 98, 360, 588.
 """
@@ -36,7 +34,7 @@ _PRODUCER_FENCED_SINCE = 4
 
 
 def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
     async def handle(request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
         if (request.producer_id == NO_PRODUCER_ID) != (

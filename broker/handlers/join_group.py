@@ -1,17 +1,16 @@
 """JoinGroup: v0-v9.
 
-Behaviour: a member joins its group's rebalance, or starts one, and is answered when that is complete. An empty group
-waits for more members first (`group.initial.rebalance.delay.ms`, again while they come). Members that don't join in
-time are out, but for static ones. The leader is the member that is longest in the group, and receives all.
+Behaviour: a member joins its group's rebalance, or starts one. The response is sent when the rebalance is complete. An
+empty group first waits for more members (`group.initial.rebalance.delay.ms`, repeated while they come). Members that
+don't join in time are removed, except static ones. The leader is the oldest member, and receives all subscriptions.
 
-Version notes: v0 has no time-out of its own for rebalances. v4 gives a member its id first, with MEMBER_ID_REQUIRED. v5
-has static members: one that comes back under its instance id takes its place over, in a stable group without a
-rebalance; from v9 on it may be the leader then, too (`skip_assignment`). v7 tells the protocol's type.
+Version notes: v0 has no rebalance timeout. v4 first returns a member id, with MEMBER_ID_REQUIRED. v5 has static
+members: one that returns under its instance id takes over its place, without a rebalance if the group is stable; from
+v9 on it may also be the leader (`skip_assignment`). v7 has the protocol type.
 
 Errors: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID,
-FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED (also for more than ten thousand ids that were given out and not used, and
-where members would have more to be remembered than `coordinator/member_memory.py` allows), NOT_COORDINATOR,
-COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED (also for more than ten thousand unused member ids, and above the memory
+limits of `coordinator/member_memory.py`), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 62, 134, 345, 389, 394, 559, 800, 814.
 """
@@ -40,7 +39,7 @@ _NULL_PROTOCOL_SINCE = 7
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse | Pending[JoinGroupResponse]:
         version = context.api_version

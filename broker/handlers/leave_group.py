@@ -1,9 +1,9 @@
 """LeaveGroup: v0-v5.
 
-Behaviour: members leave their group at once, instead of after their sessions; the others rebalance.
+Behaviour: removes members from their group at once, instead of after their sessions; the others rebalance.
 
-Version notes: before v3 there is one member, whose error is the answer's; later each has its own, and a static one may
-go by its instance id with an empty member id. v5 has reasons, which are ignored.
+Version notes: before v3 there is one member, whose error is that of the response. Later each member has its own, and a
+static one may be named by its instance id with an empty member id. v5 has reasons, which are ignored.
 
 Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE.
@@ -27,7 +27,7 @@ _MEMBERS_SINCE = 3
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse | Pending[LeaveGroupResponse]:
         refusal = groups.check_group_id(request.group_id)

@@ -1,9 +1,9 @@
 """ListGroups: v0-v5.
 
-Behaviour: lists the groups that this broker coordinates, those in the states and of the types that are asked for.
-Letters' case doesn't count.
+Behaviour: lists the groups that this broker coordinates, in the requested states and of the requested types. Case is
+ignored.
 
-Version notes: v4 has states, v5 types: classic, and consumer for groups whose partitions the broker assigns.
+Version notes: v4 has states, v5 types.
 
 Errors: COORDINATOR_LOAD_IN_PROGRESS.
 
@@ -31,7 +31,7 @@ GROUPS_A_STEP = 200
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def steps(shards: Iterable[Shard[Groups]], request: ListGroupsRequest) -> Generator[None, None, ListGroupsResponse]:
         types = {name.strip().lower() for name in request.types_filter}

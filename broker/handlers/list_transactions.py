@@ -1,12 +1,11 @@
 """ListTransactions: v0-v2.
 
-Behaviour: tells the transactional ids that this broker coordinates, with state and producer. They are gone through in
-slices.
+Behaviour: lists the transactional ids that this broker coordinates, with state and producer, in slices.
 
-Version notes: v1 looks for transactions that have been open for long, v2 for names that match a pattern of RE2's as a
-whole; an empty one matches all.
+Version notes: v1 filters by the age of open transactions, v2 by a pattern in RE2 syntax that matches whole names; an
+empty pattern matches all.
 
-Errors: COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION. States that there aren't are named in the answer.
+Errors: COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION. Unknown states are listed in the response.
 
 KIPs: 664, 994, 1152.
 """
@@ -84,7 +83,7 @@ class TransactionFilter(msgspec.Struct, frozen=True):
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the transactions of a broker."""
+    """Returns the handler."""
 
     def handle(
         request: ListTransactionsRequest, _context: RequestContext

@@ -1,20 +1,20 @@
 """Metadata: v0-v13.
 
-Behaviour: the live brokers, by the addresses of the listener that the client came by, and the topics asked for, or all:
-v0 with an empty list, later with null. A topic that doesn't exist is UNKNOWN_TOPIC_OR_PARTITION; where both the client
-and the broker's configuration allow it, its creation is begun, and the client finds it when it asks again, as in Kafka.
-Names repeated in a request are answered once.
+Behaviour: returns the live brokers, with their addresses for the client's listener, and the requested topics, or all:
+v0 with an empty list, later with null. An unknown topic is UNKNOWN_TOPIC_OR_PARTITION. If both the client and the
+broker's configuration allow it, its creation starts, and the client finds it when it retries, as in Kafka. A topic that
+is listed twice is answered once.
 
-Version notes: v4 lets a client forbid creation. v10 has topic ids, v12 finds topics by them; where both are given the
-id counts. v8 and later tell the operations that a client may do: all, where nothing is forbidden.
+Version notes: v4 lets a client forbid creation. v10 has topic ids, v12 finds topics by them; if both are given, the id
+wins. v8 and later have the authorized operations: all of them without an authorizer.
 
-A replica is offline if its broker isn't alive or can't be reached by that listener, or if its log directory has failed;
-a leader that is so is -1. One whose log directory is offline here isn't listed as in sync either, as in Kafka; unlike
-there, its leader epoch stays. v0 can't tell of offline replicas: it leaves out those whose brokers are gone, and says
+A replica is offline if its broker isn't alive, has no address for that listener, or has a failed log directory; an
+offline leader is -1. As in Kafka, a replica whose log directory here is offline isn't listed as in sync either; unlike
+there, its leader epoch stays. v0 has no offline replicas: it leaves out those of missing brokers, and returns
 REPLICA_NOT_AVAILABLE.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST; in a partition
-LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (v6+) where its leader has no such listener, REPLICA_NOT_AVAILABLE (v0).
+Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST; of partitions
+LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (v6+) if its leader has no such listener, REPLICA_NOT_AVAILABLE (v0).
 
 KIPs: 4, 430, 516.
 """
@@ -303,7 +303,7 @@ class MetadataHandler:
 
 
 def handler(broker: BrokerContext, administrator: TopicAdministrator) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     made = MetadataHandler(broker, administrator)
     return HandlerSpec(
         key=ApiKey.METADATA,

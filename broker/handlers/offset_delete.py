@@ -1,11 +1,11 @@
 """OffsetDelete: v0-v0.
 
-Behaviour: forgets committed offsets of a group, but none in topics that its members consume. What was never committed
-is forgotten with success.
+Behaviour: deletes committed offsets of a group, except in topics that its members consume. Deleting an offset that was
+never committed succeeds.
 
-Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP for a group of members that aren't consumers,
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE for the whole group;
-UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC in single partitions.
+Errors: of the whole group INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP if its members aren't consumers,
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE; of single partitions
+UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC.
 
 KIPs: 496.
 """
@@ -37,7 +37,7 @@ CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), ch
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def handle(
         request: OffsetDeleteRequest, _context: RequestContext

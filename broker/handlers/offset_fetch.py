@@ -1,15 +1,16 @@
 """OffsetFetch: v1-v10.
 
-Behaviour: tells what groups have committed, for partitions that are asked for, or for all. What was never committed is
--1 without an error, also in groups and topics that there aren't. Only what can't be lost any more is returned: an
-answer waits for commits that are under way.
+Behaviour: returns the committed offsets of groups, for the requested partitions or for all. An offset that was never
+committed is -1 without an error, also for unknown groups and topics. The response waits until everything in it is
+committed.
 
-Version notes: v2 asks for all with null topics. v7 has `require_stable`, which changes nothing while there are no
-transactions. v8 asks for many groups, v9 names a member and its epoch, which classic groups don't look at and others
+Version notes: v2 requests all partitions with null topics. v7 has `require_stable`: an offset in an open transaction
+makes a partition UNSTABLE_OFFSET_COMMIT. v8 has many groups. v9 has the member and its epoch, which modern groups
 check. v10 has topic ids.
 
-Errors: UNKNOWN_TOPIC_ID in single partitions; UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION,
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS and COORDINATOR_NOT_AVAILABLE for a group, in v1 in its partitions.
+Errors: of single partitions UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT; of a group (in v1 of its partitions)
+UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 320, 447, 709, 848.
 """
@@ -171,7 +172,7 @@ class OffsetFetchHandler:
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
     return HandlerSpec(
         key=ApiKey.OFFSET_FETCH, guard=guards.offset_fetch, handle=OffsetFetchHandler(groups).handle, cut=cut
     )

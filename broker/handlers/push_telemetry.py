@@ -1,14 +1,13 @@
 """PushTelemetry: v0-v0.
 
-Behaviour: takes the metrics of a client, in place of those that it pushed before, for `/metrics`. They are decompressed
-by the worker, to
-`DECOMPRESSED_MAX` bytes at most, and read in turn with other work; sums and gauges are kept, other kinds are passed
-over. The last push
-of a client (`terminating`) is not bound to its interval; what it pushed is forgotten after three intervals.
+Behaviour: stores a client's metrics for `/metrics`, in place of its previous ones. The worker decompresses them, to at
+most `DECOMPRESSED_MAX` bytes, and they are parsed in turn with other work. Sums and gauges are kept; other types are
+skipped. A client's last push (`terminating`) need not wait for its interval. Metrics are dropped after three intervals
+without a push.
 
-Errors: INVALID_REQUEST without the id of the instance and after its last push, THROTTLING_QUOTA_EXCEEDED before its
-time and when too many pushes are under way, UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE
-above `telemetry.max.bytes`, INVALID_RECORD for what can't be read.
+Errors: INVALID_REQUEST without an instance id and after the last push, THROTTLING_QUOTA_EXCEEDED before its time and if
+too many pushes are in progress, UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE above
+`telemetry.max.bytes`, INVALID_RECORD for invalid metrics.
 
 KIPs: 714.
 """
@@ -45,7 +44,7 @@ _NO_ID = bytes(16)
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's clients."""
+    """Returns the handler."""
     clients = broker.clients
     places = WaitingPlaces(UNDER_WAY_MAX, UNDER_WAY_SHARE)
 

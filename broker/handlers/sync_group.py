@@ -1,12 +1,12 @@
 """SyncGroup: v0-v5.
 
-Behaviour: the leader of a new generation hands in all assignments; every member is answered with its own when they are
-kept. A member that the leader forgot gets an empty one. In a stable group the answer is there at once.
+Behaviour: the leader of a new generation sends all assignments; each member receives its own when they are committed. A
+member that the leader left out gets an empty one. A stable group answers at once.
 
-Version notes: v3 has static members. v5 must name the protocol's type and the protocol.
+Version notes: v3 has static members. v5 requires the protocol type and the protocol.
 
 Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
-REBALANCE_IN_PROGRESS, MESSAGE_TOO_LARGE where the group doesn't fit into a record (Kafka says UNKNOWN_SERVER_ERROR),
+REBALANCE_IN_PROGRESS, MESSAGE_TOO_LARGE if the group doesn't fit into a record (UNKNOWN_SERVER_ERROR in Kafka),
 NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 345, 559.
@@ -35,7 +35,7 @@ _NAMES_REQUIRED_SINCE = 5
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse | Pending[SyncGroupResponse]:
         if context.api_version >= _NAMES_REQUIRED_SINCE and (

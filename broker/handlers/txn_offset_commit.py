@@ -1,16 +1,16 @@
 """TxnOffsetCommit: v0-v6.
 
-Behaviour: keeps how far a group has read, as a part of a producer's transaction: it counts, and is returned, when that
-is committed, and never when it is aborted. The transaction must have the partition that the group's offsets are kept
-in; its coordinator is asked. A member commits with its generation (KIP-447); a commit without a member id is accepted
-at any time. It is answered when it is committed in the log.
+Behaviour: stores how far a group has read as part of a producer's transaction: the offsets become valid when it
+commits, and never if it aborts. The transaction must include the partition of the group's offsets; its coordinator is
+asked. A member commits with its generation (KIP-447); a commit without a member id is always accepted. The response is
+sent when the offsets are committed in the log.
 
-Version notes: v2 has leader epochs and knows COORDINATOR_LOAD_IN_PROGRESS. v3 has members and generations. v4 knows
-TRANSACTION_ABORTABLE. v5 adds the partition to the transaction by itself (KIP-890). v6 has topic ids.
+Version notes: v2 has leader epochs and may return COORDINATOR_LOAD_IN_PROGRESS. v3 has members and generations. v4 may
+return TRANSACTION_ABORTABLE. v5 adds the partition to the transaction by itself (KIP-890). v6 has topic ids.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE in single partitions; in all
-INVALID_GROUP_ID, those of `told_to_committer`, INVALID_TXN_STATE when a transaction ended meanwhile,
-INVALID_COMMIT_OFFSET_SIZE when it would have more offsets than `PENDING_OFFSETS_MAX` (Kafka has no limit),
+Errors: of single partitions UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE; of all
+INVALID_GROUP_ID, those of `told_to_committer`, INVALID_TXN_STATE if the transaction ended meanwhile,
+INVALID_COMMIT_OFFSET_SIZE if it would have more offsets than `PENDING_OFFSETS_MAX` (Kafka has no limit),
 INVALID_PRODUCER_EPOCH, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
@@ -171,7 +171,7 @@ class _Commit:
 
 
 def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the groups and transactions of a broker."""
+    """Returns the handler."""
     verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
 
     def handle(

@@ -1,11 +1,11 @@
 """WriteTxnMarkers: v1-v2.
 
-Behaviour: writes how transactions ended to partitions that are led here, for their coordinator; each is answered when
-it is committed.
+Behaviour: writes the markers of ended transactions to partitions that are led here, for the transactions' coordinator.
+Each row is answered when its marker is committed.
 
-Version notes: v2 tells transactions that have epochs of their own: their markers can't end the next one (KIP-890).
+Version notes: v2 marks transactions with their own epochs: their markers can't end the next transaction (KIP-890).
 
-Errors: CLUSTER_AUTHORIZATION_FAILED; in single partitions those of `MarkerWriter.write`: among them
+Errors: CLUSTER_AUTHORIZATION_FAILED; of single partitions those of `MarkerWriter.write`, among them
 INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED.
 
 KIPs: 98, 890.
@@ -45,7 +45,7 @@ CUT: Final = Cut(
 
 
 def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
-    """The handler over a broker's partitions."""
+    """Returns the handler."""
 
     def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Pending[WriteTxnMarkersResponse]:
         pending: Pending[WriteTxnMarkersResponse] = Pending()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lowtide.broker.guards.share_groups import for_members
+from lowtide.broker.guards.guard import for_members
 from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -35,7 +35,7 @@ from lowtide.protocol.share_state_records import SharePlace
 
 
 def handler(access: ShareAccess) -> HandlerSpec:
-    """Returns the handler over the share partitions of a broker."""
+    """Returns the handler."""
     shares = access.shares
 
     def handle(request: ShareAcknowledgeRequest, context: RequestContext) -> Any:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards.share_groups import for_members
+from lowtide.broker.guards.guard import for_members
 from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.share.share_fetch import FetchedShare, ShareFetch, ShareFetchParams
@@ -48,7 +48,7 @@ RECORD_LIMIT: Final = 1
 
 
 def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
-    """Returns the handler over the share partitions of a broker."""
+    """Returns the handler."""
     shares = access.shares
 
     def handle(request: ShareFetchRequest, context: RequestContext) -> Any:

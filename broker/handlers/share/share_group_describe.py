@@ -43,7 +43,7 @@ CUT: Final = Cut(levels=(("group_ids", "groups"),))
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """Returns the handler over the groups of a broker."""
+    """Returns the handler."""
 
     def describe(shard: Shard[Groups], group_id: str, operations: int) -> Generator[None, None, DescribedShareGroup]:
         group = shard.state.by_id.find_share(group_id)

@@ -33,7 +33,7 @@ Answer = ShareGroupHeartbeatResponse | Pending[ShareGroupHeartbeatResponse]
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """Returns the handler over the groups of a broker."""
+    """Returns the handler."""
 
     def handle(request: ShareGroupHeartbeatRequest, context: RequestContext) -> Answer:
         refusal = check_heartbeat(request)

@@ -60,8 +60,7 @@ def add(world: World, identity: tuple[int, int], *partitions: TopicPartition) ->
             NAME, identity, partitions, 0, effects, lambda error, _: told.append(error)
         )
     )
-    (error,) = told
-    return error
+    return told[0]
 
 
 def added(state: Transactions, partitions: list[TopicPartition]) -> list[ErrorCode]:
@@ -74,12 +73,7 @@ def added(state: Transactions, partitions: list[TopicPartition]) -> list[ErrorCo
 def ended(state: Transactions, name: str = NAME) -> list[ErrorCode]:
     told: list[ErrorCode] = []
     state.end(
-        name,
-        (7, 3),
-        is_commit=True,
-        client_version=0,
-        effects=Effects(0, 0),
-        done=lambda error, *_: told.append(error),
+        name, (7, 3), is_commit=True, client_version=0, effects=Effects(0, 0), done=lambda error, *_: told.append(error)
     )
     return told
 
