@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from lowtide.broker.client_waits import ClientPresence, current_presence
 from lowtide.protocol.types import TopicPartition
@@ -79,6 +79,34 @@ class Pending(Generic[ResponseT]):
         self._listener = None  # It references the connection, which can be freed earlier.
         if not self.done and self.on_abandoned is not None:
             self.on_abandoned()
+
+
+Answer: TypeAlias = ResponseT | Pending[ResponseT]
+"""A response, perhaps one that is not complete yet."""
+
+
+class JoinedParts(Generic[ResponseT]):
+    """A response that `make` returns when all its parts have arrived."""
+
+    def __init__(self, make: Callable[[], ResponseT], parts: int = 1) -> None:
+        self.pending: Pending[ResponseT] = Pending()
+        self._make = make
+        self._left = parts
+
+    def expect(self, count: int) -> None:
+        """Waits for more parts."""
+        self._left += count
+
+    def arrived(self) -> None:
+        """Counts a part."""
+        self._left -= 1
+        if not self._left and not self.pending.done:
+            self.pending.complete(self._make())
+
+    def answer(self) -> Answer[ResponseT]:
+        """Returns the response, or the promise of it. This is the last part: all others have begun."""
+        self.arrived()
+        return self.pending.response if self.pending.done and self.pending.response is not None else self.pending
 
 
 def promised(

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from lowtide.broker.administration.committing import commit, newer_image
+from lowtide.broker.administration.committing import commit, newer_image, outcome_fields
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig
 from lowtide.broker.config.client_metrics import LISTS as SUBSCRIPTION_LISTS
@@ -102,26 +102,29 @@ class NamedResource(Protocol):
 
 
 RowT = TypeVar("RowT", bound=NamedResource)
+AnswerT = TypeVar("AnswerT")
 
 
 async def change_each(
-    rows: Sequence[RowT], change: Callable[[RowT], Awaitable[Refusal | None]], lane: asyncio.Lock
-) -> list[tuple[RowT, ErrorCode, str | None]]:
-    """Changes the resources of a request one after the other. Returns each row with its error code and message.
+    rows: Sequence[RowT],
+    change: Callable[[RowT], Awaitable[Refusal | None]],
+    lane: asyncio.Lock,
+    answer_row: Callable[..., AnswerT],
+) -> list[AnswerT]:
+    """Changes the resources of a request one after the other. Returns the rows of the answer.
 
     The loop serves others in between. Requests of more than `RESOURCES_AT_ONCE` rows take turns in the broker's `lane`,
     so that fifty of them block the loop no longer than one. Refusals: those of `change`, and INVALID_REQUEST for every
     row of a repeated resource.
     """
     twice = repeated_resources((row.resource_type, row.resource_name) for row in rows)
-    outcomes: list[tuple[RowT, ErrorCode, str | None]] = []
+    outcomes: list[AnswerT] = []
 
     async def change_some(some: Sequence[RowT]) -> None:
         for row in some:
             refusal = REPEATED if (row.resource_type, row.resource_name) in twice else await change(row)
-            outcomes.append(
-                (row, ErrorCode.NONE, None) if refusal is None else (row, refusal.error_code, refusal.message)
-            )
+            told = outcome_fields(refusal)
+            outcomes.append(answer_row(**told, resource_type=row.resource_type, resource_name=row.resource_name))
 
     if len(rows) <= RESOURCES_AT_ONCE:
         await change_some(rows)

@@ -17,9 +17,10 @@ from functools import partial
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_verifier import told_to_producer
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -31,9 +32,7 @@ _PRODUCER_FENCED_SINCE = 2
 def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> HandlerSpec:
     """Returns the handler."""
 
-    def handle(
-        request: AddOffsetsToTxnRequest, context: RequestContext
-    ) -> AddOffsetsToTxnResponse | Pending[AddOffsetsToTxnResponse]:
+    def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer[AddOffsetsToTxnResponse]:
         shard = transactions.find(request.transactional_id)
         if isinstance(shard, ErrorCode):
             return AddOffsetsToTxnResponse(error_code=shard)
@@ -48,6 +47,5 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
 
 
 def _response(version: int, error: ErrorCode) -> AddOffsetsToTxnResponse:
-    if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
-        error = ErrorCode.INVALID_PRODUCER_EPOCH
-    return AddOffsetsToTxnResponse(error_code=error)
+    told = told_to_producer(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
+    return AddOffsetsToTxnResponse(error_code=told)

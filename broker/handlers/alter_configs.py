@@ -54,20 +54,13 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         )
 
     async def handle(request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
-        outcomes = await change_each(
-            request.resources, lambda row: replace(row, validate_only=request.validate_only), administrator.lane
+        rows = await change_each(
+            request.resources,
+            lambda row: replace(row, validate_only=request.validate_only),
+            administrator.lane,
+            AlterConfigsResourceResponse,
         )
-        return AlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=code,
-                    error_message=message,
-                    resource_type=row.resource_type,
-                    resource_name=row.resource_name,
-                )
-                for row, code, message in outcomes
-            ]
-        )
+        return AlterConfigsResponse(responses=rows)
 
     return HandlerSpec(
         key=ApiKey.ALTER_CONFIGS,

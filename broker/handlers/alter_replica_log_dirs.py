@@ -23,7 +23,7 @@ from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -50,7 +50,7 @@ class AlterReplicaLogDirs:
 
     def handle(
         self, request: AlterReplicaLogDirsRequest, _context: RequestContext
-    ) -> AlterReplicaLogDirsResponse | Pending[AlterReplicaLogDirsResponse]:
+    ) -> Answer[AlterReplicaLogDirsResponse]:
         """Answers for each partition once, even if it was named more often."""
         return answer_in_slices(self._broker.turns, self._broker.log, self._steps(_wanted(request)))
 

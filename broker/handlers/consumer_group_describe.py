@@ -19,14 +19,14 @@ from typing import Final
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions
+from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions, assignment_rows
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
@@ -76,7 +76,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
     def handle(
         request: ConsumerGroupDescribeRequest, _context: RequestContext
-    ) -> ConsumerGroupDescribeResponse | Pending[ConsumerGroupDescribeResponse]:
+    ) -> Answer[ConsumerGroupDescribeResponse]:
         if not groups.serves_consumer_groups:
             return respond([_failed(name, ErrorCode.UNSUPPORTED_VERSION) for name in dict.fromkeys(request.group_ids)])
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
@@ -102,15 +102,7 @@ def _member(member: ModernMember, target: Assignment, image: MetadataImage) -> D
 
 
 def _assignment(assignment: Assignment, image: MetadataImage) -> DescribedAssignment:
-    return DescribedAssignment(
-        topic_partitions=[
-            DescribedTopicPartitions(
-                topic_id=topic_id, topic_name=image.topic_names[topic_id], partitions=sorted(numbers)
-            )
-            for topic_id, numbers in assignment.items()
-            if topic_id in image.topic_names
-        ]
-    )
+    return DescribedAssignment(topic_partitions=assignment_rows(assignment, image, DescribedTopicPartitions))
 
 
 def _failed(group_id: str, error: ErrorCode, message: str | None = None) -> DescribedConsumerGroup:

@@ -24,7 +24,7 @@ from lowtide.broker.coordinator.modern.consumer_heartbeats import check_heartbea
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -34,13 +34,13 @@ from lowtide.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 
-Answer = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
-
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """Returns the handler."""
 
-    def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Answer:
+    def handle(
+        request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> Answer[ConsumerGroupHeartbeatResponse]:
         if not groups.serves_consumer_groups:
             return heartbeat_failed(ErrorCode.UNSUPPORTED_VERSION)
         refusal = check_heartbeat(request, context.api_version, groups.settings.consumer_assignors)
@@ -50,7 +50,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return groups.joins.carry_out(partial(beat, request, context))
         return beat(request, context)
 
-    def beat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Answer:
+    def beat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Answer[ConsumerGroupHeartbeatResponse]:
         shard = groups.find(request.group_id)
         if isinstance(shard, ErrorCode):
             return heartbeat_failed(shard)

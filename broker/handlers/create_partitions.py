@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.administration.committing import check_timeout
+from lowtide.broker.administration.committing import check_timeout, outcome_fields
 from lowtide.broker.administration.creation_limits import Throttle
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.guards import administration as guards
@@ -41,7 +41,7 @@ from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import repeated_names
 
 _THROTTLING_SINCE: Final = 3
-"""The version that tells THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""The first version with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 CUT: Final = Cut(levels=(("topics", "results"),), names=("name",), changes=True, sequential=True)
 
@@ -58,7 +58,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             return too_late
         planned = administrator.plan_growth(wanted, room)
         if request.validate_only or isinstance(planned, Refusal):
-            return planned  # What is refused is not counted.
+            return planned  # Refused requests are not counted.
         if refusal := await throttle.before(planned.added):
             return refusal
         growth = await administrator.grow(wanted, request.timeout_ms, room)
@@ -89,7 +89,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
 
 
 def refused(request: CreatePartitionsRequest, _version: int, refusal: Refusal) -> CreatePartitionsResponse:
-    """The answer to a request that is refused as a whole."""
+    """Returns the answer to a request that is refused as a whole."""
     names = dict.fromkeys(topic.name for topic in request.topics)
     return CreatePartitionsResponse(throttle_time_ms=0, results=[_result(name, refusal) for name in names])
 
@@ -109,6 +109,5 @@ def _new_partitions(topic: CreatePartitionsTopic) -> NewPartitions:
 
 
 def _result(name: str, outcome: TopicGrowth | Refusal) -> CreatePartitionsTopicResult:
-    if isinstance(outcome, Refusal):
-        return CreatePartitionsTopicResult(name=name, error_code=outcome.error_code, error_message=outcome.message)
-    return CreatePartitionsTopicResult(name=name, error_code=ErrorCode.NONE)
+    refusal = outcome if isinstance(outcome, Refusal) else None
+    return CreatePartitionsTopicResult(name=name, **outcome_fields(refusal))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lowtide.broker.administration.committing import check_timeout
+from lowtide.broker.administration.committing import check_timeout, outcome_fields
 from lowtide.broker.administration.creation_limits import Throttle
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.config.topic_config import describe_topic_configs
@@ -42,7 +42,7 @@ from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import repeated_names
 
 _THROTTLING_SINCE: Final = 6
-"""The version that tells THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""The first version with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 CUT: Final = Cut(levels=(("topics", "topics"),), names=("name",), changes=True, sequential=True)
 
@@ -54,7 +54,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
     async def create(topic: CreatableTopic, request: CreateTopicsRequest, throttle: Throttle) -> CreatableTopicResult:
         configs = [(config.name, config.value) for config in topic.configs]
         creation = check_timeout(request.timeout_ms) or administrator.plan_creation(_new_topic(topic), configs)
-        if not request.validate_only and not isinstance(creation, Refusal):  # What is refused is not counted.
+        if not request.validate_only and not isinstance(creation, Refusal):  # Refused requests are not counted.
             throttled = await throttle.before(creation.partition_count)
             creation = throttled or await administrator.create_here(_new_topic(topic), configs, request.timeout_ms)
         if isinstance(creation, Refusal):
@@ -114,7 +114,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
 
 
 def refused(request: CreateTopicsRequest, _version: int, refusal: Refusal) -> CreateTopicsResponse:
-    """The answer to a request that is refused as a whole."""
+    """Returns the answer to a request that is refused as a whole."""
     return CreateTopicsResponse(
         throttle_time_ms=0,
         topics=[_refused(name, refusal) for name in dict.fromkeys(each.name for each in request.topics)],
@@ -138,4 +138,4 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 def _refused(name: str, refusal: Refusal) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=refusal.error_code, error_message=refusal.message, configs=None)
+    return CreatableTopicResult(name=name, **outcome_fields(refusal), configs=None)

@@ -19,7 +19,7 @@ from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.quotas.quota_entity import parse_entity, parse_values
 from lowtide.broker.quotas.quota_filter import Filter, filter_of, matches
 from lowtide.broker.request_context import RequestContext
@@ -42,9 +42,7 @@ ENTITIES_A_STEP = 100
 def handler(broker: BrokerContext) -> HandlerSpec:
     """Returns the handler."""
 
-    def handle(
-        request: DescribeClientQuotasRequest, context: RequestContext
-    ) -> DescribeClientQuotasResponse | Pending[DescribeClientQuotasResponse]:
+    def handle(request: DescribeClientQuotasRequest, context: RequestContext) -> Answer[DescribeClientQuotasResponse]:
         wanted = filter_of(request.components)
         if isinstance(wanted, Refusal):
             return refused(request, context.api_version, wanted)

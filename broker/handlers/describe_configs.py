@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Final
 
+from lowtide.broker.administration.committing import outcome_fields
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.config.described import DescribedConfig
 from lowtide.broker.config.resources import resource_of
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -59,9 +60,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
             yield
         return DescribeConfigsResponse(results=results)
 
-    def handle(
-        request: DescribeConfigsRequest, _context: RequestContext
-    ) -> DescribeConfigsResponse | Pending[DescribeConfigsResponse]:
+    def handle(request: DescribeConfigsRequest, _context: RequestContext) -> Answer[DescribeConfigsResponse]:
         refusals = [
             meant
             for row in request.resources
@@ -102,8 +101,7 @@ def _entry(entry: DescribedConfig, request: DescribeConfigsRequest) -> DescribeC
 
 def _refused(row: DescribeConfigsResource, refusal: Refusal) -> DescribeConfigsResult:
     return DescribeConfigsResult(
-        error_code=refusal.error_code,
-        error_message=refusal.message,
+        **outcome_fields(refusal),
         resource_type=row.resource_type,
         resource_name=row.resource_name,
         configs=[],

@@ -25,7 +25,7 @@ from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.described_deletes import Now, Viewer, finished, waiting
 from lowtide.broker.partitions.deletes.delayed_delete import DelayedDeleteRecords
 from lowtide.broker.partitions.deletes.delete_request import DeleteRequest
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
@@ -75,9 +75,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             finished=ended,
         )
 
-    def handle(
-        request: DescribeDeletesRequest, context: RequestContext
-    ) -> DescribeDeletesResponse | Pending[DescribeDeletesResponse]:
+    def handle(request: DescribeDeletesRequest, context: RequestContext) -> Answer[DescribeDeletesResponse]:
         if not 0 <= request.waiting_max <= ROWS_MAX or not 0 <= request.finished_max <= ROWS_MAX:
             return DescribeDeletesResponse(error_code=ErrorCode.INVALID_REQUEST)
         return answer_in_slices(broker.turns, broker.log, steps(request, viewer(context), context.connection))

@@ -24,7 +24,7 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -70,9 +70,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             yield
         return DescribeGroupsResponse(groups=rows)
 
-    def handle(
-        request: DescribeGroupsRequest, context: RequestContext
-    ) -> DescribeGroupsResponse | Pending[DescribeGroupsResponse]:
+    def handle(request: DescribeGroupsRequest, context: RequestContext) -> Answer[DescribeGroupsResponse]:
         return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context.api_version))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_GROUPS, guard=guards.describe_groups, handle=handle, cut=CUT)

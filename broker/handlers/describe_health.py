@@ -18,7 +18,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.health import Vitals, lag_histogram, space_of
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -74,9 +74,7 @@ def handler(broker: BrokerContext, vitals: Vitals) -> HandlerSpec:
             log_dirs=rows,
         )
 
-    def handle(
-        _request: DescribeHealthRequest, context: RequestContext
-    ) -> DescribeHealthResponse | Pending[DescribeHealthResponse]:
+    def handle(_request: DescribeHealthRequest, context: RequestContext) -> Answer[DescribeHealthResponse]:
         if not broker.authorizer.authorize(context, Operation.DESCRIBE, CLUSTER):
             return DescribeHealthResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return answer_in_slices(broker.turns, broker.log, steps())

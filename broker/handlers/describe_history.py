@@ -21,7 +21,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.history import LogHistory
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -65,9 +65,7 @@ def handler(broker: BrokerContext, history: LogHistory) -> HandlerSpec:
             topics=topics,
         )
 
-    def handle(
-        request: DescribeHistoryRequest, context: RequestContext
-    ) -> DescribeHistoryResponse | Pending[DescribeHistoryResponse]:
+    def handle(request: DescribeHistoryRequest, context: RequestContext) -> Answer[DescribeHistoryResponse]:
         wanted = {topic.name: dict.fromkeys(topic.partitions) for topic in request.topics}
         if sum(map(len, wanted.values())) > PARTITIONS_MAX:
             return DescribeHistoryResponse(error_code=ErrorCode.INVALID_REQUEST)

@@ -25,7 +25,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -71,9 +71,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
                 results.append((yield from _described(replicas, usage, wanted)))
         return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=results)
 
-    def handle(
-        request: DescribeLogDirsRequest, _context: RequestContext
-    ) -> DescribeLogDirsResponse | Pending[DescribeLogDirsResponse]:
+    def handle(request: DescribeLogDirsRequest, _context: RequestContext) -> Answer[DescribeLogDirsResponse]:
         wanted: set[TopicPartition] | None = None
         if request.topics is not None:
             wanted = {

@@ -22,7 +22,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.endpoints import endpoints_for, leader_for, offline_replicas
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
@@ -55,7 +55,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def handle(
         request: DescribeTopicPartitionsRequest, context: RequestContext
-    ) -> DescribeTopicPartitionsResponse | Pending[DescribeTopicPartitionsResponse]:
+    ) -> Answer[DescribeTopicPartitionsResponse]:
         image, cursor = broker.metadata.image, request.cursor
         names: Collection[str] = {topic.name for topic in request.topics} or image.topics
         if cursor is not None and (cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names)):

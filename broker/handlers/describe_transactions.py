@@ -18,7 +18,7 @@ from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAME
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -72,9 +72,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             yield
         return DescribeTransactionsResponse(transaction_states=rows)
 
-    def handle(
-        request: DescribeTransactionsRequest, _context: RequestContext
-    ) -> DescribeTransactionsResponse | Pending[DescribeTransactionsResponse]:
+    def handle(request: DescribeTransactionsRequest, _context: RequestContext) -> Answer[DescribeTransactionsResponse]:
         broker = transactions.broker
         return answer_in_slices(broker.turns, broker.log, steps(dict.fromkeys(request.transactional_ids)))
 

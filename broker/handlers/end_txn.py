@@ -17,9 +17,10 @@ from __future__ import annotations
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_verifier import told_to_producer
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -33,7 +34,7 @@ _PRODUCER_FENCED_SINCE = 2
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
     """Returns the handler."""
 
-    def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse | Pending[EndTxnResponse]:
+    def handle(request: EndTxnRequest, context: RequestContext) -> Answer[EndTxnResponse]:
         version = context.api_version
         shard = transactions.find(request.transactional_id)
         if isinstance(shard, ErrorCode):
@@ -60,6 +61,5 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
 
 
 def _response(version: int, error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> EndTxnResponse:
-    if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
-        error = ErrorCode.INVALID_PRODUCER_EPOCH
-    return EndTxnResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch)
+    told = told_to_producer(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
+    return EndTxnResponse(error_code=told, producer_id=producer_id, producer_epoch=producer_epoch)

@@ -29,7 +29,7 @@ from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.endpoints import endpoint_of, local_endpoint
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending, answer_of, promised
+from lowtide.broker.pending import Answer, Pending, answer_of, promised
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.broker_image import BrokerImage
@@ -49,7 +49,7 @@ CUT: Final = Cut(levels=(("coordinator_keys", "coordinators"),))
 def handler(
     groups: GroupCoordinator, transactions: TransactionCoordinator, shares: OffsetsTopic | None = None
 ) -> HandlerSpec:
-    """Returns the handler; `shares` is the topic of the states of share groups, if they are on."""
+    """Returns the handler. `shares` is the topic with the states of share groups, if they are enabled."""
     topics = {GROUP: groups.topic, TRANSACTION: transactions.topic}
     if shares is not None:
         topics[SHARE] = shares
@@ -70,26 +70,16 @@ def handler(
         if topic is None or version < _SINCE[key_type]:
             return _failed(key, ErrorCode.INVALID_REQUEST, f"there is no key type {key_type} in version {version}")
         if key_type == SHARE and not is_share_key(key):
-            return _failed(
-                key,
-                ErrorCode.INVALID_REQUEST,
-                f"{key} isn't a group, a topic id and a partition with colons between them",
-            )
+            return _failed(key, ErrorCode.INVALID_REQUEST, f"{key} does not have the form group:topic-id:partition")
         found = coordinator(topic, key)
         if isinstance(found, ErrorCode):
             return _failed(key, found, f"{key} has no coordinator now")
         listener = endpoint_of(found, client.listener_name)
         if listener is None:
-            return _failed(
-                key,
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"broker {found.broker_id} has no listener {client.listener_name}",
-            )
-        local = (
-            local_endpoint(groups.broker.config, client)
-            if found.broker_id == groups.broker.replicas.broker_id
-            else None
-        )
+            text = f"broker {found.broker_id} has no listener {client.listener_name}"
+            return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        is_here = found.broker_id == groups.broker.replicas.broker_id
+        local = local_endpoint(groups.broker.config, client) if is_here else None
         host, port = local or (listener.host, listener.port)
         return Coordinator(key=key, node_id=found.broker_id, host=host, port=port, error_code=ErrorCode.NONE)
 
@@ -112,9 +102,7 @@ def handler(
             port=row.port,
         )
 
-    def answer(
-        request: FindCoordinatorRequest, context: RequestContext
-    ) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
+    def answer(request: FindCoordinatorRequest, context: RequestContext) -> Answer[FindCoordinatorResponse]:
         return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context))
 
     async def answer_later(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | None:
@@ -124,9 +112,7 @@ def handler(
             return await answer_of(cast("Pending[FindCoordinatorResponse | None]", found), for_client=True)
         return found
 
-    def handle(
-        request: FindCoordinatorRequest, context: RequestContext
-    ) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
+    def handle(request: FindCoordinatorRequest, context: RequestContext) -> Answer[FindCoordinatorResponse]:
         version = context.api_version
         asks_for_any = version < _MANY_KEYS_SINCE or request.coordinator_keys
         topic = topics.get(request.key_type)

@@ -27,8 +27,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     clock = groups.broker.clock
 
     def handle(request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
-        refusal = groups.check_group_id(request.group_id)
-        shard = refusal if refusal is not None else groups.find(request.group_id)
+        shard = groups.find_named(request.group_id)
         if isinstance(shard, ErrorCode):
             return HeartbeatResponse(
                 error_code=ErrorCode.NONE if shard == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else shard

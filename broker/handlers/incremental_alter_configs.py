@@ -64,20 +64,13 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
     async def handle(
         request: IncrementalAlterConfigsRequest, _context: RequestContext
     ) -> IncrementalAlterConfigsResponse:
-        outcomes = await change_each(
-            request.resources, lambda row: alter(row, validate_only=request.validate_only), administrator.lane
+        rows = await change_each(
+            request.resources,
+            lambda row: alter(row, validate_only=request.validate_only),
+            administrator.lane,
+            AlterConfigsResourceResponse,
         )
-        return IncrementalAlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=code,
-                    error_message=message,
-                    resource_type=row.resource_type,
-                    resource_name=row.resource_name,
-                )
-                for row, code, message in outcomes
-            ]
-        )
+        return IncrementalAlterConfigsResponse(responses=rows)
 
     return HandlerSpec(
         key=ApiKey.INCREMENTAL_ALTER_CONFIGS,

@@ -19,9 +19,10 @@ from __future__ import annotations
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_verifier import told_to_producer
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending, answer_of
+from lowtide.broker.pending import Answer, Pending, answer_of
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.store import MetadataStoreError
@@ -50,29 +51,28 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
         except (MetadataStoreError, SessionError) as error:
             broker.log.warning("producer id allocation failed", error=str(error))
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        answer = await answer_of(_begin(request.transactional_id, request, context.api_version))
+        begun = _begin(request.transactional_id, request, context.api_version)
+        if not isinstance(begun, Pending):
+            return begun
+        answer = await answer_of(begun)
         assert answer is not None
         return answer
 
-    def _begin(transactional_id: str, request: InitProducerIdRequest, version: int) -> Pending[InitProducerIdResponse]:
-        pending: Pending[InitProducerIdResponse] = Pending()
+    def _begin(transactional_id: str, request: InitProducerIdRequest, version: int) -> Answer[InitProducerIdResponse]:
         shard = transactions.find(transactional_id)
         if isinstance(shard, ErrorCode):
-            pending.complete(_failed(shard))
-            return pending
+            return _failed(shard)
         if not transactions.may_begin(shard, transactional_id):
-            pending.complete(_failed(ErrorCode.POLICY_VIOLATION))
-            return pending
+            return _failed(ErrorCode.POLICY_VIOLATION)
         expected = None if request.producer_id == NO_PRODUCER_ID else (request.producer_id, request.producer_epoch)
 
         def decide(reply: Pending[InitProducerIdResponse], effects: Effects) -> None:
             def done(error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch, later: Effects) -> None:
-                if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
-                    error = ErrorCode.INVALID_PRODUCER_EPOCH
-                later.answer(
-                    reply,
-                    InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch),
+                told = told_to_producer(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
+                response = InitProducerIdResponse(
+                    error_code=told, producer_id=producer_id, producer_epoch=producer_epoch
                 )
+                later.answer(reply, response)
 
             shard.state.init_producer_id(transactional_id, request.transaction_timeout_ms, expected, effects, done)
 

@@ -17,23 +17,16 @@ KIPs: 62, 134, 345, 389, 394, 559, 800, 814.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lowtide.broker.coordinator.classic.rebalancing import join_failed
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending, mapped
+from lowtide.broker.pending import Answer, Pending, mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-
-if TYPE_CHECKING:
-    from lowtide.broker.coordinator.classic.joining import MemberClient
-    from lowtide.broker.coordinator.groups.group_shard import Groups
 
 _NULL_PROTOCOL_SINCE = 7
 
@@ -41,26 +34,21 @@ _NULL_PROTOCOL_SINCE = 7
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """Returns the handler."""
 
-    def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse | Pending[JoinGroupResponse]:
+    def handle(request: JoinGroupRequest, context: RequestContext) -> Answer[JoinGroupResponse]:
         version = context.api_version
-        refusal = groups.check_group_id(request.group_id)
-        shard = refusal if refusal is not None else groups.find(request.group_id)
+        shard = groups.find_named(request.group_id)
         if isinstance(shard, ErrorCode):
             response = join_failed(shard, request.member_id)
             return response if version >= _NULL_PROTOCOL_SINCE else _without_null(response)
-        return _join(groups, shard, request, groups.client_of(context))
+        client = groups.client_of(context)
+
+        def decide(pending: Pending[JoinGroupResponse], effects: Effects) -> None:
+            shard.state.join(request, client, pending, effects)
+
+        answer = groups.decide(shard, decide)
+        return answer if version >= _NULL_PROTOCOL_SINCE else _without_nulls(answer)
 
     return HandlerSpec(key=ApiKey.JOIN_GROUP, guard=guards.join_group, handle=handle)
-
-
-def _join(
-    groups: GroupCoordinator, shard: Shard[Groups], request: JoinGroupRequest, client: MemberClient
-) -> Pending[JoinGroupResponse]:
-    def decide(pending: Pending[JoinGroupResponse], effects: Effects) -> None:
-        shard.state.join(request, client, pending, effects)
-
-    answer = groups.decide(shard, decide)
-    return answer if client.api_version >= _NULL_PROTOCOL_SINCE else _without_nulls(answer)
 
 
 def _without_nulls(answer: Pending[JoinGroupResponse]) -> Pending[JoinGroupResponse]:
@@ -72,7 +60,7 @@ def _without_nulls(answer: Pending[JoinGroupResponse]) -> Pending[JoinGroupRespo
 
 
 def _without_null(response: JoinGroupResponse) -> JoinGroupResponse:
-    """Before version 7 no protocol is an empty name."""
+    """Makes the name empty if there is no protocol, as before v7."""
     if response.protocol_name is None:
         response.protocol_name = ""
     return response

@@ -17,7 +17,7 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -29,9 +29,8 @@ _MEMBERS_SINCE = 3
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """Returns the handler."""
 
-    def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse | Pending[LeaveGroupResponse]:
-        refusal = groups.check_group_id(request.group_id)
-        shard = refusal if refusal is not None else groups.find(request.group_id)
+    def handle(request: LeaveGroupRequest, context: RequestContext) -> Answer[LeaveGroupResponse]:
+        shard = groups.find_named(request.group_id)
         if isinstance(shard, ErrorCode):
             return LeaveGroupResponse(error_code=shard)
         single = context.api_version < _MEMBERS_SINCE

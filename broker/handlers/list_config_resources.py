@@ -20,7 +20,7 @@ from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.config.resources import Resource, ResourceType
 from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -49,9 +49,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
                 yield
         return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows)
 
-    def handle(
-        request: ListConfigResourcesRequest, context: RequestContext
-    ) -> ListConfigResourcesResponse | Pending[ListConfigResourcesResponse]:
+    def handle(request: ListConfigResourcesRequest, context: RequestContext) -> Answer[ListConfigResourcesResponse]:
         types = request.resource_types or [*ResourceType]
         if context.api_version == 0:
             types = [ResourceType.CLIENT_METRICS]

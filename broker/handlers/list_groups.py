@@ -19,7 +19,7 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -54,9 +54,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
                 return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, groups=[])
         return ListGroupsResponse(error_code=ErrorCode.NONE, groups=rows)
 
-    def handle(
-        request: ListGroupsRequest, _context: RequestContext
-    ) -> ListGroupsResponse | Pending[ListGroupsResponse]:
+    def handle(request: ListGroupsRequest, _context: RequestContext) -> Answer[ListGroupsResponse]:
         shards = groups.loaded()
         if isinstance(shards, ErrorCode):
             return ListGroupsResponse(error_code=shards, groups=[])

@@ -28,7 +28,7 @@ from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -66,7 +66,7 @@ class _Bounds(NamedTuple):
     not_yet: ErrorCode
 
 
-Answer: TypeAlias = ListOffsetsPartitionResponse | Unfinished
+RowOrSearch: TypeAlias = ListOffsetsPartitionResponse | Unfinished
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
@@ -74,7 +74,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def answer(
         topic: str, row: ListOffsetsPartition, version: int, request: ListOffsetsRequest, progress: Progress
-    ) -> Answer:
+    ) -> RowOrSearch:
         isolation_level = request.isolation_level
         if isolation_level not in (0, _READ_COMMITTED):
             return _failed(row, ErrorCode.INVALID_REQUEST)
@@ -108,9 +108,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         broker.log.error("offsets could not be read", partition=str(partition.topic_partition), error=str(error))
         return _failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def handle(
-        request: ListOffsetsRequest, context: RequestContext
-    ) -> ListOffsetsResponse | Pending[ListOffsetsResponse]:
+    def handle(request: ListOffsetsRequest, context: RequestContext) -> Answer[ListOffsetsResponse]:
         named = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
         searches = TimestampSearches[ListOffsetsPartitionResponse](
             broker.replicas.slices, broker.batch_lane, broker.log
@@ -166,7 +164,7 @@ def _look_up(
     return _found(row, -1, -1, -1)
 
 
-def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, progress: Progress) -> Answer:
+def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, progress: Progress) -> RowOrSearch:
     """Returns the record for a timestamp. A longer search continues where `progress` stands.
 
     For the largest timestamp an offset above 0 says that its batch was searched in vain, unless something was found by

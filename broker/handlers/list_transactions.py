@@ -23,7 +23,7 @@ from lowtide.broker.coordinator.transactions.transaction_coordinator import Tran
 from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -85,9 +85,7 @@ class TransactionFilter(msgspec.Struct, frozen=True):
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
     """Returns the handler."""
 
-    def handle(
-        request: ListTransactionsRequest, _context: RequestContext
-    ) -> ListTransactionsResponse | Pending[ListTransactionsResponse]:
+    def handle(request: ListTransactionsRequest, _context: RequestContext) -> Answer[ListTransactionsResponse]:
         shards = transactions.loaded()
         if isinstance(shards, ErrorCode):
             return ListTransactionsResponse(error_code=shards)

@@ -26,7 +26,7 @@ from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -47,9 +47,7 @@ CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), ch
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """Returns the handler."""
 
-    def handle(
-        request: OffsetCommitRequest, context: RequestContext
-    ) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
+    def handle(request: OffsetCommitRequest, context: RequestContext) -> Answer[OffsetCommitResponse]:
         version = context.api_version
         topics: CommitTopics[OffsetCommitRequestTopic, OffsetCommitResponseTopic] = CommitTopics(
             groups.broker.metadata.image, request.topics, _TYPES, by_id=version >= _TOPIC_IDS_SINCE

@@ -26,7 +26,7 @@ from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import offset_fetch as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import ask_in_slices, run_in_turns
 from lowtide.protocol.api_keys import ApiKey
@@ -66,9 +66,7 @@ class OffsetFetchHandler:
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    def handle(
-        self, request: OffsetFetchRequest, context: RequestContext
-    ) -> OffsetFetchResponse | Pending[OffsetFetchResponse]:
+    def handle(self, request: OffsetFetchRequest, context: RequestContext) -> Answer[OffsetFetchResponse]:
         """Answer about every group, when all of it may be returned."""
         version = context.api_version
         wanted = request.groups if version >= _GROUPS_SINCE else [_as_group(request)]

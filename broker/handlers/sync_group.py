@@ -14,22 +14,16 @@ KIPs: 345, 559.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lowtide.broker.coordinator.classic.rebalancing import sync_failed
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-
-if TYPE_CHECKING:
-    from lowtide.broker.coordinator.groups.group_shard import Groups
 
 _NAMES_REQUIRED_SINCE = 5
 
@@ -37,22 +31,18 @@ _NAMES_REQUIRED_SINCE = 5
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """Returns the handler."""
 
-    def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse | Pending[SyncGroupResponse]:
+    def handle(request: SyncGroupRequest, context: RequestContext) -> Answer[SyncGroupResponse]:
         if context.api_version >= _NAMES_REQUIRED_SINCE and (
             request.protocol_type is None or request.protocol_name is None
         ):
             return sync_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        refusal = groups.check_group_id(request.group_id)
-        shard = refusal if refusal is not None else groups.find(request.group_id)
+        shard = groups.find_named(request.group_id)
         if isinstance(shard, ErrorCode):
             return sync_failed(shard)
-        return _sync(groups, shard, request)
+
+        def decide(pending: Pending[SyncGroupResponse], effects: Effects) -> None:
+            shard.state.sync(request, pending, effects)
+
+        return groups.decide(shard, decide)
 
     return HandlerSpec(key=ApiKey.SYNC_GROUP, guard=guards.sync_group, handle=handle)
-
-
-def _sync(groups: GroupCoordinator, shard: Shard[Groups], request: SyncGroupRequest) -> Pending[SyncGroupResponse]:
-    def decide(pending: Pending[SyncGroupResponse], effects: Effects) -> None:
-        shard.state.sync(request, pending, effects)
-
-    return groups.decide(shard, decide)

@@ -33,7 +33,7 @@ from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -72,7 +72,7 @@ class _Commit:
 
     def start(  # noqa: PLR0911 - one return for each answer
         self, verifier: TransactionVerifier
-    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+    ) -> Answer[TxnOffsetCommitResponse]:
         """Keep it, as soon as the transaction's coordinator has said that it may be."""
         request = self._request
         if not self._topics.known:
@@ -99,7 +99,7 @@ class _Commit:
 
     def _ask(
         self, question: Question, asked: Shard[Groups], verifier: TransactionVerifier
-    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+    ) -> Answer[TxnOffsetCommitResponse]:
         pending: Pending[TxnOffsetCommitResponse] = Pending()
         transaction, state = question.transaction, asked.partition.log.producer_state
         producer_id, producer_epoch = transaction.producer_id, transaction.producer_epoch
@@ -174,9 +174,7 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
     """Returns the handler."""
     verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
 
-    def handle(
-        request: TxnOffsetCommitRequest, context: RequestContext
-    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+    def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> Answer[TxnOffsetCommitResponse]:
         return _Commit(groups, request, context).start(verifier)
 
     return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, guard=guards.txn_offset_commit, handle=handle, cut=CUT)

@@ -25,7 +25,7 @@ from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINC
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, JoinedParts
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -47,21 +47,15 @@ CUT: Final = Cut(
 def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
     """Returns the handler."""
 
-    def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Pending[WriteTxnMarkersResponse]:
-        pending: Pending[WriteTxnMarkersResponse] = Pending()
+    def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Answer[WriteTxnMarkersResponse]:
         errors: dict[tuple[int, TopicPartition], ErrorCode] = {}
-        keys = [(index, key) for index, marker in enumerate(request.markers) for key in _keys(marker)]
-        left = set(keys)
+        joined = JoinedParts(lambda: _response(request, errors))
+        joined.expect(sum(len(_keys(marker)) for marker in request.markers))
 
         def done(index: int, key: TopicPartition, error: ErrorCode) -> None:
             errors[(index, key)] = error
-            left.discard((index, key))
-            if not left and not pending.done:
-                pending.complete(_response(request, errors))
+            joined.arrived()
 
-        if not keys:
-            pending.complete(_response(request, errors))
-            return pending
         authorizer = broker.authorizer
         may = authorizer.authorize(context, Operation.ALTER, CLUSTER, Audit.ALLOWED)
         may = may or authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER)
@@ -71,7 +65,7 @@ def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
             else:
                 for key in _keys(marker):
                     done(index, key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return pending
+        return joined.answer()
 
     return HandlerSpec(
         key=ApiKey.WRITE_TXN_MARKERS,

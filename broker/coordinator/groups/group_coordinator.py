@@ -90,10 +90,12 @@ class GroupCoordinator(Coordinator[Groups]):
         return self.settings.serves_consumer_groups and serves_consumer_groups(self.broker.metadata.image)
 
     # ------------------------------------------------------------------ requests
-    @staticmethod
-    def check_group_id(group_id: str) -> ErrorCode | None:
-        """Checks a group id. Offsets may be committed with an empty one, as in Kafka, but no member may join."""
-        return None if group_id else ErrorCode.INVALID_GROUP_ID
+    def find_named(self, group_id: str) -> Shard[Groups] | ErrorCode:
+        """Returns the shard of a group whose id is not empty. With an empty one, offsets may be committed, as in Kafka.
+
+        Errors: INVALID_GROUP_ID, those of `find`.
+        """
+        return self.find(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
 
     def held(self) -> HeldGroups:
         """Returns the sizes of what is kept for all groups."""

@@ -201,6 +201,11 @@ class TransactionVerifier:
         )
 
 
+def told_to_producer(error: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
+    """Returns the error for a producer, whose version of an API may not have PRODUCER_FENCED yet."""
+    return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED and not knows_fenced else error
+
+
 def told_to_committer(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
     """Returns the error for a commit of offsets in a transaction.
 

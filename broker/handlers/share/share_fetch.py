@@ -23,11 +23,12 @@ from typing import Any, Final
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import for_members
-from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
+from lowtide.broker.handlers.share.share_access import ShareAccess, by_topic, session_key
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.share.share_fetch import FetchedShare, ShareFetch, ShareFetchParams
 from lowtide.broker.partitions.share.share_reading import ShareRead
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession
+from lowtide.broker.pending import JoinedParts
 from lowtide.broker.quotas.metered_handlers import share_fetched_bytes as answer_bytes
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -138,7 +139,7 @@ class _FetchAnswer:
     """Collects the rows of a response."""
 
     def __init__(self, access: ShareAccess, context: RequestContext, lock_ms: int) -> None:
-        self.joined = JoinedParts(self._make)
+        self.joined: JoinedParts[ShareFetchResponse] = JoinedParts(self._make)
         self._access = access
         self._context = context
         self._lock_ms = lock_ms

@@ -144,9 +144,8 @@ def test_markers_are_written_by_administrators_and_brokers(right: Operation, err
         producer_id=1, producer_epoch=0, transaction_result=False, topics=topics, coordinator_epoch=0
     )
     context: Any = SimpleNamespace(principal=ANONYMOUS)
-    found: list[Any] = []
-    handle(WriteTxnMarkersRequest(markers=[marker]), context).listen(found.append)
-    assert [row.error_code for row in found[0].markers[0].topics[0].partitions] == [error]
+    told = handle(WriteTxnMarkersRequest(markers=[marker]), context)
+    assert [row.error_code for row in told.markers[0].topics[0].partitions] == [error]
 
 
 def test_of_partitions_added_to_a_transaction_all_fail_for_one() -> None:

@@ -55,8 +55,9 @@ def test_consumer_groups_are_served_by_the_configuration_and_the_level(
 
 
 def test_only_an_empty_group_id_is_invalid() -> None:
-    assert GroupCoordinator.check_group_id("g") is None
-    assert GroupCoordinator.check_group_id("") == ErrorCode.INVALID_GROUP_ID
+    coordinator = World(HERE).coordinator
+    assert coordinator.find_named("g") is coordinator.find("g")
+    assert coordinator.find_named("") == ErrorCode.INVALID_GROUP_ID
 
 
 # ---------------------------------------------------------------------- clients
