@@ -84,10 +84,9 @@ class ListenerParts(Protocol):
     """The certificates of this broker's listeners, or their logins."""
 
     async def prepare(self, config: BrokerConfig, named: Collection[str]) -> Callable[[], None]:
-        """Read and check what a configuration wants; `named` keys have their files read again.
+        """Reads and checks what a configuration names; files of `named` keys are read again.
 
-        Returns what is due when it is in force.
-        Errors: ConfigError.
+        Returns what to call when the configuration is in force. Errors: ConfigError.
         """
 
 

@@ -266,7 +266,7 @@ def _typed(values: dict[str, Value], given: Mapping[str, Setting], host_name: st
 def _check_follower_fetches(values: Mapping[str, Value]) -> None:
     """Checks that a follower does not wait for longer than its leader tolerates. Errors: InvalidKeysError.
 
-    Source: Kafka's KafkaConfig; the limits of 0 are Lowtide's, because Kafka's brokers fail with each request otherwise.
+    Source: Kafka's KafkaConfig; the limits of 0 are Lowtide's: below them, Kafka's brokers fail with each request.
     """
     for name in ("replica.fetch.min.bytes", _FETCH_WAIT):
         if number(values[name]) < 0:

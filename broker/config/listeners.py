@@ -30,7 +30,7 @@ class Listener(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Host and port, with an IPv6 address in brackets."""
+        """The host and port, with an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property

@@ -174,7 +174,7 @@ def _mechanism(keys: ListenerKeys, name: str) -> MechanismSettings:
         )
         if options.get("tokenauth", "").lower() == "true":
             key = keys.own_name(JAAS, name)
-            message = f"{key} has tokenauth, which is not supported: a broker cannot log in with a delegation token, which expires"
+            message = f"{key} has tokenauth, but a broker cannot log in with a delegation token, which expires"
             raise InvalidKeysError(message, key)
         if options.get("username"):
             own = OwnLogin(options["username"], options.get("password", ""))

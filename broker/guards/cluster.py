@@ -1,4 +1,7 @@
-"""Guards of requests about the cluster, configurations and producer ids. Sources: Kafka's `KafkaApis`, `ControllerApis`."""
+"""Guards of requests about the cluster, configurations and producer ids.
+
+Sources: Kafka's `KafkaApis`, `ControllerApis`.
+"""
 
 from __future__ import annotations
 

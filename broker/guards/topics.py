@@ -223,7 +223,7 @@ def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
 def _seen(
     answer: MetadataResponse, request: MetadataRequest, asker: Asker, denied: list[MetadataResponseTopic]
 ) -> MetadataResponse:
-    """Returns the answer without what the client may not see, and with its permitted operations if it asked for them."""
+    """Returns the answer without what the client may not see, with its permitted operations if requested."""
     topics = answer.topics
     if request.topics is None or not request.topics:
         topics = [row for row in topics if asker.may(Operation.DESCRIBE, topic(row.name or ""), Audit.ALLOWED)]

@@ -45,9 +45,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handler(advertised: Mapping[ApiKey, VersionRange], seen: Callable[[], MetadataImage]) -> HandlerSpec:
-    """The handler; `advertised` is the dispatcher's table, which is complete when the first request comes.
+    """Returns the handler.
 
-    `seen()`: the metadata, with the features, and with the subscriptions to clients' metrics.
+    `advertised` is the dispatcher's table, which is complete before the first request. `seen()` returns the metadata.
     """
 
     @lru_cache(maxsize=_OFFERS_KEPT)

@@ -59,14 +59,14 @@ def handler(administrator: TokenAdministrator) -> HandlerSpec:
 
 
 def _owner(request: CreateDelegationTokenRequest, requester: KafkaPrincipal) -> KafkaPrincipal:
-    """For whom the token is to be: the client itself, where it names no other."""
+    """Returns the owner of the token: the client, unless it names another."""
     if not request.owner_principal_name:
         return requester
     return KafkaPrincipal(request.owner_principal_type or "", request.owner_principal_name)
 
 
 def _refused(administrator: TokenAdministrator, context: RequestContext, owner: KafkaPrincipal) -> ErrorCode | None:
-    """Whether the client may have a token for this owner."""
+    """Returns why the client may not have a token for this owner; None if it may."""
     if not context.connection.shown_by.may_ask_for_tokens:
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     authorize = administrator.broker.authorizer.authorize

@@ -84,7 +84,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
 
 def waiting_requests(broker: BrokerContext) -> Iterator[DeleteRequest]:
-    """The requests that wait for the disk or for followers."""
+    """Yields the requests that wait for the disk or for followers."""
     for queue in (broker.replicas.waiting.log_starts, broker.replicas.waiting.deletes):
         for waits in queue.waiting():
             yield cast("DelayedDeleteRecords", waits).asked

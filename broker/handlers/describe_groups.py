@@ -77,7 +77,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
 
 def _described(group: ClassicGroup, operations: int) -> Generator[None, None, DescribedGroup]:
-    """What is known of a group, in steps: its members, and each of them, are from one moment."""
+    """Returns the description of a group, in steps. The list of members, and each of them, is from one moment."""
     protocol = (group.protocol_name or "") if group.state is GroupState.STABLE else ""
     described = DescribedGroup(
         error_code=ErrorCode.NONE,

@@ -63,7 +63,7 @@ class DescribeSegmentsHandler:
         self._explanations = explanations
 
     async def handle(self, request: DescribeSegmentsRequest, context: RequestContext) -> DescribeSegmentsResponse:
-        """Answer for each partition that was named, once."""
+        """Answers for each partition once, even if it was named more often."""
         explanations = self._explanations
         wanted = {topic.name: dict.fromkeys(topic.partitions) for topic in request.topics}
         if sum(map(len, wanted.values())) > PARTITIONS_MAX or not 1 <= request.segments_max <= SEGMENTS_MAX:
@@ -89,7 +89,7 @@ class DescribeSegmentsHandler:
         )
 
     def _row(self, partition: Partition, answering: _Answering, rows: list[SegmentsOfPartition]) -> Iterator[None]:
-        """Add the row of one partition."""
+        """Adds the row of one partition."""
         log, replicas, times = partition.log, self._broker.replicas, self._explanations.retention.times
         consumed = self._explanations.consumed(partition, answering.consumed, answering.context)
         offsets = offsets_of(partition, consumed.offset if consumed.is_known else None)

@@ -76,7 +76,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
 
 def _refuse_all(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-    """The answer has no error of its own: each topic that was named tells it, as often as it was named."""
+    """Returns an error for each topic, as often as the request names it: the answer itself has no field for it."""
     rows = [
         DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
         for topic in request.topics
@@ -102,7 +102,7 @@ class _Page:
         self._room = limit
 
     def fill(self, names: Sequence[str], cursor: Cursor | None) -> Generator[None, None, None]:
-        """Add topics until nothing is left or the page is full, in steps. A topic that doesn't exist takes no room."""
+        """Adds topics in steps until the page is full. Topics that do not exist take no room."""
         for number, name in enumerate(names):
             if number % _TOPICS_A_STEP == _TOPICS_A_STEP - 1:
                 yield

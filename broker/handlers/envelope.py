@@ -33,7 +33,7 @@ from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 
 
 class DistantClient:
-    """A client whose request came by way of another broker."""
+    """A client whose request another broker forwarded."""
 
     def __init__(self, by: Client, principal: KafkaPrincipal, client_address: str) -> None:
         self.listener_name = by.listener_name
@@ -53,10 +53,10 @@ class DistantClient:
         return self._by.closed
 
     def mute(self, for_ms: int) -> None:
-        """The other broker does that: the answer says for how long."""
+        """Does nothing: the other broker mutes its client, for the time in the answer."""
 
     def close(self, reason: str) -> None:
-        """End the connection of the other broker."""
+        """Closes the connection of the other broker."""
         self._by.close(reason)
 
 

@@ -65,7 +65,7 @@ class EraseRecordsHandler:
         self.places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(self, request: EraseRecordsRequest, context: RequestContext) -> EraseRecordsResponse:
-        """Answer for each partition that was named, once."""
+        """Answers for each partition once, even if it was named more often."""
         count = sum(len(topic.partitions) for topic in request.topics)
         if count > PARTITIONS_MAX:
             return EraseRecordsResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -127,7 +127,7 @@ class EraseRecordsHandler:
 
 
 class _Erasing:
-    """The rows of one request that wait."""
+    """The rows of one request whose records are being erased."""
 
     def __init__(self) -> None:
         self._missing = 0
@@ -138,7 +138,7 @@ class _Erasing:
     def begin(
         self, row: ErasedPartition, erase: Callable[[Callable[[EraseFailedError | None], None]], Callable[[], object]]
     ) -> None:
-        """Have a row's records erased."""
+        """Starts the erasure of a row's records."""
         self._missing += 1
         row.error_code = ErrorCode.REQUEST_TIMED_OUT
         self._take_back.append(erase(partial(self._on_done, row)))
@@ -155,7 +155,7 @@ class _Erasing:
             self._done.set()
 
     async def wait(self, timeout_ms: int) -> None:
-        """Until all are done, the time is over, or the client has gone."""
+        """Waits until all are erased, the time is over, or the client has disconnected."""
         if self._missing:
             try:
                 async with client_wait(asyncio.get_running_loop().time() + timeout_ms / 1000):
@@ -164,7 +164,7 @@ class _Erasing:
                 return
 
     def end(self) -> None:
-        """The rest isn't waited for."""
+        """Stops waiting for the rest."""
         self._is_over = True
         for take_back in self._take_back:
             take_back()

@@ -66,7 +66,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
 
 def telemetry_max_bytes(broker: BrokerContext) -> int:
-    """The largest push, as it is on the wire."""
+    """Returns the maximum size of a push as sent."""
     value = broker.config.values["telemetry.max.bytes"]
     assert isinstance(value, int)
     return value

@@ -82,9 +82,9 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
 
 
 def _changes(row: AlterConfigsResource) -> list[KeyChange] | Refusal:
-    """What the row asks for.
+    """Returns the changes of a row.
 
-    Refusals: INVALID_REQUEST for an operation that isn't one (Kafka fails on it unless it is for a broker).
+    Refusals: INVALID_REQUEST for an unknown operation. Kafka then fails, unless the row is about a broker.
     """
     unknown = [
         key.config_operation for key in row.configs if key.config_operation not in Operation.__members__.values()

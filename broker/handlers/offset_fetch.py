@@ -67,7 +67,7 @@ class OffsetFetchHandler:
         self._groups = groups
 
     def handle(self, request: OffsetFetchRequest, context: RequestContext) -> Answer[OffsetFetchResponse]:
-        """Answer about every group, when all of it may be returned."""
+        """Answers about all groups when the answer for each may be returned."""
         version = context.api_version
         wanted = request.groups if version >= _GROUPS_SINCE else [_as_group(request)]
         answers: list[OffsetFetchResponseGroup | None] = [None] * len(wanted)
@@ -177,7 +177,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
 
 def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    """What the versions ask for that know one group."""
+    """Returns the group of a request in a version with only one."""
     topics = request.topics
     return OffsetFetchRequestGroup(
         group_id=request.group_id,
@@ -208,7 +208,7 @@ def _row(
 
 
 def _failed(group: OffsetFetchRequestGroup, error: ErrorCode) -> OffsetFetchResponseGroup:
-    """A group that can't be answered about; its partitions are named for v1, which has no other place for the error."""
+    """Returns a group with an error. Its partitions are included for v1, where the error is only in them."""
     topics = [
         OffsetFetchResponseTopics(
             name=topic.name, partitions=[_row(number, None, error) for number in topic.partition_indexes]
@@ -227,7 +227,7 @@ def _unless(
 def _put_together(
     groups: list[OffsetFetchResponseGroup], version: int, response: OffsetFetchResponse
 ) -> Iterator[None]:
-    """Fill an answer in, in steps."""
+    """Fills in an answer, in steps."""
     for group in groups:
         if group.error_code != ErrorCode.NONE and version >= _GROUP_ERROR_SINCE:
             group.topics = []

@@ -87,7 +87,7 @@ def _kept(clients: ClientInstances, client: Any, content: bytes) -> Generator[No
 
 
 async def _decompressed(broker: BrokerContext, codec: Compression, content: bytes) -> bytes:
-    """What was pushed. Errors: ProtocolError."""
+    """Returns the decompressed metrics of a push. Errors: ProtocolError."""
     if codec is Compression.NONE:
         return content
     done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

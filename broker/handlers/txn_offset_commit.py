@@ -57,7 +57,7 @@ CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), ch
 
 
 class _Commit:
-    """One request on its way."""
+    """One request until it is answered."""
 
     __slots__ = ("_by", "_groups", "_request", "_topics", "_version")
 
@@ -73,7 +73,7 @@ class _Commit:
     def start(  # noqa: PLR0911 - one return for each answer
         self, verifier: TransactionVerifier
     ) -> Answer[TxnOffsetCommitResponse]:
-        """Keep it, as soon as the transaction's coordinator has said that it may be."""
+        """Commits the offsets as soon as the transaction's coordinator allows it."""
         request = self._request
         if not self._topics.known:
             return TxnOffsetCommitResponse(topics=self._topics.refused)

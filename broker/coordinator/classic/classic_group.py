@@ -106,7 +106,7 @@ class ClassicGroup:
 
     @property
     def since_empty_ms(self) -> int | None:
-        """Since when the group is empty, wall clock; None if it has or never had members, or if that is unknown."""
+        """The wall-clock time since which it has no members; None if it has some or never had, or if it is unknown."""
         return self.state_since_ms if self.protocol_type is not None and self.state is GroupState.EMPTY else None
 
     @property

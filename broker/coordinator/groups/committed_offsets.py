@@ -190,7 +190,7 @@ class CommittedOffsets:
         effects: Effects,
         committers: Mapping[str, OffsetCommitter] = NOBODY,
     ) -> list[TxnOffsetCommitResponseTopic]:
-        """As `commit`, for records in the producer's transaction."""
+        """Commits as `commit` does, but with records in the producer's transaction."""
         effects.producer = (request.producer_id, request.producer_epoch)
         return [
             TxnOffsetCommitResponseTopic(

@@ -87,18 +87,18 @@ class MemberRequests(Protocol[G_contra]):
     def join(
         self, group: G_contra, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
-        """JoinGroup."""
+        """Handles JoinGroup."""
 
     def sync(self, group: G_contra, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
-        """SyncGroup."""
+        """Handles SyncGroup."""
 
     def heartbeat(
         self, group: G_contra, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
     ) -> ErrorCode:
-        """Heartbeat."""
+        """Handles Heartbeat."""
 
     def leave(self, group: G_contra, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
-        """LeaveGroup."""
+        """Handles LeaveGroup."""
 
 
 class Groups:
@@ -250,7 +250,7 @@ class Groups:
 
     # ------------------------------------------------------------------ members
     def join(self, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects) -> None:
-        """JoinGroup.
+        """Handles JoinGroup.
 
         Errors: those of the group's service, of `GroupAdmission.check_new_group`, INVALID_GROUP_ID,
         INVALID_SESSION_TIMEOUT; UNKNOWN_MEMBER_ID for a member of an unknown group.
@@ -271,7 +271,7 @@ class Groups:
             self._classic.join(self._classic.create(request.group_id, effects.wall_ms), request, client, reply, effects)
 
     def sync(self, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
-        """SyncGroup. Errors: those of the group's service, INVALID_GROUP_ID."""
+        """Handles SyncGroup. Errors: those of the group's service, INVALID_GROUP_ID."""
         group = self.by_id.get(request.group_id)
         if not request.group_id:
             effects.answer(reply, sync_failed(ErrorCode.INVALID_GROUP_ID))
@@ -283,14 +283,14 @@ class Groups:
     def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
     ) -> ErrorCode:
-        """Heartbeat. Errors: those of the group's service, INVALID_GROUP_ID."""
+        """Handles Heartbeat. Errors: those of the group's service, INVALID_GROUP_ID."""
         group = self.by_id.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
         return self._requests[group.group_type].heartbeat(group, member_id, group_instance_id, generation_id, now_ms)
 
     def leave(self, group_id: str, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
-        """LeaveGroup, for a group whose id isn't empty."""
+        """Handles LeaveGroup for a group whose id is not empty."""
         group = self.by_id.get(group_id)
         if group is None:
             return unknown_members(members)

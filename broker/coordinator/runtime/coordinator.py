@@ -67,7 +67,7 @@ class Coordinator(Generic[S]):
                 yield shard
 
     def decide(self, shard: Shard[S], decision: Callable[[Pending[R], Effects], None]) -> Pending[R]:
-        """Calls `decision` and carries out its effects. Returns the answer, which is done already if nothing is waited for."""
+        """Calls `decision` and carries out its effects. Returns the answer, which may be complete already."""
         pending: Pending[R] = Pending()
         effects = self._runtime.effects()
         decision(pending, effects)

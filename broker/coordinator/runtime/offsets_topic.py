@@ -47,9 +47,9 @@ REMEMBERED_LENGTH_MAX: Final = 255
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`, made non-negative as by Kafka's `Utils.abs`.
+    """Returns Java's `String.hashCode`, made non-negative as by Kafka's `Utils.abs`.
 
-    >>> java_hash("group"), java_hash("Länge \U0001f30a")
+    >>> java_hash("group"), java_hash("Länge 🌊")
     (98629247, 1248849606)
     """
     return _remembered_hash(text) if len(text) <= REMEMBERED_LENGTH_MAX else _hash(text)

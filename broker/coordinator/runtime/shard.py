@@ -84,7 +84,7 @@ Decode: TypeAlias = Callable[[bytes | None, bytes | None], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatedTopic(Generic[S]):
-    """A coordinator's topic: its name and configuration, and functions that make a shard's state and decode its records."""
+    """A coordinator's topic: its name, its configuration, and functions that make a state and decode records."""
 
     name: str
     configs: Configs = OF_OFFSETS

@@ -114,7 +114,7 @@ class TransactionCoordinator(Coordinator[Transactions]):
         client_version: int,
         answer: Callable[[ErrorCode], R],
     ) -> Pending[R]:
-        """Adds partitions to a transaction. Returns what `answer` makes of the outcome: see `Transactions.add_partitions`."""
+        """Adds partitions to a transaction (`Transactions.add_partitions`). `answer` makes the answer."""
 
         def decide(reply: Pending[R], effects: Effects) -> None:
             def done(error: ErrorCode, later: Effects) -> None:

@@ -34,7 +34,7 @@ class ShareParts(NamedTuple):
 
     @property
     def ticks(self) -> tuple[Callable[[], None], ...]:
-        """Their periodic calls, once a second."""
+        """What is called once a second."""
         return self.coordinator.on_tick, self.partitions.on_tick
 
     def close(self) -> None:

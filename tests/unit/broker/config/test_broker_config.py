@@ -147,7 +147,7 @@ def test_a_misspelt_key_is_guessed():
 
 
 def test_keys_with_a_free_part_are_checked_as_their_last_part():
-    """`listener.name.<listener>.<key>` and those with a SASL mechanism between, as in Kafka; plug-ins' keys are free."""
+    """`listener.name.<listener>.<key>` and those with a SASL mechanism too, as in Kafka; plug-ins' keys are free."""
     config = load_config(
         settings={
             "listener.name.internal.ssl.client.auth": "none",

@@ -73,7 +73,7 @@ def test_a_cluster_wide_key_that_is_stored_for_one_broker_has_no_effect_while_th
 
 
 def test_values_from_the_start_stay() -> None:
-    """A change in one place changes nothing else: neither the addresses, which need the machine's name, nor given values."""
+    """A change changes nothing else: neither the addresses, which need the machine's name, nor given values."""
     started = load_config(
         settings={"node.id": "7", "listeners": "PLAINTEXT://:1234", "num.partitions": "3"}, host_name="machine"
     )
@@ -430,7 +430,7 @@ def test_requested_keys_that_exist() -> None:
 
 
 def test_a_new_topic_has_its_sources() -> None:
-    """CreateTopics returns a topic's configuration too; it does not distinguish a source that DescribeConfigs has as a synonym."""
+    """CreateTopics also returns a topic's configuration, with the source that DescribeConfigs has as a synonym."""
     configs = running({"log.roll.hours": "2"}, of_all={"log.retention.ms": "8"}, broker_7={"message.max.bytes": "7"})
     sources = {entry.name: entry.source for entry in describe_topic_configs(configs.current, {"preallocate": "true"})}
     assert sources["preallocate"] is ConfigSource.DYNAMIC_TOPIC

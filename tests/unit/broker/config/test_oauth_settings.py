@@ -152,7 +152,9 @@ def test_the_mechanism_may_stand_beside_others() -> None:
         (
             {
                 "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-                "listener.name.outside.scram-sha-512.sasl.server.callback.handler.class": f"{OAUTH}OAuthBearerValidatorCallbackHandler",
+                "listener.name.outside.scram-sha-512.sasl.server.callback.handler.class": (
+                    f"{OAUTH}OAuthBearerValidatorCallbackHandler"
+                ),
             },
             "is not possible for SCRAM-SHA-512: Java classes cannot be loaded",
         ),

@@ -51,7 +51,8 @@ def test_the_strongest_prefix_counts() -> None:
     [
         (
             {},
-            r"sasl.enabled.mechanisms=GSSAPI is invalid at the listener OUTSIDE: Kerberos \(GSSAPI, the default\) is not supported",
+            r"sasl.enabled.mechanisms=GSSAPI is invalid at the listener OUTSIDE: "
+            r"Kerberos \(GSSAPI, the default\) is not supported",
         ),
         ({"sasl.enabled.mechanisms": "SCRAM-SHA-256,GSSAPI"}, "Kerberos"),
         (
@@ -73,9 +74,11 @@ def test_the_strongest_prefix_counts() -> None:
         (
             {
                 "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-                "listener.name.outside.scram-sha-512.sasl.jaas.config": f"{SCRAM} username='t' password='geheim' tokenauth='true';",
+                "listener.name.outside.scram-sha-512.sasl.jaas.config": (
+                    f"{SCRAM} username='t' password='geheim' tokenauth='true';"
+                ),
             },
-            "has tokenauth, which is not supported",
+            "has tokenauth, but a broker cannot log in",
         ),
     ],
 )

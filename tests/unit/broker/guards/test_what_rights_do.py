@@ -1,4 +1,4 @@
-"""The tables of docs/security.md of what a right can do have every key and every request of our own, each with what the code asks for."""
+"""The tables of rights in docs/security.md have every key and every request of our own, with what the code asks for."""
 
 from __future__ import annotations
 
