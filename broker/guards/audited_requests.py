@@ -17,7 +17,7 @@ from lowtide.broker.authorizer.acls import PatternType, Permission
 from lowtide.broker.authorizer.resources import Operation as AclOperation
 from lowtide.broker.authorizer.resources import ResourceType as AclResource
 from lowtide.broker.config.described import shown_value
-from lowtide.broker.config.resources import ResourceType
+from lowtide.broker.config.resources import ConfiguredType
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routing.routes import AuditLine, AuditLines, HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending, mapped
@@ -230,7 +230,7 @@ def _changed_configs(request: Any, answer: Any, _before: Any, _broker: BrokerCon
         code = results.get((asked.resource_type, asked.resource_name), ErrorCode.UNKNOWN_SERVER_ERROR)
         is_done = code == ErrorCode.NONE
         fields = {
-            "resource_type": _name_of(ResourceType, asked.resource_type),
+            "resource_type": _name_of(ConfiguredType, asked.resource_type),
             "resource": short(asked.resource_name),
             "configs": [_config(asked.resource_type, each, is_shown=is_done) for each in asked.configs[:ROWS_MAX]],
             "result": _result(code),
@@ -243,7 +243,7 @@ def _config(kind: int, asked: Any, *, is_shown: bool) -> dict[str, str | None]:
     shown = {"key": short(asked.name), "operation": _name_of(Operation, operation)}
     if is_shown and asked.value is not None:
         shown["value"] = (
-            short(shown_value(asked.name, asked.value) if kind == ResourceType.BROKER else asked.value) or "[hidden]"
+            short(shown_value(asked.name, asked.value) if kind == ConfiguredType.BROKER else asked.value) or "[hidden]"
         )
     return shown
 

@@ -74,11 +74,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             replication_factor=creation.replication_factor,
             configs=[
                 CreatableTopicConfigs(
-                    name=entry.name,
-                    value=entry.value,
-                    read_only=False,
-                    config_source=entry.source,
-                    is_sensitive=entry.is_sensitive,
+                    name=entry.name, value=entry.value, read_only=False, config_source=entry.source, is_sensitive=False
                 )
                 for entry in describe_topic_configs(broker.config, overrides)
             ],

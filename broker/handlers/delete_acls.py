@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from lowtide.broker.administration.acl_administrator import AclAdministrator
 from lowtide.broker.administration.committing import outcome_fields
-from lowtide.broker.authorizer.acls import AclFilter
+from lowtide.broker.authorizer.acls import AclSelector
 from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.guards.audited_requests import DELETED_ACLS
 from lowtide.broker.guards.guard import on_cluster
@@ -43,7 +43,7 @@ def handler(administrator: AclAdministrator) -> HandlerSpec:
     async def handle(request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
         if not administrator.is_enabled:
             return refused(request, context.api_version, DISABLED)
-        outcomes = await administrator.remove([AclFilter.asked(each) for each in request.filters])
+        outcomes = await administrator.remove([AclSelector.asked(each) for each in request.filters])
         removed = {key: acl for each in outcomes if not isinstance(each, Refusal) for key, acl in each.items()}
         if removed:
             first = str(next(iter(removed.values())))

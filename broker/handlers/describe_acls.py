@@ -15,7 +15,7 @@ from typing import Final
 
 from lowtide.broker.administration.acl_administrator import AclAdministrator
 from lowtide.broker.administration.committing import outcome_fields
-from lowtide.broker.authorizer.acls import AclFilter
+from lowtide.broker.authorizer.acls import AclSelector
 from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
@@ -40,7 +40,7 @@ def handler(administrator: AclAdministrator) -> HandlerSpec:
     async def handle(request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
         if not administrator.is_enabled:
             return refused(request, context.api_version, DISABLED)
-        wanted = AclFilter.asked(request)
+        wanted = AclSelector.asked(request)
         if wanted.fault is not None:
             return refused(request, context.api_version, Refusal(ErrorCode.INVALID_REQUEST, wanted.fault))
         patterns: dict[tuple[int, str, int], list[AclRecord]] = {}

@@ -17,7 +17,7 @@ from typing import Final
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.authorizer.resources import Operation
-from lowtide.broker.config.resources import Resource, ResourceType
+from lowtide.broker.config.resources import ConfiguredResource, ConfiguredType
 from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
@@ -41,7 +41,7 @@ UNSUPPORTED: Final = Refusal(ErrorCode.UNSUPPORTED_VERSION, "There is no such ty
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
     """Returns the handler."""
 
-    def steps(found: Sequence[Resource]) -> Generator[None, None, ListConfigResourcesResponse]:
+    def steps(found: Sequence[ConfiguredResource]) -> Generator[None, None, ListConfigResourcesResponse]:
         rows = []
         for resource in found:
             rows.append(ConfigResource(resource_name=resource.name, resource_type=resource.type))
@@ -50,12 +50,12 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows)
 
     def handle(request: ListConfigResourcesRequest, context: RequestContext) -> Answer[ListConfigResourcesResponse]:
-        types = request.resource_types or [*ResourceType]
+        types = request.resource_types or [*ConfiguredType]
         if context.api_version == 0:
-            types = [ResourceType.CLIENT_METRICS]
-        if not set(types) <= set(ResourceType):
+            types = [ConfiguredType.CLIENT_METRICS]
+        if not set(types) <= set(ConfiguredType):
             return refused(request, context.api_version, UNSUPPORTED)
-        found = administrator.list(frozenset(map(ResourceType, types)))
+        found = administrator.list(frozenset(map(ConfiguredType, types)))
         return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(found))
 
     return HandlerSpec(

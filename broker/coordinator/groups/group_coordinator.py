@@ -17,7 +17,7 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.topic_view import TopicView
-from lowtide.broker.coordinator.runtime.coordinator import Coordinator
+from lowtide.broker.coordinator.runtime.coordinator import ShardedCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, forget_hashes
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
@@ -46,7 +46,7 @@ class HeldGroups(NamedTuple):
     refused: int
 
 
-class GroupCoordinator(Coordinator[Groups]):
+class GroupCoordinator(ShardedCoordinator[Groups]):
     """The groups of one broker, with their offsets."""
 
     def __init__(

@@ -17,7 +17,7 @@ from lowtide.protocol.errors import ErrorCode
 R = TypeVar("R")
 
 
-class Coordinator(Generic[S]):
+class ShardedCoordinator(Generic[S]):
     """Finds the shard of a key, carries out decisions, and follows leaderships."""
 
     def __init__(

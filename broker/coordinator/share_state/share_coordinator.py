@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.runtime.coordinator import Coordinator
+from lowtide.broker.coordinator.runtime.coordinator import ShardedCoordinator
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share_state.share_settings import share_settings
 from lowtide.broker.coordinator.share_state.share_states import ShareStates
@@ -48,7 +48,7 @@ def is_share_key(key: str) -> bool:
     return True
 
 
-class ShareCoordinator(Coordinator[ShareStates]):
+class ShareCoordinator(ShardedCoordinator[ShareStates]):
     """The states of share partitions that one broker keeps."""
 
     def __init__(self, broker: BrokerContext, administrator: TopicAdministrator, loop: Any, *, is_alone: bool) -> None:

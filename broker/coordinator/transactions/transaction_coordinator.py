@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.runtime.coordinator import Coordinator
+from lowtide.broker.coordinator.runtime.coordinator import ShardedCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, MarkerSending
@@ -43,7 +43,7 @@ _CONFIGS: Final = (
 """Source: Kafka's `TransactionStateManager.transactionTopicConfigs`."""
 
 
-class TransactionCoordinator(Coordinator[Transactions]):
+class TransactionCoordinator(ShardedCoordinator[Transactions]):
     """The transactions of one broker."""
 
     def __init__(
