@@ -29,14 +29,14 @@ TOO_LATE: Final = Refusal(
 )
 
 
-class Planned(Protocol):
+class PlannedChange(Protocol):
     """A decision and the plan to carry it out."""
 
     @property
     def plan(self) -> ChangePlan: ...
 
 
-P = TypeVar("P", bound=Planned)
+P = TypeVar("P", bound=PlannedChange)
 
 
 def outcome_fields(refusal: Refusal | None) -> dict[str, Any]:

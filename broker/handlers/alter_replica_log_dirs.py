@@ -42,7 +42,7 @@ from lowtide.storage.folder_names import can_be_moved
 
 
 class AlterReplicaLogDirs:
-    """The decisions of this API over a broker's state."""
+    """Answers AlterReplicaLogDirs requests."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker

@@ -28,7 +28,7 @@ from lowtide.protocol.messages.await_metadata import AwaitMetadataRequest, Await
 
 WAITING_MAX: Final = 256
 WAITING_SHARE: Final = 128
-"""Requests that may wait at once, and those of one principal, as all brokers may have the same."""
+"""The number of requests that may wait, and of those from one principal: all brokers may have the same."""
 
 WAIT_MAX_MS: Final = 10_000
 

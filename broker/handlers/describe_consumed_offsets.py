@@ -35,7 +35,7 @@ from lowtide.protocol.messages.describe_consumed_offsets import (
 
 WAITING_MAX: Final = 64
 WAITING_SHARE: Final = 32
-"""Requests that are under way at once, and those of one principal: more than there are brokers that ask."""
+"""The number of requests that may wait, and of those from one principal: more than there are brokers."""
 
 
 def handler(broker: BrokerContext, groups: GroupCoordinator) -> HandlerSpec:

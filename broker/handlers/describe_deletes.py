@@ -34,11 +34,11 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
 
 ROWS_MAX: Final = 10_000
-"""That may be wanted of each kind: some megabytes."""
+"""The most rows of each kind in an answer: some megabytes."""
 
 UNDER_WAY_MAX: Final = 16
 UNDER_WAY_SHARE: Final = 8
-"""Requests that are answered at once, and those of one client."""
+"""The number of requests that are answered at a time, and of those from one client."""
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:

@@ -34,7 +34,7 @@ from lowtide.protocol.messages.describe_history import (
 )
 
 PARTITIONS_MAX: Final = 200
-"""Of one request: up to 72,000 samples, two megabytes."""
+"""The most partitions of a request: up to 72,000 samples, two megabytes."""
 
 
 def handler(broker: BrokerContext, history: LogHistory) -> HandlerSpec:

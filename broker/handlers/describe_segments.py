@@ -43,11 +43,11 @@ from lowtide.storage.log.retention.retention_explain import Boundary, boundaries
 from lowtide.storage.log.retention.retention_plan import Reason
 
 PARTITIONS_MAX: Final = 100
-"""Of one request."""
+"""The most partitions of a request."""
 
 
-class _Answering(msgspec.Struct):
-    """The state of one request: its rows, what groups have consumed, and the room left in the answer."""
+class _SegmentsAnswer(msgspec.Struct):
+    """The answer to one request: what groups have consumed, and how many more segments fit."""
 
     request: DescribeSegmentsRequest
     context: RequestContext
@@ -56,7 +56,7 @@ class _Answering(msgspec.Struct):
 
 
 class DescribeSegmentsHandler:
-    """DescribeSegments over a broker's partitions."""
+    """Answers DescribeSegments requests."""
 
     def __init__(self, broker: BrokerContext, explanations: Explanations) -> None:
         self._broker = broker
@@ -72,7 +72,7 @@ class DescribeSegmentsHandler:
         consumed = await explanations.ask(context.connection, found.values())
         if isinstance(consumed, ErrorCode):
             return DescribeSegmentsResponse(error_code=consumed)
-        answering = _Answering(request, context, consumed)
+        answering = _SegmentsAnswer(request, context, consumed)
         topics: dict[str, SegmentsOfTopic] = {}
         for key, before in found.items():
             rows = topics.setdefault(key.topic, SegmentsOfTopic(name=key.topic, partitions=[])).partitions
@@ -88,7 +88,7 @@ class DescribeSegmentsHandler:
             topics=list(topics.values()),
         )
 
-    def _row(self, partition: Partition, answering: _Answering, rows: list[SegmentsOfPartition]) -> Iterator[None]:
+    def _row(self, partition: Partition, answering: _SegmentsAnswer, rows: list[SegmentsOfPartition]) -> Iterator[None]:
         """Adds the row of one partition."""
         log, replicas, times = partition.log, self._broker.replicas, self._explanations.retention.times
         consumed = self._explanations.consumed(partition, answering.consumed, answering.context)

@@ -46,19 +46,19 @@ from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError
 
 PARTITIONS_MAX: Final = 1_000
-"""Of one request."""
+"""The most partitions of a request."""
 
 WAITING_MAX: Final = 10_000
 WAITING_SHARE: Final = 2_500
 PLACES_MIN: Final = 40
-"""Partitions that requests may wait for at once, and those of one client. A request counts for `PLACES_MIN` at
-least."""
+"""The number of partitions that requests may wait for, and that those of one client may. A request counts as at least
+`PLACES_MIN`."""
 
 WAIT_MAX_MS: Final = 600_000
 
 
 class EraseRecordsHandler:
-    """EraseRecords over a broker's replicas."""
+    """Answers EraseRecords requests."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -81,7 +81,7 @@ class EraseRecordsHandler:
             self._broker.authorizer, context, Operation.DELETE, {topic.name for topic in request.topics}
         )
         rows: dict[TopicPartition, ErasedPartition] = {}
-        erasing = _Erasing()
+        erasing = _Erasures()
         for topic in request.topics:
             for key, offset in {
                 TopicPartition(topic.name, row.partition_index): row.offset for row in topic.partitions
@@ -126,7 +126,7 @@ class EraseRecordsHandler:
         return EraseRecordsResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
 
 
-class _Erasing:
+class _Erasures:
     """The rows of one request whose records are being erased."""
 
     def __init__(self) -> None:

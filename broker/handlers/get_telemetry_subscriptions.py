@@ -66,7 +66,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
 
 def telemetry_max_bytes(broker: BrokerContext) -> int:
-    """Returns the maximum size of a push as sent."""
+    """Returns the maximum size of a compressed push."""
     value = broker.config.values["telemetry.max.bytes"]
     assert isinstance(value, int)
     return value

@@ -36,7 +36,7 @@ from lowtide.protocol.messages.list_transactions import (
 from lowtide.protocol.types import ProducerId
 
 STATES: Final = frozenset(STATE_NAMES.values()) | {"PrepareEpochFence"}
-"""The states that may be asked for. In the last one nothing ever is, in Kafka neither, but its name is known."""
+"""The valid names of states. No transaction is ever in the last one, as in Kafka."""
 
 IDS_A_STEP: Final = 200
 """A fifth of a millisecond's work."""
@@ -45,9 +45,8 @@ LISTED_A_STEP: Final = 500
 """Some two tenths of a millisecond of work."""
 
 LONG_NAME: Final = 500
-"""Longer ids are matched by a worker: up to 32,767 letters would hold the loop for a tenth of a second each. The
-package that matches them
-releases the interpreter."""
+"""Longer ids are matched by a worker: with 32,767 letters each would block the loop for a tenth of a second. The package
+that matches them releases the interpreter."""
 
 
 class TransactionFilter(msgspec.Struct, frozen=True):

@@ -181,7 +181,7 @@ class _Answers:
 
 
 class MetadataHandler:
-    """Metadata over a broker's state."""
+    """Answers Metadata requests."""
 
     def __init__(self, broker: BrokerContext, administrator: TopicAdministrator) -> None:
         self._broker = broker

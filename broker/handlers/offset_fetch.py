@@ -61,7 +61,7 @@ def cut(version: int) -> Cut:
 
 
 class OffsetFetchHandler:
-    """OffsetFetch over the groups of a broker."""
+    """Answers OffsetFetch requests."""
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups

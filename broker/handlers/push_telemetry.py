@@ -34,11 +34,11 @@ from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 
 DECOMPRESSED_MAX: Final = 4 << 20
-"""Bytes that a push may have when it is decompressed: four times what it may have by default before."""
+"""The maximum size of a decompressed push: four times the default for a compressed one."""
 
 UNDER_WAY_MAX: Final = 16
 UNDER_WAY_SHARE: Final = 8
-"""Pushes that are read at once, and those of one client."""
+"""The number of pushes that are read at a time, and of those from one client."""
 
 _NO_ID = bytes(16)
 

@@ -25,8 +25,6 @@ from lowtide.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribe
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.types import UNKNOWN_OFFSET
 
-NO_GENERATION: Final = -1
-
 
 class ClassicGroup:
     """One group. Members are kept in the order in which they joined."""

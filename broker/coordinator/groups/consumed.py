@@ -100,7 +100,7 @@ class ConsumedOffsets:
     """
 
     def __init__(self, asked: Iterable[ConsumedOffsetsTopic], *, every_commit_deletes: bool = True) -> None:
-        """`every_commit_deletes`: there is no authorizer. With one, a share group may delete only where it is named."""
+        """`every_commit_deletes`: any share group may cause deletes. With an authorizer, only groups that a topic names may."""
         self.found: dict[str, dict[int, ConsumedEnd]] = {}
         """The requested partitions, by topic and partition."""
         self.shares: dict[SharePlace, str] = {}

@@ -32,7 +32,7 @@ from lowtide.broker.coordinator.modern.share_groups import NoClassicRequests, Sh
 from lowtide.broker.coordinator.modern.share_heartbeats import ShareHeartbeats
 from lowtide.broker.coordinator.modern.topic_view import NoCluster, TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange
 from lowtide.protocol.errors import ErrorCode
@@ -51,7 +51,7 @@ GROUP_ID_NOT_FOUND_SINCE: Final = 9
 
 RecordChange: TypeAlias = OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange
 
-GroupChange: TypeAlias = RecordChange | OffsetCommits | InTransaction | TransactionEnded
+GroupChange: TypeAlias = RecordChange | OffsetCommits | InTransaction | EndMarker
 """The content of a record or marker, or of several records that were just appended."""
 
 _EXPIRY: Final[TimerKey] = ("expiry", "", "")
@@ -158,7 +158,7 @@ class Groups:
 
     def note(self, change: GroupChange, offset: Offset) -> None:
         """Applies a record or a marker that was just appended; of several records, `offset` is that of the first."""
-        if isinstance(change, TransactionEnded):
+        if isinstance(change, EndMarker):
             for group_id in self.committed.end_transaction(change.producer_id, is_commit=change.is_commit):
                 if group_id in self.by_id:
                     self.by_id[group_id].last_record_offset = offset
@@ -319,10 +319,6 @@ class Groups:
             request.producer_id, sum(len(topic.partitions) for topic in request.topics)
         ):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-        return self.check_transactional_member(request, now_ms)
-
-    def check_transactional_member(self, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
-        """As `check_transactional_commit`, without the check of the number of offsets."""
         group = self.by_id.get(request.group_id)
         if group is not None:
             return self._upkeep[group.group_type].check_transactional_commit(group, request)

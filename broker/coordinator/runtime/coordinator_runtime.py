@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Generic
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, Promise, Then
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, S, Shard, make_batch, make_batches
 from lowtide.broker.coordinator.runtime.shard_loader import ShardLoader
 from lowtide.broker.partitions.commit_waits import committed_end
@@ -177,7 +177,7 @@ class CoordinatorRuntime(Generic[S]):
         shard = self.shards.get(partition.topic_partition.partition)
         if shard is not None and shard.partition is partition and shard.loaded and not shard.unloaded:
             is_commit = marker.control.type is ControlRecordType.COMMIT
-            shard.state.note(TransactionEnded(marker.producer_id, is_commit), offset)
+            shard.state.note(EndMarker(marker.producer_id, is_commit), offset)
 
     def may_mark(self, partition: Partition) -> bool:
         """Whether a marker may be appended to a partition now.

@@ -12,7 +12,7 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.coordinator import ShardedCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
-from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, MarkerSending
+from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, PendingMarkers
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.next_transaction import Identity
 from lowtide.broker.coordinator.transactions.transaction import Transaction
@@ -88,7 +88,7 @@ class TransactionCoordinator(ShardedCoordinator[Transactions]):
             transaction.bumps_epochs,
         )
         self._sender.send(
-            MarkerSending(
+            PendingMarkers(
                 end,
                 set(transaction.partitions),
                 partial(self._is_ours, shard),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeAlias
 
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.transactions.next_transaction import (
     NO_IDENTITY,
@@ -81,13 +81,13 @@ class Transactions:
         """The number of transactional ids."""
         return len(self.transactions)
 
-    def apply(self, change: TransactionRecord | InTransaction | TransactionEnded, offset: Offset) -> None:
+    def apply(self, change: TransactionRecord | InTransaction | EndMarker, offset: Offset) -> None:
         """Applies a record of a log that is being loaded.
 
         Errors: ProtocolError for an unknown state, and for a record in a transaction, which is never written here.
         """
         self._uncommitted.note(offset)
-        if isinstance(change, TransactionEnded):
+        if isinstance(change, EndMarker):
             return
         if isinstance(change, InTransaction):
             message = "a record about a transaction that is in one itself"

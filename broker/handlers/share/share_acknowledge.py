@@ -2,7 +2,7 @@
 
 Behaviour: a member acknowledges, within its share session, records that it has acquired from partitions that are led
 here. A row is answered when the share coordinator has stored it. The final epoch closes the session: the member's
-records are available again, and their delivery counts. If a partition is listed twice, the last entry wins.
+records become available again, and the delivery is counted. If a partition is listed twice, the last entry wins.
 
 Version notes: v2 may renew locks (IsRenewAck), and tells the lock duration (KIP-1222).
 

@@ -2,8 +2,8 @@
 
 Behaviour: a member acquires records from the partitions of its share session that are led here, and may acknowledge
 earlier ones. A session begins with epoch 0, in place of an earlier one; each further request has the next epoch, adds
-partitions and forgets others. The final epoch closes it: the member's records are available again, and their delivery
-counts. The request waits up to MaxWaitMs for MinBytes. The response has partitions with acknowledgements, errors or
+partitions and forgets others. The final epoch closes it: the member's records become available again, and the delivery
+is counted. The request waits up to MaxWaitMs for MinBytes. The response has partitions with acknowledgements, errors or
 records. Records come in whole batches; the member must ignore those that AcquiredRecords don't name. Records that
 failed often come apart from others and fewer at a time, and the last time alone. Each fetch begins with another
 partition.

@@ -12,7 +12,7 @@ from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import GroupChange, Groups
 from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, Then, WorkerCall
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommit, OffsetCommitKey, OffsetCommits, decode_record
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -146,7 +146,7 @@ class World:
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """The marker of a producer's transaction is written."""
-        self.append(TransactionEnded(producer_id, is_commit))
+        self.append(EndMarker(producer_id, is_commit))
 
     def _go_on(self, then: list[Then], error: ErrorCode) -> None:
         for go_on in then:

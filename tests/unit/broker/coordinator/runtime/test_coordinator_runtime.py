@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, WorkerCall
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.shard import Shard, make_batch
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
@@ -415,7 +415,7 @@ def test_a_state_notes_the_markers_of_its_partition(world: World, is_commit: boo
     shard = world.shard()
     assert world.runtime.may_mark(shard.partition)
     world.runtime.note_marker(shard.partition, marker(is_commit=is_commit), 9)
-    assert shard.state.events[1:] == [(TransactionEnded(7, is_commit), 9)]
+    assert shard.state.events[1:] == [(EndMarker(7, is_commit), 9)]
     world.runtime.note_marker(partition_of(1), marker(), 9)
     world.runtime.note_marker(partition_of(0), marker(), 9)
     assert len(shard.state.events) == 2

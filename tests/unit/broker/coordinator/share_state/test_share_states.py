@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.share_state import share_states
 from lowtide.broker.coordinator.share_state.share_settings import ShareSettings
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -216,7 +216,7 @@ def test_a_record_in_a_transaction_is_an_error() -> None:
     """None is ever written."""
     world = ShareWorld()
     world.initialize()
-    for change in (InTransaction(7, ShareStateChange(PLACE, None)), TransactionEnded(7, is_commit=True)):
+    for change in (InTransaction(7, ShareStateChange(PLACE, None)), EndMarker(7, is_commit=True)):
         with pytest.raises(ProtocolError):
             world.state.apply(change, 9)
     assert world.state.count == 1

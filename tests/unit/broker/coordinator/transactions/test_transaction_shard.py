@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_MAX, Transaction
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.broker.coordinator.transactions.transaction_shard import RETRY_MS, Transactions
@@ -102,7 +102,7 @@ def test_the_last_record_of_an_id_counts_and_a_tombstone_forgets_it() -> None:
 
 def test_a_marker_says_nothing_and_has_to_be_committed_like_a_record() -> None:
     state = loading()
-    state.apply(TransactionEnded(7, is_commit=True), 5)
+    state.apply(EndMarker(7, is_commit=True), 5)
     assert (state.count, loaded(state).barrier) == (0, 5)
 
 
