@@ -71,7 +71,7 @@ ATTEMPTS: Final = 20
 time."""
 
 NEWER_IMAGE_S: Final = 5.0
-"""How long a broker waits to see the change that was faster than its own."""
+"""How long a broker waits for the image with a concurrent change."""
 
 SETTLING_S: Final = 10.0
 """How long the answer waits until the logs apply the change, which is in force already."""
@@ -122,8 +122,8 @@ async def change_each(
     async def change_some(some: Sequence[RowT]) -> None:
         for row in some:
             refusal = REPEATED if (row.resource_type, row.resource_name) in twice else await change(row)
-            told = outcome_fields(refusal)
-            outcomes.append(answer_row(**told, resource_type=row.resource_type, resource_name=row.resource_name))
+            outcome = outcome_fields(refusal)
+            outcomes.append(answer_row(**outcome, resource_type=row.resource_type, resource_name=row.resource_name))
 
     if len(rows) <= RESOURCES_AT_ONCE:
         await change_some(rows)

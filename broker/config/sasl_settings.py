@@ -204,7 +204,7 @@ def _login_module(keys: ListenerKeys, mechanism: str) -> LoginModule | None:
 
 
 def _of_the_mechanism(keys: ListenerKeys, key: str, mechanism: str) -> str | None:
-    """Returns the name under which a key is set that needs a listener and a mechanism; None if it is not set.
+    """Returns the full name of a key that needs a listener and a mechanism; None if it is not set.
 
     Errors: InvalidKeysError.
     """

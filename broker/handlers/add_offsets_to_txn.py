@@ -17,7 +17,7 @@ from functools import partial
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.coordinator.transactions.transaction_verifier import told_to_producer
+from lowtide.broker.coordinator.transactions.transaction_verifier import producer_error
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
@@ -47,5 +47,5 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
 
 
 def _response(version: int, error: ErrorCode) -> AddOffsetsToTxnResponse:
-    told = told_to_producer(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
-    return AddOffsetsToTxnResponse(error_code=told)
+    code = producer_error(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
+    return AddOffsetsToTxnResponse(error_code=code)

@@ -22,7 +22,7 @@ from functools import partial
 
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.coordinator.transactions.transaction_verifier import told_to_producer
+from lowtide.broker.coordinator.transactions.transaction_verifier import producer_error
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
@@ -80,7 +80,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             identity,
             keys,
             client_version,
-            lambda error: dict.fromkeys(keys, told_to_producer(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)),
+            lambda error: dict.fromkeys(keys, producer_error(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)),
         )
 
     def handle(request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer[AddPartitionsToTxnResponse]:

@@ -62,11 +62,11 @@ def refused(
     request: DescribeUserScramCredentialsRequest, _version: int, refusal: Refusal
 ) -> DescribeUserScramCredentialsResponse:
     """Returns the answer to a request that is refused: in each row too."""
-    told = outcome_fields(refusal)
+    outcome = outcome_fields(refusal)
     rows = [
-        DescribeUserScramCredentialsResult(user=row.name, **told, credential_infos=[]) for row in request.users or ()
+        DescribeUserScramCredentialsResult(user=row.name, **outcome, credential_infos=[]) for row in request.users or ()
     ]
-    return DescribeUserScramCredentialsResponse(throttle_time_ms=0, **told, results=rows)
+    return DescribeUserScramCredentialsResponse(throttle_time_ms=0, **outcome, results=rows)
 
 
 def _described(image: ScramImage, name: str, count: int) -> DescribeUserScramCredentialsResult:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.coordinator.transactions.transaction_verifier import told_to_producer
+from lowtide.broker.coordinator.transactions.transaction_verifier import producer_error
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer, Pending
@@ -61,5 +61,5 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
 
 
 def _response(version: int, error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> EndTxnResponse:
-    told = told_to_producer(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
-    return EndTxnResponse(error_code=told, producer_id=producer_id, producer_epoch=producer_epoch)
+    code = producer_error(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
+    return EndTxnResponse(error_code=code, producer_id=producer_id, producer_epoch=producer_epoch)

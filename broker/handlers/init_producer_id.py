@@ -19,7 +19,7 @@ from __future__ import annotations
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.coordinator.transactions.transaction_verifier import told_to_producer
+from lowtide.broker.coordinator.transactions.transaction_verifier import producer_error
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer, Pending, answer_of
@@ -68,9 +68,9 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
 
         def decide(reply: Pending[InitProducerIdResponse], effects: Effects) -> None:
             def done(error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch, later: Effects) -> None:
-                told = told_to_producer(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
+                code = producer_error(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
                 response = InitProducerIdResponse(
-                    error_code=told, producer_id=producer_id, producer_epoch=producer_epoch
+                    error_code=code, producer_id=producer_id, producer_epoch=producer_epoch
                 )
                 later.answer(reply, response)
 

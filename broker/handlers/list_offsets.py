@@ -167,8 +167,8 @@ def _look_up(
 def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, progress: Progress) -> RowOrSearch:
     """Returns the record for a timestamp. A longer search continues where `progress` stands.
 
-    For the largest timestamp an offset above 0 says that its batch was searched in vain, unless something was found by
-    then. Errors: StorageError.
+    For the largest timestamp, an offset above 0 without a result means that the whole batch was searched without
+    success. Errors: StorageError.
     """
     log = partition.log
     found: Found

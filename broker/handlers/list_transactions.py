@@ -45,7 +45,7 @@ LISTED_A_STEP: Final = 500
 """Some two tenths of a millisecond of work."""
 
 LONG_NAME: Final = 500
-"""Longer ids are matched by a worker: with 32,767 letters each would block the loop for a tenth of a second. The package
+"""Longer ids are matched by a worker: one of 32,767 letters would block the loop for a tenth of a second. The package
 that matches them releases the interpreter."""
 
 

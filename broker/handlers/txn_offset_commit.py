@@ -9,7 +9,7 @@ Version notes: v2 has leader epochs and may return COORDINATOR_LOAD_IN_PROGRESS.
 return TRANSACTION_ABORTABLE. v5 adds the partition to the transaction by itself (KIP-890). v6 has topic ids.
 
 Errors: of single partitions UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE; of all
-INVALID_GROUP_ID, those of `told_to_committer`, INVALID_TXN_STATE if the transaction ended meanwhile,
+INVALID_GROUP_ID, those of `committer_error`, INVALID_TXN_STATE if the transaction ended meanwhile,
 INVALID_COMMIT_OFFSET_SIZE if it would have more offsets than `PENDING_OFFSETS_MAX` (Kafka has no limit),
 INVALID_PRODUCER_EPOCH, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
@@ -28,7 +28,7 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, told_to_committer
+from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, committer_error
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
@@ -94,7 +94,7 @@ class _Commit:
         question = Question(transaction, shard.partition.topic_partition)
         answer = verifier.answer_now(question)
         if answer is not None:
-            return self._keep(shard) if answer == ErrorCode.NONE else self._failed(self._told(answer))
+            return self._keep(shard) if answer == ErrorCode.NONE else self._failed(self._code(answer))
         return self._ask(question, shard, verifier)
 
     def _ask(
@@ -118,7 +118,7 @@ class _Commit:
 
         def on_answer(error: ErrorCode) -> None:
             if error != ErrorCode.NONE:
-                pending.complete(self._failed(self._told(error)))
+                pending.complete(self._failed(self._code(error)))
                 return
             shard = self._groups.find(self._request.group_id)
             # A marker that came while the coordinator was asked has taken the guard away: the transaction that it knew
@@ -160,8 +160,8 @@ class _Commit:
 
         return self._groups.decide(shard, decide)
 
-    def _told(self, error: ErrorCode) -> ErrorCode:
-        return told_to_committer(error, knows_abortable=self._version >= _ABORTABLE_SINCE)
+    def _code(self, error: ErrorCode) -> ErrorCode:
+        return committer_error(error, knows_abortable=self._version >= _ABORTABLE_SINCE)
 
     def _failed(self, error: ErrorCode) -> TxnOffsetCommitResponse:
         # Clients of old break at the other code (KAFKA-7296).

@@ -36,7 +36,7 @@ from lowtide.runtime.random import Random
 
 
 class ClassicGroups:
-    """The service of the classic groups among those of one coordinator."""
+    """The service of one coordinator's classic groups."""
 
     def __init__(
         self,

@@ -111,7 +111,7 @@ class OffsetsTopic:
         self._settings = settings
         self._factor_is_given = factor_is_given
         self._creation: asyncio.Future[None] | None = None
-        self._told = ""
+        self._logged_reason = ""
         """The last logged reason why the topic could not be created."""
 
     @property
@@ -159,7 +159,7 @@ class OffsetsTopic:
         image = self._broker.metadata.image
         brokers = len(image.brokers) + len(image.fenced_brokers)
         if not self._factor_is_given and brokers < factor:
-            if not self._told:
+            if not self._logged_reason:
                 log.info(
                     "a coordinator's topic gets fewer replicas than the default because there are fewer brokers",
                     topic=self.name,
@@ -177,8 +177,8 @@ class OffsetsTopic:
                 reason = created.message
                 # A failure that may pass by itself, such as a missing controller, is a warning.
                 report = log.warning if created.error_code.retriable else log.error
-                if reason and reason != self._told:
+                if reason and reason != self._logged_reason:
                     report("a coordinator's topic could not be created", topic=self.name, reason=reason)
-            self._told = reason
+            self._logged_reason = reason
         finally:
             done.set_result(None)

@@ -47,7 +47,7 @@ class PendingQuestion(msgspec.Struct):
 
     question: Question
     renew: Callable[[], None]
-    """Begins a new verification: a marker of the previous transaction ends the last one."""
+    """Begins a new verification. A marker of the previous transaction has ended the last one."""
     answered: Answered
     until_ms: int
     """The end of retries, on the monotonic clock."""
@@ -109,7 +109,7 @@ class TransactionVerifier:
         self._loop.call_soon(self._send, transaction)
 
     def _send(self, transaction: AskedTransaction) -> None:
-        """Asks what has gathered; without any question, forgets the transaction."""
+        """Sends the collected questions. Without any, forgets the transaction."""
         gathered = self._gathering[transaction]
         if not gathered:
             del self._gathering[transaction]
@@ -201,12 +201,12 @@ class TransactionVerifier:
         )
 
 
-def told_to_producer(error: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
+def producer_error(error: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
     """Returns the error for a producer, whose version of an API may not have PRODUCER_FENCED yet."""
     return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED and not knows_fenced else error
 
 
-def told_to_committer(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
+def committer_error(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
     """Returns the error for a commit of offsets in a transaction.
 
     Source: `CoordinatorPartitionWriter.maybeStartTransactionVerification`, `CoordinatorOperationExceptionHelper`.

@@ -5,8 +5,8 @@ earlier ones. A session begins with epoch 0, in place of an earlier one; each fu
 partitions and forgets others. The final epoch closes it: the member's records become available again, and the delivery
 is counted. The request waits up to MaxWaitMs for MinBytes. The response has partitions with acknowledgements, errors or
 records. Records come in whole batches; the member must ignore those that AcquiredRecords don't name. Records that
-failed often come apart from others and fewer at a time, and the last time alone. Each fetch begins with another
-partition.
+failed often are returned apart from others and fewer at a time, at the last attempt alone. Each fetch begins with
+another partition.
 
 Version notes: v2 may keep to MaxRecords (ShareAcquireMode 1, KIP-1206), or only renew locks (IsRenewAck, KIP-1222).
 
