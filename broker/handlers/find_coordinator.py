@@ -29,6 +29,7 @@ from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.endpoints import endpoint_of, local_endpoint
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
+from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Answer, Pending, answer_of, promised
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
@@ -54,15 +55,6 @@ def handler(
     if shares is not None:
         topics[SHARE] = shares
 
-    def coordinator(topic: OffsetsTopic, key: str) -> BrokerImage | ErrorCode:
-        found, replicas = topic.coordinator_of(key), groups.broker.replicas
-        if isinstance(found, ErrorCode) or found.broker_id != replicas.broker_id:
-            return found
-        partition = replicas.find(topic.name, topic.partition_of(key))
-        return (
-            found if isinstance(partition, Partition) and partition.is_leader else ErrorCode.COORDINATOR_NOT_AVAILABLE
-        )
-
     def find(key: str, key_type: int, version: int, client: Client) -> Coordinator:
         topic = topics.get(key_type)
         if topic is None and key_type == SHARE and version >= _SHARE_SINCE:
@@ -71,7 +63,7 @@ def handler(
             return _failed(key, ErrorCode.INVALID_REQUEST, f"there is no key type {key_type} in version {version}")
         if key_type == SHARE and not is_share_key(key):
             return _failed(key, ErrorCode.INVALID_REQUEST, f"{key} does not have the form group:topic-id:partition")
-        found = coordinator(topic, key)
+        found = _coordinator_of(topic, key, groups.broker.replicas)
         if isinstance(found, ErrorCode):
             return _failed(key, found, f"{key} has no coordinator now")
         listener = endpoint_of(found, client.listener_name)
@@ -122,6 +114,15 @@ def handler(
         return answer(request, context)
 
     return HandlerSpec(key=ApiKey.FIND_COORDINATOR, guard=guards.find_coordinator, handle=handle, cut=CUT)
+
+
+def _coordinator_of(topic: OffsetsTopic, key: str, replicas: ReplicaManager) -> BrokerImage | ErrorCode:
+    """Returns the coordinator of a key, once its log is there if it is this broker."""
+    found = topic.coordinator_of(key)
+    if isinstance(found, ErrorCode) or found.broker_id != replicas.broker_id:
+        return found
+    partition = replicas.find(topic.name, topic.partition_of(key))
+    return found if isinstance(partition, Partition) and partition.is_leader else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def _failed(key: str, error: ErrorCode, message: str) -> Coordinator:

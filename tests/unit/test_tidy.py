@@ -64,7 +64,6 @@ LONG_SOURCES = frozenset(
 LONG_FUNCTIONS = frozenset(
     {
         "broker/handlers/fetch.py:handler",
-        "broker/handlers/find_coordinator.py:handler",
         "broker/lifecycle/serving.py:__init__",
         "storage/directory/directory_parts.py:build_parts",
         "storage/log/validation/validator.py:_walk_block",
