@@ -276,7 +276,7 @@ def test_clients_receive_an_address_that_they_can_use():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", ""])
 def test_a_listener_on_every_interface_may_advertise_the_address_at_which_clients_arrive(host: str):
-    """Its own name stands for it where no client has arrived, as for a listener without a host."""
+    """Before a client connects, the host name is advertised, as for a listener without a host."""
     settings = {"listeners": f"PLAINTEXT://{host}:9092", "lowtide.advertise.local.address": "true"}
     config = load_config(settings=settings, host_name="tide-1")
     assert config.advertises_local_address

@@ -1,4 +1,4 @@
-"""OAUTHBEARER at listeners, as it is configured: Kafka's keys with their prefixes, and sentences for what can't be."""
+"""OAUTHBEARER settings of listeners: Kafka's keys with their prefixes, and the messages for invalid ones."""
 
 from __future__ import annotations
 

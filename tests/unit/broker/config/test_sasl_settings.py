@@ -1,4 +1,4 @@
-"""Logins at listeners, as they are configured: Kafka's keys with their prefixes, and sentences for what can't be."""
+"""SASL settings of listeners: Kafka's keys with their prefixes, and the messages for invalid ones."""
 
 from __future__ import annotations
 

@@ -488,7 +488,7 @@ def test_keys_of_a_key_store_and_names_of_other_resources_need_no_alter() -> Non
 
 
 def test_what_alter_configs_does_not_name_is_removed_with_the_same_right() -> None:
-    """AlterConfigs of a broker on which a JAAS line is set takes it away. On all brokers none can be set."""
+    """AlterConfigs of a broker removes its JAAS setting if it does not name it. For all brokers, none can be set."""
     row = alter_configs.AlterConfigsResource(resource_type=4, resource_name="1", configs=[])
     request = alter_configs.AlterConfigsRequest(resources=[row], validate_only=False)
     empty = alter_configs.AlterConfigsResponse(responses=[])

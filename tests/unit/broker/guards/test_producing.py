@@ -1,4 +1,4 @@
-"""What is remembered of a connection's permission to write, and when it is forgotten."""
+"""Which permissions of a connection to write are remembered, and when they are forgotten."""
 
 from __future__ import annotations
 

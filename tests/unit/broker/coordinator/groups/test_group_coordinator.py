@@ -36,7 +36,7 @@ UNAVAILABLE, LOADING = ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATO
 def test_only_a_broker_that_stays_alone_makes_the_topic_with_fewer_replicas_than_the_default(
     *, is_alone: bool, given: dict[str, str], replicas: int
 ) -> None:
-    """Elsewhere the other brokers may still come. What was configured counts anyhow."""
+    """In a cluster, the other brokers may still register. A configured factor always applies."""
     world = World(is_alone=is_alone, **{f"offsets_topic_replication_{key}": value for key, value in given.items()})
     wanted, _ = world.make_topic(world.coordinator.topic)
     assert (wanted.name, wanted.replication_factor) == (GROUP_TOPIC, replicas)

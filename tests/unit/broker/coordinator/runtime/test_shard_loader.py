@@ -115,7 +115,7 @@ class World:
         return self.now_ms
 
     def run(self) -> World:
-        """Let the worker and the loop do all their work."""
+        """Lets the worker and the loop do all their work."""
         while self.work or self.soon:
             if self.soon:
                 self.soon.pop(0)()
