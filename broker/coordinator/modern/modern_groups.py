@@ -64,7 +64,7 @@ class GroupResources(NamedTuple):
 
 
 class ModernGroups(ABC, Generic[G]):
-    """The service of the groups of one type among those of one coordinator."""
+    """The service of one coordinator's groups of one type."""
 
     def __init__(
         self, group_class: type[G], by_id: GroupsById, timers: Timers[TimerKey], resources: GroupResources
