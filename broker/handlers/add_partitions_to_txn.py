@@ -24,9 +24,10 @@ from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINC
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_verifier import producer_error
 from lowtide.broker.guards import transactions as guards
+from lowtide.broker.joined_parts import JoinedParts
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Answer, JoinedParts, Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.api_keys import ApiKey

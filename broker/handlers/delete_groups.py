@@ -16,9 +16,10 @@ from typing import Final
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.guards import groups as guards
+from lowtide.broker.joined_parts import JoinedParts
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Answer, JoinedParts
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.api_keys import ApiKey

@@ -14,7 +14,8 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.modern_member import Assignment
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.pending import Answer, JoinedParts
+from lowtide.broker.joined_parts import JoinedParts
+from lowtide.broker.pending import Answer
 from lowtide.broker.slices import ask_in_slices
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode

@@ -19,8 +19,8 @@ from typing import Any
 
 from lowtide.broker.guards.guard import for_members
 from lowtide.broker.handlers.share.share_access import ShareAccess, by_topic, session_key
+from lowtide.broker.joined_parts import JoinedParts
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import JoinedParts
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

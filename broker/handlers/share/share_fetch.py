@@ -24,11 +24,11 @@ from typing import Any, Final
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import for_members
 from lowtide.broker.handlers.share.share_access import ShareAccess, by_topic, session_key
+from lowtide.broker.joined_parts import JoinedParts
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.share.share_fetch import FetchedShare, ShareFetch, ShareFetchParams
 from lowtide.broker.partitions.share.share_reading import ShareRead
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession
-from lowtide.broker.pending import JoinedParts
 from lowtide.broker.quotas.metered_handlers import share_fetched_bytes as answer_bytes
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
