@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.purgatory import DelayedOperation, DelayedOperationPurgatory
@@ -73,6 +73,9 @@ class Pending(Generic[ResponseT]):
         if not self.done and self.on_abandoned is not None:
             self.on_abandoned()
 
+
+Answer: TypeAlias = ResponseT | Pending[ResponseT]
+"""A response, perhaps one that is not complete yet."""
 
 LOCAL_COMMIT_GRACE_MS = 500
 """The leader's disk does not count against a request's timeout (Kafka's starts after it), up to this time."""
