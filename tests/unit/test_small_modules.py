@@ -31,7 +31,6 @@ FOUND_BY_NAME = ("broker/handlers/", "protocol/messages/")
 """A module for each API, which is found by its name."""
 
 REPEATED: dict[str, int] = {
-    "AclFilter": 2,
     "AlterConfigsResource": 2,
     "AlterConfigsResourceResponse": 2,
     "AlterableConfig": 2,
@@ -40,19 +39,14 @@ REPEATED: dict[str, int] = {
     "Committed": 2,
     "Committer": 2,
     "ConfigResource": 2,
-    "ConfigSource": 2,
-    "Coordinator": 2,
     "EpochEndOffset": 2,
     "GroupLagRow": 2,
     "GroupMember": 2,
     "IsrChanges": 2,
     "LeaderIdAndEpoch": 2,
-    "Listener": 2,
     "NodeEndpoint": 2,
     "PartitionLoad": 3,
     "Producer": 2,
-    "Resource": 2,
-    "ResourceType": 2,
     "SaslExchange": 2,
     "TransactionState": 2,
     "_Counted": 2,

@@ -58,7 +58,6 @@ LONG_SOURCES = frozenset(
 
 LONG_FUNCTIONS = frozenset(
     {
-        "broker/handlers/find_coordinator.py:handler",
         "broker/lifecycle/serving.py:__init__",
     }
 )
