@@ -7,11 +7,11 @@ value (a tombstone) deletes the record with the same key. Sources: Kafka's `Coor
 from __future__ import annotations
 
 import struct
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.schema import ApiMessage, String, Versions
+from lowtide.protocol.schema import ApiMessage, String, versions
 
 CoordinatorRecord: TypeAlias = tuple[bytes, bytes | None]
 
@@ -20,20 +20,16 @@ V = TypeVar("V", bound=ApiMessage)
 INT16 = struct.Struct(">h")
 
 
+@versions("0", flexible="1+")
 class GroupRecordKey(ApiMessage, kw_only=True):
     """The key of a record about a whole group."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     group_id: String
 
 
+@versions("0", flexible="1+")
 class NamedRecordKey(ApiMessage, kw_only=True):
     """The key of a record about a member or a pattern of a group."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     group_id: String
     name: String

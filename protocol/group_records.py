@@ -29,7 +29,7 @@ import struct
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -48,6 +48,7 @@ from lowtide.protocol.schema import (
     Tagged,
     Uuid,
     Versions,
+    versions,
 )
 from lowtide.protocol.share_group_records import ShareGroupChange, decode_share_change
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, TopicId
@@ -79,25 +80,21 @@ _OFFSET_COMMIT_TYPE = INT16.pack(1)
 _GROUP_METADATA_TYPE = INT16.pack(GROUP_METADATA_TYPE)
 
 
+@versions("0", flexible="1+")
 class OffsetCommitKey(ApiMessage, kw_only=True):
     """The group, topic and partition of an offset."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     group: String
     topic: String
     partition: Int32
 
 
+@versions("0-4", flexible="4+")
 class OffsetCommitValue(ApiMessage, kw_only=True):
     """A committed offset: the next one to be read.
 
     Times are wall-clock milliseconds; without `expire_timestamp` the broker's retention applies.
     """
-
-    VERSIONS: ClassVar = Versions("0-4")
-    FLEXIBLE: ClassVar = Versions("4+")
 
     offset: Int64
     leader_epoch: Annotated[Int32, Versions("3+")] = NO_LEADER_EPOCH
@@ -111,11 +108,9 @@ class OffsetCommitValue(ApiMessage, kw_only=True):
     """Lowtide's own: whether the principal had DELETE on the topic."""
 
 
+@versions("0", flexible="1+")
 class GroupMetadataKey(ApiMessage, kw_only=True):
     """The key of a classic group."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     group: String
 
@@ -133,11 +128,9 @@ class MemberMetadata(Message, kw_only=True):
     assignment: Bytes
 
 
+@versions("0-4", flexible="4+")
 class GroupMetadataValue(ApiMessage, kw_only=True):
     """A classic group in one generation. `current_state_timestamp` is the time of its last state change."""
-
-    VERSIONS: ClassVar = Versions("0-4")
-    FLEXIBLE: ClassVar = Versions("4+")
 
     protocol_type: String
     generation: Int32

@@ -1,9 +1,7 @@
 """The language in which a message is declared, once for all versions, as a class with annotated fields.
 
+    @versions("0-3", flexible="2+")
     class DeleteRecordsRequest(ApiMessage, kw_only=True):
-        VERSIONS: ClassVar = Versions("0-3")
-        FLEXIBLE: ClassVar = Versions("2+")
-
         topics: list[DeleteRecordsTopic]
         timeout_ms: Int32
         leader_only: Annotated[Bool, Versions("3+")] = False
@@ -27,7 +25,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar, Union
 
 import construct
 import msgspec
@@ -36,7 +34,7 @@ from lowtide.protocol.constructs import Blob, CountedArray, Entity, NullableEnti
 from lowtide.protocol.primitives import RecordsLike
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from lowtide.protocol.constructs import AnyConstruct
 
@@ -117,6 +115,19 @@ class ApiMessage(Message):
     """The versions that Lowtide speaks."""
     FLEXIBLE: ClassVar[Versions]
     """The versions with compact encodings and tagged fields (KIP-482)."""
+
+
+A = TypeVar("A", bound=ApiMessage)
+
+
+def versions(text: str, *, flexible: str) -> Callable[[type[A]], type[A]]:
+    """Sets `VERSIONS` and `FLEXIBLE` of a message."""
+
+    def declare(message: type[A]) -> type[A]:
+        message.VERSIONS, message.FLEXIBLE = Versions(text), Versions(flexible)
+        return message
+
+    return declare
 
 
 class _Field:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Annotated, ClassVar, Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.coordinator_records import INT16, CoordinatorRecord, decode_value, encode_value, record_type
 from lowtide.protocol.primitives import unsigned_varint
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Tagged, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Tagged, versions
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
 
 TRANSACTION_TYPE: Final = 0
@@ -44,11 +44,9 @@ REMEMBERED_PARTITIONS_MAX: Final = 16
 megabytes in total."""
 
 
+@versions("0", flexible="1+")
 class TransactionLogKey(ApiMessage, kw_only=True):
     """The key of a transactional id."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     transactional_id: String
 
@@ -60,11 +58,9 @@ class PartitionsSchema(Message, kw_only=True):
     partition_ids: list[Int32]
 
 
+@versions("0-1", flexible="1+")
 class TransactionLogValue(ApiMessage, kw_only=True):
     """The state of a transactional id. Times are wall-clock milliseconds."""
-
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     producer_id: Int64
     previous_producer_id: Annotated[Int64, Tagged(0, "1+")] = NO_PRODUCER_ID

@@ -6,7 +6,7 @@ replicas).
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
@@ -23,6 +23,7 @@ from lowtide.protocol.schema import (
     Tagged,
     Uuid,
     Versions,
+    versions,
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
@@ -42,10 +43,8 @@ class TopicProduceData(Message, kw_only=True):
     partition_data: list[PartitionProduceData]
 
 
+@versions("3-13", flexible="9+")
 class ProduceRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("3-13")
-    FLEXIBLE: ClassVar = Versions("9+")
-
     transactional_id: Annotated[String | None, Versions("3+"), Nullable("3+")] = None
     acks: Int16
     timeout_ms: Int32
@@ -96,10 +95,8 @@ class NodeEndpoint(Message, kw_only=True):
     rack: String | None = None
 
 
+@versions("3-13", flexible="9+")
 class ProduceResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("3-13")
-    FLEXIBLE: ClassVar = Versions("9+")
-
     responses: list[TopicProduceResponse]
     throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
     node_endpoints: Annotated[list[NodeEndpoint], Tagged(0, "10+")] = msgspec.field(default_factory=list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +25,7 @@ from lowtide.protocol.group_records import (
     encode_group_metadata,
     encode_offset_commit,
 )
-from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, versions
 
 TOPIC_ID = bytes(range(16))
 MEMBER = MemberMetadata(
@@ -52,11 +52,9 @@ def test_an_offset_with_the_id_of_its_topic():
     assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
 
 
+@versions("4", flexible="4+")
 class KafkasValue(ApiMessage, kw_only=True):
     """The value without Lowtide's own fields."""
-
-    VERSIONS: ClassVar = Versions("4")
-    FLEXIBLE: ClassVar = Versions("4+")
 
     offset: Int64
     leader_epoch: Int32
