@@ -15,13 +15,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import construct
-
 from lowtide.protocol import native
 from lowtide.protocol.compiled_codec import shape_of
 from lowtide.protocol.decoder_source import DecoderSource
 from lowtide.protocol.encoder_source import EncoderSource
-from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import frame_parts, read_client_id
 from lowtide.protocol.schema import ApiMessage, wire_form
 from lowtide.protocol.source_writer import SourceWriter
@@ -152,37 +149,6 @@ def _written(entity: Entity, function: str, label: str) -> SourceWriter:
     else:
         EncoderSource(writer, entity)
     return writer
-
-
-def generated_source(message: type[M], version: int) -> str:
-    """Returns the generated Python of all functions, for people."""
-    entity, label = wire_form(message, version), f"{message.__name__} v{version}"
-    return "\n".join(_written(entity, function, label).source() for function in _GENERATED)
-
-
-def reference_codec(message: type[M], version: int) -> Codec[M]:
-    """The construct interpreter as a codec. Records are copied, and must be bytes-like to be encoded.
-
-    Errors: ValueError for a version that Lowtide doesn't speak.
-    """
-    entity = wire_form(message, version)
-
-    def decode(buffer: Buffer, start: int, end: int) -> M:
-        if not 0 <= start <= end <= len(buffer):
-            text = f"no frame from {start} to {end} in {len(buffer)} bytes"
-            raise ProtocolError(text)
-        whole = construct.Struct("message" / entity, construct.Terminated)
-        try:
-            decoded: M = whole.parse(bytes(buffer[start:end])).message
-        except (construct.ConstructError, UnicodeDecodeError) as error:
-            raise ProtocolError(str(error)) from error
-        return decoded
-
-    def encode(message: M) -> bytes:
-        return entity.build(message)
-
-    made = {"decode": decode, "encode": encode, "encode_parts": lambda message: [encode(message)]}
-    return Codec(version, {name: functools.partial(_itself, function) for name, function in made.items()})
 
 
 def _itself(function: Any) -> Any:

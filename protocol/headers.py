@@ -15,8 +15,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from lowtide.protocol.api_keys import request_header_is_flexible
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.primitives import skip_tags
@@ -31,15 +29,6 @@ _PLAIN_FRAME, _FLEXIBLE_FRAME = struct.Struct(">ii"), struct.Struct(">iix")
 
 REQUEST_HEADER_BYTES_MIN = _REQUEST.size
 """A frame shorter than this is no request."""
-
-
-class RequestHeader(msgspec.Struct, gc=False, frozen=True):
-    """Who asks, and what for."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
 
 
 def read_request_header(buffer: Buffer, start: int, end: int) -> tuple[int, int, int, str | None, int]:
@@ -103,12 +92,6 @@ def skip_header_tags(buffer: Buffer, position: int, end: int) -> int:
         message = "the header's tagged fields are cut short"
         raise ProtocolError(message)
     return position
-
-
-def decode_request_header(buffer: Buffer, start: int, end: int) -> tuple[RequestHeader, int]:
-    """As `read_request_header`, as an object and the position where the body begins."""
-    api_key, api_version, correlation_id, client_id, position = read_request_header(buffer, start, end)
-    return RequestHeader(api_key, api_version, correlation_id, client_id), position
 
 
 def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:

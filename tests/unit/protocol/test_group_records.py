@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.protocol.compiler import codec_for, reference_codec
+from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_protocol import subscribed_topics
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.group_records import (
@@ -26,6 +26,7 @@ from lowtide.protocol.group_records import (
     encode_offset_commit,
 )
 from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, versions
+from tests.reference_codec import reference_codec
 
 TOPIC_ID = bytes(range(16))
 MEMBER = MemberMetadata(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError
-from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.record_columns import (
     BatchSettings,
     BinaryInput,
@@ -29,6 +29,7 @@ from lowtide.protocol.record_columns import (
     next_sequence,
 )
 from lowtide.protocol.records import TimestampType, check_crc, iterate_records, read_batch_header
+from tests.markers import build_end_transaction_marker
 
 from .columns import binary, binary_input, buffers, record_rows, table
 

@@ -14,7 +14,6 @@ from lowtide.protocol.compression import Compression, CompressionError
 from lowtide.protocol.control_records import (
     ControlRecord,
     ControlRecordType,
-    build_end_transaction_marker,
     read_control_record,
 )
 from lowtide.protocol.errors import ProtocolError
@@ -29,6 +28,7 @@ from lowtide.protocol.records import (
     read_batch_header,
     read_varint,
 )
+from tests.markers import build_end_transaction_marker
 
 NOW = 1_700_000_000_000
 LIMIT = 1 << 20
