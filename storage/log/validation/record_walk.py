@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from lowtide.protocol.batch_building import append_varint
+from lowtide.protocol.batch_building import VARINTS
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import read_record, read_varint
 
@@ -334,8 +334,8 @@ def renumber_records(records: Buffer, count: int) -> bytes:
         _, offset_start = read_varint(records, start + 1)
         _, offset_end = read_varint(records, offset_start)
         body = bytearray(records[start:offset_start])
-        append_varint(body, index)
+        body += VARINTS[index]
         body += records[offset_end:position]
-        append_varint(out, len(body))
+        out += VARINTS[len(body)]
         out += body
     return bytes(out)
