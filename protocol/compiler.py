@@ -1,13 +1,11 @@
-"""Codecs: from a message class and a version to functions that decode and encode it.
+"""Codecs: functions that decode and encode a message class at a version.
 
-`codec_for` returns the codec of a message, made on first use and kept. The compiled module decodes and encodes by the
-shape of the message, where it was built. What it doesn't take, and everything without it, is done by straight-line
-Python generated from the construct tree of `schema.wire_form` (about a millisecond for each function): it names the
-fault. `reference_codec` is the construct itself behind the same interface: slow, obviously right, and the oracle of the
-property tests. All three accept the same bytes, give equal values, and write the same bytes.
+`codec_for` creates the codec of a message on first use and caches it. The compiled module works by the shape of the
+message. Without that module, and for what it refuses, straight-line Python is generated from the construct tree of
+`schema.wire_form`, in about a millisecond per function; it also reports the errors. The property tests compare both
+with the construct itself: all accept the same bytes, return equal values, and write the same bytes.
 
-Not here: which API has which message (`api_keys.py`), the length before a frame (`framing.py`).
-Why not construct's own `.compile()`: it is some four times slower and accepts truncated input.
+`api_keys` maps APIs to messages. Construct's own `.compile()` is four times slower and accepts truncated input.
 """
 
 from __future__ import annotations
@@ -38,41 +36,37 @@ _COMPILED = ("decode", "encode", "encode_frame", "encode_parts", "read_request")
 class Codec(Generic[M]):
     """One message at one version.
 
-    Each function is made when it is first used, because a broker reads requests and writes responses, and seldom the
-    reverse. It is then a plain attribute, so that a caller may keep it.
+    Each function is created on first use, because a broker rarely encodes requests or decodes responses. It is then a
+    plain attribute, which callers may keep.
     """
 
     version: int
 
     decode: Callable[..., M]
-    """`decode(buffer, start, end, rows_max)`: the message in `buffer[start:end]`, which it must fill exactly. `end` is
-    exclusive; without `rows_max` the number of rows has no limit.
+    """`decode(buffer, start, end, rows_max)` returns the message that fills `buffer[start:end]`.
 
-    Records in it are memoryviews into `buffer`. Errors: ProtocolError for everything that isn't this message;
-    SurplusBytesError, which is one, where it ends before `end`; TooManyRowsError where it has more than `rows_max`
-    rows, which are the elements of its arrays at every level. Tagged fields that are there count too, 255 of one struct
-    at most.
+    Its records are memoryviews into `buffer`. Rows are the elements of all arrays, and tagged fields (at most 255 per
+    struct); without `rows_max` they are unlimited. Errors: ProtocolError for invalid bytes, SurplusBytesError if the
+    message ends before `end`, TooManyRowsError above `rows_max`.
     """
 
     read_request: Callable[[Buffer, int, int, int, bool], tuple[M, str | None]]
-    """`read_request(buffer, start, stop, rows_max, is_flexible)`: the request in `buffer[start:stop]`, header included,
-    and
-    its client id. `is_flexible` says whether tagged fields end the header. Errors: as of `decode`."""
+    """`read_request(buffer, start, stop, rows_max, is_flexible)` returns the request in `buffer[start:stop]`, which
+    includes its header, and its client id. `is_flexible`: the header has tagged fields. Errors: those of `decode`."""
 
     encode: Callable[[M], bytes]
-    """The message as bytes. Fields that this version doesn't have are ignored. A value that doesn't fit is the caller's
-    bug and raises whatever Python raises (`struct.error`, `AttributeError` for a null that isn't allowed, ...)."""
+    """Returns the message as bytes. Fields that this version lacks are ignored. An invalid value is a bug of the caller
+    and raises any exception (`struct.error`, `AttributeError` for an invalid null, ...)."""
 
     encode_parts: Callable[[M], list[RecordsLike]]
-    """As `encode`, in parts that follow each other; records that aren't empty are a part of their own, the very object
-    given."""
+    """Like `encode`, in parts; non-empty records are separate parts, without a copy."""
 
     encode_frame: Callable[[int, M, bool], list[Any]]
-    """`encode_frame(correlation_id, message, is_flexible)`: the frame of a response, its size and header included, in
-    parts as of `encode_parts`. `is_flexible` says whether tagged fields end the header."""
+    """`encode_frame(correlation_id, message, is_flexible)` returns the frame of a response, with its size and header, in
+    parts like `encode_parts`. `is_flexible`: the header has tagged fields."""
 
     def __init__(self, version: int, makers: Mapping[str, Callable[[], Any]]) -> None:
-        """`makers` make the functions, by their names."""
+        """`makers` create the functions, by name."""
         self.version = version
         self._makers = makers
 
@@ -87,10 +81,7 @@ class Codec(Generic[M]):
 
 @functools.cache
 def codec_for(message: type[M], version: int) -> Codec[M]:
-    """Returns the codec of a message at a version, made on first use.
-
-    Errors: ValueError for a version that Lowtide doesn't speak.
-    """
+    """Returns the codec of a message. Errors: ValueError for an unsupported version."""
     plain = plain_codec(message, version)
     if native.compiled is None:
         return plain
@@ -105,10 +96,7 @@ def _method(compiled: Callable[[], Any], name: str) -> Any:
 
 @functools.cache
 def plain_codec(message: type[M], version: int) -> Codec[M]:
-    """Returns the codec in generated Python alone.
-
-    Errors: ValueError for a version that Lowtide doesn't speak.
-    """
+    """Returns the codec in generated Python. Errors: ValueError for an unsupported version."""
     entity = wire_form(message, version)
     label = f"{message.__name__} v{version}"
     makers: dict[str, Callable[[], Any]]
@@ -121,13 +109,7 @@ def plain_codec(message: type[M], version: int) -> Codec[M]:
     def encode_frame(correlation_id: int, message: M, is_flexible: bool) -> list[Any]:  # noqa: FBT001
         return frame_parts(correlation_id, codec.encode_parts(message), is_flexible)
 
-    def read_request(
-        buffer: Buffer,
-        start: int,
-        stop: int,
-        rows_max: int,
-        is_flexible: bool,  # noqa: FBT001
-    ) -> tuple[M, str | None]:
+    def read_request(buffer: Buffer, start: int, stop: int, rows_max: int, is_flexible: bool) -> tuple[M, str | None]:  # noqa: FBT001
         client_id, position = read_client_id(buffer, start, stop, flexible=is_flexible)
         return codec.decode(buffer, position, stop, rows_max), client_id
 
@@ -137,18 +119,13 @@ def plain_codec(message: type[M], version: int) -> Codec[M]:
 
 
 def _load(entity: Entity, function: str, label: str) -> Any:
-    writer = _written(entity, function, label)
-    exec(compile(writer.source(), f"<{function} {label}>", "exec"), writer.names)  # noqa: S102 our own source, from our own declarations
-    return writer.names[function]
-
-
-def _written(entity: Entity, function: str, label: str) -> SourceWriter:
     writer = SourceWriter()
     if function == "decode":
         DecoderSource(writer, entity, label)
     else:
         EncoderSource(writer, entity)
-    return writer
+    exec(compile(writer.source(), f"<{function} {label}>", "exec"), writer.names)  # noqa: S102 our own source, from our own declarations
+    return writer.names[function]
 
 
 def _itself(function: Any) -> Any:

@@ -22,7 +22,7 @@ INT16 = struct.Struct(">h")
 
 @versions("0", flexible="1+")
 class GroupRecordKey(ApiMessage, kw_only=True):
-    """The key of a record about a whole group."""
+    """The key of a record about a whole group or a transactional id."""
 
     group_id: String
 
@@ -44,7 +44,7 @@ def record_type(key: bytes | None) -> int:
 
 
 def encode_value(value: ApiMessage, version: int = 0) -> bytes:
-    """Returns the value of a record."""
+    """Encodes the value of a record."""
     return INT16.pack(version) + codec_for(type(value), version).encode(value)
 
 
@@ -60,7 +60,7 @@ def decode_value(message: type[V], value: bytes | None) -> V | None:
 
 
 def encode_group_key(kind: int, group: str, name: str | None) -> bytes:
-    """Returns the key of a record about a group, or about the member or pattern `name`."""
+    """Returns the key of a record about a group or transactional id, or about the member or pattern `name` of a group."""
     if name is None:
         return INT16.pack(kind) + codec_for(GroupRecordKey, 0).encode(GroupRecordKey(group_id=group))
     return INT16.pack(kind) + codec_for(NamedRecordKey, 0).encode(NamedRecordKey(group_id=group, name=name))

@@ -1,4 +1,4 @@
-"""The language in which a message is declared, once for all versions, as a class with annotated fields.
+"""Declares messages, each once for all versions, as a class with annotated fields.
 
     @versions("0-3", flexible="2+")
     class DeleteRecordsRequest(ApiMessage, kw_only=True):
@@ -6,18 +6,17 @@
         timeout_ms: Int32
         leader_only: Annotated[Bool, Versions("3+")] = False
 
-The class is the msgspec struct that handlers see, so mypy knows its fields. The annotations carry what goes on the
-wire:
+The class is the msgspec struct that handlers use, so mypy checks its fields. The annotations describe the wire:
 
-- the wire type: `Int32`, `String`, `Records`, ...; another `Message` for a nested struct; `list[...]` for an array;
-- `Versions("3+")`: the versions that have the field. In others it isn't read (it keeps its default) and not written;
-- `X | None`: nullable, in all versions or in those of `Nullable("10+")`; numbers and uuids can't be;
-- `Tagged(0, "12+")`: a tagged field (KIP-482). It isn't written when it has its default. A tagged struct is declared `| None`: None
-  stands for Kafka's "all defaults", which spares making it for every partition. With a `Nullable` of its own, None is
-  Kafka's null.
+- The wire type: `Int32`, `String`, `Records`, ...; another `Message` for a nested struct; `list[...]` for an array.
+- `Versions("3+")`: the versions with the field. In other versions it is not written, and a decoded message has its
+  default.
+- `X | None`: nullable, in all versions or in those of `Nullable("10+")`; numbers and uuids cannot be.
+- `Tagged(0, "12+")`: a tagged field (KIP-482), which is not written if it has its default. A tagged struct is declared
+  `| None`: None is Kafka's struct of defaults, so that no partition needs an object for it. With its own `Nullable`,
+  None is Kafka's null.
 
-`wire_form` turns a class and a version into a construct: the slow reference codec, and the tree that `compiler.py` compiles.
-This module knows nothing of single APIs, and reads no bytes itself.
+`wire_form` turns a class and a version into a construct, which defines the codec and which `compiler` compiles.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _VERSION_MAX = 32_767
 
 
 NO_ROWS: Any = ()
-"""The default of an array that rows of large answers seldom have: a list for each would be one more object that the collector of cycles
-goes through. What is decoded has a list."""
+"""The default of a rarely used array in rows of large responses. A list for each row would be one more object for the
+garbage collector. Decoded messages have a list."""
 
 
 class Versions:
@@ -66,7 +65,7 @@ class Nullable(Versions):
 
 
 class Tagged(Versions):
-    """The field is a tagged one, with this tag number, in these versions."""
+    """A tagged field with this tag number, in these versions."""
 
     def __init__(self, tag: int, text: str) -> None:
         super().__init__(text)
@@ -74,7 +73,7 @@ class Tagged(Versions):
 
 
 class _Counted:
-    """Mark of a wire type whose encoding depends on the version: compact in flexible ones, nullable in some."""
+    """A wire type whose encoding depends on the version: compact in flexible ones, nullable in some."""
 
     def __init__(self, *, is_text: bool = False, is_view: bool = False) -> None:
         self.is_text = is_text
@@ -97,14 +96,14 @@ Uuid: TypeAlias = Annotated[bytes, construct.Bytes(16)]
 String: TypeAlias = Annotated[str, _Counted(is_text=True)]
 Bytes: TypeAlias = Annotated[bytes, _Counted()]
 Records: TypeAlias = Annotated[RecordsLike, _Counted(is_view=True)]
-"""Record batches: a memoryview into the frame when decoded, which must not outlive it; of any sized kind to be encoded."""
+"""Record batches. Decoded ones are a memoryview into the frame, which must not outlive it."""
 
 
 class Message(msgspec.Struct, gc=False):
-    """A struct on the wire. Untracked by the garbage collector: a message never holds a cycle.
+    """A struct on the wire. The garbage collector ignores it, because a message never contains a cycle.
 
-    Each class says `kw_only=True` itself, which msgspec doesn't inherit: fields stand in wire order, required ones
-    behind optional ones.
+    Each class sets `kw_only=True`, which msgspec does not inherit: fields are in wire order, and required ones may
+    follow optional ones.
     """
 
 
@@ -112,7 +111,7 @@ class ApiMessage(Message):
     """A whole request or response."""
 
     VERSIONS: ClassVar[Versions]
-    """The versions that Lowtide speaks."""
+    """The supported versions."""
     FLEXIBLE: ClassVar[Versions]
     """The versions with compact encodings and tagged fields (KIP-482)."""
 
@@ -131,7 +130,7 @@ def versions(text: str, *, flexible: str) -> Callable[[type[A]], type[A]]:
 
 
 class _Field:
-    """One annotation, taken apart: the bare type, its marks, and whether None was allowed."""
+    """A parsed annotation: the bare type, its marks, and whether None is allowed."""
 
     def __init__(self, hint: object) -> None:
         self.versions = Versions("0+")
@@ -154,8 +153,7 @@ class _Field:
                 assert types.NoneType in members, f"{self.bare} is not `X | None`"
                 self.nullable = self.nullable or Nullable("0+")
                 rest = [member for member in members if member is not types.NoneType]
-                # typing flattens a union within the union, but not one within Annotated, which is how `Records` is
-                # declared.
+                # typing flattens nested unions, except those within Annotated, such as that of `Records`.
                 assert len(rest) == 1, f"{self.bare} is not `X | None`"
                 self.bare = rest[0]
             else:
@@ -174,7 +172,7 @@ class _Field:
             self.wire = mark
 
     def form(self, version: int, *, flexible: bool) -> AnyConstruct:
-        """The construct of the field's content at `version`."""
+        """Returns the construct of the field at `version`."""
         nullable = self.nullable is not None and version in self.nullable
         if isinstance(self.wire, _Counted):
             return self.wire.form(compact=flexible, nullable=nullable)
@@ -191,10 +189,7 @@ class _Field:
 
 @functools.cache
 def _defaults(message: type[Message]) -> Mapping[str, object]:
-    """Field name to the value of a field that isn't given; a required field is left out.
-
-    To be read only: all versions share it.
-    """
+    """Returns the default of each optional field by name. All versions share the mapping."""
     defaults: dict[str, object] = {}
     for field in msgspec.structs.fields(message):
         if field.default is not msgspec.NODEFAULT:
@@ -229,10 +224,7 @@ def _entity(message: type[Message], version: int, *, flexible: bool) -> Entity:
 
 
 def wire_form(message: type[ApiMessage], version: int) -> Entity:
-    """The construct of `message` at `version`: parses to and builds from instances of the class.
-
-    Errors: ValueError for a version outside `VERSIONS`.
-    """
+    """Returns the construct of `message` at `version`. Errors: ValueError for an unsupported version."""
     if version not in message.VERSIONS:
         text = f"{message.__name__} has the versions {message.VERSIONS.low} to {message.VERSIONS.high}, not {version}"
         raise ValueError(text)

@@ -115,7 +115,7 @@ def _is_marked(request: web.Request, mark: str) -> bool:
     return getattr(request.match_info.handler, mark, False) is True
 
 
-class Answering:
+class HttpApp:
     """Answers the requests of all connections. `begin`, then `close`."""
 
     def __init__(self, gate: AccessGate, sites: Sequence[Site], visits: Visits, log: Any) -> None:

@@ -22,7 +22,7 @@ from lowtide.runtime.worker import ThreadWorker
 
 if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
-    from lowtide.runtime.http_app import Answering
+    from lowtide.runtime.http_app import HttpApp
     from lowtide.runtime.tasks import TaskRegistry
 
 SWEEP_S: Final = 1.0
@@ -49,7 +49,7 @@ class HttpServer:
         self.visits = Visits(clock, tasks, self._wake, proxies)
         """Connections and their statistics."""
         self._listeners: list[ListeningServer] = []
-        self._answering: Answering | None = None
+        self._answering: HttpApp | None = None
         self._loading: ThreadWorker | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -84,13 +84,13 @@ class HttpServer:
             self._loading = ThreadWorker(asyncio.get_running_loop(), threads=1, name="http")
             self._loading.submit(self._load, self._on_loaded)
 
-    def _load(self) -> Callable[[], Answering]:
+    def _load(self) -> Callable[[], HttpApp]:
         """Imports everything in the thread, and returns a function that builds the rest in the event loop."""
-        from lowtide.runtime.http_app import Answering  # noqa: PLC0415 - aiohttp comes with it
+        from lowtide.runtime.http_app import HttpApp  # noqa: PLC0415 - aiohttp comes with it
 
-        return partial(Answering, self._gate(), [load() for load in self._sites], self.visits, self._log)
+        return partial(HttpApp, self._gate(), [load() for load in self._sites], self.visits, self._log)
 
-    def _on_loaded(self, outcome: Callable[[], Answering] | BaseException) -> None:
+    def _on_loaded(self, outcome: Callable[[], HttpApp] | BaseException) -> None:
         assert self._loading is not None
         self._loading.close()
         self._loading = None
@@ -103,7 +103,7 @@ class HttpServer:
         self._answering = outcome()
         self._tasks.spawn(self._begin(self._answering), name="http")
 
-    async def _begin(self, answering: Answering) -> None:
+    async def _begin(self, answering: HttpApp) -> None:
         self.visits.serve(await answering.begin())
 
     def _on_sweep(self) -> None:

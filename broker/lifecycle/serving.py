@@ -43,7 +43,7 @@ from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.network.connection.server import Server, open_listeners
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.dispatcher import Dispatcher
-from lowtide.broker.observation.health import Observed, Vitals
+from lowtide.broker.observation.health import BrokerObservation, Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
@@ -152,10 +152,10 @@ class Serving:
             return None
         return LeaderLoads(context, ports, ports.neighbours, full=rules.full)
 
-    def _observed(self) -> Observed:
+    def _observed(self) -> BrokerObservation:
         ports = self._base.ports
         vitals = Vitals(ports.clock.monotonic_ms(), self._health.snapshot, lambda: len(self.host.connections))
-        return Observed(LogHistory(self.replicas.partitions, ports.loop, ports.clock), vitals)
+        return BrokerObservation(LogHistory(self.replicas.partitions, ports.loop, ports.clock), vitals)
 
     def _context(self, session: MetadataSession) -> BrokerContext:
         base, ports = self._base, self._base.ports

@@ -35,7 +35,7 @@ def lag_histogram(snapshot: HistogramSnapshot) -> LoopLagHistogram:
     return LoopLagHistogram(count=snapshot.count, sum_ms=snapshot.sum_ms, max_ms=snapshot.max_ms, buckets=buckets)
 
 
-class Observed(msgspec.Struct, frozen=True):
+class BrokerObservation(msgspec.Struct, frozen=True):
     """The parts, of one broker."""
 
     history: LogHistory

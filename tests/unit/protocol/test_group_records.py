@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_protocol import subscribed_topics
+from lowtide.protocol.coordinator_records import GroupRecordKey
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.group_records import (
     GroupMetadata,
-    GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommit,
@@ -170,7 +170,7 @@ def test_offsets_of_all_versions_are_read(kind: int, version: int):
 
 @pytest.mark.parametrize("version", range(5))
 def test_groups_of_all_versions_are_read(version: int):
-    key = bytes((0, 2)) + codec_for(GroupMetadataKey, 0).encode(GroupMetadataKey(group="g"))
+    key = bytes((0, 2)) + codec_for(GroupRecordKey, 0).encode(GroupRecordKey(group_id="g"))
     body = bytes((0, version)) + codec_for(GroupMetadataValue, version).encode(GROUP)
     assert body == bytes((0, version)) + reference_codec(GroupMetadataValue, version).encode(GROUP)
     found = decode_record(key, body)

@@ -12,18 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.columns import BinaryInput, RecordColumns, RecordRows
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.record_columns import (
     BatchSettings,
-    BinaryInput,
     BuiltBatch,
     ColumnLimits,
     DamagedBatchError,
-    RecordColumns,
-    RecordRows,
+    FetchRange,
     RecordTooLargeError,
-    Wanted,
     append_batches,
     build_batches,
     next_sequence,
@@ -36,7 +34,7 @@ from .columns import binary, binary_input, buffers, record_rows, table
 pytestmark = pytest.mark.usefixtures("walk_form")
 
 NOW = 1_700_000_000_000
-ALL = Wanted(0, 2**62)
+ALL = FetchRange(0, 2**62)
 FIELDS = st.none() | st.binary(max_size=200)
 NAMES = st.text(max_size=5).map(str.encode)
 RECORDS = st.lists(
@@ -46,13 +44,13 @@ RECORDS = st.lists(
 )
 
 
-def rows_of(*batches: bytes, wanted: Wanted = ALL, with_headers: bool = False) -> list[tuple[Any, ...]]:
+def rows_of(*batches: bytes, wanted: FetchRange = ALL, with_headers: bool = False) -> list[tuple[Any, ...]]:
     columns = RecordColumns(with_headers=with_headers)
     append_batches(columns, b"".join(batches), wanted)
     return table(columns)
 
 
-def values_of(*batches: bytes, wanted: Wanted = ALL) -> list[bytes | None]:
+def values_of(*batches: bytes, wanted: FetchRange = ALL) -> list[bytes | None]:
     return [row[4] for row in rows_of(*batches, wanted=wanted)]
 
 
@@ -92,10 +90,10 @@ def test_columns_have_what_the_records_have(
         for each in iterate_records(batch, max_bytes=1 << 20)
     ]
     columns = RecordColumns(with_headers=True)
-    appended = append_batches(columns, batch, Wanted(0, 2**63 - 1))
+    appended = append_batches(columns, batch, FetchRange(0, 2**63 - 1))
     assert table(columns) == expected
     assert appended == (base_offset + len(records), len(records), False, 0)
-    assert [row[:5] for row in rows_of(batch, wanted=Wanted(0, 2**63 - 1))] == [row[:5] for row in expected]
+    assert [row[:5] for row in rows_of(batch, wanted=FetchRange(0, 2**63 - 1))] == [row[:5] for row in expected]
 
 
 @settings(deadline=None)
@@ -109,7 +107,7 @@ def test_several_batches_are_appended_within_bounds(lists: Any, bounds: tuple[in
         offset += len(records)
     every = rows_of(*batches, with_headers=True)
     columns = RecordColumns(with_headers=True)
-    appended = append_batches(columns, b"".join(batches), Wanted(first, until))
+    appended = append_batches(columns, b"".join(batches), FetchRange(first, until))
     assert table(columns) == every[first:until]
     assert appended.next_offset == max(first, min(offset, until))
     assert appended.row_count == len(every[first:until])
@@ -123,9 +121,9 @@ def test_a_cut_batch_at_the_end_is_reported_with_its_size() -> None:
         appended = append_batches(columns, whole + cut[:length], ALL)
         assert (appended.next_offset, appended.row_count) == (2, 2)
         assert appended.cut_batch_bytes == (len(cut) if length >= 12 else 61)
-        assert append_batches(RecordColumns(), whole + cut[:length], Wanted(0, 2)).cut_batch_bytes == 0
+        assert append_batches(RecordColumns(), whole + cut[:length], FetchRange(0, 2)).cut_batch_bytes == 0
     assert append_batches(RecordColumns(), b"", ALL) == (0, 0, False, 0)
-    assert append_batches(RecordColumns(), cut[:40], Wanted(1, 2)) == (2, 0, False, 0)
+    assert append_batches(RecordColumns(), cut[:40], FetchRange(1, 2)) == (2, 0, False, 0)
 
 
 def test_offsets_without_records_are_skipped() -> None:
@@ -133,8 +131,8 @@ def test_offsets_without_records_are_skipped() -> None:
     empty = changed(batch_of(10, b"x", b"y")[:61], lambda out: out.__setitem__(slice(8, 12), (49).to_bytes(4, "big")))
     empty = changed(empty, lambda out: out.__setitem__(slice(57, 61), bytes(4)))
     columns = RecordColumns()
-    assert append_batches(columns, empty, Wanted(3, 100)).next_offset == 12
-    assert append_batches(columns, empty + batch_of(500, b"z"), Wanted(3, 100)).next_offset == 100
+    assert append_batches(columns, empty, FetchRange(3, 100)).next_offset == 12
+    assert append_batches(columns, empty + batch_of(500, b"z"), FetchRange(3, 100)).next_offset == 100
     assert columns.row_count == 0
 
 
@@ -165,10 +163,10 @@ def test_markers_and_aborted_records_are_left_out() -> None:
     ]
     aborted = [(2, 8), (1, 0)]
     assert values_of(*log) == [b"aborted", b"committed", b"plain", b"idempotent", b"second", b"aborted, too"]
-    assert values_of(*log, wanted=Wanted(0, 100, aborted)) == [b"committed", b"plain", b"idempotent", b"second"]
+    assert values_of(*log, wanted=FetchRange(0, 100, aborted)) == [b"committed", b"plain", b"idempotent", b"second"]
     # A reader that continues in the middle of a response does not have the earlier batches.
-    assert values_of(*log, wanted=Wanted(5, 100, aborted)) == [b"second"]
-    assert append_batches(RecordColumns(), b"".join(log), Wanted(0, 100, aborted)).next_offset == 10
+    assert values_of(*log, wanted=FetchRange(5, 100, aborted)) == [b"second"]
+    assert append_batches(RecordColumns(), b"".join(log), FetchRange(0, 100, aborted)).next_offset == 10
 
 
 def test_full_columns_return_where_to_continue() -> None:
@@ -178,14 +176,14 @@ def test_full_columns_return_where_to_continue() -> None:
     offset, found, times = 0, [], 0
     while offset < 20:
         columns = RecordColumns()
-        appended = append_batches(columns, log, Wanted(offset, 20), limits)
+        appended = append_batches(columns, log, FetchRange(offset, 20), limits)
         assert columns.size_bytes <= 2500
         assert appended.is_full == (appended.next_offset < 20)
         found += [row[0] for row in table(columns)]
         offset, times = appended.next_offset, times + 1
     assert found == list(range(20))
     assert times == 5
-    assert append_batches(RecordColumns(), log, Wanted(0, 20), ColumnLimits(columns_bytes_max=1)) == (2, 2, True, 0)
+    assert append_batches(RecordColumns(), log, FetchRange(0, 20), ColumnLimits(columns_bytes_max=1)) == (2, 2, True, 0)
 
 
 def test_times_outside_of_microseconds_become_the_nearest() -> None:
@@ -218,7 +216,7 @@ def test_a_damaged_byte_is_always_detected(position: int, flip: int, codec: Comp
     bad[position] ^= flip
     columns = RecordColumns()
     try:
-        appended = append_batches(columns, good + bad, Wanted(7, 10))
+        appended = append_batches(columns, good + bad, FetchRange(7, 10))
     except DamagedBatchError as error:
         assert str(error.offset) in str(error)
     else:
@@ -249,7 +247,9 @@ def test_batches_that_contradict_themselves_are_refused(change: Callable[[bytear
     """Protects against impossible bytes with a right CRC: the error says what and where, and the columns keep the earlier rows."""
     columns = RecordColumns()
     with pytest.raises(DamagedBatchError, match=says) as caught:
-        append_batches(columns, batch_of(4, b"before") + changed(batch_of(5, b"a", b"b"), change), Wanted(0, 2**63 - 1))
+        append_batches(
+            columns, batch_of(4, b"before") + changed(batch_of(5, b"a", b"b"), change), FetchRange(0, 2**63 - 1)
+        )
     assert f"the batch at offset {caught.value.offset} can't be read" in str(caught.value)
     assert [row[4] for row in table(columns)] == [b"before"]
 
