@@ -181,7 +181,9 @@ def c_files() -> dict[str, list[str]]:
     begins: dict[str, tuple[str, str]] = {}
     for path in sorted(NATIVE.glob("*.c")):
         text, file = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
-        for match in re.finditer(r"^([a-zA-Z][\w \*]*?)\b(\w+)\([^;{]*?\)\s*\{(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+        for match in re.finditer(
+            r"^([a-zA-Z][\w \*]*?)\b(\w+)\([^;{]*?\)\s*\{(.*?)^\}", text, re.MULTILINE | re.DOTALL
+        ):
             bodies[file, match[2]] = match[3]
             if not match[1].startswith("static"):
                 shared[match[2]] = file

@@ -223,7 +223,7 @@ def append_rows(out: bytearray, run: RowRun) -> WrittenRows:
     Errors: ValueError (or IndexError) for inconsistent columns, and for a header without a name.
     """
     rows = run.rows
-    keys, values = (None if each is None else _Reader(each) for each in (rows.keys, rows.values))
+    keys, values = (None if each is None else _ColumnReader(each) for each in (rows.keys, rows.values))
     headers = _HeaderReader(rows.headers) if rows.headers is not None else None
     selected = memoryview(run.selected).cast("B").cast("q") if run.selected is not None else None
     timestamps = memoryview(rows.timestamps_ms).cast("B").cast("q") if rows.timestamps_ms is not None else None
@@ -260,7 +260,7 @@ def _within_64_bits(delta: int) -> int:
     return delta
 
 
-class _Reader:
+class _ColumnReader:
     """Reads the entries of a column."""
 
     __slots__ = ("_first", "_offsets", "_validity", "_values")
@@ -292,8 +292,8 @@ class _HeaderReader:
     def __init__(self, column: HeaderInput) -> None:
         self._offsets = memoryview(column.offsets).cast("B").cast("i")
         self._validity = memoryview(column.validity).cast("B") if column.validity is not None else None
-        self._names = _Reader(column.names)
-        self._contents = _Reader(column.contents)
+        self._names = _ColumnReader(column.names)
+        self._contents = _ColumnReader(column.contents)
         self._first = column.first
         if column.first < 0:
             raise ValueError(f"a column begins at {column.first}")

@@ -11,10 +11,20 @@ with the construct itself: all accept the same bytes, return equal values, and w
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lowtide.protocol import native
-from lowtide.protocol.compiled_codec import shape_of
+from lowtide.protocol.constructs import (
+    Blob,
+    CountedArray,
+    Entity,
+    NullableEntity,
+    TaggedField,
+    Text,
+    fixed_format,
+    size_min,
+)
 from lowtide.protocol.decoder_source import DecoderSource
 from lowtide.protocol.encoder_source import EncoderSource
 from lowtide.protocol.headers import frame_parts, read_client_id
@@ -24,7 +34,7 @@ from lowtide.protocol.source_writer import SourceWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from lowtide.protocol.constructs import Entity
+    from lowtide.protocol.constructs import AnyConstruct
     from lowtide.protocol.primitives import Buffer, RecordsLike
 
 M = TypeVar("M", bound=ApiMessage)
@@ -130,3 +140,36 @@ def _load(entity: Entity, function: str, label: str) -> Any:
 
 def _itself(function: Any) -> Any:
     return function
+
+
+Shape = tuple[Any, ...]
+"""The shape of a message as nested tuples, for the compiled module (`shapes.h`).
+
+Each tuple begins with a letter: those of `struct` for numbers, `u` uuid, `s` text, `y` bytes, `v` records, `a` array,
+`o` struct.
+"""
+
+
+def shape_of(content: AnyConstruct) -> Shape:
+    """Returns the shape of a construct of `schema.wire_form`."""
+    form = fixed_format(content)
+    if form is not None:
+        return ("u" if form == "16s" else form,)
+    if isinstance(content, Text):
+        return "s", content.nullable, content.compact
+    if isinstance(content, Blob):
+        return "v" if content.is_view else "y", content.nullable, content.compact
+    if isinstance(content, CountedArray):
+        element = content.element
+        return "a", content.nullable, content.compact, (shape_of(element),), size_min(element)
+    assert isinstance(content, Entity), f"no shape for {content!r}"
+    names = tuple(sys.intern(name) for name, _ in content.fields)
+    fields = tuple(shape_of(field) for _, field in content.fields)
+    tags = None if content.tags is None else tuple(_tag(tag) for tag in content.tags.fields.values())
+    return "o", isinstance(content, NullableEntity), content.make, names, fields, tags
+
+
+def _tag(tag: TaggedField) -> Shape:
+    is_struct = isinstance(tag.content, Entity) and not isinstance(tag.content, NullableEntity)
+    absent = None if is_struct else tag.default
+    return tag.tag, sys.intern(tag.name), absent, tag.is_absent if is_struct else None, shape_of(tag.content)

@@ -72,7 +72,7 @@ class Tagged(Versions):
         self.tag = tag
 
 
-class _Counted:
+class _CountedType:
     """A wire type whose encoding depends on the version: compact in flexible ones, nullable in some."""
 
     def __init__(self, *, is_text: bool = False, is_view: bool = False) -> None:
@@ -93,9 +93,9 @@ Int64: TypeAlias = Annotated[int, construct.Int64sb]
 Float64: TypeAlias = Annotated[float, construct.Float64b]
 Bool: TypeAlias = Annotated[bool, construct.FormatField(">", "?")]
 Uuid: TypeAlias = Annotated[bytes, construct.Bytes(16)]
-String: TypeAlias = Annotated[str, _Counted(is_text=True)]
-Bytes: TypeAlias = Annotated[bytes, _Counted()]
-Records: TypeAlias = Annotated[RecordsLike, _Counted(is_view=True)]
+String: TypeAlias = Annotated[str, _CountedType(is_text=True)]
+Bytes: TypeAlias = Annotated[bytes, _CountedType()]
+Records: TypeAlias = Annotated[RecordsLike, _CountedType(is_view=True)]
 """Record batches. Decoded ones are a memoryview into the frame, which must not outlive it."""
 
 
@@ -129,7 +129,7 @@ def versions(text: str, *, flexible: str) -> Callable[[type[A]], type[A]]:
     return declare
 
 
-class _Field:
+class _FieldForm:
     """A parsed annotation: the bare type, its marks, and whether None is allowed."""
 
     def __init__(self, hint: object) -> None:
@@ -174,13 +174,13 @@ class _Field:
     def form(self, version: int, *, flexible: bool) -> AnyConstruct:
         """Returns the construct of the field at `version`."""
         nullable = self.nullable is not None and version in self.nullable
-        if isinstance(self.wire, _Counted):
+        if isinstance(self.wire, _CountedType):
             return self.wire.form(compact=flexible, nullable=nullable)
         if isinstance(self.wire, construct.Construct):
             assert not nullable, f"{self.wire!r} cannot be null"
             return self.wire
         if typing.get_origin(self.bare) is list:
-            element = _Field(typing.get_args(self.bare)[0]).form(version, flexible=flexible)
+            element = _FieldForm(typing.get_args(self.bare)[0]).form(version, flexible=flexible)
             return CountedArray(element, compact=flexible, nullable=nullable)
         entity = _entity(self.bare, version, flexible=flexible)
         is_plain = not nullable or (self.tagged is not None and not self.is_null_when_absent)
@@ -210,7 +210,7 @@ def _entity(message: type[Message], version: int, *, flexible: bool) -> Entity:
     fields: list[tuple[str, AnyConstruct]] = []
     tags: list[TaggedField] = []
     for name in message.__struct_fields__:
-        field = _Field(hints[name])
+        field = _FieldForm(hints[name])
         if field.tagged is not None:
             if version in field.tagged:
                 assert flexible, f"{message.__name__}.{name} is tagged in version {version}, which is not flexible"

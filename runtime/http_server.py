@@ -8,14 +8,15 @@ connection, `http_visits` those of all, `http_app` the part that uses aiohttp. N
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from lowtide.runtime.http_connection import HttpConnection
+from lowtide.runtime.http_connection import HEAD_MS, HttpConnection
 from lowtide.runtime.http_origin import NO_PROXIES, Proxies
 from lowtide.runtime.http_site import GateLoader, SiteLoader, TlsContext
-from lowtide.runtime.http_tls import TlsEntrance
 from lowtide.runtime.http_visits import Visits
 from lowtide.runtime.network import ListeningServer, bound_port, listen
 from lowtide.runtime.worker import ThreadWorker
@@ -111,3 +112,47 @@ class HttpServer:
         self.visits.end_slow()
         if self.visits.count:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._on_sweep)
+
+
+class TlsEntrance(asyncio.Protocol):
+    """Turns an accepted socket into an `HttpConnection`, encrypted with the current context.
+
+    A loop may read from an accepted socket at once, and TLS loses bytes that were read before it starts. So the socket
+    gets a second transport, which speaks TLS from the first byte.
+    """
+
+    def __init__(self, visits: Visits, context: TlsContext) -> None:
+        self._visits = visits
+        self._context = context
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        accepted = cast("asyncio.Transport", transport)
+        connection = HttpConnection(self._visits)
+        try:
+            if connection.enter(transport):
+                own = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+                connection.handshake = self._visits.tasks.spawn(
+                    self._shake_hands(connection, own), name="handshake of HTTPS"
+                )
+        except OSError:  # No descriptor is free.
+            connection.abort()
+        finally:
+            accepted.abort()
+
+    async def _shake_hands(self, connection: HttpConnection, own: socket.socket) -> None:
+        """Runs the handshake, within the time of a head."""
+        loop = asyncio.get_running_loop()
+        try:
+            own.setblocking(False)
+            await loop.connect_accepted_socket(
+                lambda: connection,
+                own,
+                ssl=self._context(),
+                ssl_handshake_timeout=HEAD_MS / 1000,
+                ssl_shutdown_timeout=1,
+            )
+        except (OSError, TimeoutError):  # Including TLS errors: the peer doesn't speak it, or is gone.
+            connection.handshake = None
+            connection.abort()
+        else:
+            connection.handshake = None

@@ -31,10 +31,6 @@ class HistogramSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     def count(self) -> int:
         return self.cumulative_counts[-1]
 
-    def count_above(self, bound_ms: int) -> int:
-        """Returns the samples above one of the bounds."""
-        return self.count - self.cumulative_counts[BOUNDS_MS.index(bound_ms)]
-
 
 class LagHistogram:
     """Counts of milliseconds in fixed buckets."""
@@ -53,7 +49,6 @@ class LagHistogram:
         self._max_ms = max(self._max_ms, value_ms)
 
     def snapshot(self) -> HistogramSnapshot:
-        """Returns the present counts."""
         cumulative, total = [], 0
         for count in self._counts:
             total += count

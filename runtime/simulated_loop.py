@@ -102,7 +102,6 @@ class SimulatedLoop(HostLoop):
         return node_in(context)
 
     def on_node_killed(self, node: SimulatedNode, *, silently: bool) -> None:
-        """Stops everything of the node."""
         self.trace(f"{node.name} killed{' silently' if silently else ''}")
         for handle in [*self._ready, *self._scheduled, *(node.parked or ())]:
             if _node_of_handle(handle) is node:
@@ -111,7 +110,6 @@ class SimulatedLoop(HostLoop):
         self.network.on_node_killed(node, silently=silently)
 
     def on_node_paused(self, node: SimulatedNode) -> list[asyncio.Handle]:
-        """Removes everything of the node, and returns it in the order in which it would have run."""
         self.trace(f"{node.name} paused")
         parked: list[asyncio.Handle] = []
         for index, handle in enumerate(self._ready):
@@ -126,7 +124,6 @@ class SimulatedLoop(HostLoop):
         return parked
 
     def on_node_resumed(self, node: SimulatedNode, parked: list[asyncio.Handle]) -> None:
-        """Restores what `on_node_paused` removed, and what has come since."""
         self.trace(f"{node.name} resumed")
         for handle in parked:
             if handle.cancelled():
@@ -347,12 +344,9 @@ def _node_of_handle(handle: asyncio.Handle) -> SimulatedNode | None:
 
 def _nothing(loop: SimulatedLoop) -> asyncio.Handle:
     """Returns a handle that will not run."""
-    handle = asyncio.Handle(_do_nothing, (), loop, Context())
+    handle = asyncio.Handle(lambda: None, (), loop, Context())
     handle.cancel()
     return handle
-
-
-def _do_nothing() -> None: ...
 
 
 class _Timer(asyncio.TimerHandle):

@@ -171,11 +171,8 @@ class MissingError(TlsError):
 
 def _check_names(old: LoadedCertificates, new: LoadedCertificates) -> None:
     """Checks that the new certificate is valid for the same hosts. Errors: TlsError."""
-    settings, before, now = (
-        new.settings,
-        certificate_names(old.material.certificate),
-        certificate_names(new.material.certificate),
-    )
+    settings = new.settings
+    before, now = (certificate_names(each.material.certificate) for each in (old, new))
     if before.subject != now.subject and not settings.may_change_subject:
         message = (
             f"its subject is {now.subject!r}, but that of the current one is {before.subject!r}: "

@@ -78,11 +78,8 @@ class ImageLines:
             self._log.error("more metadata keys are unreadable", keys=len(found) - UNREADABLE_LINES_MAX)
         mended = [key.decode(errors="replace") for key in old.unreadable if key not in new.unreadable]
         if mended:
-            self._log.info(
-                "metadata keys are readable again or deleted",
-                keys=len(mended),
-                some_keys=mended[:PARTITIONS_NAMED],
-            )
+            some = mended[:PARTITIONS_NAMED]
+            self._log.info("metadata keys are readable again or deleted", keys=len(mended), some_keys=some)
 
     def _say_what_shares_a_machine(self, delta: ImageDelta) -> None:
         """Warns once of a topic with all replicas on this machine: it is allowed, but perhaps unexpected."""
@@ -113,11 +110,7 @@ class ImageLines:
     def _on_replicas(self, name: str, before: PartitionImage, now: PartitionImage) -> None:
         was_moving, is_moving = bool(before.adding or before.removing), bool(now.adding or now.removing)
         if is_moving and (now.adding, now.removing) != (before.adding, before.removing):
-            values: dict[str, Any] = {
-                "replicas": list(now.replicas),
-                "adding": list(now.adding),
-                "removing": list(now.removing),
-            }
+            values = {name: list(getattr(now, name)) for name in ("replicas", "adding", "removing")}
             self._moves.setdefault("reassignment begins", {})[name] = values
         elif was_moving and not is_moving:
             self._moves.setdefault("reassignment ends", {})[name] = {"replicas": list(now.replicas)}

@@ -93,7 +93,7 @@ _ANSWERS: Final = (SaslEvent.EMPTY, SaslEvent.UNREADABLE, SaslEvent.EXTENSION, S
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
-class SaslExchange:
+class ClientSaslExchange:
     """One exchange. `nonce` is printable, without commas, and unique."""
 
     def __init__(self, settings: ClientSaslSettings, nonce: str) -> None:
@@ -176,7 +176,7 @@ class SaslExchange:
         raise SaslError("the broker sent an invalid SCRAM message")
 
     TABLE: ClassVar[
-        Mapping[SaslState, Mapping[SaslEvent, Callable[[SaslExchange, bytes, Attributes], bytes | None]]]
+        Mapping[SaslState, Mapping[SaslEvent, Callable[[ClientSaslExchange, bytes, Attributes], bytes | None]]]
     ] = {
         SaslState.PLAIN_BEGINS: {SaslEvent.START: _send_password},
         SaslState.SCRAM_BEGINS: {SaslEvent.START: _send_first},

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from lowtide.protocol.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 from lowtide.protocol.schema import (
     NO_ROWS,
     ApiMessage,
@@ -58,13 +59,6 @@ class BatchIndexAndErrorMessage(Message, kw_only=True):
     batch_index_error_message: String | None = None
 
 
-class LeaderIdAndEpoch(Message, kw_only=True):
-    """The current leader, for a client that asked another broker (KIP-951)."""
-
-    leader_id: Int32 = -1
-    leader_epoch: Int32 = -1
-
-
 class PartitionProduceResponse(Message, kw_only=True):
     """The offset of the first record, or an error. `log_append_time_ms` is -1 for CreateTime."""
 
@@ -84,15 +78,6 @@ class TopicProduceResponse(Message, kw_only=True):
     name: Annotated[String, Versions("0-12")] = ""
     topic_id: Annotated[Uuid, Versions("13+")] = ZERO_TOPIC_ID
     partition_responses: list[PartitionProduceResponse]
-
-
-class NodeEndpoint(Message, kw_only=True):
-    """The address of a leader in `current_leader` (KIP-951)."""
-
-    node_id: Int32
-    host: String
-    port: Int32
-    rack: String | None = None
 
 
 @versions("3-13", flexible="9+")

@@ -1,4 +1,4 @@
-/* The shape of a message at one version: a tree of fields, read from the tuples of `compiled_codec.py`.
+/* The shape of a message at one version: a tree of fields, read from the tuples of `compiler.py`.
 
    Decoding and encoding accept and write exactly what the generated Python does. If bytes or objects do not fit the
    shape, they return NULL, with or without an exception, and the caller calls the generated Python, which reports the

@@ -9,8 +9,7 @@ import construct
 import pytest
 
 from lowtide.protocol import native
-from lowtide.protocol.compiled_codec import shape_of
-from lowtide.protocol.compiler import Codec, codec_for, plain_codec
+from lowtide.protocol.compiler import Codec, codec_for, plain_codec, shape_of
 from lowtide.protocol.constructs import CountedArray, Entity, TaggedFields
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest

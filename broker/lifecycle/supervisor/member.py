@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lowtide.broker.config.broker_config import Setting, load_config
 from lowtide.broker.lifecycle.supervisor.line import (
+    BrokerLoadReport,
     BrokerReady,
     Configuration,
     Hurry,
     Line,
-    LoadReport,
     Message,
     PageRequest,
     PageResponse,
@@ -190,7 +190,7 @@ class BrokerProcess:
                 asked = self._pages.pop(message.number, None)
                 if asked is not None and not asked.done():
                     asked.set_result(message.page)
-            elif isinstance(message, LoadReport):
+            elif isinstance(message, BrokerLoadReport):
                 self._listener.on_load(message.load)
 
     def _keep_ports(self, ports: dict[str, int]) -> None:

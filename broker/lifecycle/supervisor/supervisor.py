@@ -175,7 +175,7 @@ class Supervisor:
         return [member.node_id for member in self._members]
 
     async def _until_served_or_stopped(self) -> None:
-        waits = [self._tasks.spawn(_until(event), name="first broker") for event in (self._served, self._stopping)]
+        waits = [self._tasks.spawn(event.wait(), name="first broker") for event in (self._served, self._stopping)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
@@ -227,12 +227,7 @@ class Supervisor:
             self._stopping.set()
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
-        self._fail(
-            "supervisor task failed, all brokers stop",
-            1,
-            task=name,
-            error=f"{type(error).__name__}: {error}",
-        )
+        self._fail("supervisor task failed, all brokers stop", 1, task=name, error=f"{type(error).__name__}: {error}")
 
 
 async def supervise(plan: SupervisorPlan, log: Any, version: str) -> int:
@@ -302,10 +297,7 @@ async def _until_earlier_ended(directories: Sequence[str], filesystem: FileSyste
         while _is_in_use(filesystem, directory):
             if not said:
                 said = True
-                log.warning(
-                    "waiting for an earlier broker that still uses a log directory",
-                    directory=directory,
-                )
+                log.warning("waiting for an earlier broker that still uses a log directory", directory=directory)
             if clock.monotonic_ms() >= give_up_ms:
                 raise StorageError(
                     directory, f"another broker uses this log directory, and has not ended within {EARLIER_LIMIT_MS} ms"
@@ -323,7 +315,3 @@ def _is_in_use(filesystem: FileSystem, directory: str) -> bool:
     except OSError:  # The broker of this directory reports it.
         return False
     return False
-
-
-async def _until(event: asyncio.Event) -> None:
-    await event.wait()

@@ -25,9 +25,8 @@ from lowtide.broker.partitions.produce.transaction_question import (
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 from lowtide.protocol.messages.produce import (
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
