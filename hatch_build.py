@@ -30,7 +30,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULE = "_lowtide_walk.abi3.so"
-"""The path of the module in a wheel and an environment. An editable installation is a wheel of the module and a path."""
+"""The path of the module in a wheel and an environment. An editable installation is a wheel too."""
 
 FLAGS = (
     "-std=c11",

@@ -106,7 +106,7 @@ def build_batch(  # noqa: PLR0913  fields of the header
     is_control: bool = False,
     timestamp_type: TimestampType = TimestampType.CREATE_TIME,
 ) -> bytes:
-    """Builds a batch of at least one record. Offsets are consecutive; the base timestamp is that of the first record."""
+    """Builds a batch of at least one record, with consecutive offsets and the first timestamp as base."""
     assert records, "a batch has at least one record"
     base_timestamp = records[0][0]
     payload = bytearray()

@@ -72,8 +72,8 @@ class Codec(Generic[M]):
     """Like `encode`, in parts; non-empty records are separate parts, without a copy."""
 
     encode_frame: Callable[[int, M, bool], list[Any]]
-    """`encode_frame(correlation_id, message, is_flexible)` returns the frame of a response, with its size and header, in
-    parts like `encode_parts`. `is_flexible`: the header has tagged fields."""
+    """`encode_frame(correlation_id, message, is_flexible)` returns the frame of a response, with its size and header,
+    in parts like `encode_parts`. `is_flexible`: the header has tagged fields."""
 
     def __init__(self, version: int, makers: Mapping[str, Callable[[], Any]]) -> None:
         """`makers` create the functions, by name."""

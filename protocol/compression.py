@@ -5,12 +5,12 @@ those bytes, and a small request must not become gigabytes.
 
 The libraries:
 
-| codec  | library       | reason                                                                                                  |
-|--------|---------------|---------------------------------------------------------------------------------------------------------|
-| gzip   | zlib          | in the standard library, streams, stops at a maximum length                                             |
-| snappy | cramjam       | writes into our buffer, whose size is in the header of the block                                        |
-| lz4    | lz4           | streams and stops at a maximum length; cramjam takes four times as long to read and ten times to write  |
-| zstd   | cramjam       | writes into our buffer and refuses windows above 128 MiB, as Kafka's Java library does                  |
+| codec  | library | reason                                                                                 |
+| ------ | ------- | -------------------------------------------------------------------------------------- |
+| gzip   | zlib    | in the standard library, streams, stops at a maximum length                            |
+| snappy | cramjam | writes into our buffer, whose size is in the header of the block                       |
+| lz4    | lz4     | stops at a maximum length; cramjam takes 4 times as long to read, 10 to write          |
+| zstd   | cramjam | writes into our buffer and refuses windows above 128 MiB, as Kafka's Java library does |
 
 Snappy is written in the framing of snappy-java's `SnappyOutputStream`, which Kafka's consumers expect: the 16 bytes
 `82 53 4e 41 50 50 59 00 | version 1 | compatible version 1`, then blocks of at most 32 KiB, each
@@ -68,8 +68,8 @@ _LZ4_INDEPENDENT_BLOCKS = 0x20
 
 _PIECES = 64
 _BYTES_PER_PIECE = 512
-"""The allowed number of pieces: `_PIECES`, and one for each `_BYTES_PER_PIECE` of content. Clients write one gzip member,
-and snappy blocks of 32 KiB."""
+"""The allowed number of pieces: `_PIECES`, and one for each `_BYTES_PER_PIECE` of content. Clients write one gzip
+member, and snappy blocks of 32 KiB."""
 
 _INPUT_BYTES = 64 * 1024
 _OUTPUT_BYTES = 256 * 1024
@@ -117,8 +117,8 @@ def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> bytes | b
 def decompress_into(codec: Compression, data: Buffer, room: memoryview) -> memoryview:
     """Decompresses into `room`, whose length is the limit. Returns the part that was written.
 
-    For large contents in a thread: allocates nothing large, and holds the interpreter's lock only briefly. Errors: those
-    of `decompress`.
+    For large contents in a thread: allocates nothing large, and holds the interpreter's lock only briefly. Errors:
+    those of `decompress`.
     """
     assert codec is not Compression.NONE
     if codec is Compression.SNAPPY:

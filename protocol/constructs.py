@@ -76,7 +76,7 @@ class _Counted(AnyConstruct):
 
 
 class Blob(_Counted):
-    """Bytes, `None` when null. `is_view`: records, which are decoded as a view and encoded from anything with a size."""
+    """Bytes, `None` when null. `is_view`: records, decoded as a view and encoded from anything with a size."""
 
     def __init__(self, *, compact: bool, nullable: bool, is_view: bool) -> None:
         super().__init__(compact=compact, nullable=nullable)

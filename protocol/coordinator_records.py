@@ -60,7 +60,7 @@ def decode_value(message: type[V], value: bytes | None) -> V | None:
 
 
 def encode_group_key(kind: int, group: str, name: str | None) -> bytes:
-    """Returns the key of a record about a group or transactional id, or about the member or pattern `name` of a group."""
+    """Returns the key of a record about a group, a transactional id, or the member or pattern `name` of a group."""
     if name is None:
         return INT16.pack(kind) + codec_for(GroupRecordKey, 0).encode(GroupRecordKey(group_id=group))
     return INT16.pack(kind) + codec_for(NamedRecordKey, 0).encode(NamedRecordKey(group_id=group, name=name))

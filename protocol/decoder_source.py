@@ -66,7 +66,7 @@ class DecoderSource:
             self._tags_function(*self._functions.pop())
 
     def _take_view(self, *, has_view: bool) -> None:
-        """Makes `buf` bytes or a bytearray, whose slices can be decoded as text, and `view` a view of the same bytes."""
+        """Makes `buf` bytes or a bytearray, whose slices can be decoded as text, and `view` a view of it."""
         self.writer.line(1, "if buf.__class__ is memoryview:")
         if has_view:
             self.writer.line(2, "view = buf")
@@ -106,7 +106,7 @@ class DecoderSource:
 
     # ------------------------------------------------------------ one field
     def _read(self, content: AnyConstruct, depth: int, what: str) -> str:
-        """Generates the reading of `content`. Returns the name of its value, which may be set by the next flush only."""
+        """Generates the reading of `content`. Returns the name of its value, which the next flush may set."""
         form = fixed_format(content)
         if form is not None:
             name = self.writer.fresh("v")

@@ -1,6 +1,6 @@
 """The headers of requests and responses, and the frames that they begin.
 
-    request  v1  api key i16, api version i16, correlation id i32, client id (nullable string, i16 length, never compact)
+    request  v1  api key i16, api version i16, correlation id i32, client id (nullable string, never compact)
              v2  the same, then tagged fields
     response v0  correlation id i32
              v1  the same, then tagged fields

@@ -7,12 +7,12 @@ Both follow these rules:
 - An unsigned varint has at most five bytes of seven bits, lowest first. Longer forms than necessary are accepted, as by
   Kafka.
 - A string or array starts with an int16 or int32 count in the older ("fixed") encoding, and with count + 1 as an
-  unsigned varint in the compact one. Null is -1, or 0 in the compact encoding, and invalid if the field is not nullable.
-  Counts below -1 are invalid (Kafka reads null).
+  unsigned varint in the compact one. Null is -1 or, if compact, 0; it is invalid unless the field is nullable. Counts
+  below -1 are invalid (Kafka reads null).
 - A string has at most 32,767 bytes of valid UTF-8. Invalid UTF-8 is an error (Kafka replaces it).
-- A section of tagged fields is a count, then tag, size and content of each. Unknown tags are skipped. If a tag is listed
-  twice, the last entry wins; the order is not checked. Kafka's generated readers do the same. The content of a known tag
-  must have exactly its size.
+- A section of tagged fields is a count, then tag, size and content of each. Unknown tags are skipped. If a tag is
+  listed twice, the last entry wins; the order is not checked. Kafka's generated readers do the same. The content of a
+  known tag must have exactly its size.
 
 Sources: protocol guide, KIP-482.
 """
@@ -31,8 +31,8 @@ STRING_BYTES_MAX = 32_767
 """The maximum size of a string in UTF-8: the range of an int16. Kafka applies it to compact strings too."""
 
 SECTION_TAGS_MAX = 1_000
-"""The maximum number of tagged fields per struct, including unknown ones. Kafka's messages have at most a dozen. A section
-of this size takes a third of a millisecond."""
+"""The maximum number of tagged fields per struct, including unknown ones. Kafka's messages have at most a dozen. A
+section of this size takes a third of a millisecond."""
 
 ROWS_UNLIMITED = (1 << 63) - 1
 """More rows than a message can have."""
@@ -83,7 +83,7 @@ def unsigned_varint(number: int) -> bytes:
 
 
 def string_prefix(count_plus_one: int) -> bytes:
-    """Returns the length prefix of a compact string of `count_plus_one - 1` bytes. Errors: ValueError if it is too long."""
+    """Returns the length prefix of a compact string of `count_plus_one - 1` bytes. Errors: ValueError."""
     if count_plus_one > STRING_BYTES_MAX + 1:
         raise ValueError(f"a string of {count_plus_one - 1} bytes; the protocol carries at most {STRING_BYTES_MAX}")
     return unsigned_varint(count_plus_one)
@@ -108,7 +108,7 @@ def continue_varint(buffer: Buffer, position: int, number: int) -> tuple[int, in
 
 
 def continue_string_length(buffer: Buffer, position: int, number: int) -> tuple[int, int]:
-    """Like `continue_varint`, for the length of a compact string. Errors: also ProtocolError above `STRING_BYTES_MAX`."""
+    """Like `continue_varint`, for the length of a compact string. Errors: also ProtocolError above the limit."""
     number, position = continue_varint(buffer, position, number)
     if number > STRING_BYTES_MAX + 1:
         raise ProtocolError(f"a string of {number - 1} bytes; the protocol carries at most {STRING_BYTES_MAX}")
@@ -116,7 +116,7 @@ def continue_string_length(buffer: Buffer, position: int, number: int) -> tuple[
 
 
 def continue_tag_count(buffer: Buffer, position: int, number: int) -> tuple[int, int]:
-    """Like `continue_varint`, for a number of tagged fields. Errors: also ProtocolError above `SECTION_TAGS_MAX`."""
+    """Like `continue_varint`, for a number of tagged fields. Errors: also ProtocolError above the limit."""
     number, position = continue_varint(buffer, position, number)
     if number > SECTION_TAGS_MAX:
         raise ProtocolError(f"{number} tagged fields in one section; at most {SECTION_TAGS_MAX} are read")
@@ -165,6 +165,6 @@ def refuse_end(what: str, position: int, end: int, value: Any) -> NoReturn:
 
 
 def refuse_rows(what: str, rows_max: int) -> NoReturn:
-    """Raises the error for a message with more than `rows_max` rows; `what` is the array or section that exceeds them."""
+    """Raises the error for a message with more than `rows_max` rows; the array or section `what` exceeds them."""
     # The error gets no name: with its traceback it would form a cycle that keeps the request's frame alive.
     raise TooManyRowsError(f"more than {rows_max} rows, at {what}")

@@ -83,8 +83,8 @@ class FetchRange(NamedTuple):
     until_offset: Offset
     """Exclusive."""
     aborted: Sequence[tuple[ProducerId, Offset]] = ()
-    """The aborted transactions that the response lists, each with its first offset: their records are left out. A response to
-    READ_UNCOMMITTED lists none."""
+    """The aborted transactions that the response lists, each with its first offset: their records are left out. A
+    response to READ_UNCOMMITTED lists none."""
 
 
 class ColumnLimits(NamedTuple):
@@ -118,8 +118,8 @@ def append_batches(
 ) -> AppendOutcome:
     """Appends the records of a range from the batches of a fetch response, the last of which may be truncated.
 
-    Markers and records of aborted transactions are left out. `next_offset` skips them, and offsets without records after
-    compaction. Errors: DamagedBatchError; the batches before it are appended.
+    Markers and records of aborted transactions are left out. `next_offset` skips them, and offsets without records
+    after compaction. Errors: DamagedBatchError; the batches before it are appended.
     """
     assert max(limits) <= COLUMN_BYTES_MAX, limits
     assert 0 <= wanted.from_offset <= wanted.until_offset, wanted
@@ -159,7 +159,7 @@ def _batch_place(view: memoryview, position: int, next_offset: Offset) -> tuple[
 
 
 def _check_header(header: BatchHeader, batch: memoryview, log_offset: Offset) -> None:
-    """Errors: DamagedBatchError for a wrong CRC or an invalid header. `log_offset` is the end of the batch before it."""
+    """Errors: DamagedBatchError for a wrong CRC or an invalid header. `log_offset` is the end of the previous batch."""
     if header.magic != CURRENT_MAGIC:
         raise DamagedBatchError(
             header.base_offset, f"its format is {header.magic}: only 2 is read, which Kafka writes since 0.11"
@@ -169,7 +169,7 @@ def _check_header(header: BatchHeader, batch: memoryview, log_offset: Offset) ->
             header.base_offset, f"its CRC is {crc32c(batch[ATTRIBUTES_POSITION:]):#010x} instead of {header.crc:#010x}"
         )
     if header.last_offset_delta < 0 or header.last_offset >= _OFFSET_MAX or header.record_count < 0:
-        why = f"it says that it has {header.record_count} records, and {header.last_offset_delta} as its last offset delta"
+        why = f"its header has {header.record_count} records and the last offset delta {header.last_offset_delta}"
         raise DamagedBatchError(header.base_offset, why)
     if header.base_offset < log_offset:
         # The CRC does not cover the base offset.

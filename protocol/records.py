@@ -2,22 +2,22 @@
 
 Producers send, the log stores, and consumers fetch the same bytes. All integers are big-endian:
 
-| position | bytes | field                  | content                                                                         |
-|----------|-------|------------------------|---------------------------------------------------------------------------------|
-| 0        | 8     | base offset            | offset of the first record; 0 from a producer                                   |
-| 8        | 4     | batch length           | number of bytes after this field                                                |
-| 12       | 4     | partition leader epoch | set by the leader                                                               |
-| 16       | 1     | magic                  | 2                                                                               |
-| 17       | 4     | CRC                    | CRC-32C from the attributes to the end of the batch                             |
-| 21       | 2     | attributes             | 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon |
-| 23       | 4     | last offset delta      | offset of the last record minus the base offset                                 |
-| 27       | 8     | base timestamp         | milliseconds                                                                    |
-| 35       | 8     | max timestamp          | milliseconds                                                                    |
-| 43       | 8     | producer id            | -1 without idempotence                                                          |
-| 51       | 2     | producer epoch         |                                                                                 |
-| 53       | 4     | base sequence          |                                                                                 |
-| 57       | 4     | record count           |                                                                                 |
-| 61       |       | records                | compressed as a whole with the codec of bits 0-2                                |
+| at | bytes | field                  | content                                                                        |
+| -- | ----- | ---------------------- | ------------------------------------------------------------------------------ |
+| 0  | 8     | base offset            | offset of the first record; 0 from a producer                                  |
+| 8  | 4     | batch length           | number of bytes after this field                                               |
+| 12 | 4     | partition leader epoch | set by the leader                                                              |
+| 16 | 1     | magic                  | 2                                                                              |
+| 17 | 4     | CRC                    | CRC-32C from the attributes to the end of the batch                            |
+| 21 | 2     | attributes             | bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon |
+| 23 | 4     | last offset delta      | offset of the last record minus the base offset                                |
+| 27 | 8     | base timestamp         | milliseconds                                                                   |
+| 35 | 8     | max timestamp          | milliseconds                                                                   |
+| 43 | 8     | producer id            | -1 without idempotence                                                         |
+| 51 | 2     | producer epoch         |                                                                                |
+| 53 | 4     | base sequence          |                                                                                |
+| 57 | 4     | record count           |                                                                                |
+| 61 |       | records                | compressed as a whole with the codec of bits 0-2                               |
 
 A record is `length | attributes int8 | timestamp delta | offset delta | key | value | headers`. Integers are zigzag
 varints, keys and values have a length of -1 for null, and headers are a count and pairs of name and nullable value. The
@@ -245,7 +245,7 @@ def iterate_records(batch: Buffer, *, max_bytes: int) -> Iterator[Record]:
 
 
 def read_record(payload: Buffer, position: int, base_offset: Offset, base_timestamp: int) -> tuple[Record, int]:
-    """Returns the record at `position` of the uncompressed records, and its end. Errors: ProtocolError if it is invalid."""
+    """Returns the record at `position` of the uncompressed records, and its end. Errors: ProtocolError."""
     size, start = read_varint(payload, position)
     end = start + size
     if size <= 0 or end > len(payload):

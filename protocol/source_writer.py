@@ -80,7 +80,7 @@ class SourceWriter:
 
 
 def fixed_width(entity: Entity) -> str | None:
-    """Returns the `struct` format of an entity's fields, without its tags, if all have a fixed width; otherwise None."""
+    """Returns the `struct` format of an entity's fields, without its tags; None if one has no fixed width."""
     forms = [fixed_format(content) for _, content in entity.fields]
     return None if not forms or None in forms else "".join(form for form in forms if form is not None)
 

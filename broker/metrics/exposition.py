@@ -98,7 +98,7 @@ class Page:
         self.write([f"{name}{labelled(metric, values)} {value}\n" for values, value in rows])
 
     def series(self, metric: Metric, samples: Iterable[str], *, begins: bool = True) -> Iterator[None]:
-        """Writes a metric of many series, in steps. `samples` are labels and values; not `begins` continues a family."""
+        """Writes a metric of many series, in steps. `samples` are labels and values; `begins` starts a family."""
         name = self.begin(metric) if begins else metric.name
         left = iter(samples)
         while some := [f"{name}{sample}\n" for sample in islice(left, SERIES_A_STEP)]:

@@ -26,12 +26,12 @@ class LoginState(Enum):
 
     BEGINS = "nothing was accepted yet"
     """action: ApiVersions and SaslHandshake are answered. transition: ApiVersions in a version that isn't served, or of
-    a client with an impossible name, is answered with the error (STRANGE_VERSIONS) → BEGINS; VERSIONS →
-    VERSIONS_SENT; a handshake with a mechanism of the listener, v0 (OLD_HANDSHAKE) → BARE_TOKENS, v1 (HANDSHAKE) →
-    TOKENS; anything else (FAILURE) → ENDED."""
+    a client with an impossible name, is answered with the error (STRANGE_VERSIONS) → BEGINS; VERSIONS → VERSIONS_SENT;
+    a handshake with a mechanism of the listener, v0 (OLD_HANDSHAKE) → BARE_TOKENS, v1 (HANDSHAKE) → TOKENS; anything
+    else (FAILURE) → ENDED."""
     VERSIONS_SENT = "ApiVersions was answered"
-    """action: SaslHandshake is answered. transition: OLD_HANDSHAKE → BARE_TOKENS; HANDSHAKE → TOKENS;
-    FAILURE → ENDED."""
+    """action: SaslHandshake is answered. transition: OLD_HANDSHAKE → BARE_TOKENS; HANDSHAKE → TOKENS; FAILURE →
+    ENDED."""
     BARE_TOKENS = "tokens come in frames without a header"
     """action: each frame is a token. transition: the mechanism goes on (CHALLENGE) → BARE_TOKENS; it is satisfied
     (SUCCESS) → LOGGED_IN; it isn't, which is answered by closing (FAILURE) → ENDED."""

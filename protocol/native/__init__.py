@@ -1,7 +1,7 @@
 """The compiled module: codecs, walks over records, and the quick form of Produce. `compiled` is None if it is missing.
 
-The C sources are beside this file: `module.c` defines the module, and `records.h`, `head.h` and `produce.h` describe its
-parts. `hatch_build.py` compiles them when Lowtide is installed, if there is a compiler. `LOWTIDE_PURE=1`, at the
+The C sources are beside this file: `module.c` defines the module, and `records.h`, `head.h` and `produce.h` describe
+its parts. `hatch_build.py` compiles them when Lowtide is installed, if there is a compiler. `LOWTIDE_PURE=1`, at the
 installation or at run time, disables it.
 
 Guards: nothing depends on it. Each function returns None for anything that Kafka's clients do not write, and the plain
@@ -76,9 +76,9 @@ class CompiledProduce(Protocol):
         """Returns the groups of small requests in `buffer[start:end]`, each frame of at most `frame_max` bytes.
 
         A small request has one valid, uncompressed batch for one partition, and acks 1 or -1. `is_one`: all came on one
-        connection; only the group of the first one is returned, without a gap. Otherwise each came on another connection,
-        and requests without a group are left out. `types` are the classes of a group, of its batches, and of a validated
-        batch.
+        connection; only the group of the first one is returned, without a gap. Otherwise each came on another
+        connection, and requests without a group are left out. `types` are the classes of a group, of its batches, and
+        of a validated batch.
         """
 
     def produce_answers(  # noqa: PLR0913  the compiled function's
@@ -134,7 +134,7 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
     def find_record(
         self, records: Buffer, count: int, timestamp_delta: int, offset_delta: int, /
     ) -> tuple[int, int] | tuple[()] | None:
-        """Returns offset and timestamp delta of the first record with at least these deltas; an empty tuple if none has."""
+        """Returns offset and timestamp delta of the first record with at least these deltas, or an empty tuple."""
 
     def append_records(
         self,
@@ -147,15 +147,15 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
     ) -> tuple[int, int, int, int, int, int] | None:
         """Appends to columns with `row_count` rows and `header_count` headers.
 
-        `columns` are offsets, timestamps, and the three buffers of keys and of values; `headers` are validity and offsets
-        of the lists, and the three buffers of names and of contents. Returns the numbers of added rows, null keys, null
-        values, headers, rows without headers, and null contents.
+        `columns` are offsets, timestamps, and the three buffers of keys and of values; `headers` are validity and
+        offsets of the lists, and the three buffers of names and of contents. Returns the numbers of added rows, null
+        keys, null values, headers, rows without headers, and null contents.
         """
 
     def append_rows(
         self, out: bytearray, rows: RowBuffers, run: tuple[Buffer | None, int, int, int, int], /
     ) -> tuple[int, int, int] | None:
-        """Appends records to `out`; `run` has the fields of a `RowRun` after the rows. Returns those of `WrittenRows`."""
+        """Appends records to `out`; `run` is a `RowRun` without the rows. Returns the fields of a `WrittenRows`."""
 
     def hash_key(self, secret: bytes, key: Buffer, /) -> tuple[int, int]:
         """Returns two hashes of a key, of 64 and of 24 bits, which are unpredictable without the secret of 16 bytes."""
@@ -182,7 +182,7 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
         """Copies the keys of a table into a larger, empty one."""
 
     def plain_records(self, head: bytes, records: Sequence[tuple[bytes | None, bytes | None]], /) -> bytes | None:
-        """Returns `head` followed by the records of these keys and values, with timestamp delta 0. `records` is a list."""
+        """Returns `head` and the records of these keys and values (a list), with timestamp delta 0."""
 
     def retain(  # noqa: PLR0913  the compiled function's
         self,

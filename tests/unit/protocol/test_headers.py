@@ -176,7 +176,7 @@ def test_a_cut_response_header_is_refused() -> None:
 
 
 def test_which_header_is_flexible() -> None:
-    """From the first flexible version on; the response to ApiVersions never, because the client does not know the version yet (KIP-511)."""
+    """From the first flexible version on, except responses to ApiVersions (KIP-511)."""
     assert [request_header_is_flexible(ApiKey.PRODUCE, version) for version in (8, 9, 13)] == [False, True, True]
     assert [response_header_is_flexible(ApiKey.PRODUCE, version) for version in (8, 9, 13)] == [False, True, True]
     assert [request_header_is_flexible(ApiKey.API_VERSIONS, version) for version in (2, 3, 99)] == [False, True, True]

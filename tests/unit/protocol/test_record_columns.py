@@ -1,4 +1,4 @@
-"""Record batches become columns and columns become record batches: what is left out, where to continue, what is refused. In both forms."""
+"""Record batches become columns, and columns batches: what is left out, refused, and continued. In both forms."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def changed(batch: bytes, change: Callable[[bytearray], None]) -> bytes:
 def test_columns_have_what_the_records_have(
     records: Any, base_offset: int, codec: Compression, append_time: bool
 ) -> None:
-    """Protects every field, against the slow reader: nulls and empty strings, headers, both kinds of time, all codecs."""
+    """Protects every field, compared with the slow reader: nulls, empty strings, headers, both timestamp types, codecs."""
     batch = build_batch(
         records,
         base_offset=base_offset,
@@ -99,7 +99,7 @@ def test_columns_have_what_the_records_have(
 @settings(deadline=None)
 @given(lists=st.lists(RECORDS, min_size=1, max_size=4), bounds=st.tuples(st.integers(0, 120), st.integers(0, 120)))
 def test_several_batches_are_appended_within_bounds(lists: Any, bounds: tuple[int, int]) -> None:
-    """Protects the first bound, inclusive, and the second, exclusive, inside batches; and bitmaps that continue within a byte."""
+    """Protects the inclusive start and the exclusive end within batches, and bitmaps that continue within a byte."""
     first, until = sorted(bounds)
     batches, offset = [], 0
     for records in lists:
@@ -114,7 +114,7 @@ def test_several_batches_are_appended_within_bounds(lists: Any, bounds: tuple[in
 
 
 def test_a_cut_batch_at_the_end_is_reported_with_its_size() -> None:
-    """Protects progress: a batch that is larger than the response must be fetched whole, and one behind the bound need not."""
+    """Protects progress: a batch larger than the response must be fetched whole, unless it is after the range."""
     whole, cut = batch_of(0, b"a", b"b"), batch_of(2, b"c" * 100)
     for length in (1, 11, 12, 60, 61, len(cut) - 1):
         columns = RecordColumns()
@@ -137,7 +137,7 @@ def test_offsets_without_records_are_skipped() -> None:
 
 
 def test_markers_and_aborted_records_are_left_out() -> None:
-    """Protects read_committed: a producer's aborted transaction, but neither its next one nor another producer's records in between."""
+    """Protects read_committed: only the aborted transaction is left out, not other records around it."""
 
     def write(offset: int, producer_id: int, value: bytes) -> bytes:
         return batch_of(
@@ -170,7 +170,7 @@ def test_markers_and_aborted_records_are_left_out() -> None:
 
 
 def test_full_columns_return_where_to_continue() -> None:
-    """Protects the bound of int32 offsets: whole batches are appended until the columns are full, at least one, and nothing is lost."""
+    """Protects the range of int32 offsets: at least one whole batch is appended, until the columns are full."""
     log = b"".join(batch_of(number * 2, b"x" * 500, b"y" * 500) for number in range(10))
     limits = ColumnLimits(columns_bytes_max=2500)
     offset, found, times = 0, [], 0
@@ -187,7 +187,7 @@ def test_full_columns_return_where_to_continue() -> None:
 
 
 def test_times_outside_of_microseconds_become_the_nearest() -> None:
-    """Protects readers from a producer's clock: brokers accept any timestamp, and 64 bits of microseconds end in the year 294,247."""
+    """Protects readers from producers' clocks: 64 bits of microseconds end in the year 294,247."""
     batch = build_batch([(2**62, None, b"", ()), (-(2**62), None, b"", ()), (-1, None, b"", ())])
     largest = (2**63 - 1) // 1000 * 1000
     assert [row[1] for row in rows_of(batch)] == [largest, -largest, -1000]
@@ -207,7 +207,7 @@ def test_names_of_headers_are_text() -> None:
     codec=st.sampled_from([Compression.NONE, Compression.LZ4]),
 )
 def test_a_damaged_byte_is_always_detected(position: int, flip: int, codec: Compression) -> None:
-    """Protects against a flipped bit anywhere in a batch: the CRC, or the walk, refuses it and names the offset; the batch before is kept.
+    """Protects against a flipped bit in a batch: it is refused with its offset, and the batch before it is kept.
 
     The base offset, the length and the leader epoch are outside the CRC.
     """
@@ -244,7 +244,7 @@ def test_a_damaged_byte_is_always_detected(position: int, flip: int, codec: Comp
     ],
 )
 def test_batches_that_contradict_themselves_are_refused(change: Callable[[bytearray], None], says: str) -> None:
-    """Protects against impossible bytes with a right CRC: the error says what and where, and the columns keep the earlier rows."""
+    """Protects against invalid bytes with a correct CRC: the error names them, and the columns keep the earlier rows."""
     columns = RecordColumns()
     with pytest.raises(DamagedBatchError, match=says) as caught:
         append_batches(
@@ -274,7 +274,7 @@ def test_what_decompresses_beyond_the_limit_is_refused() -> None:
 def test_batches_have_what_the_columns_have(
     records: Any, first: int, codec: Compression, size: int, sequence: int
 ) -> None:
-    """Protects every field on its way back: rows in order, as many in a batch as fit, valid CRCs, consecutive sequences."""
+    """Protects every field on its way back: order, full batches, valid CRCs, consecutive sequences."""
     settings = BatchSettings(
         batch_bytes_max=size, compression=codec, producer_id=9, producer_epoch=2, is_transactional=True
     )

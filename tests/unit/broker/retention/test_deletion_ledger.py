@@ -85,7 +85,7 @@ class Compared(SimpleNamespace):
 
 
 def test_each_removed_segment_is_visited_once_for_any_number() -> None:
-    """Each was searched among all others: a thousand took seven milliseconds of the event loop, ten thousand most of a second."""
+    """Ten thousand deletions must not block the event loop for most of a second."""
     world, count = World(), 500
     half = count // 2
     sizes = half, half * 100

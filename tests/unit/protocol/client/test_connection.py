@@ -1,4 +1,4 @@
-"""The core of a connection without sockets: for any arrival of bytes, each response goes to its request, or the connection is broken."""
+"""The core of a connection without sockets: each response goes to its request, or the connection breaks."""
 
 from __future__ import annotations
 
