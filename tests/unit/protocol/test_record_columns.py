@@ -76,7 +76,7 @@ def changed(batch: bytes, change: Callable[[bytearray], None]) -> bytes:
 def test_columns_have_what_the_records_have(
     records: Any, base_offset: int, codec: Compression, append_time: bool
 ) -> None:
-    """Protects every field, compared with the slow reader: nulls, empty strings, headers, both timestamp types, codecs."""
+    """Protects every field, compared with the slow reader: nulls, empty strings, headers, timestamp types, codecs."""
     batch = build_batch(
         records,
         base_offset=base_offset,
@@ -234,17 +234,17 @@ def test_a_damaged_byte_is_always_detected(position: int, flip: int, codec: Comp
         (lambda out: out.__setitem__(slice(8, 12), (48).to_bytes(4, "big")), "impossible length 48"),
         (lambda out: out.__setitem__(slice(57, 61), (3).to_bytes(4, "big")), "the varint at"),
         (lambda out: out.__setitem__(slice(57, 61), (1).to_bytes(4, "big")), "follow the last of 1 records"),
-        (lambda out: out.__setitem__(slice(57, 61), b"\xff" * 4), "it has -1 records"),
+        (lambda out: out.__setitem__(slice(57, 61), b"\xff" * 4), "-1 records"),
         (lambda out: out.__setitem__(slice(23, 27), (0).to_bytes(4, "big")), "offset delta 1, the batch's last is 0"),
-        (lambda out: out.__setitem__(slice(23, 27), b"\xff" * 4), "-1 as its last offset delta"),
+        (lambda out: out.__setitem__(slice(23, 27), b"\xff" * 4), "last offset delta -1"),
         (lambda out: out.__setitem__(22, 6), "compression codec 6"),
         (lambda out: out.__setitem__(22, 3), "broken lz4"),
-        (lambda out: out.__setitem__(slice(0, 8), (2**63 - 2).to_bytes(8, "big")), "as its last offset delta"),
+        (lambda out: out.__setitem__(slice(0, 8), (2**63 - 2).to_bytes(8, "big")), "last offset delta"),
         (lambda out: out.__setitem__(slice(0, 8), bytes(8)), "the batch before it ends at 5"),
     ],
 )
 def test_batches_that_contradict_themselves_are_refused(change: Callable[[bytearray], None], says: str) -> None:
-    """Protects against invalid bytes with a correct CRC: the error names them, and the columns keep the earlier rows."""
+    """Protects against invalid bytes with a correct CRC: the error names them, and the columns keep earlier rows."""
     columns = RecordColumns()
     with pytest.raises(DamagedBatchError, match=says) as caught:
         append_batches(

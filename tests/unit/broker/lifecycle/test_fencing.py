@@ -86,7 +86,7 @@ def test_a_broker_acts_under_a_registration_that_its_leaders_were_elected_under(
 
 
 def test_the_fence_is_up_from_the_session_s_deadline() -> None:
-    """Each response checks it to the millisecond. A renewal moves the deadline; a lost registration raises it at once."""
+    """Each response checks it to the millisecond. A renewal moves the deadline; a lost registration ends it."""
     state = Session(broker_epoch=7, fenced_from_ms=100, image=image(9, (BROKER, 7)))
     fence = fence_of(state)
     state.now_ms = 99

@@ -223,7 +223,7 @@ def test_compacted_topics_keep_all_that_is_not_deleted_by_clients() -> None:
 
 
 def test_what_all_groups_have_consumed_is_deleted_before_its_time() -> None:
-    """KIP-68: the slowest group keeps records, and so does a topic without groups; without the rule nothing is deleted."""
+    """KIP-68: the slowest group keeps records, as does a topic without groups; without the rule none is deleted."""
 
     async def scenario(world: Leading) -> None:
         log = await begin(world, retention_commitoffset_ms="1000")
