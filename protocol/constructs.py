@@ -134,7 +134,7 @@ class CountedArray(_Counted):
 
 NULL_STRUCT: Final = -1
 PRESENT_STRUCT: Final = 1
-"""What the byte before a nullable struct says."""
+"""The byte before a nullable struct."""
 
 
 class TaggedField:

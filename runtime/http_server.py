@@ -2,7 +2,7 @@
 
 It binds without importing anything. The first connection waits while a thread imports aiohttp and the sites; then
 everything received goes to aiohttp's parser. `http_site` defines sites, `http_connection` has the limits of one
-connection, `http_visits` those of all, `http_app` the part that uses aiohttp. None of them knows what is served.
+connection, `http_visits` those of all, `http_app` the part that uses aiohttp. They know nothing of the content.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HttpServer:
         return bound_port(listener)
 
     async def close(self) -> None:
-        """Accepts no more and ends every connection and request. A second call does nothing."""
+        """Stops accepting, and ends all connections and requests. A second call does nothing."""
         self._is_closed = True
         for listener in self._listeners:
             listener.close()

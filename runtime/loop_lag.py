@@ -95,7 +95,7 @@ class LoopLag:
     def add(self, lag_ms: float, usage: ThreadUsage) -> Lateness:
         """Counts one sample: a timer fired `lag_ms` late, and the thread's usage is now `usage`.
 
-        Part of the usage may precede the due time, so each share is the most that is possible, starvation first: a busy
+        Part of the usage may precede the due time, so each share is the maximum possible one, starvation first: a busy
         machine must not look like our fault.
         """
         last, self._last = self._last, usage

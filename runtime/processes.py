@@ -222,7 +222,7 @@ class _Attendant:
 
     def _attend(self, work: _Work) -> None:
         """Runs the work. Errors: WorkFailedError, OSError, EOFError."""
-        process = self._process_at_hand()
+        process = self._started_process()
         if not work.begin_in(process):
             return
         assert process.stdout is not None
@@ -238,7 +238,7 @@ class _Attendant:
             else:
                 return
 
-    def _process_at_hand(self) -> subprocess.Popen[bytes]:
+    def _started_process(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._owner.is_closed:
                 raise EOFError("the broker stops")

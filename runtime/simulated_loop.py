@@ -46,11 +46,11 @@ PENDING_NAMES_MAX: Final = 20
 
 CANCELLED_TIMERS_MIN: Final = 100
 CANCELLED_TIMERS_SHARE: Final = 0.5
-"""Cancelled timers are dropped when they are more than this share of so many. Source: BaseEventLoop."""
+"""Cancelled timers are dropped if they exceed this share of at least `CANCELLED_TIMERS_MIN`. Source: BaseEventLoop."""
 
 
 class SimulatedDeadlockError(RuntimeError):
-    """What the simulation waits for can't happen any more, or has not happened within the limits of this module."""
+    """The simulation waits for an event that cannot happen, or did not happen within the limits of this module."""
 
 
 class SimulatedLoop(HostLoop):

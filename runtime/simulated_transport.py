@@ -21,7 +21,7 @@ from lowtide.runtime.simulated_wire import Direction, Links, WireSegment
 Address: TypeAlias = tuple[str, int]
 
 READ_BYTES_MAX: Final = 256 * 1024
-"""What asyncio reads at once for a plain Protocol."""
+"""The maximum size of one read for a plain Protocol, as in asyncio."""
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024
 HIGH_WATER_BYTES: Final = 64 * 1024

@@ -17,7 +17,7 @@ from lowtide.runtime.simulated_hosts import HostLoop
 
 
 class WireSegment(Enum):
-    """What travels."""
+    """The kind of a segment."""
 
     BYTES = "bytes"
     FIN = "fin"

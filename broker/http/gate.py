@@ -43,7 +43,7 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="Lowtide", charset="UTF-8"
 
 
 class LocalTrust(NamedTuple):
-    """What is known about requests from this machine."""
+    """The trust in requests from this machine."""
 
     is_given: bool
     """The value of `http.trust.local`."""
@@ -51,7 +51,7 @@ class LocalTrust(NamedTuple):
     """The proxies that send requests for others."""
 
     def trusts(self, peer: str) -> bool:
-        """Whether a peer on this machine needs no login."""
+        """Returns whether a peer on this machine needs no login."""
         return self.is_given and not self.proxies.has(peer)
 
 

@@ -33,7 +33,7 @@ from lowtide.broker.lifecycle.log_directories import (
 from lowtide.broker.lifecycle.metadata_copies import MetadataCopies, read_copies
 from lowtide.broker.lifecycle.ports import Ports
 from lowtide.broker.lifecycle.serving import Serving
-from lowtide.broker.lifecycle.start_lines import tell_open_listeners, tell_recoveries
+from lowtide.broker.lifecycle.start_lines import log_recoveries, warn_of_open_listeners
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.partitions.strays import settle_strays
@@ -168,7 +168,7 @@ class Broker:
                 "the key prefixes of two clusters are nested, each cluster ignores the other's keys",
                 reason=self._session.nested,
             )
-        self._image_lines.say_unreadable(MetadataImage(), self._session.image)
+        self._image_lines.log_unreadable(MetadataImage(), self._session.image)
         self._follow_configs(self._session.image)
         now = self._base.configs.current
         topics = {
@@ -187,7 +187,7 @@ class Broker:
             if ports.shared_metadata
             else {},
         )
-        tell_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
+        log_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
         self._session.keep(self._keep_copies)
         for path in self._log_manager.directories.strays:
             self.log.warning("folder is not a partition of this broker and is ignored", path=path)
@@ -203,7 +203,7 @@ class Broker:
     async def _serve(self, session: MetadataSession, log_manager: LogManager, adopts: Adoption) -> None:
         pieces = (self._check_store, self._image_lines.on_tick, self._wake_controller)
         self.serving = Serving(self._base, session, log_manager, pieces)
-        tell_open_listeners(self._base.configs.current, session.image, self.log)
+        warn_of_open_listeners(self._base.configs.current, session.image, self.log)
         self.ports = await self.serving.listen()
         await self._join(session, log_manager, self.serving.partitions.assigned, adopts)
         self.serving.begin()

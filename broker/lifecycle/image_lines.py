@@ -49,11 +49,11 @@ class ImageLines:
 
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         self._image = new
-        self.say_unreadable(old, new)
+        self.log_unreadable(old, new)
         if new.controller_id == self._broker_id != old.controller_id:
             self._log.info("this broker is the controller", before=old.controller_id)
         if self._machine and new.controller_id == self._broker_id:
-            self._say_what_shares_a_machine(delta)
+            self._warn_of_shared_machine(delta)
         for broker_id in delta.brokers_changed:
             self._on_broker(broker_id, old, new)
         for key, before, now in _changed_partitions(old, delta):
@@ -61,7 +61,7 @@ class ImageLines:
                 self._elections.setdefault((before.leader, now.leader), {})[str(key)] = _election(now)
             self._on_replicas(str(key), before, now)
 
-    def say_unreadable(self, old: MetadataImage, new: MetadataImage) -> None:
+    def log_unreadable(self, old: MetadataImage, new: MetadataImage) -> None:
         """Logs the keys of the metadata that are unreadable, and those that are readable again."""
         if old.unreadable is new.unreadable:
             return
@@ -81,7 +81,7 @@ class ImageLines:
             some = mended[:PARTITIONS_NAMED]
             self._log.info("metadata keys are readable again or deleted", keys=len(mended), some_keys=some)
 
-    def _say_what_shares_a_machine(self, delta: ImageDelta) -> None:
+    def _warn_of_shared_machine(self, delta: ImageDelta) -> None:
         """Warns once of a topic with all replicas on this machine: it is allowed, but perhaps unexpected."""
         for topic in delta.topics_created:
             for number, partition in enumerate(topic.partitions):

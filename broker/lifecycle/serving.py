@@ -301,7 +301,7 @@ class Serving:
         self._creation_rates = creation_rates(base.configs.current)
         self.host.admission.follow(connection_limits(base.configs.current, base.descriptors))
         if self._certificates.follow(base.configs.current):
-            base.tasks.spawn(self._certificates.look(), name="renewed certificates")
+            base.tasks.spawn(self._certificates.reload(), name="renewed certificates")
         self._logins.follow(base.configs.current)
         if base.configs.current.inter_broker_login != self._own_login:
             self._own_login = base.configs.current.inter_broker_login

@@ -192,7 +192,7 @@ class DeletionLedger:
 
     def _audit_consumed(self, key: TopicPartition, start: Offset, end: Offset, release: Release | None) -> None:
         partition = self._partitions.get(key)
-        self._audit.by_itself(
+        self._audit.unrequested(
             AuditEvent.DELETES,
             "records deleted",
             reason=Reason.CONSUMED.value,

@@ -28,7 +28,7 @@ NEVER_MS: Final = 1 << 62
 """The end of logins without an end."""
 
 _SHOWN_CHARACTERS: Final = 100
-"""The most characters of client input in a log line."""
+"""The maximum length of client input in a log line."""
 
 
 class Mechanism(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ SERIES_MAX: Final = 20_000
 """About 12 MB."""
 
 SERIES_OF_SOURCE: Final = 15_000
-"""The most series of clients at one address, to leave room for others."""
+"""The maximum number of series of clients at one address, to leave room for others."""
 
 SILENT_INTERVALS: Final = 3
 
@@ -191,7 +191,7 @@ class ClientInstances:
         return client
 
     def _giving_way(self) -> bytes:
-        """Returns the client that was seen longest ago at the address with the most clients."""
+        """Returns the least recently seen client of the address with the most clients."""
         sources = Counter(each.facts.get(SOURCE) for each in self._clients.values())
         most, _ = sources.most_common(1)[0]
         return next(instance_id for instance_id, each in self._clients.items() if each.facts.get(SOURCE) == most)

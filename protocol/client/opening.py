@@ -70,12 +70,12 @@ Step: TypeAlias = Ask | ClientSession | ClientFailure
 class OpeningState(Enum):
     """The state of the negotiation."""
 
-    ASKING_VERSIONS = "ApiVersions is on its way, in the newest version that most brokers speak"
-    ASKING_OLD_VERSIONS = "ApiVersions is on its way in version 0"
-    CHOOSING_MECHANISM = "SaslHandshake is on its way"
-    LOGGING_IN = "SaslAuthenticate is on its way"
-    OPEN = "requests may be sent"
-    REFUSED = "the connection is of no use"
+    ASKING_VERSIONS = "waits for ApiVersions in the newest common version"
+    ASKING_OLD_VERSIONS = "waits for ApiVersions in version 0"
+    CHOOSING_MECHANISM = "waits for SaslHandshake"
+    LOGGING_IN = "waits for SaslAuthenticate"
+    OPEN = "accepts requests"
+    REFUSED = "failed"
 
 
 class OpeningEvent(Enum):

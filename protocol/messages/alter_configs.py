@@ -14,7 +14,7 @@ class AlterableConfig(Message, kw_only=True):
 
 
 class AlterConfigsResource(Message, kw_only=True):
-    """A resource and all the keys that it is to have."""
+    """A resource and its complete new configuration."""
 
     resource_type: Int8
     resource_name: String

@@ -13,7 +13,7 @@ class AlterReplicaLogDirTopic(Message, kw_only=True):
 
 
 class AlterReplicaLogDir(Message, kw_only=True):
-    """A directory by its absolute path, and the replicas that it is to have."""
+    """The absolute path of a directory, and the replicas to move there."""
 
     path: String
     topics: list[AlterReplicaLogDirTopic]

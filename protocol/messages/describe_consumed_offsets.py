@@ -43,7 +43,7 @@ class SurveyedCoordinator(Message, kw_only=True):
 
 
 class ConsumedPartition(Message, kw_only=True):
-    """The exclusive end of what all groups have consumed, and the group that is there.
+    """The exclusive end of the records that all groups have consumed, and the slowest group.
 
     -1 with a group: it consumes but has not committed. -1 without a group: none has committed. The releasing group is
     the slowest of those whose commits may delete, with its offset and its committer, if known.

@@ -42,7 +42,7 @@ LAST_DELAY_MS: Final = 30_000
 STEADY_MS: Final = 60_000
 """A process that served for this long is steady: its end resets the count."""
 
-TOLD_MAX: Final = 5
+LOGGED_ENDS_MAX: Final = 5
 """The number of consecutive ends that are logged, before one last line."""
 
 

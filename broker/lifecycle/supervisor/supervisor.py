@@ -4,9 +4,9 @@ It contains no broker, so no broker can block it. Without etcd it opens the embe
 of a broker does not affect the others.
 
 Start: wait for the brokers of a killed supervisor → metadata store → brokers; with new metadata the first broker starts
-alone, for it may take over topics. A broker that refuses to start stops all, unless all have served before; later it is
-restarted while the others continue. Stop: all brokers at once, so that leaderships move as far as possible, then the
-store.
+alone, because it may take over topics. A broker that refuses to start stops all, unless all have served before; later
+it is restarted while the others continue. Stop: all brokers at once, so that leaderships move as far as possible, then
+the store.
 
 Guards: the store is closed after its last user has ended; no store is opened while a broker of an earlier supervisor
 may act.
@@ -29,7 +29,7 @@ from lowtide.broker.lifecycle.supervisor.line import (
     PagesRequest,
     PagesResponse,
 )
-from lowtide.broker.lifecycle.supervisor.member import LAST_DELAY_MS, TOLD_MAX, BrokerProcess
+from lowtide.broker.lifecycle.supervisor.member import LAST_DELAY_MS, LOGGED_ENDS_MAX, BrokerProcess
 from lowtide.broker.lifecycle.supervisor.shares import BrokerShare
 from lowtide.metadata.embedded import LOCK_SUFFIX, METADATA_FILE
 from lowtide.metadata.etcd_address import EtcdAddress
@@ -63,7 +63,7 @@ _STORE_LOOK_MS: Final = 1000
 
 
 class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. `config` is the common configuration; `command` starts a broker's process."""
+    """The brokers to run. `config` is the common configuration; `command` starts a broker's process."""
 
     config: BrokerConfig
     shares: tuple[BrokerShare, ...]
@@ -116,7 +116,7 @@ class Supervisor:
         member.restarts.on_ready(self._clock.monotonic_ms())
         self._served.set()
         self._log.info("broker ready", broker=member.node_id, pid=member.pid, address=member.address)
-        self._say_who_is_away()
+        self._announce_away()
         addresses = [each.address for each in self._members]
         if all(addresses):
             self._all_served = True
@@ -142,7 +142,7 @@ class Supervisor:
         for move in self._balance.moves(self._clock.monotonic_ms()):
             next(member for member in self._members if member.node_id == move.giver).send(GiveLeadership(move))
 
-    def _say_who_is_away(self) -> None:
+    def _announce_away(self) -> None:
         away = AwayBrokers(tuple(each.node_id for each in self._members if not each.address))
         for member in self._members:
             member.send(away)
@@ -188,7 +188,7 @@ class Supervisor:
             except OSError as error:
                 self._log.error("broker process cannot be started", broker=member.node_id, reason=str(error))
                 code = 1
-            self._say_who_is_away()
+            self._announce_away()
             if self._balance is not None:
                 self._balance.on_away(member.node_id)
             if self._stopping.is_set():
@@ -197,15 +197,15 @@ class Supervisor:
             if code == REFUSED and not self._all_served:
                 self._fail("a broker refused to start, all brokers stop", REFUSED, broker=member.node_id)
                 return code
-            self._say_how_it_ended(member, code, delay_ms)
+            self._log_end(member, code, delay_ms)
             if await is_set_within(self._stopping, delay_ms):
                 return 0
 
-    def _say_how_it_ended(self, member: BrokerProcess, code: int, delay_ms: int) -> None:
+    def _log_end(self, member: BrokerProcess, code: int, delay_ms: int) -> None:
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
-        if member.restarts.in_a_row <= TOLD_MAX:
+        if member.restarts.in_a_row <= LOGGED_ENDS_MAX:
             self._log.error("broker ended, it is restarted", broker=member.node_id, ended=ended, delay_ms=delay_ms)
-        elif member.restarts.in_a_row == TOLD_MAX + 1:
+        elif member.restarts.in_a_row == LOGGED_ENDS_MAX + 1:
             self._log.critical(
                 "broker keeps failing, it is restarted without further messages; the others continue",
                 broker=member.node_id,

@@ -29,7 +29,7 @@ class World:
         log = SimpleNamespace(info=lambda event, **values: self.lines.append({"event": event, **values}))
         self.audited: list[dict[str, Any]] = []
         audit: Any = SimpleNamespace(
-            by_itself=lambda _kind, event, **fields: self.audited.append({"event": event, **fields})
+            unrequested=lambda _kind, event, **fields: self.audited.append({"event": event, **fields})
         )
         self.ledger = DeletionLedger(self.partitions, loop, log, audit)
 
