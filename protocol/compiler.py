@@ -83,8 +83,7 @@ class Codec(Generic[M]):
     def __getattr__(self, name: str) -> Any:
         maker = self.__dict__.get("_makers", {}).get(name)
         if maker is None:
-            message = f"a codec has no {name}"
-            raise AttributeError(message)
+            raise AttributeError(f"a codec has no {name}")
         function = self.__dict__[name] = maker()
         return function
 

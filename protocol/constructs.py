@@ -39,8 +39,7 @@ def _read_varint(stream: IO[bytes], path: str) -> int:
             return number
         shift += 7
         if shift > VARINT_SHIFT_MAX:
-            message = "an unsigned varint of more than five bytes"
-            raise construct.IntegerError(message, path=path)
+            raise construct.IntegerError("an unsigned varint of more than five bytes", path=path)
 
 
 def _write(stream: IO[bytes], encoded: bytes, path: str) -> None:
@@ -61,14 +60,12 @@ class _Counted(AnyConstruct):
         count: int
         count = _read_varint(stream, path) - 1 if self.compact else self.fixed_count._parse(stream, context, path)
         if count < -1 or (count == -1 and not self.nullable):
-            message = f"count {count} is not allowed here"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError(f"count {count} is not allowed here", path=path)
         return count
 
     def _write_count(self, count: int, stream: IO[bytes], context: Any, path: str) -> None:
         if count == -1 and not self.nullable:
-            message = "null in a field that is not nullable"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError("null in a field that is not nullable", path=path)
         if self.compact:
             _write(stream, unsigned_varint(count + 1), path)
         else:
@@ -100,15 +97,13 @@ class Text(_Counted):
     def _parse(self, stream: IO[bytes], context: Any, path: str) -> Any:
         count = self._read_count(stream, context, path)
         if count > STRING_BYTES_MAX:
-            message = f"a string of {count} bytes"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError(f"a string of {count} bytes", path=path)
         return None if count == -1 else bytes(construct.stream_read(stream, count, path)).decode()
 
     def _build(self, obj: Any, stream: IO[bytes], context: Any, path: str) -> Any:
         encoded = b"" if obj is None else obj.encode()
         if len(encoded) > STRING_BYTES_MAX:
-            message = f"a string of {len(encoded)} bytes"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError(f"a string of {len(encoded)} bytes", path=path)
         self._write_count(-1 if obj is None else len(encoded), stream, context, path)
         _write(stream, encoded, path)
         return obj
@@ -169,8 +164,7 @@ class TaggedFields(AnyConstruct):
         values: dict[str, Any] = {}
         count = _read_varint(stream, path)
         if count > SECTION_TAGS_MAX:
-            message = f"{count} tagged fields in one section"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError(f"{count} tagged fields in one section", path=path)
         for _ in range(count):
             tag = _read_varint(stream, path)
             content = construct.stream_read(stream, _read_varint(stream, path), path)
@@ -179,8 +173,7 @@ class TaggedFields(AnyConstruct):
                 inner = io.BytesIO(content)
                 values[field.name] = field.content._parse(inner, context, f"{path} -> {field.name}")
                 if inner.read(1):
-                    message = f"tag {tag} is longer than its content"
-                    raise construct.StreamError(message, path=path)
+                    raise construct.StreamError(f"tag {tag} is longer than its content", path=path)
         return values
 
     def _build(self, obj: Any, stream: IO[bytes], context: Any, path: str) -> Any:
@@ -231,8 +224,7 @@ class NullableEntity(Entity):
     def _parse(self, stream: IO[bytes], context: Any, path: str) -> Any:
         mark = construct.Int8sb._parse(stream, context, path)
         if mark not in {NULL_STRUCT, PRESENT_STRUCT}:
-            message = f"{mark} is not the mark of a struct"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError(f"{mark} is not the mark of a struct", path=path)
         return None if mark == NULL_STRUCT else super()._parse(stream, context, path)
 
     def _build(self, obj: Any, stream: IO[bytes], context: Any, path: str) -> Any:

@@ -226,6 +226,7 @@ def _entity(message: type[Message], version: int, *, flexible: bool) -> Entity:
 def wire_form(message: type[ApiMessage], version: int) -> Entity:
     """Returns the construct of `message` at `version`. Errors: ValueError for an unsupported version."""
     if version not in message.VERSIONS:
-        text = f"{message.__name__} has the versions {message.VERSIONS.low} to {message.VERSIONS.high}, not {version}"
-        raise ValueError(text)
+        raise ValueError(
+            f"{message.__name__} has the versions {message.VERSIONS.low} to {message.VERSIONS.high}, not {version}"
+        )
     return _entity(message, version, flexible=version in message.FLEXIBLE)

@@ -23,9 +23,8 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.runtime.random import Random
-from lowtide.runtime.simulated_hosts import HostLoop
 from lowtide.runtime.simulated_network import LOCAL_HOST, SimulatedNetwork, SimulatedServer, unsupported
-from lowtide.runtime.simulated_node import SimulatedNode, current_node, node_in
+from lowtide.runtime.simulated_node import HostLoop, SimulatedNode, current_node, node_in
 from lowtide.runtime.simulated_transport import SimulatedTransport
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 from lowtide.runtime.random import Random
-from lowtide.runtime.simulated_hosts import HostLoop
+from lowtide.runtime.simulated_node import HostLoop
 
 
 class WireSegment(Enum):

@@ -174,15 +174,13 @@ def _check_names(old: LoadedCertificates, new: LoadedCertificates) -> None:
     settings = new.settings
     before, now = (certificate_names(each.material.certificate) for each in (old, new))
     if before.subject != now.subject and not settings.may_change_subject:
-        message = (
+        raise TlsError(
             f"its subject is {now.subject!r}, but that of the current one is {before.subject!r}: "
             "set ssl.allow.dn.changes=true to allow this"
         )
-        raise TlsError(message)
     lost = before.alternatives - now.alternatives
     if lost and not settings.may_lose_names:
-        message = f"it lacks {', '.join(sorted(lost))}: set ssl.allow.san.changes=true to allow this"
-        raise TlsError(message)
+        raise TlsError(f"it lacks {', '.join(sorted(lost))}: set ssl.allow.san.changes=true to allow this")
 
 
 def _check_brokers(old: LoadedCertificates, new: LoadedCertificates) -> None:

@@ -31,7 +31,7 @@ from lowtide.broker.lifecycle.auditing import make_audit, make_authorizer
 from lowtide.broker.lifecycle.certificates import ListenerCertificates
 from lowtide.broker.lifecycle.disk_space import DiskSpace
 from lowtide.broker.lifecycle.due_work import DueWork, MemoryUpkeep
-from lowtide.broker.lifecycle.http_parts import HttpParts, make_http
+from lowtide.broker.lifecycle.http_parts import make_http
 from lowtide.broker.lifecycle.leader_loads import LeaderLoads
 from lowtide.broker.lifecycle.listener_logins import ListenerLogins
 from lowtide.broker.lifecycle.listener_security import listener_security, peer_login
@@ -128,14 +128,7 @@ class Serving:
             self.host, idle_after_ms=idle_ms, login_timeout_ms=login_ms, backlog=base.descriptors.accept_backlog
         )
         self.http, self._readiness = make_http(
-            HttpParts(
-                base=base,
-                context=context,
-                log_manager=log_manager,
-                certificates=self._certificates,
-                on_login=self._on_login,
-                sites=(self._load_metrics,),
-            )
+            base, context, log_manager, self._certificates, self._on_login, (self._load_metrics,)
         )
         self._health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
         self._leader_loads = self._make_leader_loads(context)

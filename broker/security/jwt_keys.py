@@ -125,11 +125,10 @@ def read_key_set(content: bytes) -> TokenKeys:
         raise KeySetError("it is not a set of keys")
     keys = tuple(key for key in map(_key, members[:KEYS_MAX]) if key is not None)
     if not keys:
-        message = (
+        raise KeySetError(
             f"none of its {len(members)} keys can be used: allowed are public keys of the types "
             f"{', '.join(_PUBLIC_MEMBERS)}"
         )
-        raise KeySetError(message)
     return TokenKeys(keys)
 
 

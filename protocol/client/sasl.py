@@ -230,8 +230,9 @@ def _challenge(attributes: Attributes, nonce: str) -> tuple[bytes, bytes, int]:
         or not ITERATIONS_MIN <= int(digits) <= ITERATIONS_MAX
     ):
         asked = digits.decode(errors="replace")[:20]
-        message = f"the broker asks for {asked} SCRAM iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed"
-        raise SaslError(message)
+        raise SaslError(
+            f"the broker asks for {asked} SCRAM iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed"
+        )
     return combined, salt, int(digits)
 
 
