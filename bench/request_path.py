@@ -3,8 +3,8 @@
 `make path` prints what a reader must read to understand a request: every file of the form that defines it, whole, with
 the disk and the ports. The brokers are real ones over simulated ports, on virtual time, so the same request takes the
 same path in each run. The trace counts calls of functions in the broker that serves the request, from its first byte to
-the last one of its answer. A call of a simulated disk, clock or committer counts as a call of the real one. Not counted:
-the event loop with its sockets, generated codecs, and this client.
+the last one of its answer. A call of a simulated disk, clock or committer counts as a call of the real one. It does not
+count the event loop with its sockets, generated codecs, and this client.
 
 With LOWTIDE_PURE=1 there is no compiled code, and the short form of Fetch is off: this is the form that defines.
 Otherwise Produce and Fetch take their short forms, and files in C count with the C files that they call.
@@ -45,9 +45,10 @@ from lowtide.simulation.shared_store import SharedStore
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DISK: Final = "runtime/filesystem/"
+COMMITTER: Final = "runtime/committer.py"
 STAND_INS: Final = {
     "SimulatedClock": "runtime/clock.py",
-    "SimulatedCommitter": "runtime/committer.py",
+    "SimulatedCommitter": COMMITTER,
     "MemoryFile": f"{DISK}os_file.py",
     "MemoryFileSystem": f"{DISK}real.py",
 }
@@ -63,8 +64,8 @@ UNCOUNTED: Final = (
 )
 """The simulated environment of a broker. What calls it from outside is counted."""
 
-BUILTIN: Final = "SimulatedClock.monotonic_ns"
-"""Its real form is a function of Python's own."""
+BUILTINS: Final = ("SimulatedClock.monotonic_ns", "SimulatedClock.wall_ns")
+"""Their real forms are functions of Python's own."""
 
 READERS: Final = {"JointProduce.answer": "read_produce"}
 """C functions that the trace can't see, because a `functools.partial` calls them, by the function that follows them."""
@@ -136,7 +137,9 @@ class Tracer:
                 caller = frame.f_back and self._place(frame.f_back.f_code)
                 stand_in = STAND_INS.get(place[1].partition(".")[0])
                 is_inside = caller is not None and caller[0].startswith(UNCOUNTED)
-                is_port = stand_in is not None and place[1] != BUILTIN and not (is_inside and stand_in.startswith(DISK))
+                is_port = (
+                    stand_in is not None and place[1] not in BUILTINS and not (is_inside and stand_in != COMMITTER)
+                )
                 place = (stand_in, place[1]) if is_port and stand_in is not None else None
             places = [] if place is None else [*_c_places(READERS.get(place[1])), place]
         elif event == "c_call" and type(argument).__name__ == "builtin_function_or_method":
@@ -345,9 +348,8 @@ def main() -> int:
     if not paths:
         sys.stderr.write(f"no request is named like {wanted!r}: there are {', '.join(REQUESTS)}\n")
         return 2
-    print(
-        f"{'defining form' if native.compiled is None else 'with compiled code':36} files  lines  calls  moves  of them back"
-    )
+    form = "defining form" if native.compiled is None else "with compiled code"
+    print(f"{form:36} files  lines  calls  moves  of them back")
     for name, path in paths.items():
         print(
             f"{name:36} {len(path.files):5}  {path.lines:5}  {len(path.calls):5}  {path.moves:5}  {path.moves_back:12}"

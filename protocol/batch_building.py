@@ -27,6 +27,7 @@ from lowtide.protocol.records import (
     BatchHeader,
     Header,
     TimestampType,
+    read_varint,
 )
 
 if TYPE_CHECKING:
@@ -151,3 +152,20 @@ def assemble_batch(header: BatchHeader, payload: Buffer) -> bytes:
         crc32c(payload, crc32c(after_crc)),
     )
     return b"".join((before_crc, after_crc, payload))
+
+
+def renumber_records(records: Buffer, count: int) -> bytes:
+    """Rewrites the offset deltas of valid records as 0, 1, 2, ...."""
+    out = bytearray()
+    position = 0
+    for index in range(count):
+        length, start = read_varint(records, position)
+        position = start + length
+        _, offset_start = read_varint(records, start + 1)
+        _, offset_end = read_varint(records, offset_start)
+        body = bytearray(records[start:offset_start])
+        body += VARINTS[index]
+        body += records[offset_end:position]
+        out += VARINTS[len(body)]
+        out += body
+    return bytes(out)

@@ -44,11 +44,9 @@ def make_http(
     readiness = Readiness(
         context.metadata, log_manager.directories, context.turns, wants_in_sync=wants_in_sync, away=away
     )
-    gate, all_sites = (
-        partial(_load_gate, base, context, certificates, on_login),
-        (partial(_load_health, readiness), *sites),
-    )
-    return HttpService(config, gate, (*all_sites, *base.sites), base.ports.clock, base.tasks, base.log), readiness
+    gate = partial(_load_gate, base, context, certificates, on_login)
+    loaders: tuple[SiteLoader, ...] = (partial(_load_health, readiness), *sites, *base.sites)
+    return HttpService(config, gate, loaders, base.ports.clock, base.tasks, base.log), readiness
 
 
 def _load_health(readiness: Readiness) -> Site:

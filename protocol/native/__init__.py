@@ -129,7 +129,7 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
     """The version of the Python headers it was built with, in the form of `sys.hexversion`."""
 
     def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
-        """Returns the fields of a `RecordWalk` (`storage/log/validation/record_walk`)."""
+        """Returns the fields of a `RecordWalk` (`storage/log/validation/record_runs`)."""
 
     def find_record(
         self, records: Buffer, count: int, timestamp_delta: int, offset_delta: int, /

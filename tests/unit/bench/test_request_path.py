@@ -17,7 +17,7 @@ DEFINING: Final = {
     "Produce, acks=1": (16, 4_250, 32),
     "Produce, acks=all, three replicas": (35, 8_850, 364),
     "Fetch, records there": (15, 4_450, 46),
-    "OffsetCommit": (30, 6_450, 69),
+    "OffsetCommit": (28, 5_900, 72),
     "DeleteRecords, one replica": (26, 5_700, 120),
     "DeleteRecords, three replicas": (34, 7_900, 385),
 }
@@ -84,7 +84,7 @@ def test_c_counts() -> None:
             [
                 ("broker/partitions/fetch/fetch_reader.py", "read"),
                 ("storage/log/log.py", "read"),
-                ("broker/network/connection/outgoing.py", ""),
+                ("broker/network/connection/answers.py", "send"),
             ],
         ),
         (

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from lowtide.broker.config.broker_config import load_config
-from lowtide.broker.handlers.produce import ProduceHandler
 from lowtide.broker.lifecycle.broker import Broker, Ports
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.partitions.produce import produce_attempt
+from lowtide.broker.partitions.produce.produce_attempt import ProduceHandler
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.batch_building import build_batch
