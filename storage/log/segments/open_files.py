@@ -8,9 +8,12 @@ releases it.
 Guards: reads never exceed the bound: if answers hold nearly all files, the next read fails with EMFILE, which the
 client repeats; connections whose clients don't read are closed meanwhile
 (`broker/network/connection/answer_memory.py`). Writes may exceed it by `held_max`, because a client that doesn't read
-its answers must not stop producers. Files of indexes, snapshots and checkpoints aren't counted; they are open during
-one call. Sources: PostgreSQL's `fd.c` (virtual file descriptors); "A Paging Experiment with the Multics System"
-(Corbato, 1968) for the clock.
+its answers must not stop producers.
+
+Files of indexes, snapshots and checkpoints aren't counted; they are open during one call.
+
+Sources: PostgreSQL's `fd.c` (virtual file descriptors); "A Paging Experiment with the Multics System" (Corbato, 1968)
+for the clock.
 """
 
 from __future__ import annotations
