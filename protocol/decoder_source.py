@@ -83,7 +83,6 @@ class DecoderSource:
 
     # ------------------------------------------------------------ fields of fixed width
     def _flush(self, depth: int) -> None:
-        """Reads the pending fields with one statement."""
         pending, self._pending = self._pending, []
         if not pending:
             return

@@ -55,7 +55,6 @@ class EncoderSource:
 
     # ------------------------------------------------------------ fields of fixed width
     def _flush(self, depth: int) -> None:
-        """Writes the pending fields with one call."""
         pending, self._pending = self._pending, []
         if not pending:
             return

@@ -114,7 +114,6 @@ class BatchHeader(msgspec.Struct, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """The size of the whole batch."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
@@ -129,7 +128,6 @@ class BatchHeader(msgspec.Struct, gc=False):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
@@ -139,7 +137,6 @@ class BatchHeader(msgspec.Struct, gc=False):
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Who set the timestamps."""
         return TimestampType.LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_BIT else TimestampType.CREATE_TIME
 
 

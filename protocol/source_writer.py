@@ -38,12 +38,10 @@ class SourceWriter:
         self.lines: list[str] = []
 
     def fresh(self, prefix: str) -> str:
-        """Returns an unused name."""
         self._count += 1
         return f"{prefix}{self._count}"
 
     def line(self, depth: int, text: str) -> None:
-        """Adds a line, indented by `depth` levels."""
         self.lines.append("    " * depth + text)
 
     def end_function(self) -> None:

@@ -136,7 +136,6 @@ class HttpApp:
         return lambda _connection: _RequestHandler(server, loop=loop, **_HANDLER)
 
     async def close(self) -> None:
-        """Ends running requests."""
         await self._runner.cleanup()
 
     @web.middleware

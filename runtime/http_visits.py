@@ -249,14 +249,12 @@ class Visits:
                 each.kind = VisitorKind.KNOWN
 
     def end_slow(self) -> None:
-        """Ends connections that are too slow."""
         now_ms = self.now_ms()
         for connection in [each for each in self._connections if each.is_too_slow(now_ms)]:
             self.slow_count += 1
             connection.abort()
 
     def end_all(self) -> None:
-        """Ends every connection."""
         for connection in list(self._connections):
             connection.abort()
 

@@ -43,7 +43,6 @@ class LagHistogram:
         self._max_ms = 0.0
 
     def add(self, value_ms: float) -> None:
-        """Counts one sample, not negative."""
         self._counts[bisect_left(BOUNDS_MS, value_ms)] += 1
         self._sum_ms += value_ms
         self._max_ms = max(self._max_ms, value_ms)

@@ -342,14 +342,13 @@ def _node_of_handle(handle: asyncio.Handle) -> SimulatedNode | None:
 
 
 def _nothing(loop: SimulatedLoop) -> asyncio.Handle:
-    """Returns a handle that will not run."""
     handle = asyncio.Handle(lambda: None, (), loop, Context())
     handle.cancel()
     return handle
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer that compares only with its like."""
+    """A timer that is compared by its time only."""
 
     __slots__ = ()
     _scheduled: bool

@@ -95,7 +95,7 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """Returns an error of the reading of a certificate in a few words; the text of an SSLError may be long."""
+    """Describes an error of a certificate in a few words; the text of an SSLError may be long."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or "not PEM").lower().replace("_", " ")
     return getattr(error, "strerror", None) or "not PEM"

@@ -69,7 +69,6 @@ class AuditLog:
             self._write(event, source, fields)
 
     def done(self, kind: AuditEvent, event: str, source: Source, **fields: Any) -> None:
-        """Writes an event that changed something."""
         if kind in self.events:
             self._write(event, source, fields)
 

@@ -133,7 +133,7 @@ class TokenVerifier:
 
 
 def token_verifier(listener_name: str, settings: OAuthSettings, base: BrokerBase) -> TokenVerifier:
-    """Creates the verifier of a listener, whose keys are not fetched yet."""
+    """Creates the verifier of a listener, without keys yet."""
     unset = [f"sasl.oauthbearer.expected.{name}" for name in unchecked(settings.rules)]
     if unset:
         consequence = "tokens that the issuer signed for others are accepted"

@@ -89,7 +89,6 @@ class Page:
         return name
 
     def one(self, metric: Metric, value: float) -> None:
-        """Writes a metric with a single series."""
         self._lines.append(f"{self.begin(metric)} {value}\n")
 
     def rows(self, metric: Metric, rows: Iterable[tuple[Sequence[object], float]]) -> None:
@@ -132,7 +131,6 @@ class Page:
             self.write(lines)
 
     def finish(self) -> list[bytes]:
-        """Ends the page and returns its pieces."""
         if self.form is Format.OPEN_METRICS:
             self._lines.append("# EOF\n")
         self._flush()

@@ -36,7 +36,7 @@ def lag_histogram(snapshot: HistogramSnapshot) -> LoopLagHistogram:
 
 
 class BrokerObservation(msgspec.Struct, frozen=True):
-    """The parts, of one broker."""
+    """The history and the vitals of one broker."""
 
     history: LogHistory
     vitals: Vitals

@@ -159,7 +159,7 @@ class Retention:
                 continue  # It is logged when the partition is checked.
 
     async def _ask(self, asked: list[ConsumptionQuery]) -> Outcome:
-        """Returns what all groups have consumed of these partitions, or of `ASKED_MAX` of them; nothing in doubt."""
+        """Returns what all groups have consumed of at most `ASKED_MAX` of these partitions; nothing in doubt."""
         if not asked:
             return {}
         if len(asked) > ASKED_MAX:

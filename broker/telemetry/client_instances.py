@@ -132,7 +132,6 @@ class ClientInstances:
                 yield client.facts, series
 
     def follow(self, configs: Mapping[str, ConfigImage]) -> None:
-        """Adopts these subscriptions."""
         if configs is self._configs:
             return
         self._configs = configs

@@ -88,7 +88,6 @@ class _Reading:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further points are kept."""
         return len(self.points) >= POINTS_MAX
 
 
@@ -111,7 +110,6 @@ def _each(reading: _Reading, start: int, stop: int, path: tuple[int, ...]) -> Ge
 
 
 def _metric(reading: _Reading, metric: _Field) -> Generator[None, None, None]:
-    """Adds the points of a metric."""
     name = unit = ""
     values: _Field | None = None
     for field in _fields(reading, metric.start, metric.stop):

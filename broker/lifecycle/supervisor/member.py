@@ -178,7 +178,7 @@ class BrokerProcess:
             self._pages.pop(number, None)
 
     async def _listen(self, line: Line) -> None:
-        """Handles its messages until the connection ends with its process."""
+        """Handles the messages of the process until its connection ends."""
         while (message := await line.receive()) is not None:
             if isinstance(message, BrokerReady):
                 self.address = message.address
