@@ -1,4 +1,7 @@
-"""The headers of requests and responses, and the frames that they begin.
+"""Frames and the headers of requests and responses.
+
+A frame is the size of its content as an int32, and the content: a header and a message. `client.connection` and a
+broker's connections split a stream into frames; a broker refuses empty ones. A frame of two bytes: `00000002 abcd`.
 
     request  v1  api key i16, api version i16, correlation id i32, client id (nullable string, never compact)
              v2  the same, then tagged fields
@@ -31,8 +34,26 @@ _CORRELATION_ID, _FLEXIBLE_RESPONSE = struct.Struct(">i"), struct.Struct(">ix")
 _PLAIN_FRAME, _FLEXIBLE_FRAME = struct.Struct(">ii"), struct.Struct(">iix")
 """Size, correlation id and no tags."""
 
+FRAME_SIZE_BYTES = 4
+"""The bytes of the size before a frame."""
+
+FRAME_BYTES_MAX = 104_857_600
+"""The default maximum size of a frame: Kafka's `socket.request.max.bytes`."""
+
 REQUEST_HEADER_BYTES_MIN = _REQUEST.size
 """The minimum size of a request."""
+
+
+def check_frame_size(size: int, limit: int) -> int:
+    """Returns `size`, the number before a frame. Errors: ProtocolError if it is negative or above `limit`."""
+    if not 0 <= size <= limit:
+        raise ProtocolError(f"a frame of {size} bytes; allowed are 0 to {limit}")
+    return size
+
+
+def frame(*parts: bytes) -> bytes:
+    """Returns the parts as one frame with its size."""
+    return b"".join((struct.pack(">i", sum(map(len, parts))), *parts))
 
 
 def read_request_header(buffer: Buffer, start: int, end: int) -> tuple[int, int, int, str | None, int]:

@@ -23,8 +23,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from lowtide.protocol.client.versions import ApiExchange, ApiVersions, exchange_of
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.framing import FRAME_BYTES_MAX, FRAME_SIZE_BYTES, check_frame_size, frame
-from lowtide.protocol.headers import read_response_header, request_header
+from lowtide.protocol.headers import (
+    FRAME_BYTES_MAX,
+    FRAME_SIZE_BYTES,
+    check_frame_size,
+    frame,
+    read_response_header,
+    request_header,
+)
 
 if TYPE_CHECKING:
     from lowtide.protocol.client.opening import ClientSession

@@ -67,7 +67,6 @@ SMALL: set[str] = {
     "broker/partitions/fetch/fetch_refused.py",
     "console/files.py",
     "console/views.py",
-    "protocol/framing.py",
     "protocol/key_hash.py",
     "replication/unregistration.py",
     "runtime/child_process.py",

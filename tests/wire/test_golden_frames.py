@@ -26,8 +26,8 @@ from lowtide.protocol.client.connection import NEVER_MS, ClientConnection
 from lowtide.protocol.client.versions import exchange_of
 from lowtide.protocol.compiler import codec_for, plain_codec
 from lowtide.protocol.errors import ProtocolError, SurplusBytesError
-from lowtide.protocol.framing import frame
 from lowtide.protocol.headers import (
+    frame,
     read_request_header,
     read_response_header,
     request_header,

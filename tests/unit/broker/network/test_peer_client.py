@@ -19,8 +19,7 @@ from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client.connection import IN_FLIGHT_MAX, RECEIVE_BYTES
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.framing import frame
-from lowtide.protocol.headers import read_request_header, response_header
+from lowtide.protocol.headers import frame, read_request_header, response_header
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from lowtide.runtime.clock import SystemClock

@@ -11,8 +11,7 @@ from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.framing import frame
-from lowtide.protocol.headers import read_request_header, response_header
+from lowtide.protocol.headers import frame, read_request_header, response_header
 from lowtide.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
