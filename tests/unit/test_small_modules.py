@@ -40,18 +40,11 @@ REPEATED: dict[str, int] = {
     "Committer": 2,
     "ConfigResource": 2,
     "EpochEndOffset": 2,
-    "GroupLagRow": 2,
     "GroupMember": 2,
     "IsrChanges": 2,
-    "LeaderIdAndEpoch": 2,
-    "NodeEndpoint": 2,
     "PartitionLoad": 3,
     "Producer": 2,
-    "SaslExchange": 2,
     "TransactionState": 2,
-    "_Counted": 2,
-    "_Field": 2,
-    "_Reader": 2,
 }
 """Class names that stand more than once, with how often."""
 
@@ -65,12 +58,9 @@ SMALL: set[str] = {
     "broker/partitions/fetch/fetch_refused.py",
     "console/files.py",
     "console/views.py",
-    "protocol/compiled_codec.py",
-    "protocol/framing.py",
     "protocol/key_hash.py",
     "replication/unregistration.py",
     "runtime/child_process.py",
-    "runtime/http_tls.py",
     "testing/free_ports.py",
     "testing/freezing.py",
 }

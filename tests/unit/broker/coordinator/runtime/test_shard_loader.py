@@ -18,10 +18,11 @@ from lowtide.broker.coordinator.runtime.shard_loader import (
     ShardLoader,
 )
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, iterate_batches, read_batch_header
 from lowtide.storage.errors import StorageError
+from tests.markers import build_end_transaction_marker
 from tests.unit.broker.coordinator.runtime.runtime_world import State, partition_of
 
 UNKNOWN, BROKEN = b"unknown", b"broken"
