@@ -61,8 +61,7 @@ class FakeDispatcher:
         self.routes = Routes(lambda api_key, _version: self._route(api_key) if api_key in range(6) else None)
 
     def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int, client_id: memoryview) -> Any:
-        message = "not served"
-        raise ProtocolError(message)
+        raise ProtocolError("not served")
 
     def describe(self, api_key: int, api_version: int) -> str:
         return f"API {api_key} v{api_version}"
