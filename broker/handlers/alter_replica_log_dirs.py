@@ -24,7 +24,6 @@ from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_replica_log_dirs import (
@@ -56,7 +55,7 @@ class AlterReplicaLogDirs:
             for topic in directory.topics
             for partition in topic.partitions
         }
-        return answer_in_slices(self._broker.turns, self._broker.log, self._steps(wanted))
+        return self._broker.turns.answer(self._steps(wanted))
 
     def _steps(self, wanted: Mapping[TopicPartition, str]) -> Generator[None, None, AlterReplicaLogDirsResponse]:
         directories = self._manager.directories

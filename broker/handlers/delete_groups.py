@@ -20,7 +20,6 @@ from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -65,7 +64,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
                 yield
             return True
 
-        ask_in_slices(groups.broker.turns, groups.broker.log, answer.pending, ask())
+        groups.broker.turns.ask(answer.pending, ask())
         return answer.pending
 
     return HandlerSpec(key=ApiKey.DELETE_GROUPS, guard=guards.delete_groups, handle=handle, cut=CUT)

@@ -22,7 +22,6 @@ from lowtide.broker.pending import Pending
 from lowtide.broker.quotas.quota_entity import parse_entity, parse_values
 from lowtide.broker.quotas.quota_filter import Filter, filter_of, matches
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.describe_client_quotas import (
@@ -51,7 +50,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             )
         if not wanted and request.strict:
             return DescribeClientQuotasResponse(entries=[])
-        return answer_in_slices(broker.turns, broker.log, _steps(broker.metadata.image, wanted, strict=request.strict))
+        return broker.turns.answer(_steps(broker.metadata.image, wanted, strict=request.strict))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, guard=guards.describe_client_quotas, handle=handle)
 

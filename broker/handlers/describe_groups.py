@@ -27,7 +27,6 @@ from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_groups import (
@@ -74,7 +73,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     def handle(
         request: DescribeGroupsRequest, context: RequestContext
     ) -> DescribeGroupsResponse | Pending[DescribeGroupsResponse]:
-        return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context.api_version))
+        return groups.broker.turns.answer(steps(request, context.api_version))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_GROUPS, guard=guards.describe_groups, handle=handle, cut=CUT)
 

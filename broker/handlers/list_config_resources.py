@@ -20,7 +20,6 @@ from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_config_resources import (
@@ -55,6 +54,6 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
                 throttle_time_ms=0, error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
             )
         found = administrator.list(frozenset(map(ResourceType, types)))
-        return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(found))
+        return administrator.broker.turns.answer(steps(found))
 
     return HandlerSpec(key=ApiKey.LIST_CONFIG_RESOURCES, guard=guards.list_config_resources, handle=handle)

@@ -42,7 +42,6 @@ from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import Client, RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
@@ -237,10 +236,10 @@ class MetadataHandler:
         image = self._broker.metadata.image
         key = self._key_of(request, context.api_version, context.connection)
         if key is None:
-            return answer_in_slices(self._broker.turns, self._broker.log, self._steps(request, image, context))
+            return self._broker.turns.answer(self._steps(request, image, context))
         response: MetadataResponse | Pending[MetadataResponse] | None = self._answers.find(key, image)
         if response is None:
-            response = answer_in_slices(self._broker.turns, self._broker.log, self._steps(request, image, context))
+            response = self._broker.turns.answer(self._steps(request, image, context))
             if not isinstance(response, Pending):
                 self._answers.keep(key, response)
         return response

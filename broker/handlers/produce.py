@@ -35,10 +35,9 @@ from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.produce.joint_produce import joint_produce
 from lowtide.broker.partitions.produce.produce_attempt import CurrentLeaders, ProduceAttempt, ProduceParts
-from lowtide.broker.partitions.produce.produce_in_slices import SlicedProduce
 from lowtide.broker.partitions.produce.produce_rows import failed, has_transactional, once_each
-from lowtide.broker.partitions.produce.produce_slowly import SlowProduce
 from lowtide.broker.partitions.produce.slow_batches import KeptBytes
+from lowtide.broker.partitions.produce.slow_produce import SlowProduce
 from lowtide.broker.pending import Pending
 from lowtide.broker.quotas.metered_handlers import produced_bytes
 from lowtide.broker.request_context import RequestContext
@@ -93,9 +92,7 @@ class ProduceHandler:
         except BaseException:
             attempt.give_back()
             raise
-        if attempt.rest:
-            return SlicedProduce(attempt, responses).start()
-        if attempt.slow:
+        if attempt.rest or attempt.slow:
             return SlowProduce(attempt, responses).start()
         return attempt.answer(responses)
 

@@ -9,7 +9,8 @@ It is built over everything that serves partitions (`replica_manager`, `followed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ import msgspec
 
 from lowtide.broker.partitions.hosted_logs import HostedLogs
 from lowtide.broker.partitions.strays import has_to_go
-from lowtide.broker.slices import OWN_SLICE_MS, SlicedWork
+from lowtide.broker.turns import OWN_SLICE_MS, Turns, raise_error
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
@@ -71,7 +72,9 @@ class AssignedPartitions:
         self._loop = loop
         self._image: MetadataImage | None = None
         self._configured: tuple[TopicImage | None, LogConfig] = (None, LogConfig())
-        self._work = SlicedWork(loop, clock, self._on_worked, self._rest_ms)
+        self._turns = Turns(loop, clock, rest_ms=self._rest_ms)
+        self._work: deque[Callable[[], None]] = deque()
+        self._is_working = False
         self._has_created = False
         self._settled: dict[asyncio.Future[None], None] = {}
 
@@ -108,14 +111,21 @@ class AssignedPartitions:
                 if index < len(known) and known[index] is state:
                     continue
                 if self.broker_id in state.replicas:
-                    self._work.add(partial(self._host, topic, index, state))
+                    self._work.append(partial(self._host, topic, index, state))
                 elif (topic.name, index) in self._partitions or (topic.name, index) in self._offline.keys:
                     gone[TopicPartition(topic.name, index)] = topic.topic_id  # Its reassignment is through.
         if gone:
             self.remove(gone)
         for broker_id in (*brokers, *self._led.take_settled(image.revision)):
-            self._work.add(partial(self._follow_broker, broker_id))
-        self._work.begin()
+            self._work.append(partial(self._follow_broker, broker_id))
+        if not self._is_working:
+            self._is_working = True
+            self._turns.run(self._work_steps(), self._on_worked, raise_error)
+
+    def _work_steps(self) -> Iterator[None]:
+        while self._work:
+            self._work.popleft()()
+            yield
 
     def on_registration(self) -> None:
         """We have registered, or the registration is lost: what we lead is another matter now."""
@@ -124,7 +134,7 @@ class AssignedPartitions:
 
     @property
     def _is_settled(self) -> bool:
-        return not self._work.waits and not self.hosted_logs.leaving
+        return not self._work and not self.hosted_logs.leaving
 
     async def settled(self) -> None:
         """Wait until all that was asked for is done on disk."""
@@ -233,7 +243,8 @@ class AssignedPartitions:
         if self._image is not None:
             self.on_image(self._image, [self._image.topics[name] for name in names if name in self._image.topics], [])
 
-    def _on_worked(self) -> None:
+    def _on_worked(self, _: None) -> None:
+        self._is_working = False
         self.hosted_logs.tell_failed()
         self._tell_settled()
 

@@ -15,6 +15,8 @@ from functools import partial
 from mmap import mmap
 from typing import Any, Final, TypeAlias
 
+from lowtide.broker.pending import Pending
+from lowtide.broker.turns import TurnQueue
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX
 from lowtide.storage.log.validation.decompression_room import DecompressionRoom, release_pages
@@ -35,28 +37,25 @@ class BatchLane:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._memory: mmap | None = None
-        self._turns: deque[RequestLane] = deque()
-        self._busy = False
+        self.queue = TurnQueue[RequestLane](lambda: 0, 1, self._take_turn)
 
     def begin(self, limit_bytes: int) -> RequestLane:
         """The work of one request, whose batches may decompress to `limit_bytes` (inclusive) together."""
         return RequestLane(self, limit_bytes)
 
-    def take_turn(self, request: RequestLane) -> None:
-        """Let a request's next piece be done after those of the requests before it."""
-        if request.pieces and not request.has_turn:
-            request.has_turn = True
-            self._turns.append(request)
-        self._run()
-
-    def _run(self) -> None:
-        if self._busy or not self._turns:
-            return
-        self._busy = True
-        request = self._turns.popleft()
-        request.has_turn = False
+    def _take_turn(self, request: RequestLane, _began_ms: int) -> Pending[None]:
+        """Submits a request's next piece. The next turn begins when it is done."""
         work, on_done = request.pieces.popleft()
-        self._worker.submit(partial(self._work, request, work), partial(self._on_done, request, on_done))
+        turn: Pending[None] = Pending()
+
+        def end(outcome: Any) -> None:
+            if request.pieces:
+                self.queue.enter(request)
+            turn.complete(None)
+            on_done(outcome)
+
+        self._worker.submit(partial(self._work, request, work), end)
+        return turn
 
     def _work(self, request: RequestLane, work: Work) -> Any:
         """In the worker, which has only one of these at a time: the memory is its own."""
@@ -72,24 +71,18 @@ class BatchLane:
             if room.used_bytes > RELEASED_FROM_BYTES:
                 release_pages(self._memory, room.used_bytes)
 
-    def _on_done(self, request: RequestLane, on_done: OnDone, outcome: Any) -> None:
-        self._busy = False
-        self.take_turn(request)
-        on_done(outcome)
-
 
 class RequestLane:
     """The pieces of one request's work that wait; `left_bytes` is what its batches may still decompress to."""
 
-    __slots__ = ("_lane", "has_turn", "left_bytes", "limit_bytes", "pieces")
+    __slots__ = ("_lane", "left_bytes", "limit_bytes", "pieces")
 
     def __init__(self, lane: BatchLane, limit_bytes: int) -> None:
         self._lane = lane
         self.pieces: deque[tuple[Work, OnDone]] = deque()
         self.limit_bytes = self.left_bytes = limit_bytes
-        self.has_turn = False
 
     def submit(self, work: Work, on_done: OnDone) -> None:
         """Do a piece after the request's others, and call `on_done` in the event loop, never before this has returned."""
         self.pieces.append((work, on_done))
-        self._lane.take_turn(self)
+        self._lane.queue.enter(self)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.turns import run_in_slices
 from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.partition import Partition, PartitionChange

@@ -27,7 +27,7 @@ from lowtide.storage.log.timestamps import (
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.batch_lane import BatchLane
-    from lowtide.broker.slices import RequestSlices
+    from lowtide.broker.turns import Turns
     from lowtide.replication.partition import Partition
     from lowtide.storage.log.segments.segment_file import FileSlice
     from lowtide.storage.log.validation.decompression_room import DecompressionRoom
@@ -76,8 +76,8 @@ class LongRow(NamedTuple, Generic[RowT]):
 class TimestampSearches(Generic[RowT]):
     """The rows of one request that take long."""
 
-    def __init__(self, slices: RequestSlices, lane: BatchLane, log: Any) -> None:
-        self._slices = slices
+    def __init__(self, turns: Turns, lane: BatchLane, log: Any) -> None:
+        self._turns = turns
         self._lane = lane
         self._log = log
         self._rows: deque[LongRow[RowT]] = deque()
@@ -106,7 +106,7 @@ class TimestampSearches(Generic[RowT]):
             return
         # A batch that has gone: from the beginning.
         progress = Progress(step.start_offset, largest=step.largest) if isinstance(step, SearchOn) else Progress()
-        self._slices.call_later(0, partial(self._guarded, self._look_up_again, progress))
+        self._turns.call_later(0, partial(self._guarded, self._look_up_again, progress))
 
     def _read(self, partition: Partition, step: LongSearch) -> bool:
         """Have the batch searched; False if it was deleted or truncated meanwhile."""

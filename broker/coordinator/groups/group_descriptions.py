@@ -14,7 +14,6 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.pending import Pending
-from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.errors import ErrorCode
 
 Row = TypeVar("Row")
@@ -55,9 +54,7 @@ class GroupDescriptions(Generic[Row, Response]):
             if not left:
                 pending.complete(self._respond([row for row in rows.values() if row is not None]))
 
-        ask_in_slices(
-            self._groups.broker.turns, self._groups.broker.log, pending, self._ask(list(rows), operations, note)
-        )
+        self._groups.broker.turns.ask(pending, self._ask(list(rows), operations, note))
         return pending
 
     def _ask(

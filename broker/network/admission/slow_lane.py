@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from lowtide.broker.network.admission.turn_queue import TurnQueue
+from lowtide.broker.turns import TurnQueue
 from lowtide.runtime.addresses import network_of
 
 REFUSALS_PER_S = 10
@@ -64,7 +64,7 @@ class Refusals:
 
 
 class LaneTurns(Protocol):
-    """When a connection executes (`turn_taking`)."""
+    """When a connection executes (`execution`)."""
 
     def enter_slow_lane(self, turns: int) -> None:
         """Executes one frame in each turn from now on; until it has had so many, or may leave."""
@@ -107,3 +107,26 @@ class SlowLane(TurnQueue[Laned]):
 
     def _give_turn(self, connection: Laned, began_ms: int) -> None:
         connection.take_turn(may_leave=not self._refusals.is_troubled(network_of(connection.client_address), began_ms))
+
+
+HANDSHAKES_A_PASS = 4
+"""Fewer begin if a millisecond is over, such as with a large RSA key."""
+
+
+class ShakesHands(Protocol):
+    """A connection whose client has sent a part of its TLS handshake."""
+
+    def take_turn(self) -> None:
+        """Continues the handshake."""
+        ...
+
+
+class HandshakeTurns(TurnQueue[ShakesHands]):
+    """The TLS handshakes of a broker, in turns.
+
+    One costs the loop a quarter of a millisecond or more, a hundred small requests, and after a start all clients
+    connect at once.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        super().__init__(now_ms, HANDSHAKES_A_PASS, lambda connection, _began_ms: connection.take_turn())

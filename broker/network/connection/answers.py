@@ -11,7 +11,7 @@ from lowtide.broker.network.routing.routes import Part, Route
 from lowtide.broker.pending import NO_ANSWER, AnswerRounds, Pending
 
 if TYPE_CHECKING:
-    from lowtide.broker.network.connection.turn_taking import TurnTaking
+    from lowtide.broker.network.connection.execution import ExecutionState
     from lowtide.broker.network.routing.request_times import RequestClock
 
 
@@ -53,7 +53,7 @@ class Answers:
     def __init__(
         self,
         connection: AnsweringConnection,
-        turns: TurnTaking,
+        turns: ExecutionState,
         clock: RequestClock,
         rounds: AnswerRounds,
         parked_min: int,

@@ -2,7 +2,7 @@
 
 All connections receive into one shared buffer. A whole frame is handled where it lies, in the callback that brought it,
 or with those of other connections at the end of the loop's pass (`gathering`). The parts of a connection: an incomplete
-frame (`partial_frame`), when it executes (`turn_taking`), and its answers in order (`answers`). While only Produce
+frame (`partial_frame`), when it executes (`execution`), and its answers in order (`answers`). While only Produce
 requests are parked, a few later requests are executed too (`RequestBounds`), or acks=all would mean one batch a round
 trip; any other parked request stops the reading, and so does a client that doesn't read its answers.
 
@@ -19,10 +19,18 @@ from typing import Any, cast
 
 from lowtide.broker.network.connection.answers import Answers
 from lowtide.broker.network.connection.connection_host import ConnectionHost
-from lowtide.broker.network.connection.execution import END_TURN, LANED, PARK, PARKED, RUNNING, TURN
+from lowtide.broker.network.connection.execution import (
+    END_TURN,
+    LANED,
+    PARK,
+    PARKED,
+    RUNNING,
+    TURN,
+    TURN_NS,
+    ExecutionState,
+)
 from lowtide.broker.network.connection.outgoing import OutgoingQueue
 from lowtide.broker.network.connection.partial_frame import FREE_FRAME_BYTES, FrameRefusedError, PartialFrame
-from lowtide.broker.network.connection.turn_taking import TURN_NS, TurnTaking
 from lowtide.broker.network.routing.large_requests import LargeRequest
 from lowtide.broker.network.routing.request_parts import row_count
 from lowtide.broker.network.routing.routes import Route, read_request
@@ -56,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outgoing: OutgoingQueue | None = None
         self.frame = PartialFrame(host.frame_buffers, host.memory)
-        self.turns = TurnTaking(host.bounds.parked_max, partial(self.unblock, is_turn=True))
+        self.turns = ExecutionState(host.bounds.parked_max, partial(self.unblock, is_turn=True))
         self.answers = Answers(self, self.turns, host.clock, host.rounds, host.bounds.parked_min)
         self._backlog = b""
         """Frames that have arrived and may not be executed yet."""

@@ -9,7 +9,7 @@ import msgspec
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader, respond
 from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchRules
 from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchTarget
-from lowtide.broker.slices import PARTITIONS_OF_A_STEP, taken
+from lowtide.broker.turns import PARTITIONS_OF_A_STEP, taken
 from lowtide.protocol.messages.fetch import FetchResponse
 
 

@@ -1,7 +1,7 @@
 """One Produce request at work: what it has appended, what it must wait for, and what is left to be done more slowly.
 
 Everything about a request is kept here and nowhere else, so however its work is spread over time, nothing of it can be
-taken for a part of another one. The slow paths continue with the same attempt: `produce_slowly`, `produce_in_slices`.
+taken for a part of another one. `slow_produce` continues with the same attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ import msgspec
 from lowtide.broker.network.endpoints import endpoints_for
 from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceWait
 from lowtide.broker.partitions.produce.produce_rows import failed, header_of, not_appended, refused_for_now, rejected
-from lowtide.broker.partitions.produce.slow_batches import LARGE_BYTES, KeptBytes, Rest, SlowBatch, is_compressed
+from lowtide.broker.partitions.produce.slow_batches import (
+    LARGE_BYTES,
+    NO_ROOM,
+    KeptBytes,
+    Rest,
+    SlowBatch,
+    is_compressed,
+)
 from lowtide.broker.partitions.produce.transaction_question import (
     AskedTransaction,
     Question,
@@ -68,8 +75,6 @@ _EXPECTED_ERRORS: Final = frozenset(
     }
 )
 """What Kafka doesn't count as a failed request: a client's own fault, or one that is counted elsewhere."""
-
-NO_ROOM: Final = "too many requests wait to be checked"
 
 
 def count_refused(

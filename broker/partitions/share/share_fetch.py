@@ -136,7 +136,7 @@ class ShareFetch(DelayedRequest):
     def _visit_on(self) -> None:
         """Looks at the remaining partitions in another turn of the loop."""
         if self._changed:
-            self._replicas.slices.call_later(0, self._wake)
+            self._replicas.turns.call_later(0, self._wake)
 
     def _wake(self) -> None:
         if not self.pending.done:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.batch_lane import BatchLane
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.broker.request_context import Client
-    from lowtide.broker.slices import RequestSlices
+    from lowtide.broker.turns import Turns
     from lowtide.runtime.clock import Clock
 
 
@@ -61,7 +61,7 @@ class SharePartitions:
         self._shares: dict[SharePlace, LeaderSharePartition] = {}
 
         async def begin(partition: Partition, rules: ShareRules) -> Offset:
-            return await begin_offset(partition, rules.reset, clock.wall_ms(), replicas.slices, batch_lane, log)
+            return await begin_offset(partition, rules.reset, clock.wall_ms(), replicas.turns, batch_lane, log)
 
         self._ports = SharePorts(
             keeper=keeper,
@@ -172,7 +172,7 @@ class SharePartitions:
 
 
 async def begin_offset(
-    partition: Partition, reset: OffsetReset, wall_ms: int, slices: RequestSlices, lane: BatchLane, log: Any
+    partition: Partition, reset: OffsetReset, wall_ms: int, turns: Turns, lane: BatchLane, log: Any
 ) -> Offset:
     """Returns where a group without a start offset begins: `share.auto.offset.reset`.
 
@@ -203,7 +203,7 @@ async def begin_offset(
     found = look_up(Progress())
     if isinstance(found, Unfinished):
         rows: list[Offset | None] = [None]
-        searches = TimestampSearches[Offset | None](slices, lane, log)
+        searches = TimestampSearches[Offset | None](turns, lane, log)
         searches.add(LongRow(found, look_up, partial(rows.__setitem__, 0), fail))
         await answer_of(searches.start(rows))
         found = rows[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lowtide.broker.network.admission.turn_queue import HANDSHAKES_A_PASS, HandshakeTurns
+from lowtide.broker.network.admission.slow_lane import HANDSHAKES_A_PASS, HandshakeTurns
 
 MANY = 5 * HANDSHAKES_A_PASS + 1
 

@@ -57,6 +57,7 @@ def test_the_checks_of_requests_take_turns_one_at_a_time() -> None:
         for _ in range(3):
             assert len(world.worker.waiting) == 1
             world.worker.step()
+            await asyncio.sleep(0)
         await one
         assert not many.done()
         await work_until(world, many)
