@@ -37,6 +37,7 @@ from lowtide.broker.network.endpoints import (
     offline_replicas,
     with_local,
 )
+from lowtide.broker.network.routing.answer_cache import AnswerCache
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
@@ -167,36 +168,6 @@ class _TopicRows:
         return self._now
 
 
-class _Answers:
-    """Answers about one topic, which clients request most often, kept while nothing changes."""
-
-    def __init__(self, replicas: ReplicaManager) -> None:
-        self._replicas = replicas
-        self._valid_for: tuple[object, object] = (None, None)
-        self._kept: dict[_AnswerKey, MetadataResponse] = {}
-
-    def check(self, image: MetadataImage) -> None:
-        """Drop all that were kept under another image, or with other partitions offline."""
-        if self._valid_for[0] is not image or self._valid_for[1] is not self._replicas.offline.keys:
-            self._valid_for = (image, self._replicas.offline.keys)
-            self._kept.clear()
-
-    def find(self, key: _AnswerKey, image: MetadataImage) -> MetadataResponse | None:
-        """The answer that was kept under this image and with the same partitions offline."""
-        self.check(image)
-        return self._kept.get(key)
-
-    def keep(self, key: _AnswerKey, response: MetadataResponse) -> None:
-        """Keep an answer that `find` has just not found."""
-        topic = response.topics[0]
-        if (
-            topic.error_code == ErrorCode.NONE
-            and len(topic.partitions) <= _KEPT_PARTITIONS
-            and len(self._kept) < KEPT_ANSWERS
-        ):
-            self._kept[key] = response
-
-
 class MetadataHandler:
     """Metadata over a broker's state."""
 
@@ -204,7 +175,7 @@ class MetadataHandler:
         self._broker = broker
         self._administrator = administrator
         self._rows: dict[tuple[str, int], _TopicRows] = {}
-        self._answers = _Answers(broker.replicas)
+        self.answers = AnswerCache(KEPT_ANSWERS)
 
     def _find(
         self,
@@ -237,11 +208,12 @@ class MetadataHandler:
         key = self._key_of(request, context.api_version, context.connection)
         if key is None:
             return self._broker.turns.answer(self._steps(request, image, context))
-        response: MetadataResponse | Pending[MetadataResponse] | None = self._answers.find(key, image)
+        response: MetadataResponse | Pending[MetadataResponse] | None
+        response = self.answers.find(key, image, self._broker.replicas.offline.keys)
         if response is None:
             response = self._broker.turns.answer(self._steps(request, image, context))
-            if not isinstance(response, Pending):
-                self._answers.keep(key, response)
+            if isinstance(response, MetadataResponse) and _may_be_kept(response):
+                self.answers.keep(key, response)
         return response
 
     def _key_of(self, request: MetadataRequest, version: int, client: Client) -> _AnswerKey | None:
@@ -308,9 +280,14 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
         key=ApiKey.METADATA,
         guard=guards.metadata,
         handle=made.handle,
-        answers_again=KEPT_ANSWERS,
+        answers=made.answers,
         cut=CUT,
     )
+
+
+def _may_be_kept(response: MetadataResponse) -> bool:
+    topic = response.topics[0]
+    return topic.error_code == ErrorCode.NONE and len(topic.partitions) <= _KEPT_PARTITIONS
 
 
 def _rows_for(

@@ -42,10 +42,6 @@ CLIENT_ID_SHOWN_MAX = 64
 FRAME_BYTES_MAX = 1 << 31
 """Above what any frame has."""
 
-_KEPT_BODY_BYTES = 16 * 1024
-_KEPT_BODIES_BYTES = 256 * 1024
-"""Of responses that are given again: the largest body that is kept, and all of them in one version of an API."""
-
 
 class Routes(dict[tuple[int, int], Route | None]):
     """`(api key, version)` → route; None for what is not served. Filled as versions are first asked for."""
@@ -218,30 +214,8 @@ def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]
     """Writes a response."""
     codec = codec_for(API[spec.key].response, version)
     flexible = response_header_is_flexible(spec.key, version)
-    if spec.answers_again:
-        encode = _remembering(codec.encode, spec.answers_again)
+    if spec.answers is not None:
+        encode = spec.answers.encoder(version, codec.encode)
         return lambda correlation_id, response: frame_parts(correlation_id, [encode(response)], flexible)
     encode_frame = codec.encode_frame
     return lambda correlation_id, response: encode_frame(correlation_id, response, flexible)
-
-
-def _remembering(encode: Callable[[Any], bytes], maximum: int) -> Callable[[Any], bytes]:
-    """`encode` that knows the last responses again, by their identity: each is held here, so no other object has it."""
-    kept: dict[int, tuple[Any, bytes]] = {}
-    kept_bytes = 0
-
-    def encode_once(response: Any) -> bytes:
-        nonlocal kept_bytes
-        known = kept.get(id(response))
-        if known is not None:
-            return known[1]
-        body = encode(response)
-        if len(body) <= _KEPT_BODY_BYTES:
-            if len(kept) >= maximum or kept_bytes + len(body) > _KEPT_BODIES_BYTES:
-                kept.clear()
-                kept_bytes = 0
-            kept[id(response)] = response, body
-            kept_bytes += len(body)
-        return body
-
-    return encode_once

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lowtide.broker.audit.audit_log import AuditEvent
+from lowtide.broker.network.routing.answer_cache import AnswerCache
 from lowtide.broker.network.routing.large_requests import Bounds
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.request_times import ApiTimes
@@ -100,9 +101,8 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     loop, and `handle_later`, a coroutine that may wait for metadata, is set.
 
     `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659).
-    `answers_again` is how many
-    responses the handler may give out more than once, as the same object that doesn't change: so many are kept in their
-    encoded form. `counts_errors`: the handler counts the errors of its answers itself.
+    `answers`
+    has those that the handler gives out more than once. `counts_errors`: the handler counts the errors of its answers itself.
 
     `bounds` say how many rows of a request the handler takes at once. `cut` says how a request of more is cut, where it
     may depend on the version; without it a request is handled whole.
@@ -118,7 +118,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     advertised_minimum: int | None = None
     bounds: Bounds = Bounds()
     cut: Cut | Callable[[int], Cut | None] | None = None
-    answers_again: int = 0
+    answers: AnswerCache | None = None
     joint: JointForm | None = None
     forwarding: Forwarding | None = None
     audit: AuditLines | None = None
