@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError, SessionError
@@ -33,7 +34,8 @@ _NAMES_LOGGED: Final = 5
 _NOT_MADE: Final = (ConflictError, FencedError, NotControllerError, UnavailableError, LeaseGoneError, SessionError)
 
 
-class _Change(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Change:
     """A submitted proposal."""
 
     partition: Partition

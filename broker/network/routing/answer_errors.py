@@ -1,8 +1,8 @@
-"""Which errors answers have: Kafka's `ErrorsPerSec`, by API and error code.
+"""Counts the errors in answers by API and error code, as Kafka's `ErrorsPerSec`.
 
-Where an answer of one API and version has error codes is found once, from its form, and what looks there is compiled,
-as codecs are. Every error of an answer counts: that of the whole, and that of each row. Produce and Fetch aren't
-counted here: their handlers meet each error by itself, and no answer is looked through that has none.
+The places of error codes in an answer follow from its schema, so the code that looks there is compiled once, as codecs
+are. All errors of an answer count: at the top and in each row. The handlers of Produce and Fetch count their own errors
+instead, which saves a look at each answer.
 
 Pure.
 """
@@ -20,7 +20,7 @@ from lowtide.protocol.schema import wire_form
 ERROR_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
 
 Errors: TypeAlias = "Counter[tuple[str, int]]"
-"""Counts by the name of an API and an error code. Both are of the protocol, so there are few."""
+"""The number of errors by the name of an API and an error code."""
 
 
 class AnswerErrors:
@@ -55,7 +55,7 @@ class AnswerErrors:
 
 
 def _look(form: Entity, part: str = "answer", depth: int = 1) -> list[str]:
-    """Returns the lines that look at a struct, which has the name `part`; none if it has no field for an error."""
+    """Returns the lines of code that look at a struct named `part`; none if it has no error field."""
     indent, lines = " " * depth, list[str]()
     for name, content in form.fields:
         if name in ERROR_FIELDS:
@@ -69,7 +69,7 @@ def _look(form: Entity, part: str = "answer", depth: int = 1) -> list[str]:
 
 
 def _inner(content: AnyConstruct) -> tuple[Entity | None, bool]:
-    """The struct that a field has, or each row of its list."""
+    """Returns the struct in a field, or in each row of its list, and whether it is a list."""
     is_list = isinstance(content, CountedArray)
     inner = content.element if isinstance(content, CountedArray) else content
     return inner if isinstance(inner, Entity) else None, is_list

@@ -1,8 +1,8 @@
-"""Requests that a standard client sends wrong, and that Kafka reads all the same.
+"""Malformed requests of common clients that Kafka accepts.
 
-Bytes behind the fields of a request are passed over, and counted: they may mean that the client encodes another
-version. librdkafka (AlterUserScramCredentials) and kafka-go (DescribeAcls) are known to write empty tagged fields once
-too often. Responses, what is in a request, and what is kept in files must end where their fields do.
+Bytes behind the fields of a request are ignored and counted, because they may mean that the client encodes another
+version. librdkafka (AlterUserScramCredentials) and kafka-go (DescribeAcls) write empty tagged fields twice. Responses,
+structs within a request, and files must end with their fields.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Any, Final
 from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 
 SURPLUS_SERIES_MAX: Final = 200
-"""Pairs of request and software that are counted by themselves."""
+"""The most pairs of request and software that are counted separately."""
 
 _PADDING = bytes(4)
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 
 
 def without_array_padding(buffer: Any, start: int, stop: int, plain_bytes: int) -> tuple[Any, int, int]:
-    """Returns a Metadata request, and its bounds, without the padding that librdkafka writes into one for all topics.
+    """Returns a Metadata request for all topics, and its bounds, without librdkafka's padding.
 
-    In flexible versions its null array takes the four bytes kept for a count. `plain_bytes` is the length of the body
-    of
-    such a request when null takes one byte. Seen from librdkafka 2.16 (confluent-kafka, kcat).
+    In flexible versions its null array takes the four bytes reserved for a count instead of one. `plain_bytes` is the
+    length of the correct body. Seen from librdkafka 2.16 (confluent-kafka, kcat).
     """
     position = stop - plain_bytes - len(_PADDING) + 1
     id_end = start + REQUEST_HEADER_BYTES_MIN
@@ -45,9 +44,9 @@ class SurplusBytes:
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def note(self, request: str, software: str) -> bool:
-        """Count a request that had some.
+        """Counts a request. Returns whether it is the first of its kind.
 
-        Returns whether it is the first of its kind. Software has no name where too many have one.
+        The software is left out if there are too many kinds.
         """
         key = request, software
         if key not in self.counts and len(self.counts) >= SURPLUS_SERIES_MAX:

@@ -1,9 +1,8 @@
-"""From an API key and version to the code that reads, answers and writes it.
+"""The registry of handlers: makes the route of each API key and version.
 
-Every handler module registers itself here with the versions that it serves; ApiVersions answers from this registry, so
-nothing is advertised that isn't built. Codecs are compiled when a version is first used. Handlers that write metadata
-are coroutines: they are spawned by name and their answer is pending; all others answer in the callback that brought the
-request.
+ApiVersions answers from this registry, so only served versions are advertised. Codecs are compiled when a version is
+first used. Handlers that write metadata are coroutines, which run in named tasks; all others answer in the callback
+that received the request.
 """
 
 from __future__ import annotations
@@ -37,24 +36,21 @@ from lowtide.protocol.schema import wire_form
 _API_VERSIONS_V0 = struct.Struct(">iihihhh")
 
 CLIENT_ID_SHOWN_MAX = 64
-"""Bytes of a client id in a line of the log."""
+"""The bytes of a client id in a log line."""
 
 FRAME_BYTES_MAX = 1 << 31
-"""Above what any frame has."""
+"""More than any frame has."""
 
 
 class Routes(dict[tuple[int, int], Route | None]):
-    """`(api key, version)` → route; None for what is not served. Filled as versions are first asked for."""
+    """The routes by API key and version, made at first use; None for unserved versions."""
 
     def __init__(self, make: Callable[[int, int], Route | None]) -> None:
         super().__init__()
         self._make = make
 
     def __missing__(self, key: tuple[int, int]) -> Route | None:
-        """Make a served route once.
-
-        What is not served isn't kept: a client could ask for four thousand million of them.
-        """
+        """Makes a route. Unserved versions are not kept: a client could ask for four billion of them."""
         route = self._make(*key)
         if route is not None:
             self[key] = route
@@ -62,7 +58,7 @@ class Routes(dict[tuple[int, int], Route | None]):
 
 
 class Dispatcher:
-    """The registry. `maximum_versions` caps what is served and advertised, by API."""
+    """The registry. `maximum_versions` caps the served and advertised versions of APIs."""
 
     def __init__(
         self,
@@ -72,24 +68,23 @@ class Dispatcher:
         rows_max: int = ROWS_MAX,
         metered: Callable[[HandlerSpec], HandlerSpec] = lambda spec: spec,
     ) -> None:
-        """`metered` wraps each handler for quotas. `rows_max` is how many rows a request may have."""
+        """`metered` wraps each handler for quotas. `rows_max` is the most rows of a request."""
         self._metered = metered
         self._rows_max = rows_max
         self._specs: dict[ApiKey, HandlerSpec] = {}
         self._spawn = spawn
         self._maximum_versions = maximum_versions
         self.advertised: dict[ApiKey, VersionRange] = {}
-        """What ApiVersions answers, by key."""
+        """The versions that ApiVersions answers."""
         self._unadvertised: dict[ApiKey, VersionRange] = {}
-        """What brokers ask each other: those who ask for it know it."""
+        """The versions of requests between brokers."""
         self.routes = Routes(self._make_route)
         self.times = RequestTimes()
         self.surplus = SurplusBytes()
         self.errors: Errors = Counter()
-        """Those of answers, but for Produce and Fetch."""
+        """The errors of answers, without Produce and Fetch."""
 
     def register(self, specs: list[HandlerSpec]) -> None:
-        """Add handlers, each API once."""
         for spec in sorted(specs, key=lambda spec: spec.key):
             assert spec.key not in self._specs, f"{spec.key.name} has two handlers"
             self._specs[spec.key] = spec
@@ -97,14 +92,11 @@ class Dispatcher:
             table[spec.key] = self._advertise(spec)
 
     def remake_routes(self) -> None:
-        """Handlers are to be called in another way (`metered`).
-
-        What is being worked on is answered in the way that it came.
-        """
+        """Applies a change of `metered` to later requests."""
         self.routes.clear()
 
     def describe(self, api_key: int, api_version: int) -> str:
-        """For logs: `Fetch v12`, also of what doesn't exist."""
+        """Returns a text for logs such as `FETCH v12`, also for unknown APIs."""
         name = ApiKey(api_key).name if api_key in ApiKey.__members__.values() else f"API {api_key}"
         return f"{name} v{api_version}"
 
@@ -113,8 +105,7 @@ class Dispatcher:
     ) -> list[Part]:
         """Answers an unknown version of ApiVersions in version 0 with the supported range (KIP-511).
 
-        `client_id` is the frame from the client id on. Errors: ProtocolError for every other API, with what its user
-        can set.
+        `client_id` is the frame from the client id on. Errors: ProtocolError for other APIs, with a remedy.
         """
         if api_key != ApiKey.API_VERSIONS:
             raise ProtocolError(self._unsupported(api_key, api_version, client_id))
@@ -133,7 +124,7 @@ class Dispatcher:
         ]
 
     def _unsupported(self, api_key: int, api_version: int, client_id: memoryview) -> str:
-        """Returns which versions are served, which client asked, and what to set in it."""
+        """Returns the served versions, the client id, and the remedy."""
         length = int.from_bytes(client_id[:2], "big", signed=True)
         named = bytes(client_id[2 : 2 + max(0, min(length, CLIENT_ID_SHOWN_MAX))]).decode("utf-8", "replace")
         served = self.advertised.get(api_key)  # type: ignore[call-overload]
@@ -162,7 +153,7 @@ class Dispatcher:
         form = wire_form(api.request, api_version)
         cut = spec.cut(api_version) if callable(spec.cut) else spec.cut
         if cut is not None and cut.fields[0] not in dict(form.fields):
-            cut = None  # This version asks for one.
+            cut = None  # This version has a single row.
         row_bytes = row_bytes_min(form)
         return Route(
             name=f"{api.request.__name__.removesuffix('Request')} v{api_version}",
