@@ -28,8 +28,8 @@ class Waiting:
         def on_bug(request: DelayedRequest, error: Exception) -> None:
             log.error("request failed", request=type(request).__name__, exc_info=error)
 
-        def queue() -> DelayedQueue:
-            return DelayedQueue(clock, loop, maximum_per_key=maximum_per_partition, on_bug=on_bug, rounds=self.rounds)
+        def queue(maximum: int = maximum_per_partition) -> DelayedQueue:
+            return DelayedQueue(clock, loop, maximum_per_key=maximum, on_bug=on_bug, rounds=self.rounds)
 
         self.fetches = queue()
         """Fetches of consumers, by high watermark."""
@@ -41,6 +41,8 @@ class Waiting:
         """Produce requests that wait for our disk, by recovery point."""
         self.commits = queue()
         """Produce requests that wait for followers, by high watermark."""
+        self.share_fetches = queue(1)
+        """Fetches of share groups, which are woken by their share partitions."""
         self.log_starts = queue()
         """Deletes that wait for our disk, by log start."""
         self.deletes = queue()

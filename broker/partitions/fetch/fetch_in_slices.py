@@ -1,4 +1,4 @@
-"""A fetch of very many partitions of a session: read and answered some of them at a time."""
+"""Reads and answers a fetch of very many partitions in steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_steps(
     *,
     notes: bool = False,
 ) -> Iterator[None]:
-    """As `FetchReader.read`, into `outcome`."""
+    """Reads as `FetchReader.read`, into `outcome`."""
     for start in range(0, len(targets), PARTITIONS_OF_A_STEP):
         reader.read(targets[start : start + PARTITIONS_OF_A_STEP], rules, notes=notes, begun=outcome)
         yield
@@ -30,7 +30,7 @@ def read_steps(
 def enough_in_steps(
     reader: FetchReader, targets: Sequence[FetchTarget], rules: FetchRules
 ) -> Generator[None, None, bool]:
-    """Whether there is enough to answer, or an error."""
+    """Returns whether there are enough bytes for an answer, or an error."""
     total = 0
     for start in range(0, len(targets), PARTITIONS_OF_A_STEP):
         available = reader.available_bytes(targets[start : start + PARTITIONS_OF_A_STEP], rules, found=0)
@@ -44,7 +44,7 @@ def enough_in_steps(
 def respond_in_steps(
     plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader
 ) -> Generator[None, None, FetchResponse]:
-    """As `respond`, some partitions at a time. They are taken out of the outcome."""
+    """Returns the answer as `respond` does, and removes the partitions from the outcome."""
     whole = respond(plan, msgspec.structs.replace(outcome, answers=[]), rules, reader)
     for answers in taken(outcome.answers, PARTITIONS_OF_A_STEP):
         yield

@@ -1,4 +1,4 @@
-"""The limits of one fetch, and what one pass over its partitions has read."""
+"""The limits of one fetch, and the result of one pass over its partitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FetchRules(msgspec.Struct, kw_only=True):
-    """The limits of one fetch, and who asks."""
+    """The limits and the sender of one fetch."""
 
     api_version: int
     read_committed: bool
@@ -28,13 +28,13 @@ class FetchRules(msgspec.Struct, kw_only=True):
     replica_id: BrokerId = CONSUMER
     broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
     rack: str = ""
-    """The rack that a consumer would like to read in, where the broker looks for that."""
+    """The rack of a consumer, if the broker selects replicas by rack."""
 
 
 class FetchOutcome(msgspec.Struct):
-    """What one pass over the partitions read. `noted`: of how many a follower's position was taken over.
+    """The result of one pass over the partitions. `noted` is the number of noted follower positions.
 
-    `unsent`: bytes that count as sent only with the answer, for what was read may be dropped, and read again after a wait.
+    `unsent` are bytes that count as sent with the answer: the records may be dropped, and read again after a wait.
     """
 
     answers: list[tuple[FetchTarget, PartitionData]]
@@ -45,7 +45,7 @@ class FetchOutcome(msgspec.Struct):
     unsent: dict[Traffic, int] | None = None
 
     def count_sent(self, rules: FetchRules) -> None:
-        """The answer is given: what is `unsent` counts."""
+        """Counts the `unsent` bytes: the answer is complete."""
         for traffic, size in (self.unsent or {}).items():
             if rules.is_follower:
                 traffic.replication_bytes_out += size

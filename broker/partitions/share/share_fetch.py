@@ -54,7 +54,7 @@ FetchedShare = tuple[LeaderSharePartition, ShareRead | ErrorCode]
 class ShareFetch(DelayedRequest):
     """A member's fetch from partitions that are led here. `pending` gets the records, partition by partition."""
 
-    __slots__ = ("_changed", "_queue", "_ready", "_replicas", "_targets", "_wanted", "pending")
+    __slots__ = ("_changed", "_queue", "_ready", "_replicas", "_targets", "_wanted", "deadline_ms", "pending")
 
     def __init__(
         self,
@@ -67,6 +67,7 @@ class ShareFetch(DelayedRequest):
         super().__init__()
         self._targets = targets
         self._wanted = wanted
+        self.deadline_ms = wanted.deadline_ms  # type: ignore[misc]
         self._replicas = replicas
         self._queue = queue
         self._changed: dict[LeaderSharePartition, None] = dict.fromkeys(targets)
@@ -82,11 +83,6 @@ class ShareFetch(DelayedRequest):
         if not self.try_complete() and (not self._wanted.may_wait or not self._queue.watch(self)):
             self.on_complete()
         return self.pending
-
-    @property
-    def deadline_ms(self) -> int:
-        """See `DelayedRequest`."""
-        return self._wanted.deadline_ms
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """Returns nothing: the partitions call `look`."""
@@ -117,7 +113,6 @@ class ShareFetch(DelayedRequest):
         self._answer(self._acquire())
 
     def fail(self) -> None:
-        """See `DelayedRequest`."""
         self._leave()
         self.pending.fail()
 
