@@ -56,6 +56,8 @@ class Progress(NamedTuple):
 
 
 class LookUp(Protocol[AnswerT_co]):
+    """Looks a row up."""
+
     def __call__(self, progress: Progress) -> AnswerT_co | Unfinished: ...
 
 

@@ -29,8 +29,8 @@ from lowtide.protocol.messages.describe_producers import (
     DescribeProducersResponse,
     DescribeProducersTopicRequest,
 )
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.storage.log.producers.producer_snapshot import ProducerEntry
 
 
