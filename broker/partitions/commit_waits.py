@@ -64,7 +64,7 @@ class CommitWait(DelayedRequest):
         self.try_complete()
 
     def try_complete(self) -> bool:
-        """Calls the callback if the records are committed, or no longer can be; else waits for followers, then the disk."""
+        """Calls the callback if the records are committed or can no longer be; else waits for followers or the disk."""
         error = self._error()
         if error is None:
             is_committed = self._partition.log.high_watermark >= self._offset

@@ -20,7 +20,7 @@ _PARTITIONS_NAMED: Final = 5
 
 
 class OfflinePartitions:
-    """Partitions that this broker cannot serve: their log directory is offline, or their log was not created or loaded."""
+    """Partitions that this broker cannot serve: their directory is offline, or their log was not created or loaded."""
 
     def __init__(self) -> None:
         self.keys: frozenset[TopicPartition] = frozenset()

@@ -80,7 +80,7 @@ async def _list_offsets(
 async def ask_epochs(
     client: PeerClient, broker_id: BrokerId, asked: list[FollowedPartition], timeout_ms: int
 ) -> dict[TopicPartition, LeaderEpochEnd | ErrorCode]:
-    """Returns the end of each log's last epoch in the leader's log, without unanswered partitions. Errors: PeerError."""
+    """Returns the leader's end of each log's last epoch, without unanswered partitions. Errors: PeerError."""
 
     def row(following: FollowedPartition) -> OffsetForLeaderPartition:
         latest = following.log.leader_epochs.latest

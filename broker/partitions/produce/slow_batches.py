@@ -108,7 +108,7 @@ class Rest(msgspec.Struct):
     results: list[PartitionProduceResponse]
 
     def keep(self) -> int:
-        """Keeps the batches beyond the callback that brought them. Returns the memory without that of a mapped frame."""
+        """Keeps the batches beyond the callback that brought them. Returns the memory without a mapped frame."""
         kept_bytes = 0
         for row in self.rows:
             records: Any = row.records

@@ -263,7 +263,7 @@ def test_answers_behind_a_parked_produce_are_as_few_as_parked_produces() -> None
 
 @pytest.mark.parametrize("reset", [True, False])
 def test_parked_request_is_abandoned_when_the_client_disconnects(reset: bool) -> None:
-    """At once when the connection is reset; a plain close looks like a half-close, and the request is kept for some seconds."""
+    """At once after a reset. A plain close looks like a half-close, so the request is kept for some seconds."""
 
     async def run(world: World) -> None:
         reader, writer = await world.client()

@@ -140,7 +140,7 @@ def metadata(number: int, cluster_id: str = "c") -> MetadataResponse:
 
 
 def test_a_kept_response_is_written_as_others_are() -> None:
-    """Also after more responses than the cache holds, and when a response was freed and another has its address in memory."""
+    """Also when the cache was cleared, and when a response has the address in memory of a freed one."""
     answers = AnswerCache(3)
     route = cached_route(answers)
 

@@ -1,4 +1,4 @@
-"""Handshakes take turns: a few in a pass of the event loop, in order, and other work has its place between two passes."""
+"""TLS handshakes take turns: a few in a pass of the event loop, in order, with other work in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Fetch of very many partitions is read in slices: other requests are served between two slices, and no event in between is missed."""
+"""A Fetch of very many partitions runs in slices: others are served in between, and no event is missed."""
 
 from __future__ import annotations
 

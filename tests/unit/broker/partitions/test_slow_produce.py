@@ -1,4 +1,4 @@
-"""Batches that take long to validate are validated by the worker: other requests are served meanwhile, in the order of each connection."""
+"""The worker validates batches that take long: others are served meanwhile, and each connection keeps its order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets over batches that take long to search: the worker searches, other requests are served, and changes meanwhile count."""
+"""Long ListOffsets searches run in the worker while others are served, and changes in the meantime take effect."""
 
 from __future__ import annotations
 
