@@ -232,7 +232,13 @@ class ReplicaFetcher:
         for following, row in rows:
             if following.has_left or following.phase is not Phase.FETCHING:  # A partition may be listed twice.
                 continue
-            self._carry_out(following, decide(following, row), fetch, row, rises)
+            decision = decide(following, row)
+            if decision is NextStep.APPEND:
+                self._append(following, fetch, row, rises)
+            elif decision is NextStep.ASK_RANGE:
+                self._ask(following, FollowerEvent.ASK_RANGE)
+            else:
+                self._apply(following, decision)
             if parts.clock.monotonic_ms() >= turn_ends_ms:
                 self._request_log_starts(rises)
                 rises = []
@@ -245,21 +251,6 @@ class ReplicaFetcher:
         self._refused_sessions += 1
         self._parts.log.info("fetch session is refused", leader=self.leader_id, error=error.name)
         return None if self._refused_sessions <= _SESSION_RETRIES else self._parts.limits().backoff_ms
-
-    def _carry_out(
-        self,
-        following: FollowedPartition,
-        decision: Decision,
-        fetch: Fetch,
-        row: PartitionData,
-        rises: list[FollowedPartition],
-    ) -> None:
-        if decision is NextStep.APPEND:
-            self._append(following, fetch, row, rises)
-        elif decision is NextStep.ASK_RANGE:
-            self._ask(following, FollowerEvent.ASK_RANGE)
-        else:
-            self._apply(following, decision)
 
     def _apply(self, following: FollowedPartition, decision: Decision) -> None:
         """Carries out a decision that no longer needs the answer."""

@@ -24,12 +24,15 @@ class Waiting:
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, log: Any, *, maximum_per_partition: int) -> None:
         """At most `maximum_per_partition` requests for a partition wait in each queue; others are answered at once."""
         self.rounds = AnswerRounds(loop)
+        self._all: list[DelayedQueue] = []
 
         def on_bug(request: DelayedRequest, error: Exception) -> None:
             log.error("request failed", request=type(request).__name__, exc_info=error)
 
         def queue(maximum: int = maximum_per_partition) -> DelayedQueue:
-            return DelayedQueue(clock, loop, maximum_per_key=maximum, on_bug=on_bug, rounds=self.rounds)
+            made = DelayedQueue(clock, loop, maximum_per_key=maximum, on_bug=on_bug, rounds=self.rounds)
+            self._all.append(made)
+            return made
 
         self.fetches = queue()
         """Fetches of consumers, by high watermark."""
@@ -47,15 +50,6 @@ class Waiting:
         """Deletes that wait for our disk, by log start."""
         self.deletes = queue()
         """Deletes that wait for followers, by low watermark."""
-        self._all = (
-            self.fetches,
-            self.follower_fetches,
-            self.session_fetches,
-            self.flushes,
-            self.commits,
-            self.log_starts,
-            self.deletes,
-        )
 
     def release(self, key: TopicPartition) -> None:
         """Tests all requests that wait for a partition, after an event that concerns all of it."""

@@ -70,7 +70,6 @@ SMALL: set[str] = {
     "broker/metrics/coordinators.py",
     "broker/metrics/share_groups.py",
     "broker/metrics/site.py",
-    "broker/network/routing/client_quirks.py",
     "broker/partitions/fence.py",
     "broker/partitions/fetch/fetch_refused.py",
     "console/files.py",

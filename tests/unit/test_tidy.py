@@ -56,7 +56,6 @@ LONG_SOURCES = frozenset(
     {
         "broker/network/connection/connection.py",
         "broker/partitions/fetch/fetch_reader.py",
-        "broker/partitions/replica_fetcher.py",
     }
 )
 """Modules longer than `SOURCE_LINES`, at most `FILE_LINES`, with one large class each. None is added."""

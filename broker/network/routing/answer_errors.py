@@ -23,35 +23,24 @@ Errors: TypeAlias = "Counter[tuple[str, int]]"
 """The number of errors by the name of an API and an error code."""
 
 
-class AnswerErrors:
-    """Counts the errors in answers of one API and version, in `errors`."""
+def counting_errors(
+    key: ApiKey, version: int, errors: Errors, write: Callable[[int, Any], Any]
+) -> Callable[[int, Any], Any]:
+    """Returns a `write` for answers of one API and version that also counts their errors in `errors`."""
+    name = API[key].request.__name__.removesuffix("Request")
 
-    __slots__ = ("_form", "_names", "note")
+    def count(code: int) -> None:
+        errors[name, int(code)] += 1
 
-    def __init__(self, key: ApiKey, version: int, errors: Errors) -> None:
-        name = API[key].request.__name__.removesuffix("Request")
-
-        def count(code: int) -> None:
-            errors[name, int(code)] += 1
-
-        self._form, self._names = wire_form(API[key].response, version), {"count": count}
-        self.note: Callable[[Any], None] = self._compiled(["def look(answer):", *_look(self._form), " return"])
-        """Counts the errors of an answer."""
-
-    def after(self, write: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
-        """Returns a `write` that also counts the errors of the answer."""
-        lines = [
-            "def look(correlation_id, answer):",
-            " parts = write(correlation_id, answer)",
-            *_look(self._form),
-            " return parts",
-        ]
-        return self._compiled(lines, write=write)  # type: ignore[no-any-return]
-
-    def _compiled(self, lines: list[str], **names: Any) -> Any:
-        namespace: dict[str, Any] = self._names | names
-        exec(compile("\n".join(lines), "<errors of answers>", "exec"), namespace)  # noqa: S102  of our own schemas, without a value
-        return namespace["look"]
+    lines = [
+        "def look(correlation_id, answer):",
+        " parts = write(correlation_id, answer)",
+        *_look(wire_form(API[key].response, version)),
+        " return parts",
+    ]
+    namespace: dict[str, Any] = {"count": count, "write": write}
+    exec(compile("\n".join(lines), "<errors of answers>", "exec"), namespace)  # noqa: S102  of our own schemas, without a value
+    return namespace["look"]  # type: ignore[no-any-return]
 
 
 def _look(form: Entity, part: str = "answer", depth: int = 1) -> list[str]:

@@ -11,10 +11,9 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from lowtide.broker.network.routing.answer_errors import AnswerErrors, Errors
-from lowtide.broker.network.routing.client_quirks import SurplusBytes, without_array_padding
+from lowtide.broker.network.routing.answer_errors import Errors, counting_errors
 from lowtide.broker.network.routing.large_requests import ROWS_MAX
 from lowtide.broker.network.routing.request_times import RequestTimes
 from lowtide.broker.network.routing.routes import Handle, HandlerSpec, Part, Route, VersionRange
@@ -40,6 +39,35 @@ CLIENT_ID_SHOWN_MAX = 64
 
 FRAME_BYTES_MAX = 1 << 31
 """More than any frame has."""
+
+SURPLUS_SERIES_MAX: Final = 200
+"""The most pairs of request and software that are counted separately."""
+
+_PADDING = bytes(4)
+_CLIENT_ID_LENGTH = struct.Struct(">h")
+
+
+class SurplusBytes:
+    """Counts requests with bytes behind their fields, which are ignored as in Kafka, by request and client software.
+
+    Such bytes may mean that a client encodes another version. librdkafka (AlterUserScramCredentials) and kafka-go
+    (DescribeAcls) write empty tagged fields twice. Responses, structs within a request, and files must end with their
+    fields.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def note(self, request: str, software: str) -> bool:
+        """Counts a request. Returns whether it is the first of its kind.
+
+        The software is left out if there are too many kinds.
+        """
+        key = request, software
+        if key not in self.counts and len(self.counts) >= SURPLUS_SERIES_MAX:
+            key = request, ""
+        self.counts[key] += 1
+        return self.counts[key] == 1
 
 
 class Routes(dict[tuple[int, int], Route | None]):
@@ -148,8 +176,9 @@ class Dispatcher:
         if not api.min_version <= api_version <= offered.maximum:
             return None
         handle = spec.handle if spec.handle is not None else self._spawning(spec)
-        counts = None if spec.counts_errors else AnswerErrors(spec.key, api_version, self.errors)
         write = _writer(spec, api_version)
+        if not spec.counts_errors:
+            write = counting_errors(spec.key, api_version, self.errors, write)
         form = wire_form(api.request, api_version)
         cut = spec.cut(api_version) if callable(spec.cut) else spec.cut
         if cut is not None and cut.fields[0] not in dict(form.fields):
@@ -162,7 +191,7 @@ class Dispatcher:
             read=_reader(spec.key, api_version),
             rows_max=self._rows_max if cut is not None else min(self._rows_max, spec.bounds.whole_max),
             is_flexible=request_header_is_flexible(spec.key, api_version),
-            write=write if counts is None else counts.after(write),
+            write=write,
             cut=cut,
             bounds=spec.bounds,
             undivided_bytes=FRAME_BYTES_MAX
@@ -211,3 +240,20 @@ def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]
     else:
         encode_frame = codec.encode_frame
     return lambda correlation_id, response: encode_frame(correlation_id, response, flexible)
+
+
+def without_array_padding(buffer: Any, start: int, stop: int, plain_bytes: int) -> tuple[Any, int, int]:
+    """Returns a Metadata request for all topics, and its bounds, without librdkafka's padding.
+
+    In flexible versions its null array takes the four bytes reserved for a count instead of one. `plain_bytes` is the
+    length of the correct body. Seen from librdkafka 2.16 (confluent-kafka, kcat).
+    """
+    position = stop - plain_bytes - len(_PADDING) + 1
+    id_end = start + REQUEST_HEADER_BYTES_MIN
+    if (
+        position - id_end - 1 == max(_CLIENT_ID_LENGTH.unpack_from(buffer, id_end - _CLIENT_ID_LENGTH.size)[0], 0)
+        and buffer[position : position + len(_PADDING)] == _PADDING
+    ):
+        plain = b"".join((buffer[start:position], b"\0", buffer[position + len(_PADDING) : stop]))
+        return plain, 0, len(plain)
+    return buffer, start, stop

@@ -42,31 +42,23 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     whole_max: int = ROWS_MAX
 
 
-class LargeRequest:
+class LargeRequest(msgspec.Struct, eq=False):
     """One large request in its frame, which must not change until `on_done` is called."""
 
-    def __init__(
-        self,
-        name: str,
-        cut: Cut,
-        bounds: Bounds,
-        rows: int,
-        read: Callable[[], tuple[Any, RequestContext]],
-        handle: Callable[[Any, RequestContext], Any],
-    ) -> None:
-        """`read` decodes the frame, which is valid and has so many `rows`; `name` is for the log."""
-        self.name = name
-        self.cut = cut
-        self.bounds = bounds
-        self.rows = rows
-        self.read: Callable[[], tuple[Any, RequestContext]] | None = read
-        self.handle = handle
-        self.answer: Pending[Any] = Pending(holds_connection=True)
-        self.on_done: Callable[[], None] | None = None
-        self.piece: Piece | None = None
-        self.waits_for: list[Pending[Any]] = []
-        self.waited: Pending[Any] | None = None
-        """The answer of a part that the piece waits for."""
+    name: str
+    """For the log."""
+    cut: Cut
+    bounds: Bounds
+    rows: int
+    read: Callable[[], tuple[Any, RequestContext]] | None
+    """Decodes the frame, which is valid and has so many `rows`."""
+    handle: Callable[[Any, RequestContext], Any]
+    answer: Pending[Any] = msgspec.field(default_factory=lambda: Pending(holds_connection=True))
+    on_done: Callable[[], None] | None = None
+    piece: Piece | None = None
+    waits_for: list[Pending[Any]] = []
+    waited: Pending[Any] | None = None
+    """The answer of a part that the piece waits for."""
 
     @property
     def is_wanted(self) -> bool:

@@ -89,7 +89,6 @@ class ShareFetch(DelayedRequest):
         return ()
 
     def look(self, share: LeaderSharePartition) -> None:
-        """See `Waiter`."""
         self._changed[share] = None
         self._queue.wake(self)
 

@@ -78,7 +78,6 @@ class ShareSessions:
         return self._partition_count
 
     def get(self, key: SessionKey) -> ShareSession | None:
-        """Returns the session of a member, if there is one."""
         return self._sessions.get(key)
 
     def giving_way(self, key: SessionKey, connection: Client, sessions_max: int) -> SessionKey | None:
@@ -146,7 +145,6 @@ class ShareSessions:
         return list(session.places)
 
     def of_lost_connections(self) -> list[SessionKey]:
-        """Returns the sessions of closed connections."""
         return [key for key, session in self._sessions.items() if session.connection.closed]
 
     def _add(self, session: ShareSession, places: Iterable[SharePlace]) -> None:

@@ -18,8 +18,7 @@ from lowtide.broker.network.admission.slow_lane import Refusals
 from lowtide.broker.network.connection.connection_host import PARKED_COUNT, SCRATCH_BYTES, ConnectionHost
 from lowtide.broker.network.connection.server import Server
 from lowtide.broker.network.connection.slow_clients import ABANDONED_MS
-from lowtide.broker.network.routing.client_quirks import SurplusBytes
-from lowtide.broker.network.routing.dispatcher import Routes
+from lowtide.broker.network.routing.dispatcher import Routes, SurplusBytes
 from lowtide.broker.network.routing.large_requests import Bounds
 from lowtide.broker.network.routing.request_times import ApiTimes
 from lowtide.broker.network.routing.routes import Route

@@ -10,8 +10,7 @@ import pytest
 
 from lowtide.broker.guards.guard import FOR_EVERYONE
 from lowtide.broker.network.routing.answer_cache import AnswerCache
-from lowtide.broker.network.routing.client_quirks import SURPLUS_SERIES_MAX, SurplusBytes
-from lowtide.broker.network.routing.dispatcher import Dispatcher
+from lowtide.broker.network.routing.dispatcher import SURPLUS_SERIES_MAX, Dispatcher, SurplusBytes
 from lowtide.broker.network.routing.routes import HandlerSpec, JointForm, Route
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for

@@ -415,9 +415,7 @@ def test_a_client_of_tls_is_named(cut: int) -> None:
         await asyncio.sleep(0.05)
         client.writer.write(hello[cut:])
         assert await client.is_closed()
-        assert world.log.reasons == [
-            "connection closed: it speaks TLS, and this listener has none: "
-            "its clients need security.protocol=SASL_PLAINTEXT"
-        ]
+        remedy = "its clients need security.protocol=SASL_PLAINTEXT"
+        assert world.log.reasons == [f"connection closed: it speaks TLS, and this listener has none: {remedy}"]
 
     simulate(run)
