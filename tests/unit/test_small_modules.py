@@ -71,7 +71,6 @@ SMALL: set[str] = {
     "broker/metrics/share_groups.py",
     "broker/metrics/site.py",
     "broker/partitions/fence.py",
-    "broker/partitions/fetch/fetch_refused.py",
     "console/files.py",
     "console/views.py",
     "protocol/compiled_codec.py",

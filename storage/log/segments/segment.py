@@ -105,7 +105,7 @@ class Segment(SegmentFile):
             with contextlib.suppress(OSError):
                 filesystem.unlink(segment.path)
             raise
-        segment._file = file
+        segment.opened = file
         segment.on(SegmentEvent.ACTIVATE)
         segment._indexes = (OffsetIndex(base_offset), TimeIndex(base_offset))
         segment.changed = True
@@ -226,7 +226,7 @@ class Segment(SegmentFile):
         Without `counts` the caller raises `size` too, batch by batch. Errors: OSError of the write; the file has been
         cut back. StorageError if that failed, too.
         """
-        file = self._file
+        file = self.opened
         if file is None:
             file = self._open(for_writing=True)
         try:
