@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from operator import is_
 from typing import Any, Final
 
 _BODY_BYTES_MAX: Final = 16 * 1024
@@ -19,17 +18,18 @@ class AnswerCache:
 
     def __init__(self, answers_max: int) -> None:
         self._answers_max = answers_max
-        self._valid_for: tuple[object, ...] = ()
+        self._valid_for: object = None
+        self._also_for: object = None
         self._by_key: dict[Hashable, Any] = {}
         self._bodies: dict[int, dict[int, bytes]] = {}
         """The encoded form of each kept answer, by its identity and the version."""
         self._body_bytes = 0
 
-    def find(self, key: Hashable, *valid_for: object) -> Any | None:
-        """Returns a kept answer. If `valid_for` are other objects than for the last call, none is kept any more."""
-        if not all(map(is_, valid_for, self._valid_for or (None,) * len(valid_for))):
+    def find(self, key: Hashable, valid_for: object = None, also_for: object = None) -> Any | None:
+        """Returns a kept answer. Clears the cache first if one of `valid_for` and `also_for` is a new object."""
+        if self._valid_for is not valid_for or self._also_for is not also_for:
             self._clear()
-            self._valid_for = valid_for
+            self._valid_for, self._also_for = valid_for, also_for
         return self._by_key.get(key)
 
     def keep(self, key: Hashable, answer: Any) -> None:
