@@ -18,16 +18,7 @@ from typing import cast
 
 from lowtide.broker.network.connection.answers import Answers
 from lowtide.broker.network.connection.connection_host import ConnectionHost
-from lowtide.broker.network.connection.execution import (
-    END_TURN,
-    LANED,
-    PARK,
-    PARKED,
-    RUNNING,
-    TURN,
-    TURN_NS,
-    ExecutionState,
-)
+from lowtide.broker.network.connection.execution import LANED, PARK, PARKED, RUNNING, TURN_NS, ExecutionState
 from lowtide.broker.network.connection.outgoing import OutgoingQueue
 from lowtide.broker.network.connection.partial_frame import FREE_FRAME_BYTES, FrameRefusedError, PartialFrame
 from lowtide.broker.network.routing.routes import read_request
@@ -388,14 +379,14 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         turns = self.turns
-        turns.execution = TURN[turns.execution]
+        turns.begin_lane_turn()
         has_frame = not self._blocked and bool(self._backlog or self.frame.is_whole)
         leaves = turns.counts_turn(has_frame=has_frame, may_leave=may_leave)
         self.unblock(is_turn=True)
         if not self._backlog and not self.closed:
             self._resume_reading()  # Also when a request was parked: its client may go.
         if not leaves:
-            turns.execution = END_TURN[turns.execution]
+            turns.end_lane_turn()
 
     def mute(self, for_ms: int) -> None:
         """Executes nothing for so long."""

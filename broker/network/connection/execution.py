@@ -155,6 +155,12 @@ class ExecutionState:
         self.execution = ENTER_LANE[self.execution]
         self._turns_left = turns
 
+    def begin_lane_turn(self) -> None:
+        self.execution = TURN[self.execution]
+
+    def end_lane_turn(self) -> None:
+        self.execution = END_TURN[self.execution]
+
     def counts_turn(self, *, has_frame: bool, may_leave: bool) -> bool:
         """Counts a turn in the slow lane that executes a frame. Returns whether the connection leaves the lane."""
         if has_frame:
