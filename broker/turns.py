@@ -158,14 +158,11 @@ class Turns:
         The steps end when the client disconnects.
         """
         pending: Pending[T] = Pending()
-        self._run_for(pending, steps, pending.complete)
+        self.ask(pending, steps, pending.complete)
         return pending if not pending.done else cast("T", pending.response)
 
-    def ask(self, pending: Pending[Any], steps: Steps) -> None:
+    def ask(self, pending: Pending[Any], steps: Steps, on_done: Callable[[Any], None] = lambda _: None) -> None:
         """Runs steps that complete `pending`, or start what does. They end when the client disconnects."""
-        self._run_for(pending, steps, lambda _: None)
-
-    def _run_for(self, pending: Pending[Any], steps: Steps, on_done: Callable[[Any], None]) -> None:
         piece = self.run(steps, on_done, partial(self.fail, pending))
         if piece is not None:
             pending.on_abandoned = piece.drop

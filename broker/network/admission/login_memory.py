@@ -42,17 +42,13 @@ class LoginMemory:
     """Grants memory without waits: a connection that must give way is closed, and its client reconnects."""
 
     def __init__(self, limit_bytes: int, now_ms: Callable[[], int]) -> None:
-        self._free_bytes = limit_bytes
+        self.free_bytes = limit_bytes
         self._now_ms = now_ms
         self._visitors: dict[str, _Visitor] = {}
 
-    @property
-    def free_bytes(self) -> int:
-        return self._free_bytes
-
     def take(self, frame: LoginFrame, visitor: str, size: int) -> bool:
         """Returns whether a frame gets `size` bytes, its first. May close other connections for it."""
-        while size > self._free_bytes:
+        while size > self.free_bytes:
             found = self._victim(visitor, size)
             if found is None:
                 return False
@@ -62,7 +58,7 @@ class LoginMemory:
         held = self._visitors.setdefault(visitor, _Visitor())
         held.frames.setdefault(size.bit_length(), {})[frame] = _Held(size, self._now_ms())
         held.held_bytes += size
-        self._free_bytes -= size
+        self.free_bytes -= size
         return True
 
     def give_back(self, frame: LoginFrame, visitor: str) -> None:
@@ -75,7 +71,7 @@ class LoginMemory:
             if found is None:
                 continue
             held.held_bytes -= found.size
-            self._free_bytes += found.size
+            self.free_bytes += found.size
             if not frames:
                 del held.frames[magnitude]
             if not held.held_bytes:

@@ -110,7 +110,7 @@ LANED: Final = Execution.LANED
 class ExecutionState:
     """Decides when one connection executes requests. The connection reads `execution` and `parked_max`."""
 
-    __slots__ = ("_bytes_max", "_resume", "_turns_left", "_unmuting", "execution", "parked_bytes", "parked_max")
+    __slots__ = ("_bytes_max", "_resume", "_unmuting", "execution", "parked_bytes", "parked_max", "turns_left")
 
     def __init__(self, parked_max: int, resume: Callable[[], None]) -> None:
         """`resume` executes the received requests. Parked requests have at most `parked_max` bytes, or there is one."""
@@ -118,17 +118,9 @@ class ExecutionState:
         self._resume: Callable[[], None] | None = resume
         self.execution = RUNNING
         self.parked_bytes = 0
-        self._turns_left = 0
-        self._unmuting: asyncio.TimerHandle | None = None
-
-    @property
-    def turns_left(self) -> int:
+        self.turns_left = 0
         """The remaining turns in the slow lane."""
-        return self._turns_left
-
-    @property
-    def is_muted(self) -> bool:
-        return self._unmuting is not None
+        self._unmuting: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
         self._resume = None
@@ -153,7 +145,7 @@ class ExecutionState:
     def enter_slow_lane(self, turns: int) -> None:
         """Executes one frame in each turn from now on, for so many turns or until it may leave."""
         self.execution = ENTER_LANE[self.execution]
-        self._turns_left = turns
+        self.turns_left = turns
 
     def begin_lane_turn(self) -> None:
         self.execution = TURN[self.execution]
@@ -164,8 +156,8 @@ class ExecutionState:
     def counts_turn(self, *, has_frame: bool, may_leave: bool) -> bool:
         """Counts a turn in the slow lane that executes a frame. Returns whether the connection leaves the lane."""
         if has_frame:
-            self._turns_left -= 1
-        leaves = may_leave or self._turns_left <= 0
+            self.turns_left -= 1
+        leaves = may_leave or self.turns_left <= 0
         if leaves:
             self.execution = LEAVE_LANE[self.execution]
         return leaves
