@@ -180,15 +180,9 @@ def refuse(request: FetchRequest, version: int, error: ErrorCode, errors: Counte
 def failed_throughout(request: FetchRequest, error: ErrorCode, errors: Counter[tuple[str, int]]) -> FetchResponse:
     """Returns the same error for every partition of the request. Counts them in `errors`."""
     errors["Fetch", error] += sum(len(topic.partitions) for topic in request.topics)
-    topics = [
-        FetchableTopicResponse(
-            topic=topic.topic,
-            topic_id=topic.topic_id,
-            partitions=[
-                PartitionData(partition_index=row.partition, error_code=error, high_watermark=-1, records=b"")
-                for row in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
-    return FetchResponse(throttle_time_ms=0, session_id=0, responses=topics)
+    response = FetchResponse(throttle_time_ms=0, session_id=0, responses=[])
+    row = partial(PartitionData, error_code=error, high_watermark=-1, records=b"")
+    for topic in request.topics:
+        rows = [row(partition_index=asked.partition) for asked in topic.partitions]
+        response.responses.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=rows))
+    return response
