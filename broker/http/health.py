@@ -51,7 +51,7 @@ class HealthSite:
         )
 
     async def _out_of_sync(self) -> list[str]:
-        """Returns the reason about partitions that aren't in sync, if there are any."""
+        """Returns the reason, if partitions are not in sync."""
         turns = self._readiness.turns
         async with self._looking:
             if turns.now_ms() - self._found_ms >= KEPT_MS:

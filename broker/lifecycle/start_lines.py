@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.broker.config.listeners import Listener
+from lowtide.broker.config.listeners import ConfiguredListener
 from lowtide.protocol.native import why_plain
 from lowtide.runtime.name_resolution import unresolved
 from lowtide.storage.directory.log_manager import LogManager
@@ -22,12 +22,12 @@ RESOLVED_WITHIN_S: Final = 5.0
 Unresolved = Callable[[Sequence[str], float], Awaitable[Mapping[str, str]]]
 
 
-def with_ports(listeners: Sequence[Listener], ports: Mapping[str, int]) -> list[str]:
+def with_ports(listeners: Sequence[ConfiguredListener], ports: Mapping[str, int]) -> list[str]:
     """Formats listeners, with the bound port for port 0."""
     return [each._replace(port=each.port or ports.get(each.name, 0)).text for each in listeners]
 
 
-def tell_plain_walk(log: Any) -> None:
+def warn_without_compiled_module(log: Any) -> None:
     """Warns if the compiled module is missing unexpectedly."""
     if reason := why_plain():
         remedy = (
@@ -38,17 +38,19 @@ def tell_plain_walk(log: Any) -> None:
         )
 
 
-def tell_open_listeners(config: BrokerConfig, image: MetadataImage, log: Any) -> None:
+def warn_of_open_listeners(config: BrokerConfig, image: MetadataImage, log: Any) -> None:
     """Warns of listeners that serve other machines without a login, and of users and ACLs that have no effect."""
     if open_to_all := open_beyond_loopback(config):
         remedy = "listen on 127.0.0.1, or require logins with SASL_SSL, see docs/security.md"
         log.warning("listeners serve other machines without a login", listeners=open_to_all, remedy=remedy)
-    if left_out := protection_left_out(config, image):
+    if left_out := ineffective_protection(config, image):
         remedy = "start it with the security settings of the other brokers, such as authorizer.class.name and SASL_SSL"
         log.warning("users and ACLs of this cluster have no effect on this broker", **left_out, remedy=remedy)
 
 
-async def warn_of_unresolved(advertised: Sequence[Listener], log: Any, look_up: Unresolved = unresolved) -> None:
+async def warn_of_unresolved(
+    advertised: Sequence[ConfiguredListener], log: Any, look_up: Unresolved = unresolved
+) -> None:
     """Warns of advertised names that this machine does not resolve: clients connect there after their first request."""
     reasons = await look_up([each.host for each in advertised], RESOLVED_WITHIN_S)
     names = {each.host: each.text for each in advertised if each.host in reasons}
@@ -74,7 +76,7 @@ def open_beyond_loopback(config: BrokerConfig) -> list[str]:
     return found
 
 
-def protection_left_out(config: BrokerConfig, image: MetadataImage) -> dict[str, int]:
+def ineffective_protection(config: BrokerConfig, image: MetadataImage) -> dict[str, int]:
     """Counts the ACLs and users that have no effect, because a listener is open and there is no authorizer.
 
     Returns nothing if there are none. ACLs and users show that the cluster was secured; a broker that starts with its
@@ -90,7 +92,7 @@ LOGS_NAMED: Final = 20
 """The maximum number of repaired logs that get a line each; the others are counted."""
 
 
-def tell_recoveries(log_manager: LogManager, took_ms: int, log: Any) -> None:
+def log_recoveries(log_manager: LogManager, took_ms: int, log: Any) -> None:
     """Logs the recoveries and repairs of all directories, which took `took_ms` to load."""
     for found in log_manager.directories.recoveries:
         event = (

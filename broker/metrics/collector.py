@@ -108,7 +108,6 @@ class Collector:
 
 
 def _pack(pieces: Sequence[bytes], packed: list[bytes]) -> Iterator[None]:
-    """Compresses pieces as one stream."""
     packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
     for piece in pieces:
         packed.append(packer.compress(piece))

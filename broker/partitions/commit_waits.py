@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from lowtide.broker.pending import DelayedQueue, DelayedRequest
+from lowtide.broker.pending import DelayedQueue
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset, TopicPartition
+from lowtide.replication.purgatory import DelayedOperation
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.waiting import Waiting
@@ -33,7 +34,7 @@ class CommittingReplicas(Protocol):
     def flush(self, partition: Partition) -> None: ...
 
 
-class CommitWait(DelayedRequest):
+class CommitWait(DelayedOperation):
     """Waits for the high watermark of a partition, and a due flush, within the leadership that appended."""
 
     __slots__ = ("_callback", "_led_since", "_offset", "_partition", "_queue", "_replicas", "deadline_ms")

@@ -1,9 +1,9 @@
 """Deletes old records of the partitions that this broker leads, by their topics' configuration.
 
-Only the leader decides; followers delete below the log start offset that they learn. `storage/log/retention/retention_plan.py`
-decides what is deleted. It works like a client's delete: the new log start offset becomes durable in the journal, then
-visible, then files are removed (`ReplicaManager.request_log_starts`). Each deletion is logged and counted
-(`deletion_ledger`).
+Only the leader decides; followers delete below the log start offset that they learn.
+`storage/log/retention/retention_plan.py` decides what is deleted. It works like a client's delete: the new log start
+offset becomes durable in the journal, then visible, then files are removed (`ReplicaManager.request_log_starts`). Each
+deletion is logged and counted (`deletion_ledger`).
 
 A pass runs in slices, and looks at the oldest segment of each partition. If consumed records can be deleted and some
 are old enough, all coordinators are asked first (`consumption`), once per pass. State can change between two
@@ -158,7 +158,7 @@ class Retention:
                 continue  # It is logged when the partition is checked.
 
     async def _ask(self, asked: list[ConsumptionQuery]) -> Outcome:
-        """Returns what all groups have consumed of these partitions, or of `ASKED_MAX` of them; nothing in doubt."""
+        """Returns what all groups have consumed of at most `ASKED_MAX` of these partitions; nothing in doubt."""
         if not asked:
             return {}
         if len(asked) > ASKED_MAX:

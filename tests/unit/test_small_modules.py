@@ -31,7 +31,6 @@ FOUND_BY_NAME = ("broker/handlers/", "protocol/messages/")
 """A module for each API, which is found by its name."""
 
 REPEATED: dict[str, int] = {
-    "AclFilter": 2,
     "AlterConfigsResource": 2,
     "AlterConfigsResourceResponse": 2,
     "AlterableConfig": 2,
@@ -41,27 +40,14 @@ REPEATED: dict[str, int] = {
     "Committed": 2,
     "Committer": 2,
     "ConfigResource": 2,
-    "ConfigSource": 2,
-    "Coordinator": 2,
     "EpochEndOffset": 2,
-    "GroupLagRow": 2,
     "GroupMember": 2,
     "IsrChanges": 2,
-    "LeaderIdAndEpoch": 2,
-    "Listener": 2,
-    "LoadReport": 2,
     "NewTopic": 2,
-    "NodeEndpoint": 2,
     "PartitionLoad": 3,
     "Producer": 2,
-    "Resource": 2,
-    "ResourceType": 2,
-    "SaslExchange": 2,
     "SharedStore": 2,
     "TransactionState": 2,
-    "_Counted": 2,
-    "_Field": 2,
-    "_Reader": 2,
 }
 """Class names that stand more than once, with how often."""
 
@@ -73,12 +59,9 @@ SMALL: set[str] = {
     "broker/partitions/fence.py",
     "console/files.py",
     "console/views.py",
-    "protocol/compiled_codec.py",
-    "protocol/framing.py",
     "protocol/key_hash.py",
     "replication/unregistration.py",
     "runtime/child_process.py",
-    "runtime/http_tls.py",
     "testing/free_ports.py",
     "testing/freezing.py",
 }

@@ -53,7 +53,6 @@ LONG_FILES = {
 
 LONG_FUNCTIONS = frozenset(
     {
-        "broker/handlers/find_coordinator.py:handler",
         "broker/lifecycle/serving.py:__init__",
         "storage/directory/directory_parts.py:build_parts",
         "storage/log/validation/validator.py:_walk_block",
@@ -165,18 +164,17 @@ def test_functions_have_a_limited_size():
 
 @pytest.mark.parametrize("path", C_SOURCES, ids=relative)
 def test_c_has_the_same_limits(path: Path):
-    """The sizes are the same; a file begins with its purpose, and is compiled if it has code."""
+    """The sizes are the same, and a file begins with its purpose."""
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= FILE_LINES
     assert lines[0].startswith("/* ")
-    assert max(map(len, lines)) <= 140
+    assert max(map(len, lines)) <= 120
     begins = 0
     for number, line in enumerate(lines):
         if line == "{":
             begins = number
         elif line == "}":
             assert number - begins <= FUNCTION_LINES, f"the function at line {begins}"
-    assert path.suffix == ".h" or f'"{relative(path)}"' in (ROOT / "hatch_build.py").read_text(encoding="utf-8")
 
 
 def test_the_list_of_long_files_only_shrinks():

@@ -16,7 +16,7 @@ from lowtide.broker.partitions.share.share_rules import ShareRules
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from lowtide.broker.partitions.share.share_values import ShareCounts
 from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
-from lowtide.broker.pending import Spawn, answer_of
+from lowtide.broker.promises import Spawn, answer_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_acknowledge import INITIAL_EPOCH
 from lowtide.protocol.share_state_records import SharePlace

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from lowtide.broker.config.described import HIDDEN, log_changes
-from lowtide.broker.config.resources import Resource, ResourceType
+from lowtide.broker.config.resources import ConfiguredResource, ConfiguredType
 from lowtide.broker.lifecycle.disk_space import INTERVAL_MS, OVER_AFTER_MS, ROOM_MIN_BYTES, DiskSpace
 from lowtide.broker.lifecycle.image_lines import PARTITIONS_NAMED, UNREADABLE_LINES_MAX, ImageLines
-from lowtide.broker.lifecycle.start_lines import LOGS_NAMED, tell_recoveries
+from lowtide.broker.lifecycle.start_lines import LOGS_NAMED, log_recoveries
 from lowtide.cli import full_directories
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.unreadable_keys import Unreadable
@@ -137,7 +137,7 @@ def test_what_happens_without_a_controller_is_logged_by_the_next_one() -> None:
 def test_a_changed_configuration_is_logged_with_key_old_and_new_value() -> None:
     log = Lines()
     log_changes(
-        Resource(ResourceType.TOPIC, "t"),
+        ConfiguredResource(ConfiguredType.TOPIC, "t"),
         {"retention.ms": "1", "max.message.bytes": "7"},
         {"retention.ms": "2", "segment.bytes": "99"},
         log,
@@ -154,7 +154,10 @@ def test_a_changed_configuration_is_logged_with_key_old_and_new_value() -> None:
 def test_a_secret_is_never_logged(key: str) -> None:
     log = Lines()
     log_changes(
-        Resource(ResourceType.BROKER, "1"), {key: "old secret"}, {key: "new secret", "log.retention.ms": "5"}, log
+        ConfiguredResource(ConfiguredType.BROKER, "1"),
+        {key: "old secret"},
+        {key: "new secret", "log.retention.ms": "5"},
+        log,
     )
     assert [(what["key"], what["old_value"], what["new_value"]) for _, what in log.told] == sorted(
         [(key, HIDDEN, HIDDEN), ("log.retention.ms", None, "5")]
@@ -288,7 +291,7 @@ def test_a_recovery_is_logged_with_what_it_cut() -> None:
     directories = SimpleNamespace(recoveries=[Recovery("/a", False, 7, 9, 300)], load_reports=reports)
     manager = SimpleNamespace(directories=directories, logs={})
     log = Lines()
-    tell_recoveries(cast("LogManager", manager), 1234, log)
+    log_recoveries(cast("LogManager", manager), 1234, log)
     assert log.told[0] == (
         "log directory was recovered after an unclean stop",
         {"directory": "/a", "logs": 7, "segments_checked": 9, "bytes_cut": 300, "duration_ms": 1234},
@@ -311,7 +314,7 @@ def test_each_repair_that_is_logged_says_what_was_repaired() -> None:
     reports = {TopicPartition("t", number): report for number, report in enumerate(repairs)}
     directories = SimpleNamespace(recoveries=[], load_reports=reports)
     log = Lines()
-    tell_recoveries(cast("LogManager", SimpleNamespace(directories=directories, logs={})), 1, log)
+    log_recoveries(cast("LogManager", SimpleNamespace(directories=directories, logs={})), 1, log)
     repaired = [{key: value for key, value in what.items() if key != "partition" and value} for _, what in log.told]
     assert repaired == [
         {"bytes_cut": 1, "reason": "a torn batch"},

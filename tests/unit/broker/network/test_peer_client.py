@@ -19,8 +19,7 @@ from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client.connection import IN_FLIGHT_MAX, RECEIVE_BYTES
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.framing import frame
-from lowtide.protocol.headers import decode_request_header, response_header
+from lowtide.protocol.headers import frame, read_request_header, response_header
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from lowtide.runtime.clock import SystemClock
@@ -69,10 +68,10 @@ class ScriptedPeer(asyncio.Protocol):
                 return
             request = bytes(self.received[4 : 4 + size])
             del self.received[: 4 + size]
-            header, _ = decode_request_header(request, 0, size)
-            self.requests.append((header.api_key, header.api_version))
-            self.client_ids.append(header.client_id)
-            answer = self.script(header.api_key, header.api_version, header.correlation_id)
+            key, version, correlation_id, client_id, _position = read_request_header(request, 0, size)
+            self.requests.append((key, version))
+            self.client_ids.append(client_id)
+            answer = self.script(key, version, correlation_id)
             if answer is not None:
                 self.transport.write(answer)
 
