@@ -211,7 +211,7 @@ class Serving:
             follower_fetch_bytes=config.follower_fetch_bytes,
             limits=connection_limits(config, base.descriptors),
             request_rows_max=config.request_rows_max,
-            turns=self.replicas.slices.turns,
+            turns=self.replicas.turns,
             rounds=self.replicas.waiting.rounds,
             connection_wait_ms=lambda address, listener: self._quotas.connect(
                 address, listener, ports.clock.monotonic_ms()

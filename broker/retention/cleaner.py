@@ -19,7 +19,7 @@ from typing import Final
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.retention.deletion_ledger import DeletionLedger
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.turns import run_in_slices
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT, HeavyWorker
 from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleanable

@@ -26,7 +26,6 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
 from lowtide.broker.retention.consumption import Consumption, ConsumptionQuery, Doubt, Outcome, consumption_query
 from lowtide.broker.retention.deletion_ledger import DeletedCount, DeletionLedger
-from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.directory.log_starts import LogStartIncrement
@@ -127,13 +126,13 @@ class Retention:
         consumed: Outcome = {}
         if self.asks_groups:
             asked: list[ConsumptionQuery] = []
-            await walk_in_slices(self._turns, self._note_askable(asked))
+            await self._turns.walk(self._note_askable(asked))
             consumed = await self._ask(asked)
             self.held = Counter(each.group_id for each in consumed.values() if each.group_id is not None)
             self._tell_unreleased(consumed)
         left = deque(self._replicas.partitions.items())
         while left:
-            await walk_in_slices(self._turns, self._steps(left, consumed))
+            await self._turns.walk(self._steps(left, consumed))
             await self._made_durable()
         if self._replicas.image is not None:
             self.ledger.forget_all_but(self._replicas.image.topics)

@@ -1,4 +1,4 @@
-"""Requests to another broker, against scripted servers: on the simulated loop, and on asyncio's own and uvloop with real sockets."""
+"""Requests to another broker, against scripted servers: on the simulated loop, asyncio and uvloop."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_no_answer_in_time_closes_the_connection_and_fails_all_that_waits_on_it(
 
 
 def test_no_request_waits_for_a_broker_whose_registration_has_ended() -> None:
-    """A broker without power closes nothing: otherwise the end of a transaction would wait for it as long as for a running broker."""
+    """A broker without power closes nothing: the end of a transaction must not wait for it as for a running broker."""
 
     def image(*brokers: tuple[int, int]) -> MetadataImage:
         return MetadataImage(brokers={number: BrokerImage(number, epoch, ()) for number, epoch in brokers})
@@ -506,7 +506,7 @@ def test_it_runs_on_real_sockets(new_loop: Callable[[], asyncio.AbstractEventLoo
     ],
 )
 def test_a_broker_reaches_others_at_the_listener_that_it_uses_itself(ours: str, theirs: str, used: str) -> None:
-    """While `inter.broker.listener.name` is changed one broker after the other, each speaks at a port what that port serves."""
+    """While `inter.broker.listener.name` changes broker by broker, each uses the protocol that a port serves."""
     listeners = (Listener("OPEN", "host", 9092), Listener("SECURE", "host", 9093))
     broker = BrokerImage(2, 1, listeners, inter_broker_listener=theirs)
     clients = PeerClients(None, None, None, listener_name=ours)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""One real broker on virtual time that follows; the test plays the leader: it receives each request and chooses the response."""
+"""One real broker on virtual time that follows. The test plays the leader, and chooses each response."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Following(Leading):
         )
 
     async def filled(self, *epochs: int, high_watermark: int = 0) -> Log:
-        """As `begin`, with one record of each of these leader epochs in the log, and the last of them as the current one."""
+        """As `begin`, with one record of each of these leader epochs in the log; the last one is the current epoch."""
         log = await self.begin()
         if epochs[-1] > 0:
             asked = await self.next()

@@ -294,7 +294,7 @@ def test_records_are_applied_a_slice_at_a_time() -> None:
     world.soon.pop()()
     assert (len(world.applied), len(world.soon)) == (2 * RECORDS_A_STEP, 1)
     world.run()
-    assert (world.applied, world.outcomes, world.looks) == (rows(0, *values), ["loaded"], 5)
+    assert (world.applied, world.outcomes, world.looks) == (rows(0, *values), ["loaded"], 6)
 
 
 def test_a_shard_that_is_unloaded_between_slices_is_left_alone() -> None:
