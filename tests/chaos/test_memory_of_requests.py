@@ -1,5 +1,6 @@
-"""A request of nearly as many rows as are accepted takes at most eight times its frame in memory, besides a few megabytes
-for all requests together: for each API that has rows.
+"""A request of nearly as many rows as are accepted takes at most eight times its frame in memory.
+
+Besides that, all requests together take a few megabytes. Holds for each API that has rows.
 
 Measured are the allocations of Python, which don't depend on the machine, at their peak.
 """
@@ -28,8 +29,8 @@ from .large_frames import LargeFrames, framed
 
 FACTOR = 8
 BUFFERS_BYTES = 6 << 20
-"""What doesn't grow with the frame: the objects of ten thousand rows at most, and of their answer. It counts once, however
-many requests there are."""
+"""What doesn't grow with the frame: the objects of ten thousand rows at most, and of their answer. It counts once, however many
+requests there are."""
 
 FRAME_BYTES = 300_000
 WHOLE_FRAME_BYTES = 45_000
