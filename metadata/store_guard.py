@@ -170,7 +170,7 @@ class StoreGuard:
         raise NestedPrefixError(around(self._prefix, inner))
 
     async def begin(self) -> None:
-        """Gives the store a history if it has none, and starts monitoring. Errors: those of the store and of `check`."""
+        """Gives the store a history if it has none, and monitors it. Errors: those of the store and of `check`."""
         if not self._follower.image.history.history_id:
             await self._begin_history()
         self._history_id = self._follower.image.history.history_id

@@ -272,7 +272,7 @@ class DirectoryLogs:
             self._parts.stop()
 
     def finish(self, broker_epoch: int) -> None:
-        """Completes a clean stop: flushes all, then checkpoints, journal, and last the marker. Stop code: it syncs.
+        """Completes a clean stop: flushes all, then writes checkpoints, journal, and last the marker. Blocks on syncs.
 
         Errors: StorageError; the directory then has no marker, and the next start recovers.
         """

@@ -103,7 +103,7 @@ class OffsetCheckpoint:
         return OSError(errno.ESHUTDOWN, "the broker is stopping", self._path)
 
     def write_now(self) -> None:
-        """Writes the present state at once. Stop code, when the committer is idle: it syncs. Errors: OSError."""
+        """Writes the present state at once at a stop, when the committer is idle. Blocks on a sync. Errors: OSError."""
         self._filesystem.replace_file(self._path, encode_offsets(self._offsets()))
 
     def _begin_for_waiting(self) -> None:

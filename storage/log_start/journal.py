@@ -166,7 +166,7 @@ class LogStartJournal:
     def finish(self) -> None:
         """Makes waiting entries durable, folds if necessary, and closes the file.
 
-        Stop code: it syncs. Called after `stop`, when the committer has answered everything. On a full disk the journal
+        Blocks on a sync. Called after `stop`, when the committer has answered everything. On a full disk the journal
         stays unfolded, which is no error. Errors: OSError, the one after which the journal had failed or a new one;
         waiting callers get it too.
         """
@@ -193,7 +193,7 @@ class LogStartJournal:
             raise error
 
     def _write_now(self, entries: Sequence[LogStartEntry]) -> None:
-        """Writes a frame for which the file has room. Stop code: it syncs."""
+        """Writes a frame for which the file has room. Blocks on a sync: called only at a stop."""
         self._file.pwritev([encode_frame(self._next_sequence, entries)], self.end)
         self._file.sync()
         self._next_sequence += 1

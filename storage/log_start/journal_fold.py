@@ -114,7 +114,8 @@ class JournalFold:
     def finish(self, image: FoldImage) -> OSError | None:
         """Folds at once.
 
-        Stop code: it syncs. Returns None, or the error of a full disk: the old journal stays in service then.
+        Blocks on a sync: called only at a stop. Returns None, or the error of a full disk: the old journal stays in
+        service then.
 
         Errors: any other OSError.
         """

@@ -29,8 +29,8 @@ from .large_frames import LargeFrames, framed
 
 FACTOR = 8
 BUFFERS_BYTES = 6 << 20
-"""What doesn't grow with the frame: the objects of ten thousand rows at most, and of their answer. It counts once, however many
-requests there are."""
+"""What doesn't grow with the frame: the objects of ten thousand rows at most, and of their answer. It counts once,
+however many requests there are."""
 
 FRAME_BYTES = 300_000
 WHOLE_FRAME_BYTES = 45_000

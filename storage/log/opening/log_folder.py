@@ -316,7 +316,7 @@ class LogFolder:
             segment.size = valid_bytes
 
     def _start_empty(self, log_start_offset: Offset) -> None:
-        """Opens an empty log at `log_start_offset`: it has no records, or all are below it. Keeps the last leader epoch."""
+        """Opens an empty log at `log_start_offset`: all its records are below. Keeps the last leader epoch."""
         if self.segments:
             self.report.restarted_at_log_start = True
         for segment in self.segments:
