@@ -128,7 +128,7 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.Asy
 def with_change(tree: ast.Module, change: _Change) -> ast.Module:
     """A copy of the tree."""
     memo = {id(change.old): ast.copy_location(copy.deepcopy(change.new), change.old)}
-    return ast.fix_missing_locations(copy.deepcopy(tree, memo))  # type: ignore[arg-type]
+    return ast.fix_missing_locations(copy.deepcopy(tree, memo))
 
 
 def function_codes(module: CodeType) -> dict[FunctionKey, CodeType]:

@@ -66,6 +66,6 @@ GROUPS = (
             (f"{COORDINATORS}/{name}",),
             (COORDINATORS, HANDLERS),
         )
-        for name in ("transactions", "groups", "classic", "consumer", "share", "runtime")
+        for name in ("transactions", "groups", "classic", "modern", "share_state", "runtime")
     ),
 )

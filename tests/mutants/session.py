@@ -92,7 +92,7 @@ class Lines:
             yield
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
 
 
 def in_order(tests: Mapping[str, float], found_lately: Sequence[str]) -> list[str]:
