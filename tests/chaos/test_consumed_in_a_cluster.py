@@ -210,7 +210,7 @@ async def test_nothing_is_deleted_that_the_slowest_group_has_not_consumed(tmp_pa
 
         await cluster.until(f"the log start follows {SLOW}", has_followed)
         row_told = await explained(cluster)
-        rule = row_told["rules"][0]  # type: ignore[index]
+        rule = row_told["rules"][0]
         assert rule["group"] is not None
         assert rule["group"] == SLOW
         assert rule["consumed_offset"] >= groups.acknowledged[SLOW]

@@ -171,7 +171,7 @@ def listing() -> Iterator[tuple[Client, Blocks]]:
     blocks = Blocks()
     patch = pytest.MonkeyPatch()
     patch.setattr("uvloop.new_event_loop", asyncio.new_event_loop)
-    original = asyncio.Handle._run  # type: ignore[attr-defined]
+    original = asyncio.Handle._run
     patch.setattr(asyncio.Handle, "_run", lambda handle: blocks.run(original, handle))
     config = {
         "group.initial.rebalance.delay.ms": "0",

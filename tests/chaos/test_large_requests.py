@@ -128,7 +128,7 @@ def broker() -> Iterator[WatchedBroker]:
     holds = Holds()
     patch = pytest.MonkeyPatch()
     patch.setattr("uvloop.new_event_loop", asyncio.new_event_loop)
-    original = asyncio.Handle._run  # type: ignore[attr-defined]
+    original = asyncio.Handle._run
     patch.setattr(asyncio.Handle, "_run", lambda handle: holds.run(original, handle))
     try:
         config = {

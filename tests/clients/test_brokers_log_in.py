@@ -104,7 +104,7 @@ def test_brokers_log_in_and_replicate(files: Path, way: str) -> None:
                 producer.produce("t", b"%d" % number, partition=number % 3)
             assert producer.flush(30) == 0
             topic = admin.describe_topics(["t"])["t"]
-            assert all(len(each.isr) == 3 for each in topic.partitions.values())  # type: ignore[union-attr]
+            assert all(len(each.isr) == 3 for each in topic.partitions.values())
 
 
 def test_a_login_between_brokers_that_cannot_be_is_refused(files: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_client_goes_on_where_it_came(by_several_addresses: LowtideCluster, lo
         assert message.value() == b"hello"
     finally:
         consumer.close()
-    with BlockingAdminClient(servers["bootstrap.servers"]) as admin:  # type: ignore[arg-type]
+    with BlockingAdminClient(servers["bootstrap.servers"]) as admin:
         assert [str(each.address) for each in admin.describe_cluster().brokers] == [servers["bootstrap.servers"]]
 
 

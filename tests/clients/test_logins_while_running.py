@@ -305,7 +305,7 @@ def wait_for_isr(ours: BlockingAdminClient) -> None:
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
         topic = ours.describe_topics(["t"])["t"]
-        if all(len(each.isr) == 3 for each in topic.partitions.values()):  # type: ignore[union-attr]
+        if all(len(each.isr) == 3 for each in topic.partitions.values()):
             return
         time.sleep(0.1)
     raise AssertionError("a broker does not replicate")

@@ -258,7 +258,7 @@ def test_the_wanted_number_of_replicas_in_sync_is_set_on_all_brokers_together(to
     tools.run("kafka-configs", *change, "--entity-default", "--add-config", "min.insync.replicas=2")
     for broker_id in ("1", "2", "3"):
         all_keys = ("--describe", "--all", "--entity-type", "brokers", "--entity-name", broker_id)
-        until(lambda all_keys=all_keys: "  min.insync.replicas=2 " in tools.run("kafka-configs", *all_keys).out)  # type: ignore[misc]
+        until(lambda all_keys=all_keys: "  min.insync.replicas=2 " in tools.run("kafka-configs", *all_keys).out)
     tools.run("kafka-configs", *change, "--entity-default", "--delete-config", "min.insync.replicas")
 
 

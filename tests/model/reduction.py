@@ -102,7 +102,7 @@ def renumbered(world: World) -> World:
     replicas = tuple(
         renumbered_replica(broker, replica, leader, of_broker) for broker, replica in enumerate(world.replicas)
     )
-    return World(history, replicas, world.acknowledged)  # type: ignore[arg-type]  # as many as before
+    return World(history, replicas, world.acknowledged)  # as many as before
 
 
 def leader_epochs(world: World) -> tuple[int, ...]:
@@ -263,7 +263,7 @@ def renamed(world: World, names: Names) -> World:
             )
             replica = replica._replace(tenure=tenure)
         replicas.append(replica)
-    return World(history, tuple(replicas), world.acknowledged)  # type: ignore[arg-type]  # as many as before
+    return World(history, tuple(replicas), world.acknowledged)  # as many as before
 
 
 def sortable(value: Any) -> Any:

@@ -38,7 +38,7 @@ class CuttingProxy:
             thread.join(30)
 
     def _spawn(self, run: object, *arguments: object) -> None:
-        thread = threading.Thread(target=run, args=arguments, daemon=True)  # type: ignore[arg-type]
+        thread = threading.Thread(target=run, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
 

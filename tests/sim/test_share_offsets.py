@@ -146,7 +146,7 @@ def test_the_lag_where_the_coordinator_leads_the_partition() -> None:
         read = await leader.read(0)
         assert (await leader.write_in(read.state_epoch, 0, 0)).error_code == NONE
         lags = {row.partition_index: row.lag for topic in (await described(cluster)).topics for row in topic.partitions}
-        image = cluster.machines[coordinator - 1].broker.serving.coordinators.groups.broker.metadata.image  # type: ignore[union-attr]
+        image = cluster.machines[coordinator - 1].broker.serving.coordinators.groups.broker.metadata.image
         leads = image.topics["t"].partitions[0].leader == coordinator
         assert lags == {0: 0 if leads else -1, 1: -1}
 

@@ -183,7 +183,7 @@ def test_a_producer_may_be_refused_what_it_sends_again_and_was_deleted(
         counts=Counter(),
         next_producer=lambda: HUNG,
     )
-    producer = PipelinedProducer(load, SimpleNamespace(), Random(1))  # type: ignore[arg-type]  # as far as is needed
+    producer = PipelinedProducer(load, SimpleNamespace(), Random(1))  # as far as is needed
     producer._id, producer._under_way, producer._tried = HUNG, [([b"v"], batch)], [batch] if was_tried else []
     refused = PartitionProduceResponse(
         index=0,

@@ -142,7 +142,7 @@ def test_a_string_is_no_list_of_names():
     assert named("logs") == ["logs"]
     assert named(["a", "b"]) == ["a", "b"]
     with pytest.raises(ValueError, match="5 is not a name"):
-        named([5])  # type: ignore[list-item]
+        named([5])
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_impossible_configurations_are_refused():
 
     async def test(cluster: ScriptedCluster) -> None:
         with pytest.raises(ValueError, match="'t' is not a ConfigResource"):
-            await cluster.client().describe_configs(["t"])  # type: ignore[list-item]
+            await cluster.client().describe_configs(["t"])
         with pytest.raises(ValueError, match=r"'retention\.ms' is not a ConfigChange"):
-            await cluster.client().alter_configs({resource: {"retention.ms": "5"}})  # type: ignore[dict-item]
+            await cluster.client().alter_configs({resource: {"retention.ms": "5"}})
         with pytest.raises(ValueError, match="'t' is not a NewTopic"):
-            await cluster.client().create_topics(["t"])  # type: ignore[list-item]
+            await cluster.client().create_topics(["t"])
 
     simulated(test)
 

@@ -214,7 +214,7 @@ def test_pieces_that_ask_for_a_rest_leave_a_busy_loop_for_so_long_after_each_sli
         took: list[float] = []
         done = asyncio.Event()
         rests = iter([4, 4, 0, 0])
-        work = SlicedWork(loop, CountingClock(pass_ns=pass_ns), done.set, lambda: next(rests, 0))  # type: ignore[arg-type]
+        work = SlicedWork(loop, CountingClock(pass_ns=pass_ns), done.set, lambda: next(rests, 0))
         work.extend(lambda: took.append(round(loop.time() * 1000)) for _ in range(5 * OWN_SLICE_MS))
         work.begin()
         await done.wait()

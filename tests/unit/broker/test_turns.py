@@ -37,7 +37,7 @@ def test_pieces_take_steps_in_turn_and_the_loop_is_free_between_two() -> None:
                 yield None
 
         for name in ("a", "b"):
-            turns.add(Piece(steps(name), fail))  # type: ignore[arg-type]
+            turns.add(Piece(steps(name), fail))
         await asyncio.sleep(1)
         assert took == ["a", "other", "b", "other"] * 3
         assert len(turns) == 0
@@ -56,7 +56,7 @@ def test_a_piece_that_goes_on_is_finished_before_others_have_another_turn() -> N
                 yield None
 
         for name in ("a", "b", "c"):
-            piece = Piece(steps(name, 2), fail)  # type: ignore[arg-type]
+            piece = Piece(steps(name, 2), fail)
             piece.goes_on = name == "b"
             turns.add(piece)
         await asyncio.sleep(1)
@@ -84,8 +84,8 @@ def test_a_piece_that_waits_or_was_dropped_has_no_turn_and_one_that_fails_ends_a
             took.append("never")
             yield None
 
-        dropped = Piece(never(), fail)  # type: ignore[arg-type]
-        pieces: list[Any] = [Piece(waits(), fail), Piece(fails(), failed.append), dropped]  # type: ignore[arg-type]
+        dropped = Piece(never(), fail)
+        pieces: list[Any] = [Piece(waits(), fail), Piece(fails(), failed.append), dropped]
         for piece in pieces:
             turns.add(piece)
         dropped.drop()

@@ -69,7 +69,7 @@ class Asker:
 
 def heartbeat(*allowed: tuple[Operation, str]) -> ErrorCode | None:
     request = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t", "u"])
-    verdict = share_groups.share_group_heartbeat(request, Asker(*allowed))  # type: ignore[arg-type]
+    verdict = share_groups.share_group_heartbeat(request, Asker(*allowed))
     return None if verdict.request is request else ErrorCode(verdict.answer.error_code)
 
 
@@ -83,7 +83,7 @@ def test_a_member_reads_the_group_and_sees_its_topics() -> None:
 def test_only_what_may_be_seen_is_described() -> None:
     request = ShareGroupDescribeRequest(group_ids=["a", "b", "c"], include_authorized_operations=True)
     asker = Asker((Operation.DESCRIBE, "a"), (Operation.DESCRIBE, "b"), (Operation.DESCRIBE, "seen"))
-    verdict = share_groups.share_group_describe(request, asker)  # type: ignore[arg-type]
+    verdict = share_groups.share_group_describe(request, asker)
     assert verdict.request.group_ids == ["a", "b"]
 
     def described(group_id: str, topic: str) -> DescribedShareGroup:
@@ -111,8 +111,8 @@ def test_states_are_for_brokers() -> None:
     topics = [ReadStateTopic(topic_id=bytes(16), partitions=[ReadStatePartition(partition=3, leader_epoch=0)])]
     request = ReadShareGroupStateRequest(group_id="g", topics=topics)
     guard = SPECS[ApiKey.READ_SHARE_GROUP_STATE].guard
-    assert guard(request, Asker((Operation.CLUSTER_ACTION, ""))).request is request  # type: ignore[arg-type]
-    [row] = guard(request, Asker()).answer.results[0].partitions  # type: ignore[arg-type]
+    assert guard(request, Asker((Operation.CLUSTER_ACTION, ""))).request is request
+    [row] = guard(request, Asker()).answer.results[0].partitions
     assert (row.partition, row.error_code) == (3, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -126,7 +126,7 @@ def test_offsets_are_described_as_far_as_topics_are_visible() -> None:
         DescribeShareOffsetsGroup(group_id="c", topics=None),
     ]
     asker = Asker((Operation.DESCRIBE, "a"), (Operation.DESCRIBE, "b"), (Operation.DESCRIBE, "seen"))
-    verdict = share_groups.describe_share_group_offsets(DescribeShareGroupOffsetsRequest(groups=groups), asker)  # type: ignore[arg-type]
+    verdict = share_groups.describe_share_group_offsets(DescribeShareGroupOffsetsRequest(groups=groups), asker)
     assert [group.group_id for group in verdict.request.groups] == ["a", "b"]
 
     def topic(name: str) -> DescribedShareOffsetsTopic:
@@ -157,9 +157,9 @@ def test_offsets_are_altered_and_deleted_with_rights_on_group_and_topic() -> Non
         for name in "tu"
     ]
     alter = AlterShareGroupOffsetsRequest(group_id="g", topics=topics)
-    refused = share_groups.alter_share_group_offsets(alter, Asker((Operation.READ, "t")))  # type: ignore[arg-type]
+    refused = share_groups.alter_share_group_offsets(alter, Asker((Operation.READ, "t")))
     assert refused.answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
-    verdict = share_groups.alter_share_group_offsets(alter, Asker((Operation.READ, "g"), (Operation.READ, "t")))  # type: ignore[arg-type]
+    verdict = share_groups.alter_share_group_offsets(alter, Asker((Operation.READ, "g"), (Operation.READ, "t")))
     assert [each.topic_name for each in verdict.request.topics] == ["t"]
     [row] = verdict.merge(AlterShareGroupOffsetsResponse()).responses  # type: ignore[misc]
     assert (row.topic_name, row.partitions[0].error_code) == ("u", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -167,9 +167,9 @@ def test_offsets_are_altered_and_deleted_with_rights_on_group_and_topic() -> Non
     delete = DeleteShareGroupOffsetsRequest(
         group_id="g", topics=[DeleteShareOffsetsTopic(topic_name=name) for name in "tu"]
     )
-    refused = share_groups.delete_share_group_offsets(delete, Asker((Operation.READ, "g"), (Operation.READ, "t")))  # type: ignore[arg-type]
+    refused = share_groups.delete_share_group_offsets(delete, Asker((Operation.READ, "g"), (Operation.READ, "t")))
     assert refused.answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
-    verdict = share_groups.delete_share_group_offsets(delete, Asker((Operation.DELETE, "g"), (Operation.READ, "u")))  # type: ignore[arg-type]
+    verdict = share_groups.delete_share_group_offsets(delete, Asker((Operation.DELETE, "g"), (Operation.READ, "u")))
     assert [each.topic_name for each in verdict.request.topics] == ["u"]
     [gone] = verdict.merge(DeleteShareGroupOffsetsResponse()).responses  # type: ignore[misc]
     assert (gone.topic_name, gone.error_code) == ("t", ErrorCode.TOPIC_AUTHORIZATION_FAILED)

@@ -141,7 +141,7 @@ def test_a_repeated_response_has_the_same_bytes_and_another_has_its_own() -> Non
         )
 
     def check(number: int, given: MetadataResponse, correlation_id: int) -> None:
-        written = b"".join(route.write(correlation_id, given))  # type: ignore[arg-type]
+        written = b"".join(route.write(correlation_id, given))
         assert int.from_bytes(written[4:8], "big") == correlation_id
         assert written[9:] == codec_for(MetadataResponse, 12).encode(response(number))
 
