@@ -21,7 +21,7 @@ from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.simulation.client import WireClient
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 ROUNDS = 5
 REQUESTS = 20_000

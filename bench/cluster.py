@@ -20,8 +20,8 @@ from pathlib import Path
 
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.testing.etcd import EtcdProcess
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import EtcdProcess
+from tests.free_ports import free_ports
 
 from .client import Address, Client
 from .errors import BenchError

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .client import Address
 from .compiled_pump import CompiledLane, CompiledPump

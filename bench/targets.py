@@ -23,7 +23,7 @@ from typing import NamedTuple
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .client import Address, Client, check
 from .errors import BenchError

@@ -2,5 +2,5 @@
 
 Guards: each cluster has ports, log directories and a process or a thread of its own, and leaves nothing behind. Sees
 all that a broker is made of; in every wheel. Begin with `cluster`, then `brokers` and who runs them (`brokers_process`,
-`brokers_thread`), then `plugin`. `etcd` starts an etcd where a test needs one, `free_ports` finds ports for processes.
+`brokers_thread`), then `plugin`.
 """

@@ -24,8 +24,8 @@ from lowtide.protocol.messages.metadata import (
     MetadataResponsePartition,
 )
 from lowtide.simulation.client import ConnectionLostError, WireClient
-from lowtide.testing.etcd import EtcdCluster, EtcdProcess
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import EtcdCluster, EtcdProcess
+from tests.free_ports import free_ports
 
 from .asking import (
     CREATE_TOPICS_VERSION,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lowtide.simulation.client import WireClient
-from lowtide.testing import freezing
+from tests import freezing
 from tests.campaign.struck import strike
 
 START_LIMIT_S = 120.0

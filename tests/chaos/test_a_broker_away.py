@@ -22,7 +22,7 @@ from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from lowtide.simulation.client import WireClient
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from . import asking
 from .cluster_processes import ClusterProcesses

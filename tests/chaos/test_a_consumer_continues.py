@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .asking import CREATE_TOPICS_VERSION, PRODUCE_VERSION, only_row, produce_request, topic_request
 from .serving import HOST, ServeProcess

@@ -13,7 +13,7 @@ import pytest
 from lowtide import AdminClient, TopicPartition
 from lowtide.admin import DeletedRecords, DeleteRecordsError, DeleteStage, NewTopic
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .asking import PRODUCE_VERSION, only_row, produce_request
 from .cluster_processes import ClusterProcesses

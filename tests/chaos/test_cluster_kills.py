@@ -25,7 +25,7 @@ from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from lowtide.protocol.messages.describe_acls import DescribeAclsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.scram import ITERATIONS_MIN, ScramMechanism, salted_password
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_load import PartitionWork
 from .cluster_processes import METADATA_VERSION, SESSION_TIMEOUT_S, ClusterProcesses

@@ -14,7 +14,7 @@ from lowtide.protocol.messages.create_delegation_token import CreateDelegationTo
 from lowtide.protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from lowtide.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 from .security import LoginRefusedError, Security

@@ -17,7 +17,7 @@ import pytest
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .asking import DELETE_RECORDS_VERSION
 from .cluster_processes import LIMIT_S, SESSION_TIMEOUT_S, ClusterProcesses

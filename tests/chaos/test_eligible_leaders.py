@@ -13,7 +13,7 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from lowtide.storage.log_directory import PAGE_CACHE_NOTE
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 from .serving import run_to_end

@@ -15,7 +15,7 @@ import pytest
 
 from lowtide.admin import AdminClient, DeleteRecordsError, ErasedRecords, TopicPartition
 from lowtide.admin.errors import DeadlineExceededError
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 

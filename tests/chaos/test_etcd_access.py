@@ -18,7 +18,7 @@ import pytest
 
 from lowtide.metadata.etcd_address import EtcdAccess
 from lowtide.metadata.store import ABSENT, AccessDeniedError, Compare, Get, LeaseGoneError, Put, UnavailableError
-from lowtide.testing.etcd import EtcdProcess, missing
+from tests.etcd import EtcdProcess, missing
 
 from .serving import ServeProcess, run_to_end, serve_command
 

@@ -17,8 +17,8 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.load import PartitionLoad
-from lowtide.testing import freezing
-from lowtide.testing.etcd import EtcdProcess, missing
+from tests import freezing
+from tests.etcd import EtcdProcess, missing
 
 from .serving import ServeProcess, run_to_end, serve_command
 

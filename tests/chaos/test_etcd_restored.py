@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.etcd import CONTROL_PROGRAM, missing
+from tests.etcd import CONTROL_PROGRAM, missing
 
 from .cluster_processes import ClusterProcesses
 from .serving import run_to_end

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from lowtide.testing.etcd import EtcdProcess, missing
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import EtcdProcess, missing
+from tests.free_ports import free_ports
 
 from .serving import ServeProcess, run_to_end, serve_command
 from .test_etcd_access import ask

@@ -22,7 +22,7 @@ from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSetti
 from lowtide.metadata.store import MetadataStoreError, Put
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.tasks import TaskRegistry
-from lowtide.testing.etcd import EtcdCluster, missing
+from tests.etcd import EtcdCluster, missing
 
 etcd_store = pytest.importorskip("lowtide.metadata.etcd", exc_type=ImportError)
 

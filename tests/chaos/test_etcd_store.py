@@ -31,7 +31,7 @@ from lowtide.metadata.store import (
 )
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.tasks import TaskRegistry
-from lowtide.testing.etcd import HOST, EtcdCluster, EtcdProcess, missing
+from tests.etcd import HOST, EtcdCluster, EtcdProcess, missing
 
 if missing() is None:
     from lowtide.metadata.etcd import EtcdStore

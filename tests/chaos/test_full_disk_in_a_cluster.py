@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.etcd import missing
 from tests.clients.command_lines import run_process
+from tests.etcd import missing
 from tests.small_disk import Ballast, missing_mounts, small_disk
 
 from .cluster_processes import ClusterProcesses

@@ -27,7 +27,7 @@ from lowtide.metadata.etcd_address import parse_address
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.simulation.client import WireClient
-from lowtide.testing.etcd import EtcdProcess, missing
+from tests.etcd import EtcdProcess, missing
 
 from .asking import CREATE_TOPICS_VERSION, PRODUCE_VERSION, only_row, produce_request, topic_request
 from .serving import HOST, ServeProcess

@@ -25,7 +25,7 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .broker_faults import GROUP_KEY, BrokerFaults
 from .client_processes import ClientProcess, Keeper

@@ -21,7 +21,7 @@ from lowtide.metadata.etcd_address import DEFAULT_PREFIX
 from lowtide.metadata.metadata_copy import MetadataCopy
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.testing.etcd import CONTROL_PROGRAM, missing
+from tests.etcd import CONTROL_PROGRAM, missing
 
 from .asking import (
     CREATE_TOPICS_VERSION,

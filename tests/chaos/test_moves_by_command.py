@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import LIMIT_S, ClusterProcesses
 from .working_clients import working_clients

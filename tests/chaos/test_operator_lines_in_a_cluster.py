@@ -19,7 +19,7 @@ from lowtide.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 

@@ -18,7 +18,7 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
 from lowtide.simulation.client import ConnectionLostError
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .asking import (
     DELETE_RECORDS_VERSION,

@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from lowtide.runtime.filesystem import OsFileSystem
-from lowtide.testing.etcd import EtcdProcess, missing
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import EtcdProcess, missing
+from tests.free_ports import free_ports
 
 from .several_processes import HOST, SeveralProcesses
 

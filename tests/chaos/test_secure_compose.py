@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lowtide.testing.etcd import missing
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import missing
+from tests.free_ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 OPEN, SECURE = (

@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lowtide.broker.config.broker_config import Setting, load_config
 from lowtide.broker.config.sources import from_properties
-from lowtide.testing.etcd import EtcdProcess, missing
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import EtcdProcess, missing
+from tests.free_ports import free_ports
 
 from .serving import ServeProcess
 

@@ -23,7 +23,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .broker_faults import GROUP_KEY, TRANSACTION_KEY, BrokerFaults
 from .client_processes import ClientProcess, Keeper

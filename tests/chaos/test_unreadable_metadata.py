@@ -13,7 +13,7 @@ import pytest
 from lowtide.metadata import keys
 from lowtide.metadata.store import Delete, Put
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 from .serving import run_to_end, serve_command

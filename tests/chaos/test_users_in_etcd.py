@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from lowtide.admin import AdminClient, NewTopic
 from lowtide.admin.errors import AdminError
 from lowtide.broker.config.keys_security import STANDARD_AUTHORIZER
-from lowtide.testing.etcd import EtcdProcess, missing
+from tests.etcd import EtcdProcess, missing
 
 from .serving import ServeProcess
 

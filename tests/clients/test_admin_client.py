@@ -35,7 +35,7 @@ from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.tls import TlsError
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .driver_confluent import Confluent
 from .tls_proxy import CERTIFICATE, TlsProxy

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import yaml
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 FOLDER = Path(__file__).resolve().parents[2] / "observability/prometheus"
 LIMIT_S = 60.0

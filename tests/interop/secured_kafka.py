@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .kafka import CLUSTER_ID, TOOL_TIMEOUT_S, Kafka, java
 

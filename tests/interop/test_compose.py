@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 pytestmark = pytest.mark.interop
 

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .lowtide_process import LowtideProcess
 from .tools import JavaClient, Tools

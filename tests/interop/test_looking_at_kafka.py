@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lowtide.testing.free_ports import free_ports
 from tests.clients.console_visitor import console_of
 from tests.clients.driver import until
+from tests.free_ports import free_ports
 
 from .kafka import Kafka
 

@@ -28,7 +28,7 @@ from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from lowtide.simulation.client import WireClient
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 from tests.unit.broker.guards.rights import (
     ALLOW,
     KEYS,

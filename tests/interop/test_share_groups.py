@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lowtide import BlockingAdminClient, LowtideCluster
 from lowtide.admin.configs import ConfigChange, ConfigResource, ResourceType
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from . import load
 from .franz_go import FranzGo

@@ -17,7 +17,7 @@ from pathlib import Path
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .kafka import Kafka, fetch_jars
 

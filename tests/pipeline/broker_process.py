@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 LIMIT_S = 120.0
 HOST = "127.0.0.1"

@@ -81,8 +81,6 @@ SMALL: set[str] = {
     "replication/unregistration.py",
     "runtime/child_process.py",
     "runtime/http_tls.py",
-    "testing/free_ports.py",
-    "testing/freezing.py",
 }
 """Modules of fewer than `LINES_MAX` lines that one module imports."""
 

@@ -17,7 +17,7 @@ from lowtide.metadata.store import Delete, MetadataStore, Operation, Put, Transa
 from lowtide.metadata.store_server import ServedConnection, serve_store
 from lowtide.runtime.clock import SimulatedClock, SystemClock
 from lowtide.runtime.filesystem import OsFileSystem
-from lowtide.testing.etcd import EtcdProcess
+from tests.etcd import EtcdProcess
 
 
 async def put(store: MetadataStore, *operations: Operation) -> TransactionResult:

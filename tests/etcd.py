@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from lowtide.testing import freezing
-from lowtide.testing.free_ports import HOST, free_ports
+from tests import freezing
+from tests.free_ports import HOST, free_ports
 
 PROGRAM = "etcd"
 CONTROL_PROGRAM = "etcdctl"
@@ -103,7 +103,7 @@ class EtcdProcess:
         `cluster`: what `--initial-cluster` says; by default it is alone.
         """
         client = f"http://{self.endpoint}{f',https://{self.secured_endpoint}' if self._tls else ''}"
-        self._process = subprocess.Popen(  # noqa: S603 - our own command line
+        self._process = subprocess.Popen(
             [
                 *(PROGRAM, "--name", self.name, "--data-dir", str(self.directory)),
                 *("--listen-client-urls", client, "--advertise-client-urls", client),
@@ -181,7 +181,7 @@ class EtcdProcess:
 
     def _control(self, *words: str) -> None:
         environment = {**os.environ, "ETCDCTL_API": "3"}
-        subprocess.run(  # noqa: S603
+        subprocess.run(
             [CONTROL_PROGRAM, *words], env=environment, check=True, capture_output=True, timeout=START_LIMIT_S
         )
 
@@ -201,7 +201,7 @@ class EtcdProcess:
         request = urllib.request.Request(
             f"http://{self.endpoint}/v3/{method}", data=json.dumps(body).encode(), method="POST"
         )
-        with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:  # noqa: S310 - a loopback address of our own making
+        with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:
             return json.load(answer)
 
     def _is_healthy(self) -> bool:
