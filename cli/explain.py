@@ -11,7 +11,7 @@ import typer
 
 from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.errors import BrokerAnsweredError
-from lowtide.admin.retained import as_value, duration, line
+from lowtide.admin.retained import as_value, duration, known, line
 from lowtide.admin.retention import Explanation, NotAnsweredError, explain_retention
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.outcome import CommandError, ExitCode, misused
@@ -50,9 +50,6 @@ def _print(topic: str, explanation: Explanation) -> None:
 
 
 def _value(topic: str, explanation: Explanation) -> dict[str, Any]:
-    def known(number: int) -> int | None:
-        return None if number == UNKNOWN else number
-
     return {
         "topic": topic,
         "checked_at_ms": known(explanation.checked_at_ms),

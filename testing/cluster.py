@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO, cast
 
 from lowtide.testing.brokers import BrokerAddresses, ClusterPlan
@@ -208,14 +207,10 @@ class LowtideCluster:
         self._call("start_broker", broker_id)
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _call(self, name: str, *arguments: Any) -> None:
