@@ -66,9 +66,8 @@ def dev(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lowtide dev",
-        description="Run a cluster of several brokers in one process, on 127.0.0.1. "
-        f"{SOURCES} They apply to all brokers, "
-        "whose ids are 1, 2, 3 and so on.",
+        description=f"Run a cluster of several brokers in one process, on 127.0.0.1. {SOURCES} They apply to all "
+        "brokers, whose ids are 1, 2, 3 and so on.",
     )
     parser.add_argument(
         "--brokers",

@@ -88,8 +88,7 @@ def _own_keys() -> str:
         name = api_name(key)
         rows.append(
             f"| `{MAX_VERSION_PREFIX}{name}` | from {spec.min_version} to {spec.max_version} | The highest version "
-            f"of {name} to offer; "
-            f"`--max-version {name}={spec.max_version}` says the same. |\n"
+            f"of {name} to offer; `--max-version {name}={spec.max_version}` says the same. |\n"
         )
     return "".join([*rows, "\n", _table(OWN_KEYS)])
 

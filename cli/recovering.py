@@ -181,6 +181,5 @@ def check_losses(plan: RecoveryPlan, *, accepted: bool) -> None:
     if plan.losses and not accepted:
         raise CommandError(
             f"acknowledged records of {plural(len(plan.losses), 'partition')} would be lost, see LOSS above; nothing "
-            "was "
-            "changed. Give the log directories that have them, or --accept-loss to continue without them."
+            "was changed. Give the log directories that have them, or --accept-loss to continue without them."
         )

@@ -70,9 +70,8 @@ def _parser() -> argparse.ArgumentParser:
         "--processes",
         type=_PROCESSES,
         metavar="COUNT",
-        help="run so many brokers on this machine, each in its own process, under a supervisor. "
-        "Their ids and ports are those "
-        f"of the configuration and the following ones; default 1, or {PROCESSES}",
+        help="run so many brokers on this machine, each in its own process, under a supervisor. Their ids and ports "
+        f"are those of the configuration and the following ones; default 1, or {PROCESSES}",
     )
     return parser
 

@@ -73,7 +73,6 @@ SMALL: set[str] = {
     "broker/network/routing/client_quirks.py",
     "broker/partitions/fence.py",
     "broker/partitions/fetch/fetch_refused.py",
-    "console/files.py",
     "console/views.py",
     "protocol/compiled_codec.py",
     "protocol/framing.py",

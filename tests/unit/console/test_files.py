@@ -6,10 +6,11 @@ import hashlib
 import re
 from pathlib import Path
 
-from lowtide.console.files import FOLDER, NAMES, read_files
+from lowtide.console.site import FOLDER, read_files
 from lowtide.runtime.filesystem import OsFileSystem
 
 STATIC = Path(FOLDER)
+NAMES = tuple(read_files(OsFileSystem()))
 FIRST_PAGE = 300_000
 OWN = [name for name in NAMES if not name.startswith("vendor/")]
 
