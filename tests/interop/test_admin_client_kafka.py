@@ -131,7 +131,7 @@ def test_logging_in(secured: SecuredKafka, topic: str, protocol: str, mechanism:
         assert client.delete_records({TopicPartition(topic, 0): 3}) == {TopicPartition(topic, 0): DeletedRecords(3)}
     with (
         BlockingAdminClient(secured.settings(protocol, mechanism, "wrong")) as stranger,
-        pytest.raises(AuthenticationFailedError, match="alice can't log in"),
+        pytest.raises(AuthenticationFailedError, match="alice cannot log in"),
     ):
         stranger.list_topics()
 
@@ -153,7 +153,7 @@ def test_logging_in_over_a_blocking_socket(secured: SecuredKafka, topic: str, pr
         assert [{row.name for row in answer.topics} for answer in answers] == [{topic}, {topic}, {"none"}]
         assert not connection.waiting_count
     wrong = ClientSettings.of(secured.settings(protocol, mechanism, "wrong"))
-    with pytest.raises(AuthenticationFailedError, match="alice can't log in"):
+    with pytest.raises(AuthenticationFailedError, match="alice cannot log in"):
         BlockingConnection.open(wrong.bootstrap_servers[0], wrong, clock.monotonic_ms() + 30_000)
 
 

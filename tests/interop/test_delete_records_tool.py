@@ -123,7 +123,7 @@ def test_leader_only_is_refused_and_deletes_nothing(node: Kafka, topics: tuple[s
     assert [line.split("\t")[1] for line in mine.lines[2:]] == [
         (
             "error: can't delete up to 4: sending: UNSUPPORTED_VERSION: "
-            "deletes of the leader alone need DeleteRecords version 3, the broker has 2"
+            "leader_only needs DeleteRecords version 3, the broker has 2"
         )
     ] * 3
 
