@@ -1,4 +1,4 @@
-"""Brokers side by side: the same work on each, in turn, and its cost for the broker.
+"""Compares brokers: runs the same work on each in turn, and measures its cost for the broker.
 
 `python -m bench --help`; read docs/performance.md.
 `arguments` parses the command line, `targets` starts and ends brokers, `workloads` lists the work, `report` prints the

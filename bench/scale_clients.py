@@ -55,7 +55,7 @@ def measure_clients(scratch: Path, idle_s: float, figures: Figures) -> None:
 
 
 def _commit(target: Target, first: int, end: int) -> None:
-    """One offset of each of these groups."""
+    """Commits one offset for each of these groups."""
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
     topics = [OffsetCommitRequestTopic(name=_TOPIC, partitions=[row])]
     requests = [

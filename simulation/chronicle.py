@@ -62,7 +62,7 @@ class BrokerLog:
         self._note(event, values)
 
     def warning(self, event: str, **values: Any) -> None:
-        """Note it."""
+        """Records a warning."""
         self._note(event, values)
 
     def error(self, event: str, **values: Any) -> None:

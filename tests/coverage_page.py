@@ -1,4 +1,4 @@
-"""Writes the page of coverage of the lab from `coverage json`: how much of each room the tests of `make coverage` run."""
+"""Writes the lab's page of coverage from `coverage json`: how much of each room `make coverage` runs."""
 
 from __future__ import annotations
 

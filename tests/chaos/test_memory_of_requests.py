@@ -1,7 +1,7 @@
-"""A request of nearly as many rows as are accepted takes at most eight times its frame in memory, besides a few megabytes
-for all requests together: for each API that has rows.
+"""The largest accepted requests take at most eight times their frame in memory, for each API that has rows.
 
-Measured are the allocations of Python, which don't depend on the machine, at their peak.
+A few megabytes for all requests together are not counted. The peak of Python's allocations is measured, which does not
+depend on the machine.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .large_frames import LargeFrames, framed
 
 FACTOR = 8
 BUFFERS_BYTES = 6 << 20
-"""What doesn't grow with the frame: the objects of ten thousand rows at most, and of their answer. It counts once, however
-many requests there are."""
+"""Memory that doesn't grow with the frame: at most ten thousand rows, and their answer. It is counted once for all
+requests."""
 
 FRAME_BYTES = 300_000
 WHOLE_FRAME_BYTES = 45_000

@@ -205,7 +205,7 @@ def test_settings_that_are_invalid_are_exit_code_2(tmp_path: Path) -> None:
 def test_a_sweep_that_is_killed_continues(
     lowtide: SimpleNamespace, other: Driver, lowtide_topic: str, tmp_path: Path
 ) -> None:
-    """SIGKILL in the middle: the next run does the rest, up to the offsets of the first, and only its owner can read its file."""
+    """After SIGKILL the next run does the rest, up to the offsets of the first. Only the owner can read the file."""
     other.create_topic(lowtide_topic, 24, {})
     until(lambda: len(other.offsets(lowtide_topic, range(24))) == 24, but=NOT_YET)
     for number in range(24):
@@ -306,7 +306,7 @@ def test_a_sweep_of_a_file(lowtide: SimpleNamespace, other: Driver, filled: tupl
 
 
 def test_lines_become_records(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
-    """From a pipe, as values and as JSON; keys go where other clients send them, and all have what is written when the command ends."""
+    """From a pipe, as values and as JSON. Keys get the partitions that other clients choose."""
     ended = subprocess.run(
         command("records", "produce", topic, "--separator", ":"),
         env=environment(lowtide.bootstrap),
@@ -338,8 +338,8 @@ def test_lines_become_records(lowtide: SimpleNamespace, other: Driver, topic: st
 def test_a_line_that_is_no_record_is_named_with_what_is_written(lowtide: SimpleNamespace, topic: str) -> None:
     said = sentence("records", "produce", topic, "--format", "hex", "00", "xy", code=1, bootstrap=lowtide.bootstrap)
     assert (
-        said
-        == "lowtide records produce: line 2, 'xy', is not a record: it must be hex digits, two for each byte; nothing is written."
+        said == "lowtide records produce: line 2, 'xy', is not a record: it must be hex digits, two for each byte; "
+        "nothing is written."
     )
     said = sentence("records", "produce", f"{topic}:3", "x", code=1, bootstrap=lowtide.bootstrap)
     assert (
