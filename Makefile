@@ -207,7 +207,8 @@ microbench: $(INSTALLED) ## measure each step of the hot paths
 	@for bench in bench/bench_*.py; do $(BIN)/python $$bench; done
 
 path: $(INSTALLED) ## print the path of a request through a broker: files, lines, calls; ARGS=delete prints each call
-	@$(BIN)/python -m bench.request_path $(ARGS)
+	@LOWTIDE_PURE=1 $(BIN)/python -m bench.request_path $(ARGS)
+	@LOWTIDE_PURE= $(BIN)/python -m bench.request_path $(ARGS)
 
 demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, and read again
 	@$(BIN)/python demo/flights.py

@@ -1,16 +1,20 @@
 """The path of a request through a broker: its files, their lines, the calls, and how often the reader changes the file.
 
-`make path` prints it; `tests/unit/bench/test_request_path.py` checks budgets. The brokers are real ones over simulated
-ports, on virtual
-time, so the same request takes the same path in each run. The trace counts calls of Python functions in the broker that
-serves it, from the first byte of the request to the last one of the answer; the simulated network, disk, store,
-generated codecs and this client are not. The ports of clock and committer are reported separately: in a real broker
-they are C code and another thread, here Python.
+`make path` prints what a reader must read to understand a request: every file of the form that defines it, whole, with
+the disk and the ports. The brokers are real ones over simulated ports, on virtual time, so the same request takes the
+same path in each run. The trace counts calls of functions in the broker that serves the request, from its first byte to
+the last one of its answer. A call of a simulated disk, clock or committer counts as a call of the real one. Not counted:
+the event loop with its sockets, generated codecs, and this client.
+
+With LOWTIDE_PURE=1 there is no compiled code, and the short form of Fetch is off: this is the form that defines.
+Otherwise Produce and Fetch take their short forms, and files in C count with the C files that they call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -19,6 +23,8 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
+from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -38,26 +44,33 @@ from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.shared_store import SharedStore
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-SIMULATED: Final = (
+DISK: Final = "runtime/filesystem/"
+COMMITTER: Final = "runtime/committer.py"
+STAND_INS: Final = {
+    "SimulatedClock": "runtime/clock.py",
+    "SimulatedCommitter": COMMITTER,
+    "MemoryFile": f"{DISK}os_file.py",
+    "MemoryFileSystem": f"{DISK}real.py",
+}
+"""Classes of simulated ports, and the files of the real ones."""
+
+UNCOUNTED: Final = (
     "bench/",
     "simulation/",
     "runtime/simulated_",
-    "runtime/filesystem/memory",
-    "runtime/filesystem/nodes",
-    "runtime/filesystem/planned_faults",
-    "runtime/filesystem/tree",
+    *(f"{DISK}{name}.py" for name in ("memory", "memory_file", "nodes", "planned_faults", "tree")),
     "metadata/memory",
+    ".venv/",
 )
-"""Replacements for the environment of a broker."""
+"""The simulated environment of a broker. What calls it from outside is counted."""
 
-PORTS: Final = (
-    "runtime/clock.py",
-    "runtime/commit_round.py",
-    "runtime/committer.py",
-    "runtime/completions.py",
-    "runtime/durations.py",
-)
-"""Stand-ins for C code and for another thread: the clocks, and the committer that syncs the journal."""
+BUILTINS: Final = ("SimulatedClock.monotonic_ns", "SimulatedClock.wall_ns")
+"""Their real forms are functions of Python's own."""
+
+READERS: Final = {"JointProduce.answer": "read_produce"}
+"""C functions that the trace can't see, because a `functools.partial` calls them, by the function that follows them."""
+
+NATIVE: Final = ROOT / "protocol" / "native"
 
 TOPIC: Final = "t"
 RECORDS: Final = build_batch([(1, None, b"x", ())])
@@ -66,10 +79,9 @@ SETTINGS: Final = {"log.dirs": "/a", "auto.create.topics.enable": "false", "offs
 
 
 class RequestPath(msgspec.Struct, frozen=True):
-    """The path of one request. `calls` are (file, function), in order; those of the `PORTS` are separate."""
+    """The path of one request. `calls` are (file, function), in order."""
 
     calls: tuple[tuple[str, str], ...]
-    port_calls: tuple[tuple[str, str], ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -79,7 +91,7 @@ class RequestPath(msgspec.Struct, frozen=True):
     @property
     def lines(self) -> int:
         """The lines of these files."""
-        return sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in self.files)
+        return sum(map(lines_of, self.files))
 
     @property
     def moves(self) -> int:
@@ -90,6 +102,11 @@ class RequestPath(msgspec.Struct, frozen=True):
     def moves_back(self) -> int:
         """The moves into a file that the path has left before."""
         return self.moves - (len(self.files) - 1)
+
+
+def lines_of(file: str) -> int:
+    """The lines of a file of the project."""
+    return len((ROOT / file).read_text(encoding="utf-8").splitlines())
 
 
 class Tracer:
@@ -111,18 +128,40 @@ class Tracer:
     @property
     def path(self) -> RequestPath:
         """The collected path."""
-        calls = tuple(call for call in self._calls if call[0] not in PORTS)
-        return RequestPath(calls, tuple(call for call in self._calls if call[0] in PORTS))
+        return RequestPath(tuple(self._calls))
 
-    def _on_event(self, frame: Any, event: str, _argument: Any) -> None:
-        if event != "call":
+    def _on_event(self, frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            place = self._place(frame.f_code)
+            if place is not None and place[0].startswith(UNCOUNTED):
+                caller = frame.f_back and self._place(frame.f_back.f_code)
+                stand_in = STAND_INS.get(place[1].partition(".")[0])
+                is_inside = caller is not None and caller[0].startswith(UNCOUNTED)
+                is_port = (
+                    stand_in is not None and place[1] not in BUILTINS and not (is_inside and stand_in != COMMITTER)
+                )
+                place = (stand_in, place[1]) if is_port and stand_in is not None else None
+            places = [] if place is None else [*_c_places(READERS.get(place[1])), place]
+        elif event == "c_call" and type(argument).__name__ == "builtin_function_or_method":
+            places = _c_places(argument.__name__ if _is_compiled(argument) else None)
+        else:
             return
-        code = frame.f_code
+        if places and self._loop.current_host() == self._host:
+            self._calls += places
+
+    def _place(self, code: Any) -> tuple[str, str] | None:
         if code not in self._places:
             self._places[code] = _place(code)
-        place = self._places[code]
-        if place is not None and self._loop.current_host() == self._host:
-            self._calls.append(place)
+        return self._places[code]
+
+
+def _c_places(function: str | None) -> list[tuple[str, str]]:
+    return [(file, f"{function}()") for file in c_files().get(function or "", ())]
+
+
+def _is_compiled(function: Any) -> bool:
+    owner = getattr(function, "__self__", None)
+    return getattr(owner, "__name__", type(owner).__module__).endswith("_lowtide_walk")
 
 
 def _place(code: Any) -> tuple[str, str] | None:
@@ -134,7 +173,39 @@ def _place(code: Any) -> tuple[str, str] | None:
         file = str(path.resolve().relative_to(ROOT))
     except ValueError:
         return None
-    return None if file.startswith((*SIMULATED, ".venv/")) else (file, code.co_qualname)
+    return file, code.co_qualname
+
+
+@functools.cache
+def c_files() -> dict[str, list[str]]:
+    """Returns the C files that a function of the compiled module runs in, its own first, by the function's name."""
+    bodies: dict[tuple[str, str], str] = {}
+    shared: dict[str, str] = {}
+    begins: dict[str, tuple[str, str]] = {}
+    for path in sorted(NATIVE.glob("*.c")):
+        text, file = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
+        for match in re.finditer(
+            r"^([a-zA-Z][\w \*]*?)\b(\w+)\([^;{]*?\)\s*\{(.*?)^\}", text, re.MULTILINE | re.DOTALL
+        ):
+            bodies[file, match[2]] = match[3]
+            if not match[1].startswith("static"):
+                shared[match[2]] = file
+        begins |= {name: (file, at) for name, at in re.findall(r'(?:METHOD|FUNCTION)\("(\w+)", (\w+)\)', text)}
+    found = {}
+    for name, (file, function) in begins.items():
+        reached = dict[tuple[str, str], None]()
+        left = [(file if (file, function) in bodies else shared[function], function)]
+        while left:
+            at = left.pop(0)
+            if at in reached or at not in bodies:
+                continue
+            reached[at] = None
+            left += [
+                (at[0] if (at[0], called) in bodies else shared.get(called, ""), called)
+                for called in re.findall(r"\b(\w+)\b", bodies[at])
+            ]
+        found[name] = list(dict.fromkeys(file for file, _ in reached))
+    return found
 
 
 class World:
@@ -255,28 +326,40 @@ def request_path(name: str) -> RequestPath:
     def main(loop: SimulatedLoop) -> Coroutine[Any, Any, RequestPath]:
         return _trace(World(loop, brokers), requests, version)
 
-    return run_simulation(main, 1)
+    short_fetch = UsualFetch.answer
+    if native.compiled is None:
+        UsualFetch.answer = lambda *_: None  # type: ignore[method-assign]
+    try:
+        return run_simulation(main, 1)
+    finally:
+        UsualFetch.answer = short_fetch  # type: ignore[method-assign]
 
 
 def main() -> int:
-    """Print the paths of all requests: a table, then each file by file. With a word of a name, every call of it."""
+    """Print the paths of all requests: a table, then each file by file. With a word of a name, every call of it.
+
+    `--json` prints only the calls, by request.
+    """
+    if sys.argv[1:] == ["--json"]:
+        sys.stdout.buffer.write(msgspec.json.encode({name: request_path(name).calls for name in REQUESTS}))
+        return 0
     wanted = " ".join(sys.argv[1:])
     paths = {name: request_path(name) for name in REQUESTS if wanted.lower() in name.lower()}
     if not paths:
         sys.stderr.write(f"no request is named like {wanted!r}: there are {', '.join(REQUESTS)}\n")
         return 2
-    print(f"{'request':36} files  lines  calls  moves  of them back  calls of ports")
+    print(
+        f"{'defining form' if native.compiled is None else 'with compiled code':36} files  lines  calls  moves  of them back"
+    )
     for name, path in paths.items():
-        row = (
-            f"{len(path.files):5}  {path.lines:5}  {len(path.calls):5}  {path.moves:5}  {path.moves_back:12}  "
-            f"{len(path.port_calls):14}"
+        print(
+            f"{name:36} {len(path.files):5}  {path.lines:5}  {len(path.calls):5}  {path.moves:5}  {path.moves_back:12}"
         )
-        print(f"{name:36} {row}")
     for name, path in paths.items():
         print(f"\n{name}")
         calls = Counter(file for file, _ in path.calls)
         for file in path.files:
-            print(f"  {calls[file]:4} {file}")
+            print(f"  {calls[file]:4}  {lines_of(file):4}  {file}")
         if wanted:
             for file, function in path.calls:
                 print(f"    {file}: {function}")

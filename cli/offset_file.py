@@ -92,8 +92,8 @@ def parse_offset_file(content: bytes, name: str) -> dict[TopicPartition, Offset]
         raise OffsetFileError(f"{name} line {error.lineno}, column {error.colno}: {error.msg}.") from None
     except RecursionError:
         raise OffsetFileError(f"{name} is nested too deeply.") from None
-    if reason := _fault(document):
-        raise _refusal(text, name, 0, reason)
+    if fault := _fault(document):
+        raise _refusal(text, name, 0, fault)
     return offsets
 
 

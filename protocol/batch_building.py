@@ -27,6 +27,7 @@ from lowtide.protocol.records import (
     BatchHeader,
     Header,
     TimestampType,
+    read_varint,
 )
 
 if TYPE_CHECKING:
@@ -165,3 +166,20 @@ def pack_after_crc(header: BatchHeader) -> bytes:
         header.base_sequence,
         header.record_count,
     )
+
+
+def renumber_records(records: Buffer, count: int) -> bytes:
+    """Rewrites the offset deltas of sound records as 0, 1, 2, ...."""
+    out = bytearray()
+    position = 0
+    for index in range(count):
+        length, start = read_varint(records, position)
+        position = start + length
+        _, offset_start = read_varint(records, start + 1)
+        _, offset_end = read_varint(records, offset_start)
+        body = bytearray(records[start:offset_start])
+        append_varint(body, index)
+        body += records[offset_end:position]
+        append_varint(out, len(body))
+        out += body
+    return bytes(out)

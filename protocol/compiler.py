@@ -22,7 +22,7 @@ from lowtide.protocol.compiled_codec import shape_of
 from lowtide.protocol.decoder_source import DecoderSource
 from lowtide.protocol.encoder_source import EncoderSource
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.headers import frame_parts, read_client_id
+from lowtide.protocol.headers import frame_encoder, request_reader
 from lowtide.protocol.schema import ApiMessage, wire_form
 from lowtide.protocol.source_writer import SourceWriter
 
@@ -121,21 +121,9 @@ def plain_codec(message: type[M], version: int) -> Codec[M]:
     def encode(message: M) -> bytes:
         return b"".join(codec.encode_parts(message))  # type: ignore[arg-type]  # a caller gives records as bytes
 
-    def encode_frame(correlation_id: int, message: M, is_flexible: bool) -> list[Any]:  # noqa: FBT001
-        return frame_parts(correlation_id, codec.encode_parts(message), is_flexible)
-
-    def read_request(
-        buffer: Buffer,
-        start: int,
-        stop: int,
-        rows_max: int,
-        is_flexible: bool,  # noqa: FBT001
-    ) -> tuple[M, str | None]:
-        client_id, position = read_client_id(buffer, start, stop, flexible=is_flexible)
-        return codec.decode(buffer, position, stop, rows_max), client_id
-
-    functions = {"encode": encode, "encode_frame": encode_frame, "read_request": read_request}
-    makers.update({name: functools.partial(_itself, function) for name, function in functions.items()})
+    makers["encode"] = lambda: encode
+    makers["encode_frame"] = lambda: frame_encoder(codec.encode_parts)
+    makers["read_request"] = lambda: request_reader(codec.decode)
     return codec
 
 

@@ -13,7 +13,7 @@ passed over, and none is sent. Source: protocol guide, KIP-482, KIP-511.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -22,7 +22,11 @@ from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.primitives import skip_tags
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lowtide.protocol.primitives import Buffer
+
+M = TypeVar("M")
 
 _REQUEST, _CLIENT_ID_LENGTH = struct.Struct(">hhih"), struct.Struct(">h")
 _CORRELATION_ID, _FLEXIBLE_RESPONSE = struct.Struct(">i"), struct.Struct(">ix")
@@ -140,8 +144,29 @@ def read_response_header(buffer: Buffer, start: int, end: int, *, flexible: bool
     return correlation_id, skip_header_tags(buffer, position, end) if flexible else position
 
 
-def frame_parts(correlation_id: int, parts: list[Any], is_flexible: bool) -> list[Any]:  # noqa: FBT001
-    """Puts size and header of a response before its parts, of which some are read from files when they are sent."""
-    prefix, header_bytes = (_FLEXIBLE_FRAME.pack, 5) if is_flexible else (_PLAIN_FRAME.pack, 4)
-    parts.insert(0, prefix(sum(map(len, parts)) + header_bytes, correlation_id))
-    return parts
+def frame_encoder(encode_parts: Callable[[Any], list[Any]]) -> Callable[[int, Any, bool], list[Any]]:
+    """Returns `Codec.encode_frame` for messages that `encode_parts` encodes."""
+
+    def encode_frame(correlation_id: int, message: Any, is_flexible: bool) -> list[Any]:  # noqa: FBT001
+        prefix, header_bytes = (_FLEXIBLE_FRAME.pack, 5) if is_flexible else (_PLAIN_FRAME.pack, 4)
+        parts = encode_parts(message)
+        parts.insert(0, prefix(sum(map(len, parts)) + header_bytes, correlation_id))
+        return parts
+
+    return encode_frame
+
+
+def request_reader(decode: Callable[..., M]) -> Callable[[Buffer, int, int, int, bool], tuple[M, str | None]]:
+    """Returns `Codec.read_request` for requests that `decode` decodes."""
+
+    def read_request(
+        buffer: Buffer,
+        start: int,
+        stop: int,
+        rows_max: int,
+        is_flexible: bool,  # noqa: FBT001
+    ) -> tuple[M, str | None]:
+        client_id, position = read_client_id(buffer, start, stop, flexible=is_flexible)
+        return decode(buffer, position, stop, rows_max), client_id
+
+    return read_request

@@ -6,12 +6,8 @@ jump. The two can't be compared.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import Final, Protocol
-
-SIMULATION_WALL_START_MS: Final = 1_700_000_000_000
-"""The start of a simulation's wall clock (14 November 2023): far from zero, so that a forgotten 0 stands out."""
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -26,6 +22,9 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC; may jump either way."""
 
+    def wall_ns(self) -> int:
+        """The same in nanoseconds."""
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -36,29 +35,8 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
     monotonic_ns = staticmethod(time.monotonic_ns)
-    """Without a wrapper, because requests read it twice."""
+    wall_ns = staticmethod(time.time_ns)
+    """Both without a wrapper, because every request reads them."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-
-class SimulatedClock:
-    """The simulated loop's time. Setting `wall_offset_ms` makes the wall clock jump."""
-
-    __slots__ = ("_loop", "_wall_start_ms", "wall_offset_ms")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, wall_start_ms: int = SIMULATION_WALL_START_MS) -> None:
-        self._loop = loop
-        self._wall_start_ms = wall_start_ms
-        self.wall_offset_ms = 0
-
-    def monotonic_ms(self) -> int:
-        # Rounded to microseconds before it is cut to milliseconds: a timer set for 1.005 s fires at a slightly smaller
-        # float. Cut to 1004 ms, a deadline would not be reached yet, at a virtual time that no longer moves.
-        return round(self._loop.time() * 1_000_000) // 1000
-
-    def monotonic_ns(self) -> int:
-        return round(self._loop.time() * 1_000_000) * 1000
-
-    def wall_ms(self) -> int:
-        return self._wall_start_ms + self.wall_offset_ms + self.monotonic_ms()

@@ -24,13 +24,12 @@ from lowtide.broker.lifecycle.broker import Broker, Ports
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.clock import SimulatedClock
-from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop
 from lowtide.runtime.simulated_node import SimulatedNode
+from lowtide.runtime.simulated_ports import SimulatedClock, SimulatedCommitter
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.history import HistoryError

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from lowtide.admin.connection import AsyncConnection
 from lowtide.admin.errors import ConnectionFailedError
 from lowtide.admin.settings import Address
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.network import connect
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 if TYPE_CHECKING:
     import ssl

@@ -22,8 +22,8 @@ from lowtide.protocol.messages.incremental_alter_configs import (
 )
 from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import Offset
-from lowtide.runtime.clock import SIMULATION_WALL_START_MS
 from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_ports import SIMULATION_WALL_START_MS
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.loaded_partition import DeleteObserver

@@ -13,8 +13,8 @@ from typing import Final
 from lowtide.protocol.batch_building import UnplacedRecord
 from lowtide.protocol.records import Record, iterate_batches, iterate_records
 from lowtide.protocol.types import Offset
-from lowtide.runtime.clock import SIMULATION_WALL_START_MS
 from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_ports import SIMULATION_WALL_START_MS
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.cluster_world import ClusterWorld

@@ -17,14 +17,13 @@ from lowtide.broker.lifecycle.broker import START_ERRORS, Broker, Ports
 from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper, LeaseWatch
 from lowtide.metadata.store import NO_LEASE, LeaseId, MetadataStoreError, OwnedStore
 from lowtide.protocol.types import BrokerId
-from lowtide.runtime.clock import SimulatedClock
-from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop
 from lowtide.runtime.simulated_node import SimulatedNode
+from lowtide.runtime.simulated_ports import SimulatedClock, SimulatedCommitter
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.chronicle import BrokerLog, Chronicle
 from lowtide.simulation.shared_store import SharedStore, StoreLink

@@ -26,7 +26,7 @@ from lowtide.protocol.messages.offset_commit import (
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from lowtide.protocol.types import BrokerId, TopicPartition
-from lowtide.runtime.clock import SIMULATION_WALL_START_MS
+from lowtide.runtime.simulated_ports import SIMULATION_WALL_START_MS
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.scale_cluster import ScaleCluster, Stage

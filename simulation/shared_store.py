@@ -41,9 +41,9 @@ from lowtide.metadata.store import (
     TransactionResult,
     UnavailableError,
 )
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 T = TypeVar("T")
 

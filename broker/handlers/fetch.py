@@ -15,9 +15,7 @@ registration or no leader epoch is refused. Their fetch is answered at once whil
 waits only shortly while it lacks a partition that is led here: a follower may not know yet whom to ask (rule DR5). With
 a replica selector that knows racks a consumer is sent to an in-sync replica in its own (KIP-392).
 
-The room of the act is `broker/partitions/fetch`: `fetch_reader` reads, `delayed_fetch` waits for more, and
-`usual_fetch`
-is a short form of what consumers ask most.
+The room of the act is `broker/partitions/fetch`; begin with `fetch_handler`.
 
 Errors: TOPIC_AUTHORIZATION_FAILED, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
 NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR; for the whole request the
@@ -36,93 +34,39 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.fetching import FetchReaders
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.partitions.fetch.delayed_fetch import PlannedFetches
-from lowtide.broker.partitions.fetch.fetch_reader import READ_COMMITTED, is_sound, replica_of
-from lowtide.broker.partitions.fetch.fetch_refused import SESSIONS_SINCE, failed_throughout, refuse
-from lowtide.broker.partitions.fetch.fetch_rules import FetchRules
-from lowtide.broker.partitions.fetch.fetch_session import CONSUMER, FetchPlan, requested_targets
+from lowtide.broker.partitions.fetch.fetch_handler import FetchHandler
 from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
 from lowtide.broker.quotas.metered_handlers import fetched_bytes
-from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import FetchRequest
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
-    replicas, sessions, clock, fetch_maximum = (
-        broker.replicas,
-        broker.sessions,
-        broker.clock,
-        broker.config.fetch_max_bytes,
+    readers, authorizer = FetchReaders(broker), broker.authorizer
+    nothing_is_forbidden = authorizer.allows_all
+    parts: dict[str, Any] = {
+        "replicas": broker.replicas,
+        "sessions": broker.sessions,
+        "clock": broker.clock,
+        "maximum_bytes": broker.config.fetch_max_bytes,
+        "selects_replicas": broker.config.values["replica.selector.class"] == RACK_AWARE_SELECTOR,
+    }
+    usual = UsualFetch(may_read=None if nothing_is_forbidden else readers.may_read, **parts)
+
+    fetch = FetchHandler(
+        may_follow=lambda context: (
+            nothing_is_forbidden or authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER)
+        ),
+        of_listener=readers.of_listener,
+        for_client=None if nothing_is_forbidden else readers.for_client,
+        # If allowed reads are audited, the defining form asks once for each topic.
+        usual=None if authorizer.audits_allowed else usual,
+        **parts,
     )
-    selects_replicas = broker.config.values["replica.selector.class"] == RACK_AWARE_SELECTOR
-    planned = PlannedFetches(replicas)
-    readers, nothing_is_forbidden = FetchReaders(broker), broker.authorizer.allows_all
-
-    def handle(request: FetchRequest, context: RequestContext) -> Any:
-        version = context.api_version
-        now_ms = clock.monotonic_ms()
-        replica_id, broker_epoch = replica_of(request)
-        if (
-            replica_id >= 0
-            and not nothing_is_forbidden
-            and not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER)
-        ):
-            return failed_throughout(
-                request, ErrorCode.TOPIC_AUTHORIZATION_FAILED, replicas.traffic.errors
-            )  # As Kafka does.
-        context.connection.of_a_follower = replica_id >= 0
-        if version >= SESSIONS_SINCE:
-            opens = replica_id < 0 or replicas.is_registered(replica_id, broker_epoch)
-            plan = sessions.plan(
-                request, version, now_ms, replica_id=max(replica_id, CONSUMER), broker_epoch=broker_epoch, opens=opens
-            )
-        else:
-            plan = FetchPlan(targets=requested_targets(request).values())
-        if plan.error_code != ErrorCode.NONE:
-            return refuse(request, version, ErrorCode(plan.error_code), replicas.traffic.errors)
-        rules = FetchRules(
-            api_version=version,
-            read_committed=request.isolation_level == READ_COMMITTED,
-            is_follower=replica_id >= 0,
-            minimum_bytes=request.min_bytes,
-            maximum_bytes=min(request.max_bytes, fetch_maximum),
-            maximum_wait_ms=request.max_wait_ms,
-            replica_id=replica_id,
-            broker_epoch=broker_epoch,
-            rack=request.rack_id if selects_replicas and replica_id < 0 else "",
-        )
-        sees_all = nothing_is_forbidden or replica_id >= 0
-        reader = readers.of_listener[context.connection.listener_name] if sees_all else readers.for_client(context)
-        if replica_id >= 0:
-            return planned.of_follower(reader, plan, list(plan.targets), rules, now_ms)
-        must_visit_all = plan.incremental and replicas.is_fenced is not None and replicas.is_fenced()
-        targets = plan.session.visit_all() if must_visit_all and plan.session is not None else list(plan.targets)
-        return planned.of_consumer(reader, plan, targets, rules, now_ms)
-
-    usual = UsualFetch(
-        replicas=replicas,
-        sessions=sessions,
-        clock=clock,
-        may_read=None if nothing_is_forbidden else readers.may_read,
-        maximum_bytes=fetch_maximum,
-        selects_replicas=selects_replicas,
-    )
-    # Where what is allowed is audited, the definition asks once for each topic.
-    answer_usual = None if broker.authorizer.audits_allowed else usual.answer
-
-    def handle_either(request: FetchRequest, context: RequestContext) -> Any:
-        if not is_sound(request):
-            return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST, replicas.traffic.errors)
-        answer = None if answer_usual is None else answer_usual(request, context)
-        return handle(request, context) if answer is None else answer
-
     return HandlerSpec(
         key=ApiKey.FETCH,
         guard=CHECKS_ITSELF,
-        handle=handle_either,
+        handle=fetch.handle,
         counts_errors=True,
         answer_bytes=fetched_bytes,
     )

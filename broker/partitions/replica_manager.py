@@ -163,24 +163,17 @@ class ReplicaManager:
         return appended
 
     def append_committed(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> Offset | None:
-        """As `append`, of a partition without other replicas, where the batch is committed with that.
+        """Appends a batch that is committed with the append, because there is no other replica and no flush is due.
 
-        Returns its base offset. None, and nothing was changed, where it may have to wait or is refused: `append`
-        decides then. See `Log.append_committed`.
+        Returns its base offset. Returns None and changes nothing if the batch may have to wait or is refused, which
+        `append` then decides.
         """
-        if partition.leadership is not None:
-            return None
         log = partition.log
-        try:
-            base_offset = log.append_committed(batch, leader_epoch=partition.leader_epoch, now_ms=now_ms)
-        except StorageError as error:
-            self.log_manager.fail_directory_of(log, error)
+        unflushed = log.log_end_offset + batch.last_offset_delta + 1 - log.recovery_point
+        if partition.leadership is not None or unflushed >= log.config.flush_messages:
             return None
-        if base_offset is not None:
-            partition.traffic.bytes_in += batch.size_bytes
-            if partition.watchers or partition.topic_partition in self._fetches.watched:
-                self._tell_of_append(partition)
-        return base_offset
+        base_offsets = self.append_together(partition, [batch], batch.size_bytes, [batch], now_ms)
+        return None if base_offsets is None else base_offsets[0]
 
     def append_together(
         self,

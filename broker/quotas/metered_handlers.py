@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.partitions.fetch.fetch_reader import replica_of
+from lowtide.broker.partitions.fetch.fetch_handler import replica_of
 from lowtide.broker.pending import NO_ANSWER, Pending, mapped
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.mutation_quota import add_refused, admit, costs_of

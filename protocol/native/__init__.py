@@ -132,7 +132,7 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
     """The version of Python whose headers it was built with, in the form of `sys.hexversion`."""
 
     def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
-        """The fields of `storage.log.record_walk.RecordWalk`."""
+        """The fields of `storage.log.validation.record_runs.RecordWalk`."""
 
     def find_record(
         self, records: Buffer, count: int, timestamp_delta: int, offset_delta: int, /

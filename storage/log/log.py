@@ -24,7 +24,7 @@ from lowtide.storage.log.markers import check_producer, refused, remember_produc
 from lowtide.storage.log.offsets import LogOffsets
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.producers.producer_state import ACCEPTED
-from lowtide.storage.log.segments.segment import Segment, next_base_offset
+from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import CONTROL_BYTES_MAX, FileSlice
 from lowtide.storage.log.segments.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.log.segments.segment_list import NOTHING_READ, READ_OUT_OF_RANGE, LogRead
@@ -33,6 +33,7 @@ from lowtide.storage.log.stored_batches import (
     LEADER_EPOCH_MAX,
     StoredBatch,
     follow_each_other,
+    next_base_offset,
     split_stored_batches,
     write_together,
 )
@@ -170,39 +171,6 @@ class Log(LogOffsets):
         append_time = max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1
         return AppendedBatch(base_offset, last_offset, append_time)
 
-    def append_committed(self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int) -> Offset | None:
-        """Appends a batch as the only replica, which commits it at once. Returns its base offset.
-
-        Returns None and changes nothing in an unusual case, which `append_as_leader` then decides: a refused batch, a
-        new or full segment, a new leader epoch, a flush that would be due, a full disk. Errors: StorageError.
-        """
-        config, segment, size = self.config, self.segments.active, batch.size_bytes
-        base_offset = self.log_end_offset
-        last_offset, max_timestamp, position = base_offset + batch.last_offset_delta, batch.max_timestamp, segment.size
-        if (
-            self.offline
-            or self.truncating
-            or leader_epoch != self.leader_epochs.latest
-            or last_offset - self.recovery_point >= config.flush_messages - 1
-            or not position
-            or segment.is_full_for(size, last_offset, max_timestamp, config, now_ms)
-            or (batch.producer_id >= 0 and check_producer(self.producer_state, batch) is not ACCEPTED)
-        ):
-            return None
-        try:
-            segment.write([_PREFIX.pack(base_offset, size - _LENGTH_END, leader_epoch), *batch.tail], size)
-        except (OSError, StorageError) as error:
-            self._on_write_failed(error)
-            return None
-        self.disk_full = False
-        segment.note_batch(last_offset, position, size, max_timestamp, config.index_interval_bytes, base_offset)
-        if batch.producer_id >= 0:
-            completed = remember_producer(self.producer_state, batch, base_offset, now_ms)
-            if completed is not None:
-                self._on_transaction_ended(segment, completed)
-        self.move_committed_end(last_offset + 1)
-        return base_offset
-
     def append_together_as_leader(
         self,
         batches: list[ValidatedBatch],
@@ -248,7 +216,9 @@ class Log(LogOffsets):
             segment.note_batch(last_offset, position, batch.size_bytes, batch.max_timestamp, interval_bytes, offset)
             position += batch.size_bytes
             if batch.producer_id >= 0:
-                remember_producer(self.producer_state, batch, offset, now_ms)
+                completed = remember_producer(self.producer_state, batch, offset, now_ms)
+                if completed is not None:
+                    self._on_transaction_ended(segment, completed)
         if leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         self.move_log_end(end)

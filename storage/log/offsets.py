@@ -76,11 +76,6 @@ class LogOffsets:
         assert offset > self.log_end_offset, (offset, self.describe())
         self.log_end_offset = offset
 
-    def move_committed_end(self, offset: Offset) -> None:
-        """The log of the only replica grew: all of it is committed, up to its exclusive end `offset`."""
-        assert offset > self.log_end_offset, (offset, self.describe())
-        self.log_end_offset = self.high_watermark = offset
-
     def advance_high_watermark(self, offset: Offset) -> bool:
         """Raises the high watermark to `offset`, at most to the log end.
 

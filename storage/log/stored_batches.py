@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from crc32c import crc32c
 
+from lowtide.protocol.compression import Buffer
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import (
+    ATTRIBUTES_POSITION,
     BATCH_HEADER_STRUCT,
     CURRENT_MAGIC,
     LOG_OVERHEAD,
@@ -18,11 +21,14 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log.validation.validator import validate_stored
+from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from lowtide.storage.log.segments.roll_limits import RollLimits
     from lowtide.storage.log.segments.segment import Segment
+
+
+_MAX_INT64 = 2**63 - 1
 
 
 class StoredBatch(msgspec.Struct, gc=False):
@@ -35,6 +41,35 @@ class StoredBatch(msgspec.Struct, gc=False):
 LEADER_EPOCH_MAX: Final[LeaderEpoch] = 2**31 - 1
 
 _unpack = BATCH_HEADER_STRUCT.unpack_from
+
+
+def validate_stored(  # noqa: PLR0911 - one return per fault
+    buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = _MAX_INT64
+) -> str | None:
+    """Checks the batch at `position` of a segment or of a leader's answer; its header was read from there.
+
+    Returns None if it is sound, otherwise what is wrong with it, for the log. `max_bytes` bounds the whole batch,
+    inclusive. Checks size, magic, CRC and the order of header fields, not the records: a leader has walked those.
+    Unlike a producer's batch, a stored one may have fewer records than offsets, for compaction removes records.
+    """
+    length = header.batch_length
+    end = position + length + LOG_OVERHEAD
+    if length < SMALLEST_BATCH_LENGTH:
+        return f"batch length {length} is below {SMALLEST_BATCH_LENGTH}"
+    if header.magic != CURRENT_MAGIC:
+        return f"magic is {header.magic} instead of {CURRENT_MAGIC}"
+    if end - position > max_bytes:
+        return f"the batch has {end - position} bytes, at most {max_bytes} are allowed"
+    if end > len(buffer):
+        return f"the batch has {end - position} bytes, {len(buffer) - position} are there"
+    if crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) != header.crc:
+        return "the CRC is wrong"
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
+        return (
+            f"base offset {header.base_offset}, last delta {header.last_offset_delta} or count {header.record_count} "
+            "is negative"
+        )
+    return None
 
 
 def split_stored_batches(
@@ -93,3 +128,11 @@ def write_together(
             return False
         raise
     return True
+
+
+def next_base_offset(log_end_offset: Offset, last_offset: Offset) -> Offset:
+    """Returns where a segment begins whose first batch ends at `last_offset` (inclusive): at the log end, if possible.
+
+    So the segments of a follower join, also if its leader's log is compacted: a gap between them means a loss.
+    """
+    return max(log_end_offset, Offset(last_offset - MAX_RELATIVE_OFFSET))

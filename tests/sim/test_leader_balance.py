@@ -16,9 +16,9 @@ from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, 
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.replication.leader_balance import BalanceRules, BrokerLoad, LeaderBalance
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.runtime.clock import SIMULATION_WALL_START_MS, SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SIMULATION_WALL_START_MS, SimulatedClock
 from lowtide.runtime.thread_usage import ThreadUsage
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.client import WireClient

@@ -16,9 +16,9 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse
 from lowtide.protocol.records import iterate_batches, read_batch_header
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.clock import SIMULATION_WALL_START_MS
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_ports import SIMULATION_WALL_START_MS
 from lowtide.simulation.cluster_invariants import ClusterInvariants
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.kept_load import KeptLoad, Rules

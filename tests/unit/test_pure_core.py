@@ -78,7 +78,7 @@ PURE_MODULES = (
     "storage/log/producers/producer_snapshot.py",
     "storage/log/producers/producer_snapshot.py",
     "storage/log/producers/producer_state.py",
-    "storage/log/validation/record_walk.py",
+    "storage/log/validation/record_runs.py",
     "storage/log/validation/rejections.py",
     "storage/log/retention/retention_explain.py",
     "storage/log/retention/retention_plan.py",

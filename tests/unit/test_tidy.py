@@ -44,7 +44,7 @@ LONG_FILES = {
     "tests/unit/broker/guards/test_guards.py": 582,
     "tests/unit/broker/lifecycle/test_several_directories.py": 501,
     "tests/unit/broker/network/test_connection.py": 519,
-    "tests/unit/broker/network/test_peer_client.py": 513,
+    "tests/unit/broker/network/test_peer_client.py": 514,
     "tests/unit/runtime/test_simulated_network.py": 592,
     "tests/unit/storage/compaction/test_log_cleaning.py": 523,
     "tests/unit/storage/directory/test_log_manager.py": 1155,
@@ -67,7 +67,7 @@ LONG_FUNCTIONS = frozenset(
         "broker/handlers/find_coordinator.py:handler",
         "broker/lifecycle/serving.py:__init__",
         "storage/directory/directory_parts.py:build_parts",
-        "storage/log/validation/record_walk.py:_walk_block",
+        "storage/log/validation/validator.py:_walk_block",
         "storage/log/validation/validator.py:validate_produce",
     }
 )

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import msgspec
+
 from lowtide.broker.network.connection.execution import GO_ON, PARK
-from lowtide.broker.network.connection.outgoing import AnswerSlot, OutgoingQueue, held_bytes
+from lowtide.broker.network.connection.outgoing import OutgoingQueue, held_bytes
 from lowtide.broker.network.routing.routes import Part, Route
 from lowtide.broker.pending import NO_ANSWER, AnswerRounds, Pending
+from lowtide.storage.log.log import FileSlice
 
 if TYPE_CHECKING:
     from lowtide.broker.network.connection.turn_taking import TurnTaking
-    from lowtide.broker.network.routing.request_times import RequestClock
+    from lowtide.broker.network.routing.request_times import ApiTimes, RequestClock
 
 
 class AnsweringConnection(Protocol):
@@ -32,6 +35,33 @@ class AnsweringConnection(Protocol):
     def close_when_done(self) -> None:
         """Closes if no request will come and no answer is owed."""
         ...
+
+
+class AnswerSlot(msgspec.Struct, eq=False):
+    """The place of one response in the order of a connection's responses."""
+
+    route: Route
+    correlation_id: int
+    pending: Pending[Any] | None
+    size: int
+    """The bytes that it counts of those that may wait."""
+    parts: list[Part] | None
+    may_be_followed: bool = False
+    times: ApiTimes | None = None
+    began_ns: int = 0
+    parked_ns: int = 0
+    answered_ns: int = 0
+
+    def note_flushed(self, clock: RequestClock) -> None:
+        """Counts the times of a request that was parked; its response is sent now."""
+        times, now_ns = self.times, clock.moment_ns
+        if times is not None and self.answered_ns:
+            times.local[(self.parked_ns - self.began_ns).bit_length()] += 1
+            times.remote[(self.answered_ns - self.parked_ns).bit_length()] += 1
+            times.response_queue[(now_ns - self.answered_ns).bit_length()] += 1
+            times.total[(now_ns - self.began_ns).bit_length()] += 1
+            times.total_ns += now_ns - self.began_ns
+            clock.times = times
 
 
 class Answers:
@@ -65,7 +95,7 @@ class Answers:
         self._turns = turns
         self._connection: AnsweringConnection | None = connection
         self.outgoing: OutgoingQueue | None = None
-        self.slots: deque[AnswerSlot[Route]] = deque()
+        self.slots: deque[AnswerSlot] = deque()
         self.ready: list[Part] = []
         self.gathered = False
         """Whether a request waits for the end of this pass of the loop, to be executed with those of other
@@ -138,7 +168,7 @@ class Answers:
         if connection is None:
             return
         if type(answer) is bytes and self.outgoing is not None and not (connection.closed or self.ends):
-            self.outgoing.send([answer])
+            self._send(self.outgoing, [answer])
         else:
             self.give(route, correlation_id, answer, 0)  # It is small, and all that waits.
             self.flush()
@@ -150,9 +180,19 @@ class Answers:
             return
         if self.ready and self.outgoing is not None:
             ready, self.ready = self.ready, []
-            self.outgoing.send(ready)
+            self._send(self.outgoing, ready)
         if self.ends:
             connection.close_when_done()
+
+    def _send(self, outgoing: OutgoingQueue, parts: list[Part]) -> None:
+        """Writes bytes to the socket. Only slices of files, and what the socket does not take, go through the queue."""
+        is_bytes = type(parts[0]) is bytes if len(parts) == 1 else FileSlice not in map(type, parts)
+        if not is_bytes or outgoing.parts or outgoing.paused or outgoing.reading:
+            outgoing.send(parts)
+            return
+        outgoing.transport.writelines(parts)  # type: ignore[arg-type]  # no slices are among them
+        if outgoing.paused:  # The transport has called `pause_writing`.
+            outgoing.on_unsent()  # type: ignore[unreachable]
 
     def send_answers(self) -> None:
         """Sends the answers of a round, and executes requests that had to wait."""
@@ -166,7 +206,7 @@ class Answers:
             connection.close("its answers could not be sent")
             raise
 
-    def _on_answer(self, slot: AnswerSlot[Route], response: Any) -> None:
+    def _on_answer(self, slot: AnswerSlot, response: Any) -> None:
         connection = self._connection
         if connection is None or connection.closed:
             return

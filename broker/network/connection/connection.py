@@ -12,10 +12,9 @@ Invariant: a view of received bytes is never used after the pass that brought th
 from __future__ import annotations
 
 import asyncio
-import mmap
 import struct
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from lowtide.broker.network.connection.answers import Answers
 from lowtide.broker.network.connection.connection_host import ConnectionHost
@@ -23,9 +22,7 @@ from lowtide.broker.network.connection.execution import END_TURN, LANED, PARK, P
 from lowtide.broker.network.connection.outgoing import OutgoingQueue
 from lowtide.broker.network.connection.partial_frame import FREE_FRAME_BYTES, FrameRefusedError, PartialFrame
 from lowtide.broker.network.connection.turn_taking import TURN_NS, TurnTaking
-from lowtide.broker.network.routing.large_requests import LargeRequest
-from lowtide.broker.network.routing.request_parts import row_count
-from lowtide.broker.network.routing.routes import Route, read_request
+from lowtide.broker.network.routing.routes import read_request
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
@@ -65,7 +62,6 @@ class Connection(asyncio.BufferedProtocol):
         """`active_ns`: when something was received last, or the turn began."""
         self.peer = ""
 
-    # ------------------------------------------------------------------ asyncio's callbacks
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the socket up and count it."""
         self._transport = cast("asyncio.Transport", transport)
@@ -146,7 +142,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = self._outgoing = None
         self._host.on_disconnected(self)
 
-    # ------------------------------------------------------------------ closing
     def close(self, reason: str) -> None:
         """Closes without another answer. The reason is logged."""
         if self.closed:
@@ -189,7 +184,6 @@ class Connection(asyncio.BufferedProtocol):
         """When something was received last."""
         return self.active_ns // 1_000_000
 
-    # ------------------------------------------------------------------ frames
     def _consume(self, buffer: memoryview, end: int) -> None:
         """Handles the whole frames in `buffer[:end]`; keeps the rest."""
         position, turns = 0, self.turns
@@ -233,8 +227,8 @@ class Connection(asyncio.BufferedProtocol):
         Returns where they end; 0 for a request that waits for the end of this pass of the loop.
         """
         # Two bytes of zero are the API key of Produce, which alone has a joint form.
-        if stop - position >= _FRAME.size and not (buffer[position + 4] or buffer[position + 5]):
-            gathering = self._host.gathering
+        gathering = self._host.gathering
+        if gathering.is_used and stop - position >= _FRAME.size and not (buffer[position + 4] or buffer[position + 5]):
             is_alone = stop == end and not (position or self.answers.slots) and buffer is gathering.room
             if is_alone and gathering.last is not self and self.may_gather and gathering.take(self, end):
                 return 0
@@ -281,7 +275,6 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.unblock()
 
-    # ------------------------------------------------------------------ requests
     def on_request(self, buffer: memoryview, start: int, stop: int) -> None:
         """Executes the request `buffer[start:stop]`. Its answer is sent by the next `flush`."""
         host = self._host
@@ -301,12 +294,9 @@ class Connection(asyncio.BufferedProtocol):
                 request, client_id = route.read(buffer, start, stop, route.rows_max, route.is_flexible)
             except SurplusBytesError:
                 request, client_id = read_request(route, buffer, start, stop, partial(host.on_surplus, self))
-            if stop - start > route.undivided_bytes and (rows := _rows_of(route, request)):
-                large = _large_request(self, route, correlation_id, rows, buffer[start:stop])
-                if isinstance(buffer.obj, mmap.mmap):
-                    large.on_done = partial(host.memory.give_back, large)
-                    host.memory.keep(self, large)
-                answers.park(route, correlation_id, host.large_requests.submit(large), stop - start)
+            if stop - start > route.undivided_bytes and (rows := route.rows_to_cut(request)):
+                pending = host.begin_large(self, route, correlation_id, rows, buffer[start:stop])
+                answers.park(route, correlation_id, pending, stop - start)
                 return
             context = RequestContext(api_version, client_id, self, None, correlation_id)
             response = route.handle(request, context)
@@ -331,7 +321,6 @@ class Connection(asyncio.BufferedProtocol):
             name = host.dispatcher.describe(api_key, api_version)
             host.on_failed(self, route, name, error, was_read=context is not None)
 
-    # ------------------------------------------------------------------ flow
     @property
     def _blocked(self) -> bool:
         """Whether nothing may be executed: by state, because of parked bytes, or because the client doesn't read."""
@@ -355,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
                 host.lane.enter(self)
             return
         host.clock.moment_ns = host.clock.now_ns()
-        if self.frame.is_whole:
+        if self.frame.buffer is not None and self.frame.is_whole:
             self._continue_frame()
             self.answers.flush()
         if self._backlog and not self._blocked and not self.closed:
@@ -409,25 +398,3 @@ class Connection(asyncio.BufferedProtocol):
         """Finds out whether the client has gone: while a request is parked, what came behind it isn't read."""
         if self.reading_paused and not self.eof_ms and self._transport is not None and peer_has_closed(self._transport):
             self.eof_ms = self._host.clock.now_ms()
-
-
-def _rows_of(route: Route, request: Any) -> int:
-    """Returns the rows of a request that is to be cut, 0 for one that isn't."""
-    if route.cut is None:
-        return 0
-    rows = row_count(request, route.cut.fields)
-    return rows if rows > route.bounds.undivided_max else 0
-
-
-def _large_request(
-    connection: Connection, route: Route, correlation_id: int, rows: int, frame: memoryview
-) -> LargeRequest:
-    """Returns a request of many rows. Its frame is kept if it was mapped, else copied."""
-    kept = frame if isinstance(frame.obj, mmap.mmap) else memoryview(bytes(frame))
-
-    def read() -> tuple[Any, RequestContext]:
-        request, client_id = read_request(route, kept, 0, len(kept))
-        return request, RequestContext(_HEAD.unpack_from(kept)[1], client_id, connection, {}, correlation_id)
-
-    assert route.cut is not None, "it is cut"
-    return LargeRequest(route.name, route.cut, route.bounds, rows, read, route.handle)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 from lowtide.broker.audit.line_bound import LineBound
@@ -15,15 +17,15 @@ from lowtide.broker.network.connection.answer_memory import AnswerMemory
 from lowtide.broker.network.connection.frame_buffers import FrameBuffers
 from lowtide.broker.network.connection.gathering import Gathering
 from lowtide.broker.network.connection.outgoing import CHUNK_BYTES, BufferPool
-from lowtide.broker.network.connection.request_memory import RequestMemory
+from lowtide.broker.network.connection.request_memory import Receiver, RequestMemory
 from lowtide.broker.network.connection.slow_clients import Watched
 from lowtide.broker.network.connection.turn_taking import TurnTaking
 from lowtide.broker.network.routing.dispatcher import Dispatcher
-from lowtide.broker.network.routing.large_requests import ROWS_MAX_KEY, LargeRequests
+from lowtide.broker.network.routing.large_requests import ROWS_MAX_KEY, LargeRequest, LargeRequests
 from lowtide.broker.network.routing.request_times import RequestClock
-from lowtide.broker.network.routing.routes import Route
-from lowtide.broker.pending import AnswerRounds
-from lowtide.broker.request_context import Client
+from lowtide.broker.network.routing.routes import Route, read_request
+from lowtide.broker.pending import AnswerRounds, Pending
+from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.runtime.addresses import network_of
@@ -62,7 +64,7 @@ class RequestBounds(NamedTuple):
     parked_min: int
 
 
-class HostedConnection(Client, Admitted, Watched, Laned, Protocol):
+class HostedConnection(Client, Admitted, Watched, Laned, Receiver, Protocol):
     """What is asked of an open connection."""
 
     turns: TurnTaking
@@ -175,6 +177,25 @@ class ConnectionHost:
     def active_since(self, since_ms: int) -> list[str]:
         """Clients that something was received from at or after a moment of the monotonic clock."""
         return [connection.peer for connection in self.connections if connection.last_active_ms >= since_ms]
+
+    def begin_large(
+        self, connection: HostedConnection, route: Route, correlation_id: int, rows: int, frame: memoryview
+    ) -> Pending[Any]:
+        """Executes a request of many rows in parts. Its frame is kept if it was mapped, else copied."""
+        is_mapped = isinstance(frame.obj, mmap.mmap)
+        kept = frame if is_mapped else memoryview(bytes(frame))
+
+        def read() -> tuple[Any, RequestContext]:
+            request, client_id = read_request(route, kept, 0, len(kept))
+            version = int.from_bytes(kept[2:4], "big")
+            return request, RequestContext(version, client_id, connection, {}, correlation_id)
+
+        assert route.cut is not None, "it is cut"
+        large = LargeRequest(route.name, route.cut, route.bounds, rows, read, route.handle)
+        if is_mapped:
+            large.on_done = partial(self.memory.give_back, large)
+            self.memory.keep(connection, large)
+        return self.large_requests.submit(large)
 
     def on_refused(self, connection: Client, reason: str, event: str = "connection closed") -> None:
         """Log why a connection is closed, or a request refused, at most so many lines a second."""

@@ -1,18 +1,14 @@
-"""Requests that are executed together, of one connection or of several in one pass of the event loop.
+"""Executes Produce requests together: of one connection, or of several in one pass of the event loop.
 
-A producer that waits for each answer has one request in flight, so its connection alone brings nothing that could be
-appended together.
-Where many such producers keep the loop busy, one pass finds many of them readable. Their requests are left in the
-receive buffer, one
-behind the other, until the pass is over, and those for the same partition are decided and appended at once.
+A producer that waits for each answer has one request in flight, so its connection alone has nothing to append together.
+But if many such producers keep the loop busy, one pass finds many of them readable. Their requests stay in the receive
+buffer, one behind the other, until the pass is over. Those for the same partition are then checked and appended at once.
 
-It costs a request that is alone some hundred nanoseconds. So one waits only if another connection's was executed a
-moment ago
-(`NEAR_NS`), and none waits for a time (`REST_NS`) after a pass that had nothing to execute together.
+Waiting costs a lone request some hundred nanoseconds. So a request waits only if one of another connection was executed
+less than `NEAR_NS` ago, and none waits for `REST_NS` after a pass that had nothing to execute together.
 
-Guards: a connection has one request here at most, and while it has one it executes nothing else (`execute` is called
-before); so its
-answers leave in the order of its requests. What waits here is executed in the next pass at the latest.
+Guards: at most one request of a connection waits here, and the connection executes nothing else meanwhile, so its answers
+leave in the order of its requests. What waits is executed in the next pass at the latest.
 """
 
 from __future__ import annotations
@@ -29,6 +25,7 @@ from lowtide.broker.network.routing.request_times import RequestClock
 from lowtide.broker.network.routing.routes import JointForm, Route
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import Client
+from lowtide.protocol import native
 from lowtide.protocol.api_keys import ApiKey
 
 NEAR_NS = 100_000
@@ -75,6 +72,8 @@ class Gathering:
         self.last: object = None
         """The connection that has executed a request of this kind last, or whose request came last of those that
         wait."""
+        self.is_used = native.compiled is not None
+        """Whether requests may have a joint form, which needs compiled code."""
         self._last_ns = self._rest_until_ns = self._first_ns = 0
         self._routes = routes
         self._clock = clock

@@ -1,12 +1,9 @@
 """What a connection has still to send: bytes, and slices of segment files that are read when they are sent.
 
-A fetch answer may hold many megabytes that lie in files. They are read in pieces of at most `CHUNK_BYTES`, the next one
-only
-when the socket has taken the last one, so that a slow reader costs one piece of memory and no more. Pages that are not
-in the page
-cache are read by a worker thread instead of stalling the loop. A slice of a segment that was truncated meanwhile is not
-sent: the
-connection is closed, because the answer's length is already sent.
+A Fetch response may hold many megabytes that lie in files. They are read in pieces of at most `CHUNK_BYTES`, the next
+one only when the socket has taken the last one, so that a slow reader costs one piece of memory. A worker thread reads
+pages that are not in the page cache, instead of stalling the loop. If a segment was truncated meanwhile, its slice is
+not sent and the connection is closed, because the length of the response is already sent.
 """
 
 from __future__ import annotations
@@ -15,12 +12,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol
 
 from lowtide.broker.network.connection.answer_memory import AnswerMemory
 from lowtide.broker.network.routing.request_times import ApiTimes, RequestClock
 from lowtide.broker.network.routing.routes import Buffer, Part
-from lowtide.broker.pending import Pending
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log.log import FileSlice
 
@@ -31,62 +27,10 @@ PARTS_AT_ONCE = 400
 """So many pieces, at most, are written before others have their turn: an answer may have thousands of small ones, each
 a read."""
 
-RouteT = TypeVar("RouteT")
-
 
 def held_bytes(parts: Iterable[Part]) -> int:
     """Returns how much memory they take: slices of files take none."""
     return sum(len(part) for part in parts if type(part) is not FileSlice)
-
-
-class AnswerSlot(Generic[RouteT]):
-    """The place of one answer in the order of a connection's answers.
-
-    `size` is what it counts of the bytes that may wait.
-    """
-
-    __slots__ = (
-        "answered_ns",
-        "began_ns",
-        "correlation_id",
-        "may_be_followed",
-        "parked_ns",
-        "parts",
-        "pending",
-        "route",
-        "size",
-        "times",
-    )
-
-    def __init__(
-        self,
-        route: RouteT,
-        correlation_id: int,
-        pending: Pending[Any] | None,
-        size: int,
-        parts: list[Part] | None,
-        *,
-        may_be_followed: bool = False,
-    ) -> None:
-        self.route = route
-        self.size = size
-        self.parts = parts
-        self.may_be_followed = may_be_followed
-        self.correlation_id = correlation_id
-        self.pending = pending
-        self.times: ApiTimes | None = None
-        self.began_ns = self.parked_ns = self.answered_ns = 0
-
-    def note_flushed(self, clock: RequestClock) -> None:
-        """It is sent now. That of a request that was answered at once, behind others, is counted already."""
-        times, now_ns = self.times, clock.moment_ns
-        if times is not None and self.answered_ns:
-            times.local[(self.parked_ns - self.began_ns).bit_length()] += 1
-            times.remote[(self.answered_ns - self.parked_ns).bit_length()] += 1
-            times.response_queue[(now_ns - self.answered_ns).bit_length()] += 1
-            times.total[(now_ns - self.began_ns).bit_length()] += 1
-            times.total_ns += now_ns - self.began_ns
-            clock.times = times
 
 
 class WriteTransport(Protocol):
@@ -133,15 +77,15 @@ class OutgoingQueue:
         "_memory",
         "_on_broken",
         "_on_turn",
-        "_parts",
         "_pool",
         "_position",
         "_queued_bytes",
-        "_reading",
         "_sending",
-        "_transport",
         "_worker",
+        "parts",
         "paused",
+        "reading",
+        "transport",
     )
 
     def __init__(  # noqa: PLR0913  parts
@@ -159,7 +103,7 @@ class OutgoingQueue:
         `on_turn` is called in a later pass of the loop when much was sent and more is left: the queue is `paused` until
         it is resumed.
         """
-        self._transport = transport
+        self.transport = transport
         self._pool = pool
         self._worker = worker
         self._on_broken = on_broken
@@ -168,44 +112,36 @@ class OutgoingQueue:
         self._clock = clock
         self._sending: tuple[ApiTimes, int] | None = None
         """Of the oldest answer that the socket hasn't taken yet: whose times, and when it was sent."""
-        self._parts: deque[Part] = deque()
+        self.parts: deque[Part] = deque()
         self._queued_bytes = 0
         self._position = 0
         self._borrowed: bytearray | None = None
-        self._reading = False
+        self.reading = False
         self.paused = False
 
     @property
     def idle(self) -> bool:
-        """Whether everything was given to the socket and the socket took it."""
-        return not self._parts and not self.paused and not self._reading
+        """Whether the socket has taken everything."""
+        return not (self.parts or self.paused or self.reading)
 
     def send(self, parts: list[Part]) -> None:
-        """Queue parts behind what is there and send what the socket takes."""
-        is_bytes = type(parts[0]) is bytes if len(parts) == 1 else FileSlice not in map(type, parts)
-        if is_bytes and not (self._parts or self.paused or self._reading):
-            # Nearly all answers are bytes that nothing is before: they need no turn in the queue.
-            self._transport.writelines(parts)  # type: ignore[arg-type]  # no slices are among them
-            if self.paused:
-                self._begin_measuring()  # type: ignore[unreachable]  # the transport may pause it
-                self._count_unread()
-            return
-        self._parts.extend(parts)
+        """Queues parts behind those that wait, and sends what the socket takes."""
+        self.parts.extend(parts)
         self._queued_bytes += held_bytes(parts)
         self.pump()
-        if self._parts or self.paused:
-            self._begin_measuring()
-            if self.paused:
-                self._count_unread()
+        if self.parts or self.paused:
+            self.on_unsent()
 
-    def _begin_measuring(self) -> None:
-        """The socket hasn't taken all of an answer."""
+    def on_unsent(self) -> None:
+        """Notes that the socket has not taken all of an answer."""
         if self._sending is None:
             self._sending = self._clock.times, self._clock.now_ns()
+        if self.paused and self._memory is not None:
+            self._memory.note(self)
 
     def _end_measuring(self) -> None:
         """The socket may have taken the answer that is measured."""
-        if self._sending is not None and not (self._parts or self.paused or self._reading):
+        if self._sending is not None and self.idle:
             (times, began_ns), self._sending = self._sending, None
             times.send[(self._clock.now_ns() - began_ns).bit_length()] += 1
 
@@ -218,13 +154,9 @@ class OutgoingQueue:
         if self._memory is not None:
             self._memory.note(self, has_read=True)
 
-    def _count_unread(self) -> None:
-        if self._memory is not None:
-            self._memory.note(self)
-
     def close(self) -> None:
         """Drop what was not sent: the connection is gone."""
-        self._parts.clear()
+        self.parts.clear()
         self._queued_bytes = 0
         self.paused = True
         if self._memory is not None:
@@ -233,12 +165,12 @@ class OutgoingQueue:
     @property
     def unread_bytes(self) -> int:
         """What is in memory and the socket hasn't taken."""
-        return self._queued_bytes + self._transport.get_write_buffer_size()
+        return self._queued_bytes + self.transport.get_write_buffer_size()
 
     @property
     def files_held(self) -> int:
         """Slices of files that wait for the client. Some may be of the same file."""
-        return sum(type(part) is FileSlice for part in self._parts)
+        return sum(type(part) is FileSlice for part in self.parts)
 
     def give_up(self, reason: str) -> None:
         """Close the connection."""
@@ -246,13 +178,13 @@ class OutgoingQueue:
 
     def pump(self) -> None:
         """Writes until the socket is full, a cold page must be read, the turn is over, or nothing is left."""
-        while self._parts and not self.paused and not self._reading:
+        while self.parts and not self.paused and not self.reading:
             run = self._gather()
             if run:
-                self._transport.writelines(run)
+                self.transport.writelines(run)
                 if not self.paused:
                     self._give_back()
-                    if len(run) >= PARTS_AT_ONCE and self._parts:
+                    if len(run) >= PARTS_AT_ONCE and self.parts:
                         self.paused = True
                         asyncio.get_running_loop().call_soon(self._on_turn)
 
@@ -261,7 +193,7 @@ class OutgoingQueue:
 
         Empty when a cold read was handed to the worker, or the connection broke.
         """
-        parts, run = self._parts, list[Buffer]()
+        parts, run = self.parts, list[Buffer]()
         size = filled = 0
         while parts and size < CHUNK_BYTES and len(run) < PARTS_AT_ONCE:
             part = parts[0]
@@ -295,7 +227,7 @@ class OutgoingQueue:
                 count = part.file.preadv([view], position, nowait=True)
         except BlockingIOError:
             if worth_waiting:
-                self._reading = True
+                self.reading = True
                 self._worker.submit(partial(part.file.preadv, [view], position), partial(self._on_read, part, view))
             return 0
         except OSError as error:
@@ -306,8 +238,8 @@ class OutgoingQueue:
         return count
 
     def _on_read(self, part: FileSlice, view: memoryview, outcome: int | BaseException) -> None:
-        self._reading = False
-        if not self._parts:
+        self.reading = False
+        if not self.parts:
             self._give_back()
             return
         if isinstance(outcome, BaseException) or outcome <= 0 or not part.token.valid:
@@ -316,7 +248,7 @@ class OutgoingQueue:
             )
             return
         self._advance(part, outcome)
-        self._transport.writelines([view[:outcome]])
+        self.transport.writelines([view[:outcome]])
         if not self.paused:
             self._give_back()
             self.pump()
@@ -325,15 +257,15 @@ class OutgoingQueue:
     def _advance(self, part: FileSlice, count: int) -> None:
         self._position += count
         if self._position == part.size:
-            self._parts.popleft()
+            self.parts.popleft()
             self._position = 0
 
     def _break(self, reason: str) -> None:
-        self._parts.clear()
+        self.parts.clear()
         self._queued_bytes = 0
         self._on_broken(reason)
 
     def _give_back(self) -> None:
-        if self._borrowed is not None and not self._reading:
+        if self._borrowed is not None and not self.reading:
             self._pool.give(self._borrowed)
             self._borrowed = None

@@ -30,7 +30,7 @@ from lowtide.protocol.api_keys import (
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.constructs import row_bytes_min
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN, frame_parts
+from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN, frame_encoder
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.schema import wire_form
 
@@ -220,8 +220,9 @@ def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]
     flexible = response_header_is_flexible(spec.key, version)
     if spec.answers_again:
         encode = _remembering(codec.encode, spec.answers_again)
-        return lambda correlation_id, response: frame_parts(correlation_id, [encode(response)], flexible)
-    encode_frame = codec.encode_frame
+        encode_frame = frame_encoder(lambda response: [encode(response)])
+    else:
+        encode_frame = codec.encode_frame
     return lambda correlation_id, response: encode_frame(correlation_id, response, flexible)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from lowtide.broker.audit.audit_log import AuditEvent
 from lowtide.broker.network.routing.large_requests import Bounds
-from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.request_parts import Cut, row_count
 from lowtide.broker.network.routing.request_times import ApiTimes
 from lowtide.broker.request_context import Client
 from lowtide.metadata.image import MetadataImage
@@ -158,6 +158,11 @@ class Route(msgspec.Struct, frozen=True):
     """Tried first."""
     is_forwarded: bool = False
     """Whether the request may come in an envelope."""
+
+    def rows_to_cut(self, request: Any) -> int:
+        """Returns the number of rows of a request that must be cut, 0 for another one."""
+        rows = 0 if self.cut is None else row_count(request, self.cut.fields)
+        return rows if rows > self.bounds.undivided_max else 0
 
 
 class VersionRange(msgspec.Struct, frozen=True, gc=False):

@@ -1,106 +1,43 @@
-"""A Fetch that waits for more than there is: a consumer's for the high watermark, a follower's for the log end; and what may wait.
+"""Fetches that wait for records: consumers for the high watermark, followers for the log end.
 
-What is there is read in `fetch_reader`. A fetch of very many partitions is read in slices.
+Also reads fetches of very many partitions in slices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, Final
 
-from lowtide.broker.partitions.fetch.fetch_in_slices import enough_in_steps, read_steps, respond_in_steps
+from lowtide.broker.partitions.fetch.fetch_in_slices import (
+    available_bytes,
+    enough_in_steps,
+    read_steps,
+    respond_in_steps,
+)
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader, may_wait, respond
-from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchRules
-from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchSession, FetchTarget
+from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchPlan, FetchRules
+from lowtide.broker.partitions.fetch.fetch_session import FetchSession, FetchTarget
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import DelayedQueue, DelayedRequest, Pending
 from lowtide.broker.slices import PARTITIONS_AT_ONCE
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 
-SHORT_WAIT_MS: Final = 10
-"""How long a follower's fetch waits that lacks a partition."""
-
 _LOOK_AGAIN_MS: Final = 50
-"""After very many partitions were looked at in vain, they rest for so long: whatever changes, this takes but a part of the loop's time."""
+"""The pause after very many partitions were tested in vain, to leave most of the loop's time to others."""
 
 
-class PlannedFetches:
-    """Reads what fetches have planned, and answers them or lets them wait."""
-
-    __slots__ = ("_replicas",)
-
-    def __init__(self, replicas: ReplicaManager) -> None:
-        self._replicas = replicas
-
-    def of_consumer(
-        self,
-        reader: FetchReader,
-        plan: FetchPlan,
-        targets: list[FetchTarget],
-        rules: FetchRules,
-        now_ms: int,
-    ) -> Any:
-        """Read `targets`, which are those of the plan that have to be visited.
-
-        Returns the answer, or the promise of one.
-        """
-        replicas = self._replicas
-        if len(targets) > PARTITIONS_AT_ONCE:
-            return DelayedFetch(
-                reader, replicas, plan, targets, rules, now_ms + rules.maximum_wait_ms
-            ).start_in_slices()
-        outcome = reader.read(targets, rules)
-        if not may_wait(plan, outcome, rules):
-            return respond(plan, outcome, rules, reader)
-        delayed = DelayedFetch(reader, replicas, plan, targets, rules, now_ms + rules.maximum_wait_ms)
-        return delayed.pending if delayed.park() else respond(plan, outcome, rules, reader)
-
-    def of_follower(
-        self,
-        reader: FetchReader,
-        plan: FetchPlan,
-        targets: list[FetchTarget],
-        rules: FetchRules,
-        now_ms: int,
-    ) -> Any:
-        """The same for a follower, whose positions are noted."""
-        replicas, session = self._replicas, plan.session
-        is_known = replicas.may_be_registered(rules.replica_id, rules.broker_epoch)
-        if session is not None and not is_known:
-            targets = session.visit_all()
-        if session is not None and len(targets) > PARTITIONS_AT_ONCE:
-            settle = partial(_settle_follower, replicas, plan, rules, now_ms)
-            return DelayedFetch(reader, replicas, plan, targets, rules, now_ms).start_in_slices(settle, notes=True)
-        outcome = reader.read(targets, rules, notes=True)
-        if session is not None and is_known:
-            session.times.last_ms = now_ms
-        if not may_wait(plan, outcome, rules):
-            return respond(plan, outcome, rules, reader)
-        lacks_some = replicas.led.lacks_some(
-            rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms
-        )
-        wait_ms = min(rules.maximum_wait_ms, SHORT_WAIT_MS) if lacks_some else rules.maximum_wait_ms
-        delayed = DelayedFetch(reader, replicas, plan, targets, rules, now_ms + wait_ms)
-        return delayed.pending if delayed.park() else respond(plan, outcome, rules, reader)
-
-
-def _settle_follower(
-    replicas: ReplicaManager, plan: FetchPlan, rules: FetchRules, now_ms: int, outcome: FetchOutcome
-) -> int:
-    """Note a follower's fetch of many partitions, also for those that its next doesn't name.
-
-    Returns until when it may wait.
-    """
-    if plan.session is not None and replicas.may_be_registered(rules.replica_id, rules.broker_epoch):
-        plan.session.times.last_ms = max(now_ms, plan.session.times.last_ms)
-    session = plan.session
-    lacks_some = replicas.led.lacks_some(
-        rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms
+def threshold_of(reader: FetchReader, target: FetchTarget, rules: FetchRules) -> tuple[TopicPartition, int] | None:
+    """Returns the key of a target and the end of what it can read; None if there is nothing to wait for."""
+    partition = reader.find(target, rules)
+    if isinstance(partition, ErrorCode):
+        return None
+    return (
+        partition.topic_partition,
+        partition.log.log_end_offset if rules.is_follower else partition.log.high_watermark,
     )
-    return now_ms + (min(rules.maximum_wait_ms, SHORT_WAIT_MS) if lacks_some else rules.maximum_wait_ms)
 
 
 class DelayedFetch(DelayedRequest):
@@ -161,7 +98,7 @@ class DelayedFetch(DelayedRequest):
         return self._deadline_ms
 
     def park(self) -> bool:
-        """Begin to wait. Returns False where too many do."""
+        """Begins to wait. Returns False if too many fetches wait."""
         if not self._queue.watch(self):
             return False
         if self._session is not None:
@@ -173,11 +110,10 @@ class DelayedFetch(DelayedRequest):
     def start_in_slices(
         self, settle: Callable[[FetchOutcome], int] | None = None, *, notes: bool = False
     ) -> Pending[Any]:
-        """Read in slices, then answer, or wait. Where too much is held already: answer what there is.
+        """Reads in slices, then answers or waits. Does not wait if fetches in slices hold too much already.
 
-        What it waits for is reported through a session, which a consumer gets for this; a follower without one waits
-        for nothing.
-        `settle` gets what was read, once, and gives the deadline; `notes` as for `FetchReader.read`.
+        Changes are reported through a session: a consumer gets one for this fetch, and a follower without a session
+        does not wait. `settle` gets what was read and returns the deadline; `notes` as in `FetchReader.read`.
         """
         rules, held = self._rules, len(self._targets)
         may_have_own = not rules.is_follower and rules.maximum_wait_ms > 0
@@ -211,10 +147,7 @@ class DelayedFetch(DelayedRequest):
             yield from self._tell_steps(outcome)
 
     def _wait_on(self, again_ms: int) -> bool:
-        """Wait, after all was looked at in slices, and look again for what came meanwhile, if anything did.
-
-        False where that can't be.
-        """
+        """Waits after a pass in slices, and tests again what changed meanwhile. Returns False if it cannot wait."""
         has_news, self._has_news = self._has_news, False
         if not self._queue.watch(self):
             return False
@@ -244,17 +177,17 @@ class DelayedFetch(DelayedRequest):
         self.pending.complete(response)
 
     def look(self) -> None:
-        """A partition of the session has changed."""
+        """Tests the fetch again: a partition of its session has changed."""
         self._has_news = True
         self._queue.wake(self)
 
     def wake(self) -> None:
-        """Answer, whatever there is: the follower has a partition to add."""
+        """Answers now: the follower has a partition to add."""
         self._is_due = True
         self._queue.wake(self)
 
     def try_complete(self) -> bool:
-        """Read, and answer when enough is there, or when the read met an error."""
+        """Reads, and answers if there are enough bytes or an error."""
         if self._is_due or self._session is not self._plan.session:
             return self._try_complete_all()
         targets = self._to_visit()
@@ -266,27 +199,27 @@ class DelayedFetch(DelayedRequest):
         is_gone = outcome.waitable < self._found or any(target.watched is None for target in watched)
         if not (is_gone or outcome.ends_wait or outcome.read_bytes >= self._rules.minimum_bytes):
             # A read ends with its segment; what lies behind it counts.
-            available = self._reader.available_bytes(targets, self._rules, found=0) if outcome.read_bytes else 0
+            available = available_bytes(self._reader, targets, self._rules, found=0) if outcome.read_bytes else 0
             if available is not None and available < self._rules.minimum_bytes:
                 return False
         self._answer(outcome)
         return True
 
     def _try_complete_all(self) -> bool:
-        """As `try_complete`, where all partitions are read for the answer, whatever has changed."""
+        """Like `try_complete`, if all partitions are read for the response, changed or not."""
         if not self._is_due:
             targets = self._to_visit()
             if len(targets) > PARTITIONS_AT_ONCE:
                 self._run(self._look_steps(targets))
                 return True
-            available = self._reader.available_bytes(targets, self._rules, found=self._found)
+            available = available_bytes(self._reader, targets, self._rules, found=self._found)
             if available is not None and available < self._rules.minimum_bytes:
                 return False
         self.on_complete()
         return True
 
     def on_complete(self) -> None:
-        """Read and answer with what there is."""
+        """Reads and answers now."""
         targets = self._to_visit() if self._session is self._plan.session else self._targets
         if len(targets) > PARTITIONS_AT_ONCE and (self._held or self._replicas.slices.take(len(targets))):
             self._held = self._held or len(targets)
@@ -301,16 +234,16 @@ class DelayedFetch(DelayedRequest):
         self.pending.complete(respond(self._plan, outcome, self._rules, self._reader))
 
     def fail(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self._leave()
         self._end_own_session()
         self.pending.fail()
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
-        """One more record than now, of each partition."""
+        """Returns one offset more than now for each partition."""
         if self._session is not None or self._held:
             return ()
-        found = (self._reader.threshold_of(target, self._rules) for target in self._targets)
+        found = (threshold_of(self._reader, target, self._rules) for target in self._targets)
         wanted = [(entry[0], entry[1] + 1) for entry in found if entry is not None]
         self._found = len(wanted)
         return wanted
@@ -331,7 +264,7 @@ class DelayedFetch(DelayedRequest):
         self._end_own_session()
 
     def _end_own_session(self) -> None:
-        """Nothing is held any more for a fetch in slices."""
+        """Frees what a fetch in slices holds."""
         self._give_back()
         if self._session is not None and self._session is not self._plan.session:
             self._session.close()

@@ -1,13 +1,11 @@
-"""Reading partitions for a Fetch: of a consumer at the leader or at a follower, and of a follower at the leader.
+"""Reads partitions for a Fetch: for consumers at the leader or a follower, and for followers at the leader.
 
-A follower that is throttled is answered as ever, but for records (KIP-73): it asks for no bytes, or we have none to
-spend on it.
+The offsets of a partition in one response are from one moment (KAFKA-7104).
 
-Within one answer the offsets of a partition are from one moment (KAFKA-7104): nothing can come between.
-
-A follower's fetch is noted before it is read, when leader epoch, registration and range are known to be right and its
-log doesn't diverge: so it learns the high watermark that follows from it. A consumer is answered by a follower only by
-rule DR7; below that follower's log start the answer says where that is, so that it need not ask another broker.
+A follower's position is noted before the read, once its leader epoch, registration and range are checked and its log
+does not diverge. So the response has the high watermark that follows from it. A throttled follower gets everything but
+records (KIP-73). A follower serves consumers only under rule DR7. Below its log start the response has that log start,
+so the consumer need not ask another broker.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchRules
-from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchTarget
+from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchPlan, FetchRules
+from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
@@ -25,14 +23,13 @@ from lowtide.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
-    FetchRequest,
     FetchResponse,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
 )
 from lowtide.protocol.schema import NO_ROWS
-from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicPartition
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId
 from lowtide.replication.follower_reads import NO_REPLICA, preferred_read_replica
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
 from lowtide.replication.leadership import assumed_epoch, not_a_replica
@@ -41,30 +38,16 @@ from lowtide.storage.errors import FailureKind, StorageError
 
 READ_COMMITTED = 1
 NO_RECORDS: Final = b""
-"""Known by its identity."""
+"""Compared by identity."""
+
+READ_AT_ONCE_BYTES: Final = 16 * 1024
+"""Records up to this size are read when the response is made; more is read when the socket has room."""
 
 _NODE_ENDPOINTS_SINCE: Final = 16
 _FOLLOWER_READS_SINCE: Final = 11
 
 TRUST_PART: Final = 0.8
-"""For this part of `replica.lag.time.max.ms` a follower trusts what its leader reported (rule DR7): less than the leader waits for it."""
-
-
-def replica_of(request: FetchRequest) -> tuple[BrokerId, BrokerEpoch]:
-    """Who fetches, and under which registration, as far as the version tells it."""
-    state = request.replica_state
-    return (request.replica_id, UNKNOWN_BROKER_EPOCH) if state is None else (state.replica_id, state.replica_epoch)
-
-
-def is_sound(request: FetchRequest) -> bool:
-    """Whether limits and isolation level mean anything."""
-    if request.isolation_level not in (0, READ_COMMITTED) or request.max_bytes < 0:
-        return False
-    for topic in request.topics:  # A loop, for a generator costs more than the comparison.
-        for row in topic.partitions:
-            if row.partition_max_bytes < 0:
-                return False
-    return True
+"""A follower trusts its leader's report for this part of `replica.lag.time.max.ms` (rule DR7)."""
 
 
 Answers = list[tuple[FetchTarget, PartitionData]]
@@ -73,7 +56,7 @@ Answers = list[tuple[FetchTarget, PartitionData]]
 class FetchReader:
     """Reads partitions for fetches."""
 
-    __slots__ = ("_endpoints", "_monotonic_ms", "_own_epoch", "_replicas")
+    __slots__ = ("_monotonic_ms", "_own_epoch", "_replicas", "endpoints")
 
     def __init__(
         self,
@@ -82,12 +65,12 @@ class FetchReader:
         own_epoch: Callable[[], BrokerEpoch] = lambda: UNKNOWN_BROKER_EPOCH,
         monotonic_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`endpoints()` gives the brokers' `NodeEndpoint`s, sent with NOT_LEADER_OR_FOLLOWER (KIP-951).
+        """`endpoints` returns the brokers' addresses, sent with NOT_LEADER_OR_FOLLOWER (KIP-951).
 
-        `own_epoch()` is our registration, as far as followers may serve under it.
+        `own_epoch` returns this broker's registration if followers here may serve consumers.
         """
         self._replicas = replicas
-        self._endpoints = endpoints
+        self.endpoints = endpoints
         self._own_epoch = own_epoch
         self._monotonic_ms = monotonic_ms
 
@@ -99,10 +82,10 @@ class FetchReader:
         notes: bool = False,
         begun: FetchOutcome | None = None,
     ) -> FetchOutcome:
-        """Read in the order of `targets` until `maximum_bytes` are found; the first batch is whole, whatever the limits.
+        """Reads `targets` in order, up to `maximum_bytes`. The first batch is whole, whatever the limits.
 
-        `notes`: a follower's positions are news; not so when the same fetch reads again. `begun` is what was read of the targets before
-        these, and is returned with what is read now.
+        With `notes` it notes a follower's positions; not when the same fetch reads again. `begun` is the outcome of
+        earlier targets, to which these are added.
         """
         outcome = FetchOutcome([], 0, False, 0) if begun is None else begun
         left = rules.maximum_bytes if begun is None else max(rules.maximum_bytes - begun.read_bytes, 0)
@@ -142,7 +125,7 @@ class FetchReader:
         return outcome
 
     def find(self, target: FetchTarget, rules: FetchRules) -> Partition | ErrorCode:
-        """The partition of a target; by topic id in the versions that have them."""
+        """Returns the partition of a target, by topic id in versions that have them."""
         topic = target.topic
         if rules.api_version >= TOPIC_IDS_SINCE:
             image = self._replicas.image
@@ -156,8 +139,8 @@ class FetchReader:
             topic = target.topic = name
         return self._replicas.find(topic, target.partition)
 
-    def _check(self, partition: Partition, target: FetchTarget, rules: FetchRules) -> ErrorCode:
-        """Whether this reader may read here, as far as leader and leader epoch go."""
+    def check(self, partition: Partition, target: FetchTarget, rules: FetchRules) -> ErrorCode:
+        """Returns whether leader and leader epoch allow this read."""
         epoch = target.current_leader_epoch
         if partition.is_leader and (epoch < 0 or epoch == partition.leader_epoch):
             return ErrorCode.NONE
@@ -182,7 +165,7 @@ class FetchReader:
         notes: bool,
     ) -> PartitionData:
         target.at_end = False
-        error = self._check(partition, target, rules)
+        error = self.check(partition, target, rules)
         fetch = None
         if rules.is_follower and error == ErrorCode.NONE:
             image = self._replicas.image
@@ -214,7 +197,7 @@ class FetchReader:
             if notes:
                 target.follower = self._replicas.led.on_fetch(partition, fetch)
                 outcome.noted += target.follower is not None
-            outcome.ends_wait = outcome.ends_wait or _has_log_start_to_tell(target, partition)
+            outcome.ends_wait = outcome.ends_wait or has_log_start_to_tell(target, partition)
         return self._records_of(partition, target, rules, left, diverging, minimum_one_batch=outcome.read_bytes == 0)
 
     def _records_of(
@@ -227,7 +210,7 @@ class FetchReader:
         *,
         minimum_one_batch: bool,
     ) -> PartitionData:
-        """The answer to who may read here, at an offset in range."""
+        """Reads at an offset that is in range."""
         log, offset = partition.log, target.fetch_offset
         high_watermark = last_stable = log.high_watermark
         if log.transactions.any:
@@ -253,7 +236,7 @@ class FetchReader:
             log.log_end_offset if rules.is_follower else last_stable if rules.read_committed else high_watermark
         )
         target.at_end = offset >= end_offset
-        if rules.is_follower and not self._may_send(partition, target, rules):
+        if rules.is_follower and not self.may_send(partition, target, rules):
             return answer
         # Clients of librdkafka take several answers in a row without a record for batches that are too large, and give
         # up. A follower needs the empty ones too.
@@ -280,8 +263,8 @@ class FetchReader:
                 ]
         return answer
 
-    def _may_send(self, partition: Partition, target: FetchTarget, rules: FetchRules) -> bool:
-        """Whether a follower may have records now: it asks for some, and isn't throttled, or is in sync."""
+    def may_send(self, partition: Partition, target: FetchTarget, rules: FetchRules) -> bool:
+        """Returns whether a follower gets records: it asks for some, and is in sync or not throttled."""
         if target.partition_max_bytes <= 0:
             return False
         if rules.replica_id in partition.in_sync_replicas:
@@ -289,7 +272,7 @@ class FetchReader:
         return self._replicas.leader_throttle.wait_ms(*partition.topic_partition) == 0
 
     def note_sent(self, outcome: FetchOutcome) -> None:
-        """A follower is sent this."""
+        """Counts the bytes sent to a follower."""
         for target, answer in outcome.answers:
             if answer.records:
                 self._replicas.leader_throttle.record(target.topic, target.partition, len(answer.records))
@@ -310,10 +293,9 @@ class FetchReader:
     def _tell_leader(
         self, answer: PartitionData, target: FetchTarget, rules: FetchRules, partition: Partition | None = None
     ) -> None:
-        """Say who leads, to who asked the wrong broker or with an old leader epoch (KIP-951)."""
-        if rules.api_version < _NODE_ENDPOINTS_SINCE:
-            return
-        if answer.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+        """Adds the leader to a response of the wrong broker, or for an old leader epoch (KIP-951)."""
+        elsewhere = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+        if rules.api_version < _NODE_ENDPOINTS_SINCE or answer.error_code not in elsewhere:
             return
         if partition is not None:
             answer.current_leader = LeaderIdAndEpoch(leader_id=partition.leader_id, leader_epoch=partition.leader_epoch)
@@ -322,68 +304,24 @@ class FetchReader:
         if leader is not None:
             answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
 
-    def available_bytes(self, targets: Iterable[FetchTarget], rules: FetchRules, *, found: int) -> int | None:
-        """About how many bytes a read would find, counting no further than `minimum_bytes`; None when it would have to answer at once.
-
-        `found` is how many of the partitions were there when the wait began: one that is gone is an error, one that never was is none.
-        """
-        total = 0
-        for target in targets:
-            partition = self.find(target, rules)
-            if isinstance(partition, ErrorCode):
-                if target.watched is not None:
-                    return None
-                continue
-            found -= 1
-            log = partition.log
-            if self._check(partition, target, rules) != ErrorCode.NONE or target.fetch_offset > log.log_end_offset:
-                return None
-            if rules.is_follower and _has_log_start_to_tell(target, partition):
-                return None
-            end_offset = (
-                log.log_end_offset
-                if rules.is_follower
-                else log.last_stable_offset
-                if rules.read_committed
-                else log.high_watermark
-            )
-            if target.fetch_offset < end_offset and (not rules.is_follower or self._may_send(partition, target, rules)):
-                total += log.bytes_between(
-                    max(target.fetch_offset, log.log_start_offset), end_offset, target.partition_max_bytes
-                )
-                if total >= rules.minimum_bytes:
-                    return total
-        return total if found <= 0 else None
-
-    def threshold_of(self, target: FetchTarget, rules: FetchRules) -> tuple[TopicPartition, int] | None:
-        """The key of a target and how far it can be read now, None where there is nothing to wait for."""
-        partition = self.find(target, rules)
-        if isinstance(partition, ErrorCode):
-            return None
-        return (
-            partition.topic_partition,
-            partition.log.log_end_offset if rules.is_follower else partition.log.high_watermark,
-        )
-
-    def endpoints(self) -> list[NodeEndpoint]:
-        """Where the brokers listen."""
-        return self._endpoints()
-
 
 def may_wait(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules) -> bool:
-    """Whether the answer may wait for more: what was read isn't enough, nothing of it is urgent, and there is something to wait for."""
+    """Returns whether the fetch waits: too few bytes, nothing urgent, and a partition to wait for."""
     if outcome.read_bytes >= rules.minimum_bytes or outcome.ends_wait or rules.maximum_wait_ms <= 0:
         return False
     return outcome.waitable > 0 or plan.has_idle
 
 
 def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader) -> FetchResponse:
-    """The answer: all partitions, or in an incremental session those with news."""
-    return response_of(sent_of(plan, outcome, rules, reader), plan, rules, reader)
+    """Returns the response: all partitions, or those with news in an incremental session."""
+    sent = sent_of(plan, outcome, rules, reader)
+    if 0 < outcome.read_bytes <= READ_AT_ONCE_BYTES:
+        read_records([answer for _, answer in sent])
+    return response_of(sent, plan, rules, reader)
 
 
 def sent_of(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader) -> Answers:
-    """What is sent of what was read, counted as sent, and known to the session."""
+    """Returns the partitions to send. Counts them as sent, and tells the session."""
     sent: Answers = []
     session = plan.session
     for target, answer in outcome.answers:
@@ -409,7 +347,7 @@ def sent_of(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: F
 
 
 def response_of(sent: Answers, plan: FetchPlan, rules: FetchRules, reader: FetchReader) -> FetchResponse:
-    """The message that has what is sent."""
+    """Returns the message with these partitions."""
     responses: list[FetchableTopicResponse] = []
     by_topic: dict[Any, FetchableTopicResponse] = {}
     leaders: set[BrokerId] = set()
@@ -432,8 +370,8 @@ def response_of(sent: Answers, plan: FetchPlan, rules: FetchRules, reader: Fetch
     )
 
 
-def _has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:
-    """Whether our log start is above what this follower was sent last, and has not reported by itself (rule DR5)."""
+def has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:
+    """Returns whether this follower was not sent our log start yet, nor reported it (rule DR5)."""
     follower = target.follower
     return follower is not None and partition.log.log_start_offset > max(
         follower.told_log_start, follower.log_start_offset
@@ -441,7 +379,7 @@ def _has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:
 
 
 def _failed(partition: int, error: int, *, aborted: list[Any] | None) -> PartitionData:
-    """A partition that could not be read tells no offsets."""
+    """Returns the row of a partition that could not be read, without offsets."""
     return PartitionData(
         partition_index=partition,
         error_code=error,
@@ -451,3 +389,18 @@ def _failed(partition: int, error: int, *, aborted: list[Any] | None) -> Partiti
         aborted_transactions=aborted,
         records=NO_RECORDS,
     )
+
+
+def read_records(answers: list[PartitionData]) -> None:
+    """Reads records that are in the page cache now. Others are read when they are sent."""
+    for answer in answers:
+        part: Any = answer.records
+        if part is NO_RECORDS:
+            continue
+        content = bytearray(part.size)
+        try:
+            if part.file.preadv([content], part.position, nowait=True) != part.size:
+                return
+        except OSError:  # BlockingIOError is one.
+            return
+        answer.records = content

@@ -1,27 +1,27 @@
-"""Incremental fetch sessions (KIP-227): the partitions that a client fetches are remembered, so that it need not repeat them.
+"""Incremental fetch sessions (KIP-227): the broker remembers the partitions of a client, which need not repeat them.
 
-A session has an id and an epoch that counts its requests. `fetch_session_cache` has all of a broker's.
+A session has an id, and an epoch that counts its requests. `fetch_session_cache` has all sessions of a broker.
 
-A session knows which of its partitions have changed: it watches them, from one request to the next, and a fetch visits only those and
-what the request names. A partition is left alone when its reader knows all there is, and has nothing to read.
+A session knows which of its partitions have changed: it watches them between requests. A fetch visits only those and
+the partitions that the request names. A partition is left alone when its reader knows all its offsets and has nothing
+to read.
 
-Guards: an answer leaves out only what its reader is known to have. A reader uses nothing else of an answer with an error, a diverging epoch
-or another replica to read from. A follower has a log start when it reports that log start, and the high watermark that it was sent when it
-has more records in the same leader epoch, or doesn't name the partition again.
+Guards: a response leaves out only what its reader is known to have. A reader uses nothing else of a response with an
+error, a diverging epoch or another replica to read from. A follower has a log start when it reports that log start. It
+has a high watermark that it was sent when it has more records in the same leader epoch, or does not name the partition
+again.
 
 Pure: time is passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+from lowtide.protocol.messages.fetch import PartitionData
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FetchTimes
 from lowtide.replication.partition import PartitionChange
@@ -271,50 +271,3 @@ class FetchSession:
             target.unwatch()
             target.session = None
         self.changed.clear()
-
-
-class FetchPlan(msgspec.Struct, kw_only=True):
-    """What one request fetches: `targets` in order; with `incremental`, only partitions with news are answered."""
-
-    error_code: int = ErrorCode.NONE
-    session_id: int = NO_SESSION
-    targets: Iterable[FetchTarget] = ()
-    session: FetchSession | None = None
-    incremental: bool = False
-
-    @property
-    def has_idle(self) -> bool:
-        """Whether there are partitions that need not be visited, for they have not changed."""
-        return self.session is not None and len(self.session.targets) > len(self.session.changed)
-
-
-def requested_targets(request: FetchRequest) -> dict[TargetKey, FetchTarget]:
-    """The partitions that the request names, in its order; of one named twice the last mention counts, as in Kafka."""
-    targets: dict[TargetKey, FetchTarget] = {}
-    for topic in request.topics:
-        collect(topic, topic.partitions, targets)
-    return targets
-
-
-def collect(topic: FetchTopic, rows: Iterable[FetchPartition], targets: dict[TargetKey, FetchTarget]) -> None:
-    """Add rows of a topic to what is fetched."""
-    name, topic_id = topic.topic, topic.topic_id
-    of = name if topic_id == ZERO_TOPIC_ID else topic_id
-    for row in rows:
-        targets[(of, row.partition)] = FetchTarget(
-            topic=name,
-            topic_id=topic_id,
-            partition=row.partition,
-            fetch_offset=row.fetch_offset,
-            partition_max_bytes=row.partition_max_bytes,
-            current_leader_epoch=row.current_leader_epoch,
-            last_fetched_epoch=row.last_fetched_epoch,
-            log_start_offset=row.log_start_offset,
-        )
-
-
-def forgotten(topics: Iterable[ForgottenTopic]) -> Iterator[TargetKey]:
-    """The partitions that a request takes out of its session."""
-    for topic in topics:
-        name = topic.topic if topic.topic_id == ZERO_TOPIC_ID else topic.topic_id
-        yield from [(name, partition) for partition in topic.partitions]

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lowtide.broker.partitions.fetch.fetch_rules import FetchPlan, forgotten, requested_targets
 from lowtide.broker.partitions.fetch.fetch_session import (
     CONSUMER,
     FINAL_EPOCH,
     INITIAL_EPOCH,
-    FetchPlan,
     FetchSession,
-    forgotten,
-    requested_targets,
 )
 from lowtide.broker.partitions.fetch.fetch_session_slots import MAXIMUM_CACHED_PARTITIONS, NO_SESSION, SessionSlots
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lowtide.broker.partitions.fetch.fetch_reader import NO_RECORDS, READ_COMMITTED
+from lowtide.broker.partitions.fetch.fetch_reader import NO_RECORDS, READ_AT_ONCE_BYTES, READ_COMMITTED, read_records
 from lowtide.broker.partitions.fetch.fetch_session import CONSUMER, FINAL_EPOCH, INITIAL_EPOCH, FetchTarget
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 PARTITIONS_MAX: Final = 64
 """A fetch of more partitions isn't usual."""
-
-READ_AT_ONCE_BYTES: Final = 16 * 1024
-"""Records up to this size are read when the answer is made; more is read when the socket has room for it."""
 
 _ANSWER_BYTES_MAX: Final = 1 << 30
 """An answer with more bytes of records isn't usual: it comes near the largest frame."""
@@ -95,7 +92,7 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
             session.advance(self.clock.monotonic_ms(), self.sessions.by_id)
             visits, answers = _with_news(session, visits, answers, committed=committed)
         if 0 < size <= READ_AT_ONCE_BYTES:
-            _read_records(answers)
+            read_records(answers)
         return _response(visits, answers, request.session_id)
 
     def _continued(self, request: FetchRequest, version: int) -> FetchSession | None:
@@ -233,21 +230,6 @@ def _with_news(
         if size:
             changed[target] = None  # The others come first next time.
     return news
-
-
-def _read_records(answers: list[PartitionData]) -> None:
-    """Reads the records now, where they are in the page cache; what can't be read is left to what sends it, which sees why."""
-    for answer in answers:
-        part: Any = answer.records
-        if part is NO_RECORDS:
-            continue
-        content = bytearray(part.size)
-        try:
-            if part.file.preadv([content], part.position, nowait=True) != part.size:
-                return
-        except OSError:  # BlockingIOError is one.
-            return
-        answer.records = content
 
 
 def _response(visits: list[Visit], answers: list[PartitionData], session_id: int) -> FetchResponse:

@@ -1,27 +1,84 @@
-"""Produce that waits: for the disk, where `flush.messages` says so, and with acks=all for the in-sync replicas.
+"""Produce requests that wait for the disk or for followers.
 
-A flush that was due with the append (Kafka syncs in the append itself) is waited for here, without holding the loop; a
-failed one takes the directory offline, which answers KAFKA_STORAGE_ERROR. What must be committed waits for the high
-watermark, within the leadership that appended it: another one may have taken it back. The two waits follow one another.
+If `flush.messages` makes a flush due at the append, the response waits for it without holding the event loop. (Kafka
+syncs within the append.) A failed flush takes the log directory offline and answers KAFKA_STORAGE_ERROR. With acks=all
+the response then waits for the high watermark, within the leadership that appended the batch: a later leader may have
+truncated it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lowtide.broker.network.endpoints import endpoints_for
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import DelayedQueue, DelayedRequest, Pending, commit_deadline_ms
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
-from lowtide.protocol.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicPartition
+from lowtide.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, ProduceResponse
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import Clock
 
+if TYPE_CHECKING:
+    from lowtide.broker.partitions.batch_lane import BatchLane
+    from lowtide.broker.partitions.produce.slow_batches import KeptBytes
+    from lowtide.broker.partitions.produce.transaction_question import Verifier
+
+
+class CurrentLeaders:
+    """Adds the leaders of partitions that another broker leads to a response (KIP-951)."""
+
+    __slots__ = ("_replicas",)
+
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+
+    def tell(self, listener_name: str, response: ProduceResponse) -> None:
+        """Adds the leader of each row with NOT_LEADER_OR_FOLLOWER, and its address for clients of that listener."""
+        image = self._replicas.image
+        if image is None:
+            return
+        leaders: set[BrokerId] = set()
+        for topic in response.responses:
+            name = topic.name if topic.topic_id == ZERO_TOPIC_ID else image.topic_names.get(topic.topic_id, "")
+            for row in topic.partition_responses:
+                leader = (
+                    self._replicas.leader_elsewhere(name, row.index)
+                    if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    else None
+                )
+                if leader is not None:
+                    row.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+                    leaders.add(leader[0])
+        if leaders:
+            response.node_endpoints = [
+                NodeEndpoint(
+                    node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack
+                )
+                for broker_id, endpoint in endpoints_for(image, listener_name).items()
+                if broker_id in leaders
+            ]
+
+
+class ProduceParts(msgspec.Struct, frozen=True):
+    """The broker's parts that all attempts use."""
+
+    replicas: ReplicaManager
+    clock: Clock
+    verifier: Verifier
+    leaders: CurrentLeaders
+    lane: BatchLane
+    decompressed_bytes_max: int
+    kept: KeptBytes
+    log: Any
+
 
 class ProduceWait(msgspec.Struct):
-    """One appended batch: `end_offset` (exclusive) must be flushed, or committed, or both, before `answer` may be sent."""
+    """An appended batch, whose `answer` waits until `end_offset` (exclusive) is flushed or committed, or both."""
 
     partition: Partition
     led_since: LeaderEpoch
@@ -32,7 +89,7 @@ class ProduceWait(msgspec.Struct):
 
 
 class DelayedProduce(DelayedRequest):
-    """A Produce request that waits for flushes or followers."""
+    """A Produce request that waits for a flush or for followers."""
 
     __slots__ = ("_deadline_ms", "_flushing", "_replicas", "_response", "_waits", "on_misdirected", "pending")
 
@@ -44,7 +101,7 @@ class DelayedProduce(DelayedRequest):
         waits: list[ProduceWait],
         timeout_ms: int,
     ) -> None:
-        """`timeout_ms` is the request's, which begins now."""
+        """`timeout_ms` is the request's and begins now."""
         super().__init__()
         self._replicas = replicas
         self._response = response
@@ -54,7 +111,7 @@ class DelayedProduce(DelayedRequest):
             commit_deadline_ms(clock, timeout_ms) if self._flushing else clock.monotonic_ms() + max(timeout_ms, 0)
         )
         self.on_misdirected: Callable[[ProduceResponse], None] | None = None
-        """Completes an answer of which a row says NOT_LEADER_OR_FOLLOWER."""
+        """Adds the leaders to a response with NOT_LEADER_OR_FOLLOWER."""
         self.pending: Pending[ProduceResponse] = Pending()
         self.pending.on_abandoned = self._forget
 
@@ -64,7 +121,7 @@ class DelayedProduce(DelayedRequest):
         return self._deadline_ms
 
     def start(self) -> ProduceResponse | Pending[ProduceResponse]:
-        """The answer if nothing has to be waited for, else a promise of it."""
+        """Returns the response, or a promise of it if it must wait."""
         self._settle()
         if self._waits and self._queue.watch(self):
             return self.pending
@@ -72,7 +129,7 @@ class DelayedProduce(DelayedRequest):
         return self._final()
 
     def try_complete(self) -> bool:
-        """Answer when all is flushed and committed, or cannot be; or go over from the first wait to the second."""
+        """Answers if all batches are flushed and committed, or cannot be. Waits for the commit after the flush."""
         flushing = self._flushing
         self._settle()
         if self._waits:
@@ -85,22 +142,22 @@ class DelayedProduce(DelayedRequest):
         return True
 
     def still_waits(self) -> bool:
-        """Look at it as `try_complete` does, and answer nothing. Returns whether anything is waited for."""
+        """Tests the condition as `try_complete` does, without an answer. Returns whether the request must wait."""
         self._settle()
         return bool(self._waits)
 
     def on_complete(self) -> None:
-        """Answer with what there is: what is not there is REQUEST_TIMED_OUT; it is in the log, and may yet come about."""
+        """Answers now, with REQUEST_TIMED_OUT for batches that are in the log and may still be committed."""
         self._settle()
         self._give_up()
         self.pending.complete(self._final())
 
     def fail(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self.pending.fail()
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
-        """The recovery points, or high watermarks, to reach."""
+        """Returns the recovery points or high watermarks to reach."""
         return [
             (wait.partition.topic_partition, wait.end_offset)
             for wait in self._waits
@@ -151,7 +208,7 @@ class DelayedProduce(DelayedRequest):
 
 
 def _waits_for_disk(wait: ProduceWait) -> bool:
-    """Whether its batch isn't flushed yet, and a flush is due still. One that a truncation took waits in vain."""
+    """Returns whether the batch is not flushed and a flush is due. A truncated batch waits in vain."""
     log = wait.partition.log
     return log.recovery_point < wait.end_offset and (log.flush_is_due or log.log_end_offset < wait.end_offset)
 
@@ -160,3 +217,15 @@ def _fail(answer: PartitionProduceResponse, error: ErrorCode) -> None:
     answer.error_code = error
     answer.base_offset = UNKNOWN_OFFSET
     answer.log_append_time_ms = -1
+
+
+def delayed_produce(
+    parts: ProduceParts, response: ProduceResponse, waits: list[ProduceWait], timeout_ms: int, listener_name: str | None
+) -> DelayedProduce:
+    """Returns the operation that completes `response` when nothing is waited for any more.
+
+    `listener_name` is the listener of the client, for the address of a new leader; None for versions without one.
+    """
+    delayed = DelayedProduce(parts.replicas, parts.clock, response, waits, timeout_ms)
+    delayed.on_misdirected = None if listener_name is None else partial(parts.leaders.tell, listener_name)
+    return delayed

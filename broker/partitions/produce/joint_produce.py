@@ -1,10 +1,10 @@
-"""The short form of Produce: one small batch for one partition, of one request or of several that are alike.
+"""The short form of Produce: one or several alike requests, each with one small batch for the same partition.
 
-Most requests of most producers are that. They have come together on one connection, or in the same moment on several.
-The compiled module reads them, checks their batches, and writes the answers; what is decided is decided here, in the
-order of `ProduceAttempt.append`, which is the definition. Whatever isn't usual is left to it before anything is changed:
-a partition that isn't led here or online, acks=all with too few in sync, rules that want more than a look at size and
-times, a full segment, a wrong checksum, a transaction that isn't known at once to have the partition.
+Most requests of most producers are like this. They arrive together on one connection, or at the same moment on several.
+The compiled module reads them, validates their batches and writes the responses. The decisions are made here, in the
+order of `ProduceAttempt.append`, which defines them. An unusual request is left to it before anything is changed: a
+partition that this broker does not lead or that is offline, acks=all with too few replicas in sync, rules about more
+than size and timestamps, a full segment, a wrong checksum, a transaction that must be verified first.
 
 The figures with and without this form are in docs/adr/0015-quick-paths.md.
 """
@@ -18,12 +18,10 @@ import msgspec
 from crc32c import crc32c
 
 from lowtide.broker.network.routing.routes import JointForm
-from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceWait
+from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceParts, ProduceWait, delayed_produce
 from lowtide.broker.partitions.produce.produce_attempt import (
     ADDS_SINCE,
     CURRENT_LEADER_SINCE,
-    ProduceParts,
-    delayed_produce,
 )
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question, needs_no_question
 from lowtide.broker.pending import DelayedRequest, Pending
@@ -45,39 +43,39 @@ if TYPE_CHECKING:
 
 
 class ReceivedBatch(msgspec.Struct, gc=False):
-    """A batch that is sound but for its checksum, which has yet to be compared. Its tail is still empty."""
+    """A valid batch whose checksum is not compared yet, and whose `tail` is still empty."""
 
     batch: ValidatedBatch
     start: int
-    """Where it begins in the buffer."""
+    """The position of its first byte in the buffer."""
     crc: int
     begins: bool
-    """Whether it is the first of its producer in the group; others follow the one before them without a gap."""
+    """Whether it is the first of its producer in the group. The others follow their predecessor without a gap."""
 
 
 class ProduceGroup(msgspec.Struct, gc=False):
-    """Produce requests for one partition that are appended together. The compiled module makes them: `produces.c`."""
+    """Produce requests for one partition that are appended together. Made by the compiled module (`produces.c`)."""
 
     version: int
     acks: int
     """1 or -1."""
     timeout_ms: int
     topic: str | bytes
-    """Its name, or its id where the version has ids."""
+    """The topic's name, or its id in versions with ids."""
     partition: int
     transactional_id: str | None
-    """With one the group has one request, whose batch is of a producer's transaction."""
+    """If set, the group is one request, whose batch belongs to a transaction."""
     earliest: int
     latest: int
     """The smallest and the largest timestamp of the records."""
     largest_bytes: int
     size_bytes: int
-    """Of the largest batch, and of all."""
+    """The sizes of the largest batch and of all batches."""
     stop: int
-    """Where in the buffer the last one's frame ends, exclusive."""
+    """The end of the last frame in the buffer, exclusive."""
     correlation_ids: tuple[int, ...]
     places: tuple[int, ...]
-    """Which these are of the requests that were read, from 0 on."""
+    """The places of the group's requests among those that were read, from 0."""
     batches: list[ReceivedBatch]
 
 
@@ -85,21 +83,21 @@ TYPES = (ProduceGroup, ReceivedBatch, ValidatedBatch)
 
 
 class JointProduce:
-    """Groups of small Produce requests over a broker's partitions. One for each broker; it keeps nothing of a request."""
+    """Appends groups of small Produce requests. One for each broker; keeps no state of a request."""
 
     def __init__(self, parts: ProduceParts, compiled: CompiledWalk) -> None:
         self._parts = parts
         self._replicas = parts.replicas
-        self._wall_ms = parts.clock.wall_ms
+        self._wall_ns = parts.clock.wall_ns
         self._monotonic_ms = parts.clock.monotonic_ms
         self._write = compiled.produce_answers
 
     def answer(self, group: ProduceGroup, buffer: memoryview, clients: list[Client]) -> list[Any] | None:
-        """Appends the batches with one write. Returns for each request the frame of its answer, or the promise of one.
+        """Appends the batches with one write. Returns the frame of each response, or a promise of it.
 
-        None, without having changed anything, if one isn't usual after all.
+        Returns None and changes nothing if a request is unusual.
         """
-        replicas, image, now_ms, topic = self._replicas, self._replicas.image, self._wall_ms(), group.topic
+        replicas, image, now_ms, topic = self._replicas, self._replicas.image, self._wall_ns() // 1_000_000, group.topic
         name = topic if isinstance(topic, str) else "" if image is None else image.topic_names.get(topic, "")
         partition = replicas.find(name, group.partition)
         if (
@@ -153,7 +151,7 @@ class JointProduce:
         answer: bytes,
         client: Client,
     ) -> bytes | ProduceResponse | Pending[Any]:
-        """Returns the answer of one request for when all replicas in sync have its batch."""
+        """Returns the response of one request with acks=all, or a promise of it."""
         base_offset, batch = appended
         end_offset = base_offset + batch.last_offset_delta + 1
         if partition.log.high_watermark >= end_offset:
@@ -177,10 +175,10 @@ class JointProduce:
         return delayed.pending if self._replicas.waiting.commits.watch(delayed) else plainly().start()
 
     def _may_join(self, group: ProduceGroup, batch: ValidatedBatch, partition: Partition, now_ms: int) -> bool:
-        """Whether the batch may be appended as far as its transaction goes, as `ProduceAttempt` decides it.
+        """Returns whether the transaction allows the append, as `ProduceAttempt` decides it.
 
-        False where that takes longer, or it may not: the same is decided again then. The verification begins here, as
-        there, for what the log has to say of a producer that it doesn't know.
+        Returns False if it does not, or if the decision takes longer; `ProduceAttempt` then decides again. Begins the
+        verification, which an append by an unknown producer needs.
         """
         state, verifier, adds = partition.log.producer_state, self._parts.verifier, group.version >= ADDS_SINCE
         producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
@@ -197,10 +195,10 @@ class JointProduce:
 
 
 class DelayedJointProduce(DelayedRequest):
-    """A request of one small batch that waits for followers. Its answer is bytes when the wait begins.
+    """A request with one small batch that waits for followers. Its response is encoded when the wait begins.
 
-    Whatever isn't usual when the wait ends, such as another leader epoch, a shrunken ISR or a time-out, is left to
-    `DelayedProduce`, which continues with the same promise.
+    An unusual end of the wait (another leader epoch, a shrunken ISR, a timeout) is left to `DelayedProduce`, which
+    completes the same promise.
     """
 
     __slots__ = (
@@ -223,7 +221,7 @@ class DelayedJointProduce(DelayedRequest):
         deadline_ms: int,
         plainly: Callable[[], DelayedProduce],
     ) -> None:
-        """`answer` is the frame for when all replicas in sync have what is below `end_offset`; `plainly` makes the plain form."""
+        """`answer` is the frame if all in-sync replicas reach `end_offset`. `plainly` makes the `DelayedProduce`."""
         super().__init__()
         self._replicas = replicas
         self._partition = partition
@@ -241,7 +239,7 @@ class DelayedJointProduce(DelayedRequest):
         return self._deadline_ms
 
     def try_complete(self) -> bool:
-        """Answers when the batch is committed, or cannot be."""
+        """Answers if the batch is committed, or cannot be."""
         partition = self._partition
         if (
             partition.log.high_watermark >= self._end_offset
@@ -259,7 +257,7 @@ class DelayedJointProduce(DelayedRequest):
         return True
 
     def on_complete(self) -> None:
-        """Answers with what there is."""
+        """Answers now."""
         self._plain().on_complete()
 
     def fail(self) -> None:

@@ -1,24 +1,36 @@
-"""One Produce request at work: what it has appended, what it must wait for, and what is left to be done more slowly.
+"""The form that defines Produce: a handler, and the work on one request.
 
-Everything about a request is kept here and nowhere else, so however its work is spread over time, nothing of it can be
-taken for a part of another one. The slow paths continue with the same attempt: `produce_slowly`, `produce_in_slices`.
+All state of a request is in its `ProduceAttempt`, however the work is spread over time. The slow paths continue the
+same attempt: `produce_slowly`, `produce_in_slices`.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from lowtide.broker.network.endpoints import endpoints_for
-from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceWait
-from lowtide.broker.partitions.produce.produce_rows import failed, header_of, not_appended, refused_for_now, rejected
-from lowtide.broker.partitions.produce.slow_batches import LARGE_BYTES, KeptBytes, Rest, SlowBatch, is_compressed
+from lowtide.broker.partitions.produce.delayed_produce import ProduceParts, ProduceWait, delayed_produce
+from lowtide.broker.partitions.produce.produce_rows import (
+    failed,
+    has_transactional,
+    header_of,
+    not_appended,
+    once_each,
+    refused_for_now,
+    refused_throughout,
+    rejected,
+)
+from lowtide.broker.partitions.produce.slow_batches import (
+    LARGE_BYTES,
+    NO_ROOM,
+    Rest,
+    SlowBatch,
+    is_compressed,
+)
 from lowtide.broker.partitions.produce.transaction_question import (
     AskedTransaction,
     Question,
-    Verifier,
     needs_no_question,
     told_to_producer,
 )
@@ -26,8 +38,6 @@ from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import (
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -35,7 +45,7 @@ from lowtide.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from lowtide.protocol.records import TRANSACTIONAL_BIT
-from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId
 from lowtide.replication.partition import Partition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.log.producers.verifications import Verification
@@ -44,10 +54,10 @@ from lowtide.storage.log.validation.validation_rules import QUICK_BYTES, Validat
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 if TYPE_CHECKING:
-    from lowtide.broker.partitions.batch_lane import BatchLane
+    from collections.abc import Callable
+
     from lowtide.broker.pending import Pending
     from lowtide.broker.request_context import RequestContext
-    from lowtide.runtime.clock import Clock
 
 _ZSTD_SINCE = 7
 CURRENT_LEADER_SINCE: Final = 10
@@ -55,8 +65,11 @@ _ABORTABLE_SINCE = 11
 ADDS_SINCE: Final = 12
 _ACKS_ALL = -1
 
+REQUEST_MS: Final = 5
+"""How long one request is worked on at a time; the rest continues in slices."""
+
 QUICK_REQUEST_BYTES: Final = 4 << 20
-"""What the batches of one request may decompress to in the loop; the worker checks those that follow."""
+"""The limit of decompressed bytes of one request in the event loop; the worker validates the following batches."""
 
 _EXPECTED_ERRORS: Final = frozenset(
     {
@@ -67,89 +80,11 @@ _EXPECTED_ERRORS: Final = frozenset(
         ErrorCode.RECORD_LIST_TOO_LARGE,
     }
 )
-"""What Kafka doesn't count as a failed request: a client's own fault, or one that is counted elsewhere."""
-
-NO_ROOM: Final = "too many requests wait to be checked"
-
-
-def count_refused(
-    replicas: ReplicaManager, partition: Partition, row: PartitionProduceResponse
-) -> PartitionProduceResponse:
-    """Count the row of a batch that was not written. Source: the errors that `ReplicaManager` of Kafka counts."""
-    partition.traffic.failed_produce_requests += row.error_code not in _EXPECTED_ERRORS
-    replicas.traffic.errors["Produce", row.error_code] += 1
-    return row
-
-
-class CurrentLeaders:
-    """Tells clients who leads what they sent to the wrong broker (KIP-951)."""
-
-    __slots__ = ("_replicas",)
-
-    def __init__(self, replicas: ReplicaManager) -> None:
-        self._replicas = replicas
-
-    def tell(self, listener_name: str, response: ProduceResponse) -> None:
-        """Add the leaders of the rows that were refused for that reason, and where clients of that listener reach them."""
-        image = self._replicas.image
-        if image is None:
-            return
-        leaders: set[BrokerId] = set()
-        for topic in response.responses:
-            name = topic.name if topic.topic_id == ZERO_TOPIC_ID else image.topic_names.get(topic.topic_id, "")
-            for row in topic.partition_responses:
-                leader = (
-                    self._replicas.leader_elsewhere(name, row.index)
-                    if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-                    else None
-                )
-                if leader is not None:
-                    row.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
-                    leaders.add(leader[0])
-        if leaders:
-            response.node_endpoints = [
-                NodeEndpoint(
-                    node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack
-                )
-                for broker_id, endpoint in endpoints_for(image, listener_name).items()
-                if broker_id in leaders
-            ]
-
-
-class ProduceParts(msgspec.Struct, frozen=True):
-    """What all attempts of one broker share."""
-
-    replicas: ReplicaManager
-    clock: Clock
-    verifier: Verifier
-    leaders: CurrentLeaders
-    lane: BatchLane
-    decompressed_bytes_max: int
-    kept: KeptBytes
-    log: Any
-
-
-def answer_later(
-    parts: ProduceParts, response: ProduceResponse, waits: list[ProduceWait], timeout_ms: int, listener_name: str | None
-) -> ProduceResponse | Pending[ProduceResponse]:
-    """A promise of the answer for when nothing is waited for any more, or the answer if that is so now.
-
-    `listener_name`: the listener of the client, for the address of a new leader; None for versions without one.
-    """
-    return delayed_produce(parts, response, waits, timeout_ms, listener_name).start()
-
-
-def delayed_produce(
-    parts: ProduceParts, response: ProduceResponse, waits: list[ProduceWait], timeout_ms: int, listener_name: str | None
-) -> DelayedProduce:
-    """As `answer_later`, not begun yet."""
-    delayed = DelayedProduce(parts.replicas, parts.clock, response, waits, timeout_ms)
-    delayed.on_misdirected = None if listener_name is None else partial(parts.leaders.tell, listener_name)
-    return delayed
+"""Errors that Kafka does not count as failed requests: the client's fault, or counted elsewhere."""
 
 
 class ProduceAttempt(msgspec.Struct):
-    """One request. `now_ms` is wall-clock time. Made for each: what is not always needed has a default."""
+    """The work on one request. `now_ms` is wall-clock time."""
 
     parts: ProduceParts
     replicas: ReplicaManager
@@ -159,20 +94,20 @@ class ProduceAttempt(msgspec.Struct):
     version: int
     now_ms: int
     ends_ms: int = 0
-    """When it has taken long, on the monotonic clock; 0 for a request that has a single batch."""
+    """When the rest continues in slices, on the monotonic clock; 0 for a request with a single batch."""
     quick_bytes: int = QUICK_REQUEST_BYTES
-    """What its batches may still decompress to in the loop."""
+    """The decompressed bytes that are left for the event loop."""
     misdirected: bool = False
-    """Whether a row was for another broker."""
+    """Whether another broker leads one of the partitions."""
     waits: list[ProduceWait] = []
-    """What the answer must wait for."""
+    """The appended batches that the response waits for."""
     slow: list[SlowBatch] = []
-    """What the worker has to check."""
+    """Batches for the worker to validate."""
     rest: list[Rest] = []
-    """What is to be done in slices."""
+    """Rows that continue in slices."""
 
     def append_topic(self, topic: TopicProduceData) -> TopicProduceResponse:
-        """Append the rows of one topic; those that are left when the request has taken long are in `rest`."""
+        """Appends the rows of one topic. Rows that are left when the time is up go to `rest`."""
         rows = topic.partition_data
         name: str | None = topic.name
         if self.version >= TOPIC_IDS_SINCE:
@@ -203,11 +138,11 @@ class ProduceAttempt(msgspec.Struct):
         checked: ValidatedBatch | Rejection | None = None,
         guard: Verification | None = None,
     ) -> PartitionProduceResponse:
-        """Append one batch, which was `checked` before if that took long; `guard`: its transaction's coordinator was asked before."""
+        """Appends one batch. `checked` is its validation by the worker, `guard` its verified transaction, or None."""
         partition = self.replicas.find(topic, index)
         if isinstance(partition, ErrorCode):
             return self.misdirect(topic, index, partition, records)
-        partition.traffic.produce_requests += 1 if checked is None else 0  # Otherwise it was here before.
+        partition.traffic.produce_requests += 1 if checked is None else 0  # Otherwise it was counted before.
         if not partition.is_leader:
             self.misdirected = True
             self.replicas.traffic.errors["Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER] += 1
@@ -256,7 +191,7 @@ class ProduceAttempt(msgspec.Struct):
         return response
 
     def answer(self, responses: list[TopicProduceResponse]) -> ProduceResponse | Pending[ProduceResponse] | None:
-        """The answer, or a promise where something must be waited for; None with acks=0, where an error closes the connection."""
+        """Returns the response, or a promise of it; None with acks=0, after which an error closes the connection."""
         if self.acks == 0:
             self._close_on_error(responses)
             return None
@@ -266,20 +201,22 @@ class ProduceAttempt(msgspec.Struct):
             if self.misdirected and tells_leader:
                 self.parts.leaders.tell(listener_name, response)
             return response
-        return answer_later(
-            self.parts, response, self.waits, self.request.timeout_ms, listener_name if tells_leader else None
-        )
+        listener = listener_name if tells_leader else None
+        return delayed_produce(self.parts, response, self.waits, self.request.timeout_ms, listener).start()
 
     def _count(self, partition: Partition, row: PartitionProduceResponse) -> PartitionProduceResponse:
-        return count_refused(self.replicas, partition, row)
+        """Counts a row that was not written. Source: Kafka's `ReplicaManager`."""
+        partition.traffic.failed_produce_requests += row.error_code not in _EXPECTED_ERRORS
+        self.replicas.traffic.errors["Produce", row.error_code] += 1
+        return row
 
     def give_back(self) -> None:
-        """The request has failed inside: what is kept for its batches is free."""
+        """Frees the memory of kept batches after a bug."""
         self.parts.kept.count -= sum(batch.release() for batch in self.slow)
         self.slow = []
 
     def misdirect(self, topic: str, index: int, error: ErrorCode, records: Any) -> PartitionProduceResponse:
-        """The row of a partition that isn't led here."""
+        """Returns the row of a partition that this broker does not lead."""
         self.misdirected = True
         self.replicas.traffic.errors["Produce", error] += 1
         return self.refuse_for_now(topic, index, error, records)
@@ -287,7 +224,7 @@ class ProduceAttempt(msgspec.Struct):
     def refuse_for_now(
         self, topic: str | TopicId, index: int, error: ErrorCode, records: Any, message: str | None = None
     ) -> PartitionProduceResponse:
-        """As `refused_for_now`, of a partition that may not be here."""
+        """Like `refused_for_now`, for a partition that this broker may not have."""
         header = header_of(records)
         if header is not None:
             partition = self.replicas.partitions.get((topic, index)) if isinstance(topic, str) else None
@@ -298,7 +235,7 @@ class ProduceAttempt(msgspec.Struct):
         return failed(index, error, message=message)
 
     def refuse_transaction(self, batch: SlowBatch, error: ErrorCode) -> PartitionProduceResponse:
-        """The row of a batch whose transaction's coordinator answered with an error."""
+        """Returns the row of a batch whose transaction coordinator answered an error."""
         assert batch.question is not None
         adds = batch.question.transaction.adds
         return failed(
@@ -313,7 +250,7 @@ class ProduceAttempt(msgspec.Struct):
                     self.context.close_connection(f"Produce with acks=0 failed with {ErrorCode(row.error_code).name}")
 
     def _put_off(self, batch: SlowBatch) -> PartitionProduceResponse:
-        """Leave a batch to the worker; where that has enough to do it is refused, and its client sends it again."""
+        """Leaves a batch to the worker. Refuses it if too many wait; the client then sends it again."""
         kept = self.parts.kept
         if kept.count > kept.limit:
             index, error = batch.placeholder.index, ErrorCode.NOT_ENOUGH_REPLICAS
@@ -323,7 +260,7 @@ class ProduceAttempt(msgspec.Struct):
         return batch.placeholder
 
     def _validate_one_of_many(self, records: Any, rules: ValidationRules) -> ValidatedBatch | Rejection | None:
-        """Check a batch of a request that has several: None also where those before it have decompressed to much."""
+        """Validates one of several batches. Returns None if the worker must, because earlier ones were large."""
         if not is_compressed(records):
             return validate_produce(records, rules, self.now_ms)
         if self.quick_bytes <= 0:
@@ -335,7 +272,7 @@ class ProduceAttempt(msgspec.Struct):
     def _verify_transaction(
         self, partition: Partition, batch: ValidatedBatch, records: Any, guard: Verification | None
     ) -> PartitionProduceResponse | None:
-        """None if a batch may be appended, as far as its transaction goes, or else what to answer for now."""
+        """Returns None if the transaction allows the append; otherwise the row to answer, or a placeholder of it."""
         key, state, verifier = partition.topic_partition, partition.log.producer_state, self.parts.verifier
         transactional_id = self.request.transactional_id
         if transactional_id is None:
@@ -361,3 +298,42 @@ class ProduceAttempt(msgspec.Struct):
         rules = (partition.rules if self.version >= _ZSTD_SINCE else partition.rules_without_zstd).without_haste()
         placeholder = failed(key.partition, ErrorCode.NONE)
         return self._put_off(SlowBatch(key.topic, partition, records, rules, self.now_ms, placeholder, question, guard))
+
+
+Continue: TypeAlias = "Callable[[ProduceAttempt, list[TopicProduceResponse]], Pending[ProduceResponse]]"
+"""Continues an attempt. Gets the rows so far, and returns the promise of the response."""
+
+
+class ProduceHandler:
+    """Handles Produce requests. One for each broker; keeps no state of a request."""
+
+    def __init__(self, parts: ProduceParts, continue_in_slices: Continue, continue_slowly: Continue) -> None:
+        """A request continues in slices if it takes long, and slowly if the worker or a coordinator must do a part."""
+        self.parts = parts
+        self._continue_in_slices = continue_in_slices
+        self._continue_slowly = continue_slowly
+
+    def handle(
+        self, request: ProduceRequest, context: RequestContext
+    ) -> ProduceResponse | Pending[ProduceResponse] | None:
+        """Appends every batch of the request. Returns the response, a promise of it, or None with acks=0."""
+        topics, parts = request.topic_data, self.parts
+        now_ms = parts.clock.wall_ns() // 1_000_000
+        attempt = ProduceAttempt(parts, parts.replicas, request, context, request.acks, context.api_version, now_ms)
+        if len(topics) != 1 or len(topics[0].partition_data) != 1:
+            topics = once_each(topics)
+            if request.transactional_id is None and has_transactional(topics):
+                return attempt.answer(refused_throughout(topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+            attempt.ends_ms = parts.clock.monotonic_ms() + REQUEST_MS
+        responses: list[TopicProduceResponse] = []
+        try:
+            for topic in topics:  # A loop, for a comprehension costs a call.
+                responses.append(attempt.append_topic(topic))  # noqa: PERF401
+        except BaseException:
+            attempt.give_back()
+            raise
+        if attempt.rest:
+            return self._continue_in_slices(attempt, responses)
+        if attempt.slow:
+            return self._continue_slowly(attempt, responses)
+        return attempt.answer(responses)

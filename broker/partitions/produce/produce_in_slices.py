@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from lowtide.broker.partitions.produce.produce_attempt import NO_ROOM
 from lowtide.broker.partitions.produce.produce_slowly import SlowProduce, pass_on
-from lowtide.broker.partitions.produce.slow_batches import keep
+from lowtide.broker.partitions.produce.slow_batches import NO_ROOM, keep
 from lowtide.broker.pending import Pending
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import ProduceResponse, TopicProduceResponse

@@ -1,4 +1,4 @@
-"""The rows of Produce requests and of their answers: which batches a request has, and what is answered for one that is refused.
+"""The rows of Produce requests and of their responses.
 
 Pure. Source: Kafka's `KafkaApis.handleProduceRequest`, `RequestUtils.hasTransactionalRecords`.
 """
@@ -15,6 +15,7 @@ from lowtide.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     TopicProduceData,
+    TopicProduceResponse,
 )
 from lowtide.protocol.records import (
     ATTRIBUTES_POSITION,
@@ -34,7 +35,7 @@ _FLAGS_POSITION = ATTRIBUTES_POSITION + 1
 
 
 def once_each(topics: list[TopicProduceData]) -> list[TopicProduceData]:
-    """Each topic once, without those that name no partition, and each of its partitions: the last batch of one counts, as in Kafka."""
+    """Returns each topic that has partitions once, with each partition once: the last batch wins, as in Kafka."""
     found: dict[tuple[str, TopicId], tuple[TopicProduceData, dict[int, PartitionProduceData]]] = {}
     for topic in topics:
         _, rows = found.setdefault((topic.name, topic.topic_id), (topic, {}))
@@ -45,7 +46,7 @@ def once_each(topics: list[TopicProduceData]) -> list[TopicProduceData]:
 
 
 def has_transactional(topics: list[TopicProduceData]) -> bool:
-    """Whether the first batch of any partition has the bit of transactions. What it is else is found out later."""
+    """Returns whether the first batch of any partition is transactional. The batches are not validated yet."""
     for topic in topics:
         for row in topic.partition_data:
             records = cast("Buffer | None", row.records)
@@ -59,7 +60,7 @@ def has_transactional(topics: list[TopicProduceData]) -> bool:
 def refused_for_now(
     index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int, message: str | None = None
 ) -> PartitionProduceResponse:
-    """Return the row for a batch that was not written, and that its producer sends again: it comes before those behind it."""
+    """Returns the row of a refused batch that its producer will send again, before its later batches."""
     header = header_of(records)
     if header is not None:
         partition.log.producer_state.note_refused(header, now_ms)
@@ -67,7 +68,7 @@ def refused_for_now(
 
 
 def header_of(records: Buffer | None) -> BatchHeader | None:
-    """Return the header of what a producer sent, which nothing has checked yet; None where it has none."""
+    """Returns the header of an unvalidated batch; None if there is none."""
     with contextlib.suppress(ProtocolError):
         if records is not None and len(records) >= RECORD_BATCH_OVERHEAD and records[MAGIC_POSITION] == CURRENT_MAGIC:
             return read_batch_header(records, 0)
@@ -77,10 +78,10 @@ def header_of(records: Buffer | None) -> BatchHeader | None:
 def not_appended(
     index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int
 ) -> PartitionProduceResponse:
-    """Return the row for a batch that the log has refused, or could not take.
+    """Returns the row of a batch that the log refused or could not write.
 
-    A batch is refused for now behind one that was: clients take OUT_OF_ORDER_SEQUENCE_NUMBER for their next batch as
-    the end.
+    A batch out of order behind a refused one gets NOT_LEADER_OR_FOLLOWER, because clients give up at
+    OUT_OF_ORDER_SEQUENCE_NUMBER.
     """
     if error == ErrorCode.KAFKA_STORAGE_ERROR:
         return refused_for_now(index, error, partition, records, now_ms)
@@ -96,7 +97,7 @@ def _is_behind_refused(partition: Partition, records: Buffer | None) -> bool:
 def failed(
     index: int, error: int, *, log_start_offset: int = UNKNOWN_OFFSET, message: str | None = None
 ) -> PartitionProduceResponse:
-    """Return the row for a batch that was not written."""
+    """Returns the row of a batch that was not written."""
     return PartitionProduceResponse(
         index=index,
         error_code=error,
@@ -107,7 +108,7 @@ def failed(
 
 
 def rejected(index: int, partition: Partition, rejection: Rejection) -> PartitionProduceResponse:
-    """Return the row for a batch that the validator has refused."""
+    """Returns the row of a batch that the validator refused."""
     log_start_offset = partition.log.log_start_offset if rejection.found_in_log else UNKNOWN_OFFSET
     response = failed(index, rejection.error_code, log_start_offset=log_start_offset, message=rejection.error_message)
     response.record_errors = [
@@ -115,3 +116,15 @@ def rejected(index: int, partition: Partition, rejection: Rejection) -> Partitio
         for batch_index, message in rejection.record_errors
     ]
     return response
+
+
+def refused_throughout(topics: list[TopicProduceData], error: ErrorCode) -> list[TopicProduceResponse]:
+    """Returns the rows of a request of which nothing is written. Source: `KafkaApis`."""
+    return [
+        TopicProduceResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[failed(row.index, error) for row in topic.partition_data],
+        )
+        for topic in topics
+    ]

@@ -21,6 +21,8 @@ from lowtide.storage.log.validation.rejections import Rejection
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
+NO_ROOM: Final = "too many requests wait to be checked"
+
 LARGE_BYTES: Final = 4 << 20
 """A larger batch is slow, whatever is in it: its checksum alone takes a millisecond and more."""
 

@@ -23,7 +23,7 @@ from lowtide.storage.log.opening.log_recovery import begins_behind, check_segmen
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
 from lowtide.storage.log.segments.open_files import OpenFiles
-from lowtide.storage.log.segments.segment import Segment, next_offset, rebuild_indexes
+from lowtide.storage.log.segments.segment import Segment, rebuild_indexes
 from lowtide.storage.log.segments.segment_file import fill_hole, read_hole
 from lowtide.storage.log.segments.segment_names import (
     DELETED_SUFFIX,
@@ -369,3 +369,13 @@ class LogFolder:
         snapshots.drop_above(log_end_offset)
         snapshots.drop_except(segment.base_offset for segment in self.segments)
         return snapshots
+
+
+def next_offset(segment: Segment) -> Offset:
+    """Returns one above a segment's last offset; its base offset if it is empty. Errors: StorageError."""
+    if not segment.size:
+        return segment.base_offset
+    last = segment.first_offset - 1
+    for _, header in segment.batches(segment.indexes[0].last_position):
+        last = header.last_offset
+    return last + 1

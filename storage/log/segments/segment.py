@@ -43,14 +43,6 @@ _DENSE_BYTES: Final = 2 * SCAN_BYTES
 """Index entries further apart than this stand for large batches, with no others between them."""
 
 
-def next_base_offset(log_end_offset: Offset, last_offset: Offset) -> Offset:
-    """Returns where a segment begins whose first batch ends at `last_offset` (inclusive): at the log end, if possible.
-
-    So the segments of a follower join, also if its leader's log is compacted: a gap between them means a loss.
-    """
-    return max(log_end_offset, Offset(last_offset - MAX_RELATIVE_OFFSET))
-
-
 class Segment(SegmentFile):
     """One segment. `base_offset` is at or below its first batch; it ends where the next segment begins."""
 
@@ -113,7 +105,7 @@ class Segment(SegmentFile):
             with contextlib.suppress(OSError):
                 filesystem.unlink(segment.path)
             raise
-        segment._file = file
+        segment.opened = file
         segment.on(SegmentEvent.ACTIVATE)
         segment._indexes = (OffsetIndex(base_offset), TimeIndex(base_offset))
         segment.changed = True
@@ -234,7 +226,7 @@ class Segment(SegmentFile):
         Without `counts` the caller raises `size` too, batch by batch. Errors: OSError of the write; the file has been
         cut back. StorageError if that failed, too.
         """
-        file = self._file
+        file = self.opened
         if file is None:
             file = self._open(for_writing=True)
         try:
@@ -352,37 +344,16 @@ def rebuild_indexes(segment: Segment, interval_bytes: int) -> None:
             segment.write_indexes()
 
 
-def load_timestamps(segment: Segment) -> None:
-    """Reads the largest timestamp of a closed segment from its time index. Errors: StorageError."""
-    if segment.max_timestamp == NO_TIMESTAMP and segment.size and not segment.is_pinned:
-        segment.max_timestamp, segment.max_timestamp_offset = segment.indexes[1].last_entry
-
-
 def reload_timestamps(segment: Segment) -> None:
     """Finds first and largest timestamp again, from the time index and the batches after its last entry."""
     offsets, times = segment.indexes
     segment.max_timestamp, segment.max_timestamp_offset = times.last_entry
     segment.first_timestamp = next((header.max_timestamp for _, header in segment.batches(0)), NO_TIMESTAMP)
-    _raise_largest(segment, offsets.lookup(segment.max_timestamp_offset))
+    raise_largest(segment, offsets.lookup(segment.max_timestamp_offset))
 
 
-def measure_timestamps(segment: Segment) -> None:
-    """Finds the largest timestamp again from all headers. Errors: StorageError."""
-    segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, segment.first_offset
-    _raise_largest(segment, 0)
-
-
-def _raise_largest(segment: Segment, position: FilePosition) -> None:
+def raise_largest(segment: Segment, position: FilePosition) -> None:
+    """Raises the largest timestamp to that of the batches from `position` on."""
     for _, header in segment.batches(position):
         if header.max_timestamp > segment.max_timestamp:
             segment.max_timestamp, segment.max_timestamp_offset = header.max_timestamp, header.last_offset
-
-
-def next_offset(segment: Segment) -> Offset:
-    """Returns one above a segment's last offset; its base offset if it is empty. Errors: StorageError."""
-    if not segment.size:
-        return segment.base_offset
-    last = segment.first_offset - 1
-    for _, header in segment.batches(segment.indexes[0].last_position):
-        last = header.last_offset
-    return last + 1

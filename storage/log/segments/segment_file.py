@@ -113,7 +113,6 @@ class SegmentFile:
     """The `.log` file of a segment. `size` is where the last whole batch ends."""
 
     __slots__ = (
-        "_file",
         "_filesystem",
         "_let_go",
         "base_offset",
@@ -123,6 +122,7 @@ class SegmentFile:
         "gone_offset",
         "hole",
         "life",
+        "opened",
         "path",
         "punched",
         "size",
@@ -132,7 +132,8 @@ class SegmentFile:
 
     def __init__(self, filesystem: FileSystem, path: str, base_offset: Offset, size: int) -> None:
         self._filesystem = filesystem
-        self._file: File | None = None
+        self.opened: File | None = None
+        """The open file. `file` opens it if necessary."""
         self.life = SegmentLife.CLOSED
         self.starts = KnownStarts()
         self._let_go: tuple[weakref.ref[File], ...] = ()
@@ -156,9 +157,9 @@ class SegmentFile:
 
     def forget_file(self) -> None:
         """Releases the open file; the next use opens it again."""
-        if self._file is not None:
-            file = weakref.ref(self._file)
-            self._file = None
+        if self.opened is not None:
+            file = weakref.ref(self.opened)
+            self.opened = None
             if file() is not None:
                 self._let_go = (*self.held(), file)
             if self.files is not None:
@@ -172,17 +173,17 @@ class SegmentFile:
 
     def try_close(self) -> bool:
         """Closes the file unless slices or barriers hold it, too. Returns whether it did."""
-        if self._file is None:
+        if self.opened is None:
             return True
-        file = weakref.ref(self._file)
-        self._file = None
-        self._file = file()
-        return self._file is None
+        file = weakref.ref(self.opened)
+        self.opened = None
+        self.opened = file()
+        return self.opened is None
 
     @property
     def file(self) -> File:
         """The open file, opened now if necessary. Errors: StorageError."""
-        file = self._file
+        file = self.opened
         if file is None:
             try:
                 file = self._open(for_writing=False)
@@ -195,14 +196,14 @@ class SegmentFile:
         files = self.files
         if files is not None:
             files.make_room(self, for_writing=for_writing)
-        file = self._file = self._filesystem.open(self.path, write=self.life in WRITTEN)
+        file = self.opened = self._filesystem.open(self.path, write=self.life in WRITTEN)
         if files is not None:
             files.opened(self)
         return file
 
     def to_sync(self) -> Syncable:
         """Returns the file for a barrier to sync: the open one, or one that the barrier opens."""
-        return self._file or FileToSync(self._filesystem, self.path)
+        return self.opened or FileToSync(self._filesystem, self.path)
 
     def on(self, event: SegmentEvent) -> None:
         """Changes the state. Errors: AssertionError for an impossible event."""
@@ -216,7 +217,7 @@ class SegmentFile:
     @property
     def is_open(self) -> bool:
         """Whether its file is open."""
-        return self._file is not None
+        return self.opened is not None
 
     def abandon_hole(self) -> None:
         """Gives up a hole that was begun: the file will soon be another's, or its name."""

@@ -222,14 +222,15 @@ class SegmentList(Sequence[Segment]):
         Returns None if it has nothing from `offset` on.
         """
         first_size = 0
-        position = segment.starts.find(offset)
-        if position is None:
+        starts = segment.starts
+        position = starts.recent.get(offset)
+        if position is None and (position := starts.older.get(offset)) is None:
             place = segment.find(offset)
             if place is None:
                 return None
             position, first_size = place.position, place.size
             if place.base_offset == offset:
-                segment.starts.note(offset, position)
+                starts.note(offset, position)
         size = (segment.size if end_offset >= segment_end else _end_position(segment, end_offset)) - position
         if size <= 0:
             return NOTHING_READ
@@ -239,7 +240,8 @@ class SegmentList(Sequence[Segment]):
             if first_size > max_bytes and not minimum_one_batch:
                 return NOTHING_READ
             size = max_bytes if max_bytes > first_size else first_size  # noqa: FURB136 - thrice as fast as max
-        return LogRead(FileSlice(segment.file, position, size, segment.token))
+        segment.used = True
+        return LogRead(FileSlice(segment.opened or segment.file, position, size, segment.token))
 
     def end_of(self, read: FileSlice, offset: Offset, log_end_offset: Offset) -> Offset:
         """Returns an exclusive end of what a slice read at `offset` holds, not much above its last record."""

@@ -21,9 +21,9 @@ from lowtide.protocol.records import (
     SMALLEST_BATCH_LENGTH,
     TIMESTAMP_TYPE_BIT,
     read_batch_header,
+    read_record,
 )
 from lowtide.protocol.types import NO_TIMESTAMP
-from lowtide.storage.log.validation.record_walk import RecordStep, iterate_steps
 from lowtide.storage.log.validation.validation_rules import MAX_RECORDS, ValidationRules
 
 if TYPE_CHECKING:
@@ -58,6 +58,22 @@ class Rejection(msgspec.Struct, gc=False):
     error_message: str | None = None
     record_errors: tuple[tuple[int, str | None], ...] = ()
     found_in_log: bool = False
+
+
+class RecordStep(msgspec.Struct, gc=False):
+    """The fields of a record that decide whether it is refused."""
+
+    timestamp_delta: int
+    offset_delta: int
+    keyless: bool
+
+
+def iterate_steps(records: Buffer, count: int) -> Iterator[RecordStep]:
+    """Yields the fields of each record, slowly. The records are sound: they were walked before."""
+    position = 0
+    for _ in range(count):
+        record, position = read_record(records, position, 0, 0)
+        yield RecordStep(record.timestamp, record.offset, record.key is None)
 
 
 def rejected(code: ErrorCode, message: str, *, found_in_log: bool = False) -> Rejection:

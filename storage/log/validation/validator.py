@@ -1,30 +1,33 @@
-"""The checks between the wire and the log: what a producer may send, and what a stored batch must be.
+"""Validates what a producer sends before the log appends it.
 
-Invariant: any Kafka client can read every batch that `validate_produce` accepts: its CRC is right, its records fill it
+Invariant: any Kafka client can read every batch that `validate_produce` accepts. Its CRC is right, its records fill it
 exactly, their offset deltas are 0, 1, 2, ..., and its max timestamp is the largest of its records.
 
-The order of the checks, and the error codes, are Kafka's (`ProduceRequest.validateRecords`, `UnifiedLog.append`,
-`LogValidator`), except that a client's mistake is never UNKNOWN_SERVER_ERROR: records that cannot be parsed, broken
-compression and unknown codecs get INVALID_RECORD. Clients would retry CORRUPT_MESSAGE, but the CRC was right, so
-another attempt fails the same way.
+The checks, their order and their error codes are Kafka's (`ProduceRequest.validateRecords`, `UnifiedLog.append`,
+`LogValidator`, `DefaultRecord.readFrom`), with two exceptions:
 
-Also unlike Kafka, offset deltas that are not consecutive are corrected in uncompressed batches too (Kafka: only in
-compressed ones); the answer is the same, and no two records share an offset.
+* A client's mistake is never UNKNOWN_SERVER_ERROR: records that cannot be parsed, broken compression and unknown codecs
+  get INVALID_RECORD. Clients would retry CORRUPT_MESSAGE in vain, because the CRC was right.
+* Offset deltas that are not consecutive are corrected in uncompressed batches too (Kafka: only in compressed ones).
 
-It checks no sequences or producer epochs (`producer_state`) and assigns no offsets (`log`). It copies records only if a
-batch is rewritten. The walk over the records is in `record_walk`, the limits in `validation_rules`, the reasons of a
-refusal in `rejections`.
+It checks no sequences or producer epochs (`producer_state`) and assigns no offsets (`log`). It copies records only to
+rewrite a batch. The compiled module walks over the records if it can. `walk_records` is the plain form, written for
+speed: varints of one or two bytes are read inline, no object is created per record, and a run of records with the same
+layout is checked column by column (`record_runs`).
 """
+
+# ruff: noqa: PLR2004 - the bits of varints are best read where they are used
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 from crc32c import crc32c
 
 from lowtide.protocol import native
+from lowtide.protocol.batch_building import renumber_records
 from lowtide.protocol.compression import Buffer, Compression, DecompressedTooLargeError, compress, decompress
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.records import (
@@ -39,19 +42,12 @@ from lowtide.protocol.records import (
     SMALLEST_BATCH_LENGTH,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
-    BatchHeader,
 )
 from lowtide.protocol.types import NO_TIMESTAMP
 from lowtide.storage.log.validation.decompression_room import RoomUsedUpError
-from lowtide.storage.log.validation.record_walk import (
-    HEADERS_MAX,
-    RecordWalk,
-    TooManyHeadersError,
-    renumber_records,
-    walk_records,
-)
+from lowtide.storage.log.validation.record_runs import SHORTEST_RUN, RecordWalk, check_run, finish_varint
 from lowtide.storage.log.validation.rejections import Rejection, reject_header, reject_records, reject_set, rejected
-from lowtide.storage.log.validation.validation_rules import MAX_RECORDS, TARGET_CODECS, ValidationRules
+from lowtide.storage.log.validation.validation_rules import HEADERS_MAX, MAX_RECORDS, TARGET_CODECS, ValidationRules
 
 if TYPE_CHECKING:
     from lowtide.storage.log.validation.decompression_room import DecompressionRoom
@@ -66,6 +62,22 @@ _unpack_header = BATCH_HEADER_STRUCT.unpack_from
 
 _ZSTD = int(Compression.ZSTD)
 """The last codec, as a plain number: comparing one with an enumeration's member costs four times as much."""
+
+_COPY_BELOW_BYTES_PER_RECORD = 4096
+"""`bytes` are read one by one faster than a view; above this mean size the copy costs more than it saves."""
+
+_COPY_UP_TO_BYTES = 16 << 20
+"""Copies above that would keep the interpreter's lock for milliseconds."""
+
+_FIRST_BLOCK = 16
+"""Records walked one by one before the next look for a run; doubled after each failed look."""
+
+_NONE_LOW, _NONE_HIGH = 1 << 64, -(1 << 64)
+"""The smallest and the largest timestamp delta of no records: outside of 64 bits."""
+
+
+class TooManyHeadersError(ProtocolError):
+    """Records with more headers than the plain form may read."""
 
 
 class ValidatedBatch(msgspec.Struct, gc=False):
@@ -181,6 +193,142 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
     return _correct(batch, stored, payload, rules, in_order=walk.in_order, now_ms=now_ms)
 
 
+def walk_records(records: Buffer, count: int, headers_max: int = HEADERS_MAX) -> RecordWalk:
+    """Walks `count` (at least 1) records that must fill `records` exactly.
+
+    Errors: ProtocolError if they don't, or one of them contradicts its own length; TooManyHeadersError for more than
+    `headers_max` headers.
+    """
+    size = len(records)
+    payload = bytes(records) if size < min(count * _COPY_BELOW_BYTES_PER_RECORD, _COPY_UP_TO_BYTES) else records
+    walk = RecordWalk(
+        _NONE_LOW, _NONE_HIGH, 0, False, True, headers_max
+    )  # Without names, which cost as much as the walk of a record.
+    index = position = 0
+    block = _FIRST_BLOCK
+    try:
+        while index < count:
+            if count - index >= SHORTEST_RUN and isinstance(payload, bytes):
+                length, record_bytes = check_run(payload, position, index, count, walk)
+                if length:
+                    index += length
+                    position += length * record_bytes
+                    block = _FIRST_BLOCK
+                    continue
+            # If records differ, looking for runs again and again would be wasted.
+            stop = index + block
+            if stop > count:  # noqa: PLR1730 - min() costs three times as much
+                stop = count
+            block *= 2
+            position = _walk_block(payload, position, index, stop, walk)
+            index = stop
+    except IndexError:
+        raise ProtocolError(f"the records end before the last of {count}") from None
+    if position != size:
+        raise ProtocolError(f"{size - position} bytes follow the last of {count} records")
+    walk.headers_left = HEADERS_MAX  # As the compiled form leaves it.
+    return walk
+
+
+def _walk_block(  # noqa: PLR0912, PLR0915 - unrolled: a call per field would double its time
+    payload: Buffer, position: int, index: int, stop: int, walk: RecordWalk
+) -> int:
+    """Walks the records from `index` to `stop` (exclusive), adds them to `walk`, and returns where they end.
+
+    Errors: ProtocolError, or IndexError if they go beyond the payload's end.
+    """
+    lowest, highest, last_raw = walk.min_timestamp_delta, walk.max_timestamp_delta, -1
+    for number in range(index, stop):
+        length = payload[position]
+        position += 1
+        if length > 0x7F:
+            more = payload[position]
+            position += 1
+            length += (more << 7) - 0x80
+            if more > 0x7F:
+                length, position = finish_varint(payload, position, length - 0x4000, 14)
+        start = position
+        raw = payload[position + 1]  # Before it are attributes without a meaning.
+        position += 2
+        if raw > 0x7F:
+            more = payload[position]
+            position += 1
+            raw += (more << 7) - 0x80
+            if more > 0x7F:
+                raw, position = finish_varint(payload, position, raw - 0x4000, 14)
+        if raw != last_raw:
+            last_raw = raw
+            delta = -(raw >> 1) - 1 if raw & 1 else raw >> 1
+            if delta > highest:
+                highest = walk.max_timestamp_delta = delta
+                walk.max_timestamp_index = number
+            if delta < lowest:  # noqa: PLR1730 - min() costs three times as much
+                lowest = delta
+        raw = payload[position]
+        position += 1
+        if raw > 0x7F:
+            raw, position = finish_varint(payload, position, raw - 0x80, 7)
+        if raw != number << 1:
+            walk.in_order = False
+        raw = payload[position]
+        position += 1
+        if raw > 0x7F:
+            raw, position = finish_varint(payload, position, raw - 0x80, 7)
+        if raw & 1:
+            if raw != 1:
+                _refuse_length(raw)
+            walk.keyless = True
+        else:
+            position += raw >> 1
+        raw = payload[position]
+        position += 1
+        if raw > 0x7F:
+            more = payload[position]
+            position += 1
+            raw += (more << 7) - 0x80
+            if more > 0x7F:
+                raw, position = finish_varint(payload, position, raw - 0x4000, 14)
+        if not raw & 1:
+            position += raw >> 1
+        elif raw != 1:
+            _refuse_length(raw)
+        raw = payload[position]
+        position += 1
+        if raw:
+            position = _skip_headers(payload, position - 1, walk)
+        if (position - start) << 1 != length:
+            raise ProtocolError(
+                f"record {number} is {position - start} bytes long, its length in zigzag form is {length}"
+            )
+    walk.min_timestamp_delta = lowest
+    return position
+
+
+def _refuse_length(raw: int) -> NoReturn:
+    raise ProtocolError(f"a key or value has the length {-(raw >> 1) - 1}")
+
+
+def _skip_headers(payload: Buffer, position: int, walk: RecordWalk) -> int:
+    """Checks the headers that begin, with their count, at `position`, and returns where they end."""
+    count, position = finish_varint(payload, position, 0, 0)
+    if count & 1:
+        raise ProtocolError(f"a record has {-(count >> 1) - 1} headers")
+    walk.headers_left -= count >> 1
+    if walk.headers_left < 0:
+        raise TooManyHeadersError("the headers are too many to be checked")
+    for _ in range(count >> 1):
+        raw, position = finish_varint(payload, position, 0, 0)
+        if raw & 1:
+            raise ProtocolError("a header has no name")
+        position += raw >> 1
+        raw, position = finish_varint(payload, position, 0, 0)
+        if not raw & 1:
+            position += raw >> 1
+        elif raw != 1:
+            _refuse_length(raw)
+    return position
+
+
 def _decompressed(codec: int, payload: Buffer, rules: ValidationRules, room: DecompressionRoom | None) -> Buffer:
     if room is None:
         return decompress(Compression(codec), payload, max_bytes=min(rules.max_decompressed_bytes, rules.quick_bytes))
@@ -242,32 +390,3 @@ def _correct(
     head[1:after_crc] = crc32c(stored, crc32c(head[after_crc:])).to_bytes(4, "big")
     batch.tail = (head, stored)
     return batch
-
-
-def validate_stored(  # noqa: PLR0911 - one return per fault
-    buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = _MAX_INT64
-) -> str | None:
-    """Checks the batch at `position` of a segment or of a leader's answer; its header was read from there.
-
-    Returns None if it is sound, otherwise what is wrong with it, for the log. `max_bytes` bounds the whole batch,
-    inclusive. Checks size, magic, CRC and the order of header fields, not the records: a leader has walked those.
-    Unlike a producer's batch, a stored one may have fewer records than offsets, for compaction removes records.
-    """
-    length = header.batch_length
-    end = position + length + LOG_OVERHEAD
-    if length < SMALLEST_BATCH_LENGTH:
-        return f"batch length {length} is below {SMALLEST_BATCH_LENGTH}"
-    if header.magic != CURRENT_MAGIC:
-        return f"magic is {header.magic} instead of {CURRENT_MAGIC}"
-    if end - position > max_bytes:
-        return f"the batch has {end - position} bytes, at most {max_bytes} are allowed"
-    if end > len(buffer):
-        return f"the batch has {end - position} bytes, {len(buffer) - position} are there"
-    if crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) != header.crc:
-        return "the CRC is wrong"
-    if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
-        return (
-            f"base offset {header.base_offset}, last delta {header.last_offset_delta} or count {header.record_count} "
-            "is negative"
-        )
-    return None

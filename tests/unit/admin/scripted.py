@@ -50,11 +50,11 @@ from lowtide.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.network import listen
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.simulated_node import SimulatedNode
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 T = TypeVar("T")
 

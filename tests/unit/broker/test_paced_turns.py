@@ -7,8 +7,8 @@ from functools import partial
 
 from lowtide.broker.pending import Pending
 from lowtide.broker.turns import APART_MS, Pacing, Turns
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 
 class Lines:

@@ -8,8 +8,8 @@ from typing import Any
 
 from lowtide.broker.pending import Pending
 from lowtide.broker.turns import Piece, Turns
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 
 class SlowClock(SimulatedClock):

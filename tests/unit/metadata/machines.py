@@ -15,8 +15,9 @@ from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.served_store import ServedStore
 from lowtide.metadata.store import Delete, MetadataStore, Operation, Put, TransactionResult
 from lowtide.metadata.store_server import ServedConnection, serve_store
-from lowtide.runtime.clock import SimulatedClock, SystemClock
+from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import OsFileSystem
+from lowtide.runtime.simulated_ports import SimulatedClock
 from tests.etcd import EtcdProcess
 
 

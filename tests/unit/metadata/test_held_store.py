@@ -10,8 +10,8 @@ from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.tasks import TaskRegistry
 
 SETTINGS = SessionSettings(prefix=b"/test/", time_to_live_ms=4000, keep_alive_ms=500)

@@ -7,9 +7,9 @@ from collections import Counter
 
 from lowtide.metadata.image_follower import ImageFollower
 from lowtide.metadata.store import Put
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.simulation.shared_store import SharedStore, StoreLink
 from tests.scenarios import played_by
 

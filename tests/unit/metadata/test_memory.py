@@ -19,8 +19,8 @@ from lowtide.metadata.store import (
     TransactionResult,
     UnavailableError,
 )
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from tests.scenarios import played_by
 
 

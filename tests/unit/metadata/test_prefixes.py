@@ -22,8 +22,8 @@ from lowtide.metadata.recovery_writer import bring_forward
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import AccessDeniedError, Compare, Operation, Put, TransactionResult
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.tasks import TaskRegistry
 from tests.scenarios import played_by
 

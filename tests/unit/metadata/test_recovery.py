@@ -23,9 +23,9 @@ from lowtide.metadata.recovery import EPOCH_JUMP, LONG_AGO, PRODUCER_IDS_JUMP, i
 from lowtide.metadata.recovery_writer import bring_forward, read_rows
 from lowtide.metadata.store import KeyValue, Put
 from lowtide.protocol.types import topic_id_text
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.storage.directory.directory_survey import SurveyedDirectory, SurveyedReplica
 from tests.scenarios import played_by
 

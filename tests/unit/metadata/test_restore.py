@@ -19,9 +19,9 @@ from lowtide.metadata.recovery import RecoveryPlan
 from lowtide.metadata.recovery_writer import RECOVERY, bring_forward, read_rows
 from lowtide.metadata.restore import UNDER_WAY, begin_restore, newest_of, plan_restore
 from lowtide.metadata.store import Compare, Operation, Put, TransactionResult, UnavailableError
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from tests.scenarios import played_by
 
 from .test_recovery import PREFIX, TOPIC_ID, facts, rows

@@ -19,9 +19,9 @@ from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import Batch, MetadataStoreError, Put, Revision, UnavailableError
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.tasks import TaskRegistry
 from tests.scenarios import played_by
 

@@ -14,9 +14,9 @@ import pytest
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.shared import SharedStore, StoreShare
 from lowtide.metadata.store import MetadataStoreError, Put, UnavailableError
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from tests.scenarios import played_by
 
 

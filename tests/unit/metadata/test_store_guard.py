@@ -20,9 +20,9 @@ from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import Delete, Put
 from lowtide.metadata.store_guard import SURPLUS_MARGIN, least_surplus
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.tasks import TaskRegistry
 from lowtide.simulation.shared_store import SharedStore, StoreLink, StoreSnapshot
 from tests.scenarios import played_by

@@ -26,9 +26,8 @@ from lowtide.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID
-from lowtide.storage.log.validation.record_walk import walk_records
 from lowtide.storage.log.validation.validation_rules import ValidationRules
-from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce, walk_records
 from tests.examples import examples
 
 from .columns import needs_compiled

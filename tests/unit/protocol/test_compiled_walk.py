@@ -23,7 +23,8 @@ from lowtide.protocol import column_walk, compiled_columns, native
 from lowtide.protocol.batch_building import append_record
 from lowtide.protocol.column_walk import BatchRecords, RowRun
 from lowtide.protocol.columns import BinaryInput, HeaderInput, RecordColumns, RecordRows
-from lowtide.storage.log.validation import record_walk
+from lowtide.storage.log.validation.record_runs import RecordWalk
+from lowtide.storage.log.validation.validator import walk_records
 from tests.examples import examples
 
 from .columns import COMPILED, buffers, needs_compiled, record_rows
@@ -55,10 +56,10 @@ def both(function: Callable[[], Any]) -> tuple[Any, Any]:
     return outcome(function), plain
 
 
-def walked(payload: bytes, count: int) -> record_walk.RecordWalk:
+def walked(payload: bytes, count: int) -> RecordWalk:
     """The walk of the validator."""
     found = native.compiled.walk_records(payload, count) if native.compiled is not None else None
-    return record_walk.walk_records(payload, count) if found is None else record_walk.RecordWalk(*found)
+    return walk_records(payload, count) if found is None else RecordWalk(*found)
 
 
 def payload_of(records: list[Any]) -> bytearray:

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from lowtide.runtime.clock import SIMULATION_WALL_START_MS, SimulatedClock, SystemClock
+from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SIMULATION_WALL_START_MS, SimulatedClock
 from tests.scenarios import played_by
 
 

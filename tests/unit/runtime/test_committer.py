@@ -11,11 +11,12 @@ from random import Random
 
 import pytest
 
-from lowtide.runtime.committer import Barrier, Committer, SimulatedCommitter, ThreadCommitter
+from lowtide.runtime.committer import Barrier, Committer, ThreadCommitter
 from lowtide.runtime.filesystem import FileToSync, OsFileSystem, is_passing
 from lowtide.runtime.filesystem.memory import MemoryFile, MemoryFileSystem
 from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedCommitter
 from tests.scenarios import played_by, run_async
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.runtime.filesystem import AlreadyLockedError, Buffer, OsFileSystem, real
+from lowtide.runtime.filesystem import AlreadyLockedError, Buffer, OsFileSystem, os_file
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_write_without_progress_raises_and_does_not_hang(
 
 def test_more_parts_than_the_kernel_takes_at_once(disk: OsFileSystem, tmp_path: Path) -> None:
     file = disk.open(str(tmp_path / "a"), write=True, create=True)
-    parts = [b"%04d" % number for number in range(2 * real.PARTS_PER_WRITE_MAX + 7)]
+    parts = [b"%04d" % number for number in range(2 * os_file.PARTS_PER_WRITE_MAX + 7)]
     file.pwritev(parts, 0)
     assert file.pread(1 << 20, 0) == b"".join(parts)
 
@@ -87,7 +87,7 @@ def test_without_nowait_in_the_kernel_the_read_may_block(
         return plain(number, buffers, position)
 
     monkeypatch.setattr(os, "preadv", without_flags)
-    monkeypatch.setattr(real, "RWF_NOWAIT", 8)
+    monkeypatch.setattr(os_file, "RWF_NOWAIT", 8)
     file = disk.open(str(tmp_path / "a"))
     buffer = bytearray(4)
     assert file.preadv([buffer], 2, nowait=True) == 4
@@ -104,7 +104,7 @@ def test_cold_pages_are_reported_as_blocking(
 
     disk.write_bytes(str(tmp_path / "a"), b"x")
     monkeypatch.setattr(os, "preadv", cold)
-    monkeypatch.setattr(real, "RWF_NOWAIT", 8)
+    monkeypatch.setattr(os_file, "RWF_NOWAIT", 8)
     with pytest.raises(BlockingIOError):
         disk.open(str(tmp_path / "a")).preadv([bytearray(1)], 0, nowait=True)
 
@@ -116,7 +116,7 @@ def test_allocate_where_the_file_system_cannot(
         raise OSError(errno.EOPNOTSUPP, "not here")
 
     monkeypatch.setattr(os, "posix_fallocate", unsupported)
-    monkeypatch.setattr(real, "ZEROS_PER_WRITE", 3)
+    monkeypatch.setattr(os_file, "ZEROS_PER_WRITE", 3)
     file = disk.open(str(tmp_path / "a"), write=True, create=True)
     file.pwritev([b"ab"], 0)
     file.allocate(10)
@@ -144,7 +144,7 @@ def test_close_during_a_call_of_another_thread_waits_for_it(
         assert closed.wait(10)
         seen.append(os.readlink(f"/proc/self/fd/{number}"))
 
-    monkeypatch.setattr(real, "_sync_descriptor", slow_sync)
+    monkeypatch.setattr(os_file, "_sync_descriptor", slow_sync)
     file = disk.open(str(tmp_path / "a"), write=True, create=True)
     before = descriptors()
     thread = threading.Thread(target=file.sync)
@@ -231,7 +231,7 @@ def test_replace_file_does_its_steps_in_the_order_that_makes_it_durable(
         return lambda number: steps.append(f"{name} {os.path.basename(os.readlink(f'/proc/self/fd/{number}'))}")
 
     monkeypatch.setattr(os, "rename", recorded_rename)
-    monkeypatch.setattr(real, "_sync_descriptor", recorder("sync"))
+    monkeypatch.setattr(os_file, "_sync_descriptor", recorder("sync"))
     monkeypatch.setattr(os, "fsync", recorder("sync folder"))
     disk.replace_file(str(tmp_path / "a"), b"content")
     assert steps == ["sync a.tmp", "rename a.tmp a", f"sync folder {tmp_path.name}"]

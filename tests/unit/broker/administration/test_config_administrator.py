@@ -24,8 +24,8 @@ from lowtide.metadata.store import Delete, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import topic_id_text
 from lowtide.replication.config_changes import KeyChange, Operation
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.tasks import TaskRegistry
 from tests.scenarios import played_by
 

@@ -131,7 +131,7 @@ def test_a_full_disk_is_a_warning_a_minute_and_a_line_when_there_is_room_again(
         def refuse(*_: Any) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        full.setattr("lowtide.runtime.filesystem.real.OsFile.pwritev", refuse)
+        full.setattr("lowtide.runtime.filesystem.os_file.OsFile.pwritev", refuse)
         for _ in range(3):
             world.write(b"x")
         assert [line["reason"] for line in world.log.lines] == ["No space left on device"]

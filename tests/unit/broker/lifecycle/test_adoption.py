@@ -9,10 +9,10 @@ from lowtide.metadata import keys
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.records import SuspensionRecord, encode
 from lowtide.metadata.store import Put
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log_directory import REGISTRATION_COUNTER
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from lowtide.broker.lifecycle.due_work import FREEING_S, QUICK_ROUNDS, SLOW_FREEING_S, DueWork
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 
 class Directories:

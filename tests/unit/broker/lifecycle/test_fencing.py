@@ -16,8 +16,8 @@ from lowtide.metadata.store import KeyValue
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 from lowtide.protocol.types import TopicPartition, topic_id_text
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 BROKER = 1
 TOPIC_ID = bytes(range(16))

@@ -13,8 +13,8 @@ from lowtide.broker.lifecycle.image_lines import ImageLines, UncleanElections
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.replication.controller import DEFAULT_SETTINGS, ControllerWork
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 COUNT = 10_000
 CHANGED = 7_777

@@ -14,8 +14,8 @@ from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, T
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.leader_balance import REPORT_INTERVAL_MS, BrokerLoad, LeaderMove, PartitionLoad
 from lowtide.replication.topic_traffic import Traffic
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.thread_usage import ThreadUsage
 
 TOPIC_ID = b"T" * 16

@@ -13,8 +13,8 @@ from lowtide.broker.lifecycle.loop_health import (
     WARNING_MS,
     LoopHealth,
 )
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.thread_usage import NO_USAGE, ThreadUsage
 
 

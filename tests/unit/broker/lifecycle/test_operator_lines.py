@@ -17,8 +17,8 @@ from lowtide.broker.lifecycle.start_lines import LOGS_NAMED, tell_recoveries
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.unreadable_keys import Unreadable
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.storage.directory.directory_reports import Recovery
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.errors import StorageError

@@ -21,9 +21,9 @@ from lowtide.replication.leader_balance import (
     LeaderMove,
     PartitionLoad,
 )
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.service_manager import ServiceManager
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 NEVER = 1_000_000.0
 

@@ -25,7 +25,7 @@ from lowtide.protocol.messages.offset_commit import (
 )
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.clock import SIMULATION_WALL_START_MS
+from lowtide.runtime.simulated_ports import SIMULATION_WALL_START_MS
 from lowtide.simulation.client import WireClient
 
 from .scraping import scrape, simulate

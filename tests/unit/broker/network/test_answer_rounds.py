@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker.network.connection.answers import Answers
 from lowtide.broker.network.connection.outgoing import OutgoingQueue
 
 from .test_connection import PARK_PRODUCE, World, answer, frame, simulate
@@ -22,9 +23,9 @@ def test_answers_of_one_round_leave_together(monkeypatch: pytest.MonkeyPatch) ->
                 writer.write(frame(PARK_PRODUCE, number, b"%d" % number))
         await asyncio.sleep(0.5)
         sent: list[int] = []
-        send = OutgoingQueue.send
+        send = Answers._send
         monkeypatch.setattr(
-            OutgoingQueue, "send", lambda queue, parts: (sent.append(len(parts)), send(queue, parts))[1]
+            Answers, "_send", lambda answers, queue, parts: (sent.append(len(parts)), send(answers, queue, parts))[1]
         )
         world.host.rounds.begin()
         for body, pending in world.dispatcher.parked:
@@ -45,15 +46,15 @@ def test_a_connection_that_can_not_send_is_closed_and_no_other_one(monkeypatch: 
         for writer in (first, second):
             writer.write(frame(PARK_PRODUCE, 7, b"x"))
             await asyncio.sleep(0.1)
-        send, reported, queues = OutgoingQueue.send, list[str](), list[OutgoingQueue]()
+        send, reported, queues = Answers._send, list[str](), list[OutgoingQueue]()
 
-        def fail_first(queue: OutgoingQueue, parts: list[Any]) -> None:
+        def fail_first(answers: Answers, queue: OutgoingQueue, parts: list[Any]) -> None:
             queues.append(queue)
             if len(queues) == 1:
                 raise RuntimeError("a bug")
-            send(queue, parts)
+            send(answers, queue, parts)
 
-        monkeypatch.setattr(OutgoingQueue, "send", fail_first)
+        monkeypatch.setattr(Answers, "_send", fail_first)
         asyncio.get_running_loop().set_exception_handler(
             lambda _loop, context: reported.append(str(context["exception"]))
         )

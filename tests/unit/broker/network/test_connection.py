@@ -26,8 +26,8 @@ from lowtide.broker.network.routing.routes import Route
 from lowtide.broker.pending import AnswerRounds, Pending, mapped
 from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ProtocolError
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.worker import SimulatedWorker
 
 ECHO, PARK, PARK_PRODUCE, LARGE, RAISES, UNWRITABLE = range(6)

@@ -23,9 +23,10 @@ from lowtide.protocol.framing import frame
 from lowtide.protocol.headers import decode_request_header, response_header
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from lowtide.runtime.clock import SimulatedClock, SystemClock
+from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.network import bound_port, listen
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.tasks import TaskRegistry
 
 PORT = 9092

@@ -37,8 +37,8 @@ from lowtide.protocol.messages.list_groups import ListGroupsRequest, ListGroupsR
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from lowtide.protocol.schema import ApiMessage
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.worker import SimulatedWorker
 
 RIGHT, WRONG = b"\0alice\0pencil", b"\0alice\0wrong"

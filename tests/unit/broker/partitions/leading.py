@@ -29,11 +29,10 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.replication.leadership import Leadership
 from lowtide.replication.partition import Partition
-from lowtide.runtime.clock import SimulatedClock
-from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock, SimulatedCommitter
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.client import WireClient
 

@@ -9,8 +9,8 @@ import pytest
 
 from lowtide.broker.pending import DelayedQueue, DelayedRequest
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 KEY = TopicPartition("t", 0)
 

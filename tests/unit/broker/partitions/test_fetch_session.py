@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchTarget
+from lowtide.broker.partitions.fetch.fetch_rules import FetchPlan
+from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
 from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
 from lowtide.broker.partitions.fetch.fetch_session_slots import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS
 from lowtide.protocol.errors import ErrorCode

@@ -37,9 +37,9 @@ from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.replication.topic_traffic import Traffic
-from lowtide.runtime.clock import SIMULATION_WALL_START_MS as NOW_MS
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SIMULATION_WALL_START_MS as NOW_MS
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.machines import Machine, State

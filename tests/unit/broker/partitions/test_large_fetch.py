@@ -11,11 +11,10 @@ import pytest
 
 from lowtide.broker import slices
 from lowtide.broker.network.connection import outgoing
-from lowtide.broker.partitions.fetch import delayed_fetch, fetch_in_slices, usual_fetch
+from lowtide.broker.partitions.fetch import delayed_fetch, fetch_handler, fetch_in_slices, fetch_reader, usual_fetch
 from lowtide.broker.partitions.fetch.fetch_in_slices import respond_in_steps
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
-from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchRules
-from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, requested_targets
+from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchPlan, FetchRules, requested_targets
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
@@ -40,7 +39,8 @@ RULES = FetchRules(
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten partitions count as very many, and a slice reads a few of them while the world's clock is slow."""
-    monkeypatch.setattr(delayed_fetch, "PARTITIONS_AT_ONCE", 10)
+    for module in (delayed_fetch, fetch_handler):
+        monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", 10)
     monkeypatch.setattr(usual_fetch, "PARTITIONS_MAX", 10)
     monkeypatch.setattr(fetch_in_slices, "PARTITIONS_OF_A_STEP", 5)
 
@@ -364,6 +364,8 @@ def test_a_bug_closes_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_answer_of_very_many_pieces_is_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, followed by the responses of later requests, and also to a client that has closed its side."""
     monkeypatch.setattr(outgoing, "PARTS_AT_ONCE", 7)
+    for module in (fetch_reader, usual_fetch):
+        monkeypatch.setattr(module, "READ_AT_ONCE_BYTES", 0)
     runs: list[int] = []
     gather = outgoing.OutgoingQueue._gather
 

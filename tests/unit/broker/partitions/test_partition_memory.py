@@ -21,10 +21,9 @@ from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.replication.partition import Partition
-from lowtide.runtime.clock import SimulatedClock
-from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock, SimulatedCommitter
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.client import WireClient
 from lowtide.storage.log.log import Log

@@ -17,8 +17,8 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.await_metadata import AwaitMetadataResponse
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.former_replicas import FormerReplicas
-from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock
 from tests.unit.replication.leaders import TOPIC_ID, image_of, partition_of
 
 LAG_MS = 10_000

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from lowtide.broker.config.broker_config import load_config
-from lowtide.broker.handlers.produce import ProduceHandler
 from lowtide.broker.lifecycle.broker import Broker, Ports
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.partitions.produce import produce_attempt
+from lowtide.broker.partitions.produce.produce_attempt import ProduceHandler
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.batch_building import build_batch
@@ -27,10 +27,9 @@ from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.clock import SimulatedClock
-from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_ports import SimulatedClock, SimulatedCommitter
 from lowtide.simulation.client import WireClient
 from lowtide.storage.log.validation.validation_rules import QUICK_BYTES, QUICK_RECORDS
 

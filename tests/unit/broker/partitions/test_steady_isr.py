@@ -9,7 +9,7 @@ import pytest
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import iterate_batches
-from lowtide.runtime.clock import SimulatedClock
+from lowtide.runtime.simulated_ports import SimulatedClock
 
 from .leading import LAG_MS, NONE, Follower, Leading, simulate
 

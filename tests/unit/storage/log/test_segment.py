@@ -12,10 +12,12 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.records import read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
+from lowtide.storage.log.opening.log_folder import next_offset
 from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
-from lowtide.storage.log.segments.segment import Segment, load_timestamps, next_offset
+from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import size_at
 from lowtide.storage.log.segments.segment_files import SegmentCache
+from lowtide.storage.log.timestamps import load_timestamps
 from tests.examples import examples
 
 BASE = 1000

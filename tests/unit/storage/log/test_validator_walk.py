@@ -8,10 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lowtide.protocol.batch_building import append_record
+from lowtide.protocol.batch_building import append_record, renumber_records
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import Record, read_record
-from lowtide.storage.log.validation.record_walk import RecordWalk, iterate_steps, renumber_records, walk_records
+from lowtide.storage.log.validation.record_runs import RecordWalk
+from lowtide.storage.log.validation.rejections import iterate_steps
+from lowtide.storage.log.validation.validator import walk_records
 
 Shape = tuple[int, bytes | None, bytes | None, int]
 """Timestamp delta, key, value, number of headers."""

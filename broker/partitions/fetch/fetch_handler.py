@@ -1,0 +1,166 @@
+"""The form that defines Fetch: plans what a request fetches, reads it, and answers or waits.
+
+`fetch_reader` reads. `delayed_fetch` waits for more, and reads very many partitions in slices. `usual_fetch` is the
+short form, which is tried first.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from lowtide.broker.partitions.fetch.delayed_fetch import DelayedFetch
+from lowtide.broker.partitions.fetch.fetch_reader import READ_COMMITTED, may_wait, respond
+from lowtide.broker.partitions.fetch.fetch_refused import SESSIONS_SINCE, failed_throughout, refuse
+from lowtide.broker.partitions.fetch.fetch_rules import FetchPlan, FetchRules, requested_targets
+from lowtide.broker.partitions.fetch.fetch_session import CONSUMER, FINAL_EPOCH
+from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
+from lowtide.broker.slices import PARTITIONS_AT_ONCE
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
+    from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome
+    from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+    from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
+    from lowtide.broker.partitions.replica_manager import ReplicaManager
+    from lowtide.broker.request_context import RequestContext
+    from lowtide.protocol.messages.fetch import FetchRequest
+    from lowtide.protocol.types import BrokerEpoch, BrokerId
+    from lowtide.runtime.clock import Clock
+
+SHORT_WAIT_MS: Final = 10
+"""How long a follower's fetch waits that lacks a partition."""
+
+
+class FetchHandler(msgspec.Struct, frozen=True, kw_only=True):
+    """Handles Fetch requests. One for each broker; keeps no state of a request."""
+
+    replicas: ReplicaManager
+    sessions: FetchSessionCache
+    clock: Clock
+    maximum_bytes: int
+    """`fetch.max.bytes`."""
+    selects_replicas: bool
+    """Whether a consumer's rack matters."""
+    may_follow: Callable[[RequestContext], bool]
+    """Whether a client may fetch as a follower."""
+    of_listener: Mapping[str, FetchReader]
+    """The readers of followers, and of consumers that may read everything, by listener."""
+    for_client: Callable[[RequestContext], FetchReader] | None
+    """Returns the reader of a consumer; None if all may read everything."""
+    usual: UsualFetch | None
+
+    def handle(self, request: FetchRequest, context: RequestContext) -> Any:
+        """Returns the response, or a promise of it."""
+        version, errors = context.api_version, self.replicas.traffic.errors
+        if not is_sound(request):
+            return refuse(request, version, ErrorCode.INVALID_REQUEST, errors)
+        answer = None if self.usual is None else self.usual.answer(request, context)
+        if answer is not None:
+            return answer
+        now_ms = self.clock.monotonic_ms()
+        replica_id, broker_epoch = replica_of(request)
+        if replica_id >= 0 and not self.may_follow(context):
+            return failed_throughout(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED, errors)  # As Kafka does.
+        context.connection.of_a_follower = replica_id >= 0
+        plan = self._plan(request, version, now_ms, replica_id, broker_epoch)
+        if plan.error_code != ErrorCode.NONE:
+            return refuse(request, version, ErrorCode(plan.error_code), errors)
+        rules = FetchRules(
+            api_version=version,
+            read_committed=request.isolation_level == READ_COMMITTED,
+            is_follower=replica_id >= 0,
+            minimum_bytes=request.min_bytes,
+            maximum_bytes=min(request.max_bytes, self.maximum_bytes),
+            maximum_wait_ms=request.max_wait_ms,
+            replica_id=replica_id,
+            broker_epoch=broker_epoch,
+            rack=request.rack_id if self.selects_replicas and replica_id < 0 else "",
+        )
+        if replica_id >= 0 or self.for_client is None:
+            reader = self.of_listener[context.connection.listener_name]
+        else:
+            reader = self.for_client(context)
+        if replica_id >= 0:
+            return self._answer_follower(reader, plan, rules, now_ms)
+        return self._answer_consumer(reader, plan, rules, now_ms)
+
+    def _plan(
+        self, request: FetchRequest, version: int, now_ms: int, replica_id: BrokerId, broker_epoch: BrokerEpoch
+    ) -> FetchPlan:
+        """Returns what the request fetches, with its session opened, continued or closed."""
+        is_without_session = request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION
+        if version < SESSIONS_SINCE or is_without_session:
+            return FetchPlan(targets=requested_targets(request).values())
+        opens = replica_id < 0 or self.replicas.is_registered(replica_id, broker_epoch)
+        replica_id = max(replica_id, CONSUMER)
+        return self.sessions.plan(
+            request, version, now_ms, replica_id=replica_id, broker_epoch=broker_epoch, opens=opens
+        )
+
+    def _answer_consumer(self, reader: FetchReader, plan: FetchPlan, rules: FetchRules, now_ms: int) -> Any:
+        """Reads the partitions that the fetch must visit, and answers or waits."""
+        deadline_ms, is_fenced, targets = now_ms + rules.maximum_wait_ms, self.replicas.is_fenced, list(plan.targets)
+        if plan.session is not None and plan.incremental and is_fenced is not None and is_fenced():
+            targets = plan.session.visit_all()
+        if len(targets) > PARTITIONS_AT_ONCE:
+            return DelayedFetch(reader, self.replicas, plan, targets, rules, deadline_ms).start_in_slices()
+        outcome = reader.read(targets, rules)
+        if may_wait(plan, outcome, rules):
+            delayed = DelayedFetch(reader, self.replicas, plan, targets, rules, deadline_ms)
+            if delayed.park():
+                return delayed.pending
+        return respond(plan, outcome, rules, reader)
+
+    def _answer_follower(self, reader: FetchReader, plan: FetchPlan, rules: FetchRules, now_ms: int) -> Any:
+        """Does the same for a follower, whose positions are noted."""
+        replicas, session, targets = self.replicas, plan.session, list(plan.targets)
+        is_known = replicas.may_be_registered(rules.replica_id, rules.broker_epoch)
+        if session is not None and not is_known:
+            targets = session.visit_all()
+        deadline = partial(self._follower_deadline_ms, plan, rules, now_ms)
+        if session is not None and len(targets) > PARTITIONS_AT_ONCE:
+            return DelayedFetch(reader, replicas, plan, targets, rules, now_ms).start_in_slices(deadline, notes=True)
+        outcome = reader.read(targets, rules, notes=True)
+        if not may_wait(plan, outcome, rules):
+            self._note_fetch(plan, rules, now_ms)
+            return respond(plan, outcome, rules, reader)
+        delayed = DelayedFetch(reader, replicas, plan, targets, rules, deadline(outcome))
+        return delayed.pending if delayed.park() else respond(plan, outcome, rules, reader)
+
+    def _note_fetch(self, plan: FetchPlan, rules: FetchRules, now_ms: int) -> None:
+        """Notes when a follower fetched, also for the partitions of its session that the request does not name."""
+        if plan.session is not None and self.replicas.may_be_registered(rules.replica_id, rules.broker_epoch):
+            plan.session.times.last_ms = max(now_ms, plan.session.times.last_ms)
+
+    def _follower_deadline_ms(self, plan: FetchPlan, rules: FetchRules, now_ms: int, outcome: FetchOutcome) -> int:
+        """Returns until when a follower's fetch waits: shortly if it lacks a partition."""
+        self._note_fetch(plan, rules, now_ms)
+        session = plan.session
+        lacks_some = self.replicas.led.lacks_some(
+            rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms
+        )
+        return now_ms + (min(rules.maximum_wait_ms, SHORT_WAIT_MS) if lacks_some else rules.maximum_wait_ms)
+
+
+def replica_of(request: FetchRequest) -> tuple[BrokerId, BrokerEpoch]:
+    """Returns the follower that fetches and its registration, as far as the version has them."""
+    state = request.replica_state
+    return (request.replica_id, UNKNOWN_BROKER_EPOCH) if state is None else (state.replica_id, state.replica_epoch)
+
+
+def is_sound(request: FetchRequest) -> bool:
+    """Returns whether limits and isolation level are valid."""
+    if request.isolation_level not in (0, READ_COMMITTED) or request.max_bytes < 0:
+        return False
+    for topic in request.topics:  # A loop, for a generator costs more than the comparison.
+        for row in topic.partitions:
+            if row.partition_max_bytes < 0:
+                return False
+    return True
