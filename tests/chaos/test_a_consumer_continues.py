@@ -26,13 +26,13 @@ TOPIC, GROUP, PARTITIONS = "read", "readers", 3
 AT_ONCE = 5
 LIFE_S = 1.0
 LIMIT_S = 120.0
-"""For the records of a round. Generous: the machine may be busy, and the client waits between two attempts."""
+"""The limit for the records of a round. It is long: the machine may be busy, and the client waits between attempts."""
 
 SEED = 7
 
 
 class Reader:
-    """The consumer, polled by a thread of its own."""
+    """The consumer, polled by a separate thread."""
 
     def __init__(self, port: int, protocol: str) -> None:
         settings = {"group.protocol": protocol} if protocol == "consumer" else {"session.timeout.ms": 6000}

@@ -26,7 +26,7 @@ BATCHES = 30
 
 
 def found(cluster: ClusterProcesses, words: bytes) -> list[str]:
-    """The files of all brokers that have these bytes.
+    """Returns the files of all brokers that have these bytes.
 
     A file that a broker renames or removes meanwhile raises OSError.
     """

@@ -68,7 +68,7 @@ async def bounds(client: WireClient, topic: str, partition: int) -> tuple[int, i
 
 
 async def records(client: WireClient, topic: str, partition: int, offset: int) -> tuple[Any, dict[int, bytes]]:
-    """All from `offset` on, and the last row: a response has records of one segment."""
+    """Returns all from `offset` on, and the last row: a response has records of one segment."""
     found: dict[int, bytes] = {}
     while True:
         row = only_row(await client.request(fetch_request(topic, partition, offset), FETCH_VERSION))
@@ -92,7 +92,7 @@ async def committed(client: WireClient) -> dict[int, int]:
 
 
 async def check(client: WireClient, log_start: int, more: list[bytes]) -> None:
-    """What the earlier version acknowledged, and what was written since."""
+    """The records that the earlier version acknowledged, and later ones."""
     known = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
     assert {topic.name for topic in known.topics if not topic.is_internal} == {"plain", "compacted"}
     expected = [*WRITTEN, *more]
@@ -118,7 +118,7 @@ async def check(client: WireClient, log_start: int, more: list[bytes]) -> None:
     ],
 )
 async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_path: Path) -> None:
-    """Then it is written to, deleted from, and opened again after a kill."""
+    """Records are then written and deleted, and the directory is opened again after a kill."""
     with tarfile.open(archive) as files:
         files.extractall(tmp_path, filter="data")
     directories = Path(",".join(str(path) for path in sorted(tmp_path.iterdir())))

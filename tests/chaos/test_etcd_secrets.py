@@ -1,4 +1,4 @@
-"""What a broker with an etcd prints when that fails: never a password, a token or a key."""
+"""When etcd fails, a broker never prints a password, a token or a key."""
 
 from __future__ import annotations
 

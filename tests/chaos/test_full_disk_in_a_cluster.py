@@ -45,7 +45,7 @@ async def produce_one(cluster: ClusterProcesses, leader: int) -> tuple[ErrorCode
 
 
 async def until_acknowledged(cluster: ClusterProcesses, leader: int) -> int:
-    """Produce until it works; returns the offset."""
+    """Produces until it works; returns the offset."""
     offsets: list[int] = []
 
     async def acknowledged() -> bool:
@@ -91,7 +91,7 @@ async def test_a_full_disk_on_the_leader(tmp_path: Path, disk: Path) -> None:
 
 
 async def until_told(cluster: ClusterProcesses, broker_id: int, event: str) -> dict[str, Any]:
-    """The first such line of a broker's log."""
+    """Returns the first such line of a broker's log."""
     found: list[dict[str, Any]] = []
 
     async def told() -> bool:

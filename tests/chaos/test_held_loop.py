@@ -40,7 +40,7 @@ SESSION_S = 3.0
 SETTINGS = ("broker.heartbeat.interval.ms=900", "auto.leader.rebalance.enable=false")
 SESSION = f"broker.session.timeout.ms={SESSION_S * 1000:.0f}"
 OTHERS_SESSION = "broker.session.timeout.ms=20000"
-"""On a busy machine it keeps it, too."""
+"""It keeps the leadership on a busy machine, too."""
 
 ATTEMPTS = 5
 
@@ -102,7 +102,7 @@ class Scene:
         return bool(row.error_code == ErrorCode.NONE)
 
     async def settles(self, client: WireClient) -> None:
-        """Wait until this broker appends what `client` produces, or has been replaced as the leader."""
+        """Waits until this broker appends what `client` produces, or has been replaced as the leader."""
 
         async def is_settled() -> bool:
             return await self.produces(client) or (await self.leader())[0] == 2

@@ -125,7 +125,7 @@ class Client:
         self._socket.sendall(framed(key, version, codec_for(API[key].request, version).encode(request)))
 
     def size(self) -> int:
-        """The size of the next response, which is skipped."""
+        """Returns the size of the next response, which is skipped."""
         left = size = struct.unpack(">i", self._socket.recv(4, socket.MSG_WAITALL))[0]
         while left:
             left -= len(self._socket.recv(min(left, 1 << 16)))

@@ -79,9 +79,9 @@ async def test_a_follower_back_with_an_empty_directory(cluster: ClusterProcesses
 
 
 async def test_a_broker_back_with_an_old_directory(cluster: ClusterProcesses, tmp_path: Path) -> None:
-    """As it was before later records and a delete.
+    """The directory is an old copy, without later records and a delete.
 
-    Alone it cannot lead: only a replica with everything may be elected.
+    It cannot lead alone: only a replica with all records may be elected.
     """
     await filled(cluster)
     assert await cluster.terminate(3) == 0

@@ -32,7 +32,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def config(files: Path, protocol: str, **more: str) -> dict[str, str]:
-    """All brokers listen under one name, for clients and for each other."""
+    """Returns settings with one listener name for clients and for the other brokers."""
     stores = {"ssl.keystore.location": str(files / "server.pem"), "ssl.truststore.location": str(files / "ca.pem")}
     types = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM", "min.insync.replicas": "3"}
     return (

@@ -54,7 +54,7 @@ class SecuredKafka:
         subprocess.run(command, check=True, capture_output=True, timeout=TOOL_TIMEOUT_S)
 
     def settings(self, protocol: str, mechanism: str = "", password: str = "alices") -> dict[str, Any]:
-        """What a client needs for one of the listeners."""
+        """Returns what a client needs for one of the listeners."""
         if protocol == "PLAINTEXT":
             return {"bootstrap.servers": self.node.bootstrap}
         module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"

@@ -77,7 +77,7 @@ def test_what_a_java_producer_pushes_is_on_the_page_until_it_is_silent(
 
 
 def pushed_until(port: int, *, wanted: bool) -> list[tuple[dict[str, str], float]]:
-    """The series of clients, once there are some, or none any more."""
+    """Returns the series of clients, once there are some, or none any more."""
     end_s = time.monotonic() + LIMIT_S
     while bool(found := pushed(port)) is not wanted:
         assert time.monotonic() < end_s, found

@@ -44,7 +44,7 @@ def bootstrap(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def commits(consumer: Consumer) -> bool:
-    """Whether a commit is taken: the first one meets a coordinator that has still to be elected."""
+    """Returns whether a commit is taken: the first one meets a coordinator that has still to be elected."""
     try:
         consumer.commit(offsets=[TopicPartition(TOPIC, number, 20) for number in range(2)], asynchronous=False)
     except KafkaException:

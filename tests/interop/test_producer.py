@@ -37,7 +37,7 @@ RECORDS = 30_000
 
 
 def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
-    """The first `count` records, by partition, in order, and no more."""
+    """Returns the first `count` records, by partition, in order, and no more."""
     found: Any = defaultdict(list)
     settings = {
         "bootstrap.servers": address,

@@ -37,7 +37,7 @@ class Broker(NamedTuple):
 
 
 def rules(url: str) -> dict[str, str]:
-    """The same for both brokers."""
+    """Returns the same for both brokers."""
     found = {"sasl.enabled.mechanisms": "OAUTHBEARER", "connection.failed.authentication.delay.ms": "0"}
     for listener in ("strict", "lax"):
         prefix = PREFIX.format(listener)

@@ -46,7 +46,7 @@ def until(what: str, condition: Callable[..., bool]) -> None:
 
 
 def checkpoint(folder: Path, name: str) -> dict[str, int]:
-    """Of a file with lines of topic, partition and offset."""
+    """Reads a file with lines of topic, partition and offset."""
     path = folder / name
     rows = [line.split(" ") for line in path.read_text().splitlines()[2:]] if path.exists() else []
     return {f"{topic}-{partition}": int(offset) for topic, partition, offset in rows}

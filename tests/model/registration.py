@@ -81,7 +81,7 @@ class Registration:
         yield from self.registering(state)
 
     def meddling(self, state: State, may_fail: bool) -> Iterator[tuple[bool, tuple, State]]:
-        """What operators do to a directory whose broker is down."""
+        """Changes by operators to the directory of a stopped broker."""
         if state.copy is None and not state.lost:
             yield (
                 False,

@@ -51,7 +51,7 @@ class BrokerProcess:
         self.kill()
 
     def start(self) -> None:
-        """Start it and return when it accepts connections."""
+        """Starts it and returns when it accepts connections."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory.parent / f"{self.directory.name}.log").open("ab") as log:
             self._process = subprocess.Popen(

@@ -53,7 +53,7 @@ class CuttingProxy:
                 self._spawn(self._pass, far, near, None)
 
     def _pass(self, source: socket.socket, target: socket.socket, limit: int | None) -> None:
-        """Forward from one side to the other; bytes up to the limit still arrive."""
+        """Forwards from one side to the other; bytes up to the limit still arrive."""
         carried = 0
         with contextlib.suppress(OSError):
             while piece := source.recv(PIECE_BYTES):

@@ -23,7 +23,7 @@ DAEMON = "pyspark.daemon"
 
 
 def connect_early(path: str) -> None:
-    """Connect now; the first socket of this process that connects to the Unix socket at `path` gets the connection."""
+    """Connects now; the first socket of this process that connects to the Unix socket at `path` gets the connection."""
     early = socket.socket(socket.AF_UNIX)
     early.connect(path)
     connect = socket.socket.connect

@@ -61,7 +61,7 @@ def test_any_bootstrap_server_is_enough():
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_silent_broker_leaves_time_for_the_others(seed: int):
-    """For any order: a broker that accepts a connection and stays silent took all of a short call's time."""
+    """The order does not matter. A broker that accepted a connection in silence once took all of a short call's time."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
@@ -131,7 +131,7 @@ def test_a_long_wait_is_logged_once(caplog: pytest.LogCaptureFixture):
 
 
 def test_a_string_is_no_list_of_names():
-    """Its letters would be topics: `delete_topics("logs")` deleted topics named l, o, g and s."""
+    """Its letters would be topics: `delete_topics("logs")` once deleted topics named l, o, g and s."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("tt", 1)

@@ -35,7 +35,7 @@ TOPIC = "a-topic"
 
 
 def read(frame: bytes) -> tuple[ApiKey, Any]:
-    """The request in a frame."""
+    """Returns the request in a frame."""
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     header, position = decode_request_header(frame, 4, len(frame))
     key = ApiKey(header.api_key)

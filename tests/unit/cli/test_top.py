@@ -1,6 +1,4 @@
-"""`lowtide top`.
-
-Its rows for two samples, how many fit, and what is shown of a broker that is away or not Lowtide's.
+"""`lowtide top`: its rows for two samples, how many fit, and what it shows for brokers that are away or not Lowtide.
 """
 
 from __future__ import annotations
