@@ -32,7 +32,7 @@ def trust(folder: Path, *authorities: trustme.CA, file: str = "ca.pem") -> None:
 
 
 def shown_serial(port: int, own: str | None = None) -> int:
-    """Returns the serial number of the certificate that a client sees; `own` is the file of its own certificate, if any."""
+    """Returns the serial number of the broker's certificate. `own` is the file of the client's certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if own is not None:
         context.load_cert_chain(own)

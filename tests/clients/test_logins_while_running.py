@@ -171,7 +171,7 @@ def test_a_login_again_is_by_what_holds_then() -> None:
 
 
 def log_in_again(frames: Frames, password: str) -> int:
-    """A login is one from a second after the one before on."""
+    """Returns the error code of another login, once the broker accepts one: a second after the last."""
     give_up = time.monotonic() + 30
     while frames.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code:
         assert time.monotonic() < give_up

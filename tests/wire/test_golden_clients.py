@@ -55,10 +55,10 @@ class CapturedFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_longer_than_its_fields(captured: CapturedFrame) -> bool:
-    """Returns whether this is librdkafka 2.16's Metadata request for all topics, which writes the null array of a flexible
-    version in four bytes.
+    """Returns whether this is librdkafka 2.16's Metadata request for all topics.
 
-    Kafka reads one of them as the null array, the other three as fields, and ignores the rest; so must a broker.
+    It encodes the null array of a flexible version in four bytes. Kafka reads one of them as the null array, the other
+    three as fields, and ignores the rest; so must a broker.
     """
     return (
         captured.client.startswith("confluent-kafka 2.16")

@@ -1,5 +1,4 @@
-"""`lowtide top`: its rows for two samples, how many fit, and what it shows for brokers that are away or not Lowtide.
-"""
+"""`lowtide top`: its rows for two samples, how many fit, and what it shows for brokers that are away or not Lowtide."""
 
 from __future__ import annotations
 
