@@ -1,7 +1,7 @@
 """The load generator in C (`pump.c`), for loads that the Python one can't reach.
 
-It is compiled when it is used.
-It does the same as `bench.pump.pump` with one request for each connection, and checks each answer in the same way.
+It is compiled when it is used. It does the same as `bench.pump.pump` with one request for each connection, and checks
+each answer in the same way.
 """
 
 from __future__ import annotations

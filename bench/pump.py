@@ -56,7 +56,7 @@ class Load:
     """Requests answered."""
 
     seconds: float
-    """From the first request to the last answer."""
+    """The time from the first request to the last answer."""
 
     latencies_us: Sequence[float]
     """The latency of each request, sorted."""
@@ -203,9 +203,8 @@ def _undisturbed(lanes: Sequence[Lane]) -> Iterator[Readiness]:
 def pump(lanes: Sequence[Lane], *, count: int, depth: int = 1, error_position: int | None = None) -> Load:
     """Sends `count` requests over the lanes, up to `depth` unanswered on each, and waits for the answers.
 
-    Lanes may run dry before.
-    `error_position`: see `bench/frames.py`; None if an answer has no fixed one. Errors: BenchError; the lanes are
-    closed in any case.
+    Lanes may run dry before. `error_position`: see `bench/frames.py`; None if an answer has no fixed one. Errors:
+    BenchError; the lanes are closed in any case.
     """
     clock, by_fd = time.perf_counter_ns, {lane.fd: lane for lane in lanes}
     latencies: list[int] = []

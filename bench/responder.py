@@ -1,8 +1,7 @@
 """The simplest server: it sends a fixed answer for every fixed number of bytes.
 
-`python -m bench.responder REQUEST ANSWER` (sizes).
-It parses no request, so its rate with the load generator is the generator's own limit. It prints its port
-and ends when its standard input does.
+`python -m bench.responder REQUEST ANSWER` (sizes). It parses no request, so its rate with the load generator is the
+generator's own limit. It prints its port and ends when its standard input does.
 """
 
 from __future__ import annotations

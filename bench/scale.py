@@ -1,17 +1,17 @@
-"""What many partitions and clients cost real brokers: `python -m bench.scale cluster`, or `broker`, or `clients`.
+"""Measures the cost of many partitions and clients for real brokers.
+
+The command is `python -m bench.scale cluster`, or `broker`, or `clients`.
 
 *cluster*: three brokers and an etcd on loopback, every partition on all three: memory, idle CPU, the death of a broker,
-its restart, one
-delete over all partitions, the size of the metadata in etcd before and after compaction.
+its restart, one delete over all partitions, the size of the metadata in etcd before and after compaction.
 
 *broker*: one broker with many partitions beside one with few, both alive: CPU of a request, the least of interleaved
-rounds,
-memory, idle CPU, stop and restart, and each as a ratio.
+rounds, memory, idle CPU, stop and restart, and each as a ratio.
 
 *clients*: one broker with many groups, and then with many connections.
 
-Prints each figure when it is there. What it starts it ends, and removes its files.
-Larger clusters, on virtual time: `simulation/scale.py`.
+Each figure is printed at once. All started processes are ended, and their files removed. `simulation/scale.py`
+measures larger clusters, in virtual time.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def measure_cluster(scratch: Path, arguments: argparse.Namespace, figures: Figur
 
 
 def tell_memory(target: ClusterTarget, when: str, figures: Figures) -> None:
-    """Of each broker."""
+    """Notes the most and the least memory of a broker."""
     found = sorted(
         resident_bytes([member.process.pid]) / 1e6 for member in target.members if member.process is not None
     )

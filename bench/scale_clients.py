@@ -1,4 +1,4 @@
-"""What many groups and connections cost one broker: part of `python -m bench.scale`."""
+"""Measures the cost of many groups and connections for one broker: part of `python -m bench.scale`."""
 
 from __future__ import annotations
 

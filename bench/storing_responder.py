@@ -1,9 +1,8 @@
 """The least that a broker does with a batch: receive it, check its CRC, write it, answer.
 
 `python -m bench.storing_responder REQUEST ANSWER FILE` (sizes) is a server on uvloop. Requests that one receive has
-completed are appended
-to the file together, and answered together; nothing is parsed. It prints its port and ends when its standard input
-does.
+completed are appended to the file together, and answered together; nothing is parsed. It prints its port and ends when
+its standard input does.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ LOWTIDE = (
     *(sys.executable, "-m", "lowtide.cli.main", "serve"),
     *("--set", f"listeners=PLAINTEXT://{LOOPBACK}:{{port}}", "--set", "log.dirs={dir}"),
 )
-"""How a Lowtide of this working tree is started."""
+"""The command that starts Lowtide from this working tree."""
 
 LOWTIDE_TLS = (
     "--set",
@@ -64,7 +64,7 @@ class TargetSpec:
 
     command: tuple[str, ...] = ()
     tls: tuple[str, ...] = ()
-    """What the command needs besides for listeners with TLS, with `{tls_port}`, `{login_port}` and `{certificate}` in
+    """Further options of the command for listeners with TLS, with `{tls_port}`, `{login_port}` and `{certificate}` in
     it; empty without such a command."""
 
     brokers: int = 1

@@ -51,7 +51,7 @@ class Topic:
     """Until CreateTopics was answered."""
 
     serve_s: float
-    """From the same beginning until every partition returned its end offset."""
+    """The time from the same moment until every partition returned its end offset."""
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class _Partition:
 
     @property
     def live_bytes(self) -> int:
-        """What can be read."""
+        """The bytes of readable records."""
         return (self.end - self.start) * self.batch_bytes // RECORDS_PER_BATCH
 
 

@@ -35,7 +35,7 @@ ROWS_SHOWN: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryOptions(OptionGroup):
-    """How a plan is made and carried out."""
+    """The options of a plan and its execution."""
 
     without: Annotated[
         list[int] | None,

@@ -27,7 +27,7 @@ class Flight:
     """One record as it is produced."""
 
     day: str
-    """As in 2013-12-31."""
+    """The format of 2013-12-31."""
 
     carrier: bytes
     line: bytes
@@ -35,7 +35,7 @@ class Flight:
 
     @property
     def month(self) -> str:
-        """As in 2013-12."""
+        """The format of 2013-12."""
         return self.day[:7]
 
 

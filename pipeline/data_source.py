@@ -16,7 +16,7 @@ from lowtide.pipeline.read_options import read_options, wants_headers
 SCHEMA: Final = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
 )
-"""For Spark, without headers; `arrow_batches` has the same for Arrow."""
+"""The schema for Spark, without headers; `arrow_batches` has the same for Arrow."""
 
 SCHEMA_WITH_HEADERS: Final = f"{SCHEMA}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 

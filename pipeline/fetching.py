@@ -75,7 +75,7 @@ class RangeReader:
                 self._asked.close()
 
     def _until_its_end(self) -> Iterator[RecordColumns]:
-        """As `columns`, without the cleanup if the caller stops before the end."""
+        """Like `columns`, but without the cleanup when the caller stops early."""
         deadline_ms = self._deadline()
         while self._next < self._until:
             before = self._next
@@ -131,7 +131,7 @@ class RangeReader:
                 self._asked = self._ask(self._cluster.deadline(self._cluster.settings.request_timeout_ms))
 
     def _fetch_patiently(self, deadline_ms: int) -> PartitionData:
-        """As `_fetch`, but a partition counts as missing only after brokers have reported so for a while."""
+        """Like `_fetch`, but a partition counts as missing only if brokers report so for a while."""
         try:
             answer = self._fetch(deadline_ms)
         except MissingTopicsError as error:
@@ -163,8 +163,8 @@ class RangeReader:
     def _ask(self, deadline_ms: int) -> BlockingConnection:
         """Sends the leader a request from the next offset.
 
-        Returns the connection, whose next answer is for this request.
-        Errors: RetriableError, ConnectionFailedError, MissingTopicsError, ClusterError.
+        Returns the connection, whose next answer is for this request. Errors: RetriableError, ConnectionFailedError,
+        MissingTopicsError, ClusterError.
         """
         leader = self._cluster.leader_of(self._partition, deadline_ms)
         if not self._has_planned_id():

@@ -53,7 +53,7 @@ _MAYBE_APPENDED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""With these a leader refuses a batch, or reports that its followers lack it. Source: Kafka's DelayedProduce."""
+"""Errors by which a leader refuses a batch, or reports that its followers lack it. Source: Kafka's DelayedProduce."""
 
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -78,7 +78,7 @@ class ProducerBatch:
     record_count: int
     deadline_ms: int
     first_record: int = 0
-    """How many records were added to the partition before this batch's."""
+    """The number of records added to the partition before this batch."""
 
     attempts: int = 0
     last_error: str = "it was not sent"
@@ -128,7 +128,7 @@ class PartitionBatches:
 
     _wants_bump: bool = False
     _failures: int = 0
-    """In a row."""
+    """The number of failures in a row."""
 
     @property
     def is_empty(self) -> bool:

@@ -37,7 +37,7 @@ class ReadTarget(NamedTuple):
     """The partitions that a query reads."""
 
     partitions: tuple[TopicPartition, ...]
-    """In order."""
+    """Sorted."""
     topic_ids: dict[str, TopicId]
 
 

@@ -79,11 +79,11 @@ class Bound:
     place: Offset = EARLIEST
     """EARLIEST or LATEST, for all partitions, if no other field is given."""
     offsets: Positions = field(default_factory=dict)
-    """By partition; EARLIEST and LATEST are allowed."""
+    """Offsets by partition; EARLIEST and LATEST are allowed."""
     timestamp: int | None = None
-    """For all partitions, in milliseconds."""
+    """One timestamp for all partitions, in milliseconds."""
     timestamps: Positions = field(default_factory=dict)
-    """By partition, in milliseconds."""
+    """Timestamps by partition, in milliseconds."""
     latest_without_match: bool = False
     """Whether a partition without a record at or after its timestamp begins at its end, instead of failing."""
 

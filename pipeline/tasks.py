@@ -21,7 +21,7 @@ class DataLossError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """How tasks read. Can be pickled."""
+    """The read options of tasks. Can be pickled."""
 
     read_committed: bool = True
     include_headers: bool = False

@@ -36,7 +36,7 @@ TIMEOUT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimOptions:
-    """What to delete and commit after each batch. Can be pickled."""
+    """Defines what to delete and commit after each batch. Can be pickled."""
 
     mode: str = "off"
     """`off`, `commit` (delete what Spark reports as committed, one batch late) or `eager` (also delete the last batch

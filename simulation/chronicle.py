@@ -10,7 +10,7 @@ from lowtide.simulation.history import HistoryError
 
 LINES_KEPT: Final = 4000
 _BUGS: Final = ("request failed", "task failed", "connection failed")
-"""What brokers log for an unexpected exception."""
+"""The events that brokers log for an unexpected exception."""
 
 
 class Chronicle:

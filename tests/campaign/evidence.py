@@ -1,10 +1,8 @@
 """`make campaign ARGS=--publish`: what campaigns have searched, as a page.
 
-The sums of their ledgers are kept in the tree.
-`evidence.jsonl` has one line for each ledger, kind and commit. Publishing replaces the lines of this ledger by new
-sums, so it may be
-repeated; a ledger is known by the number in its folder. The page is written from these lines and from what has changed
-since. Adding up and the page are pure.
+The sums of their ledgers are kept in the tree. `evidence.jsonl` has one line for each ledger, kind and commit.
+Publishing replaces the lines of this ledger by new sums, so it may be repeated; a ledger is known by the number in its
+folder. The page is written from these lines and from what has changed since. Adding up and the page are pure.
 """
 
 from __future__ import annotations

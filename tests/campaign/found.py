@@ -1,8 +1,7 @@
 """Runs that have violated an invariant once, as small as they could be made: `tests/sim/found.jsonl`, a line each.
 
 A campaign adds what it finds. `tests/sim/test_found.py` repeats them all: it fails from then on, until the fault is
-fixed.
-`python -m tests.campaign.found RUN` repeats one, given as JSON.
+fixed. `python -m tests.campaign.found RUN` repeats one, given as JSON.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ class Kind:
     """`share` is the share of CPU time, relative to the others. A run uses `seeds` seeds.
 
     `concerns` are the folders and files whose change makes earlier runs of this kind say less. `counted` names the
-    fault by whose number
-    the kind is measured, which says more than the number of seeds.
+    fault by whose number the kind is measured, which says more than the number of seeds.
     """
 
     name: str

@@ -8,10 +8,9 @@ Reading and adding up are pure.
 ```
 
 `end_seed` is exclusive; `changed` means that files of the tree differ from the commit. A line is appended with one
-write and reaches
-the disk before the next run starts. Guards: a line that a crash truncated is skipped, and the next line starts on a new
-line; the next seed of a kind follows the highest `end_seed` of its lines, so that the ledger is all that a campaign
-needs to continue.
+write and reaches the disk before the next run starts. Guards: a line that a crash truncated is skipped, and the next
+line starts on a new line; the next seed of a kind follows the highest `end_seed` of its lines, so that the ledger is
+all that a campaign needs to continue.
 """
 
 from __future__ import annotations

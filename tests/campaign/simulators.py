@@ -2,10 +2,9 @@
 results.
 
 The file gets one JSON object: `faults`, counts by kind, `states`, how many states of clusters were reached for the
-first time, and
-`broken`, of each violation its seed, its reason, and the run that repeats it where a seed doesn't. A violation ends its
-seed, not the
-run. What the drawn runs reached is in `reached.json` beside the folder of the file, for the next one.
+first time, and `broken`, of each violation its seed, its reason, and the run that repeats it where a seed doesn't. A
+violation ends its seed, not the run. What the drawn runs reached is in `reached.json` beside the folder of the file,
+for the next one.
 """
 
 from __future__ import annotations

@@ -47,8 +47,7 @@ class Prober:
     async def exchange(self, frame: bytes) -> list[bytes]:
         """Sends a frame and an ApiVersions behind it.
 
-        Returns the answers to the frame: none if the connection is closed.
-        A connection without any answer is dropped.
+        Returns the answers to the frame: none if the connection is closed. A connection without any answer is dropped.
         """
         reader, writer = await self.open()
         self._probe_id += 1
@@ -72,8 +71,7 @@ class Prober:
     async def send_and_probe(self, stream: bytes, *, limit_s: float) -> str:
         """Sends bytes unchanged, followed by an ApiVersions.
 
-        Returns "answered" if that is answered, else "closed" or "stuck".
-        A connection without its answer is dropped.
+        Returns "answered" if that is answered, else "closed" or "stuck". A connection without its answer is dropped.
         """
         self._probe_id += 1
         wanted = _LENGTH.pack(self._probe_id)

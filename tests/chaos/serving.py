@@ -27,8 +27,8 @@ def serve_command(
 ) -> list[str]:
     """Returns the command line of a broker over `directory`; port 0 is a free one, which the ready line has.
 
-    `metadata` as of `--metadata`.
-    `python` is the interpreter of an environment with Lowtide, which may be another version.
+    `metadata` as of `--metadata`. `python` is the interpreter of an environment with Lowtide, which may be another
+    version.
 
     Records may have any age: without a setting or a topic's configuration, none is deleted by time.
     """

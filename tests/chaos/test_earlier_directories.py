@@ -2,8 +2,7 @@
 
 `earlier/<commit>-<how it ended>.tar.gz` has the two log directories of a broker with node id 7;
 `earlier/kafka-<version>-<how it ended>.tar.gz` the one of a KRaft node, written by `tests/interop/write_earlier.py`. A
-version that
-changes what is on the disk adds its own: two directories, `offsets.topic.num.partitions` and
+version that changes what is on the disk adds its own: two directories, `offsets.topic.num.partitions` and
 `transaction.state.log.num.partitions` 1, then
 
 * topics `plain` (two partitions), `compacted` (cleanup.policy=compact), and `gone`, which is deleted at the end

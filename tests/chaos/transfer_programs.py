@@ -1,8 +1,7 @@
 """The clients of a bank, each a separate program (`client_processes.py`), all of them librdkafka's.
 
 `orders` writes orders to move money, a few a transaction, and aborts every fifth. `mover` is a member of the group that
-reads orders and
-writes their debits and credits; its read offsets are part of the same transaction. `auditor` reads all
+reads orders and writes their debits and credits; its read offsets are part of the same transaction. `auditor` reads all
 committed records. A program that cannot continue exits, and the test starts it again.
 """
 

@@ -1,7 +1,6 @@
 """franz-go, the client that most Go programs use: writes, reads, seeks and deletes, and survives the broker.
 
-Each expectation was met by
-Kafka 4.3 too, except for the codec that librdkafka chooses.
+Each expectation was met by Kafka 4.3 too, except for the codec that librdkafka chooses.
 """
 
 from __future__ import annotations

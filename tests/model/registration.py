@@ -40,8 +40,7 @@ class State(NamedTuple):
     reported from it.
 
     `stale` and `chosen` are the results of a start. `copy` is the number in a copy that was made while the broker was
-    down, and
-    `outdated` says that the broker was registered since.
+    down, and `outdated` says that the broker was registered since.
     """
 
     phase: str

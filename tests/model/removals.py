@@ -63,8 +63,7 @@ class State(NamedTuple):
     """`deleted` and `acknowledged` are of the one delete. The rest is of the third broker.
 
     `has_delete`: its log starts behind the deleted records. `whole`: it has all other records. `word`: the leader epoch
-    in which it was
-    answered, and whether the leader had the delete then; None if that is too long ago.
+    in which it was answered, and whether the leader had the delete then; None if that is too long ago.
     """
 
     history: tuple[Record, ...]

@@ -2,8 +2,7 @@
 returns.
 
 `make model` searches further, in canonical states (`reduction.py`): with any number of faults of each kind, with as
-many as FAULTS of all
-kinds together, and with one of any kind where followers are read and images lag further.
+many as FAULTS of all kinds together, and with one of any kind where followers are read and images lag further.
 """
 
 from __future__ import annotations

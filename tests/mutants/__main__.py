@@ -1,9 +1,8 @@
 """`make mutants`: change one thing of a module at a time, and see whether a test notices.
 
-`ARGS=--help` has the options.
-One process at a time, on one core, at the lowest priority. Each mutant that was run is a line in the folder, from
-which the next run continues: a kill costs the mutant at hand. In the end the survivors without an explanation are
-printed (`explained.jsonl`, beside this file).
+`ARGS=--help` has the options. One process at a time, on one core, at the lowest priority. Each mutant that was run is a
+line in the folder, from which the next run continues: a kill costs the mutant at hand. In the end the survivors without
+an explanation are printed (`explained.jsonl`, beside this file).
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ def find(expected: str, simulate: Callable[[int], object], seeds: Iterable[int])
     """Returns the first seed whose run breaks the expected promise. Without the plant the same seeds break none.
 
     `expected` is a regular expression of the violation: `D8:`, or what L1 waits for. Other violations are passed over,
-    and named in the
-    end. Whatever isn't a violation is raised, and fails the test.
+    and named in the end. Whatever isn't a violation is raised, and fails the test.
     """
     if FIRST_SEEDS:
         measure(expected, simulate)

@@ -61,7 +61,7 @@ def test_any_bootstrap_server_is_enough():
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_silent_broker_leaves_time_for_the_others(seed: int):
-    """The order does not matter. A broker that accepted a connection in silence once took all of a short call's time."""
+    """The order does not matter. A silent broker once took all of a short call's time."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)

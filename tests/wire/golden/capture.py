@@ -5,11 +5,9 @@
 
 The broker must advertise the proxy's address (`advertised.listeners=PLAINTEXT://127.0.0.1:9093`), otherwise the clients
 bypass the proxy after their first Metadata. Clients run one after another; each uses all APIs of `KEPT`, or with
-`--groups` those of `GROUPS`, with
-`group.initial.rebalance.delay.ms=0`, or with `--transactions` those of `TRANSACTIONS`. Of each API and version the
-requests of
-at most `FRAME_BYTES_MAX` that differ in length are kept, because they differ in form, and the shortest and the longest
-response.
+`--groups` those of `GROUPS`, with `group.initial.rebalance.delay.ms=0`, or with `--transactions` those of
+`TRANSACTIONS`. Of each API and version the requests of at most `FRAME_BYTES_MAX` that differ in length are kept,
+because they differ in form, and the shortest and the longest response.
 
 The broker's requests to itself pass through the proxy too: AddPartitionsToTxn in version 5 and WriteTxnMarkers are
 Kafka's own.
