@@ -36,7 +36,8 @@ from lowtide.storage.log.segments.segment_names import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalDamageError, decode_journal
+from lowtide.storage.log_start.journal_format import JOURNAL_NAME
+from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal
 
 
 class Row(NamedTuple):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from lowtide.metadata import keys
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError
 from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, Delete, Get, Put, UnavailableError
-from lowtide.runtime.durations import Durations
+from lowtide.runtime.committer import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

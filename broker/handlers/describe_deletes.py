@@ -23,8 +23,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.described_deletes import Now, Viewer, finished, waiting
-from lowtide.broker.partitions.deletes.delayed_delete import DelayedDeleteRecords
-from lowtide.broker.partitions.deletes.delete_request import DeleteRequest
+from lowtide.broker.partitions.deletes.delayed_delete import DelayedDeleteRecords, DeleteRequest
 from lowtide.broker.pending import Pending
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import Client, RequestContext

@@ -14,7 +14,7 @@ from typing import Final
 from lowtide.broker.metrics.exposition import Page
 from lowtide.broker.metrics.metric import counter, gauge, histogram
 from lowtide.broker.metrics.sources import Scrape
-from lowtide.runtime.durations import BOUNDS_S, Durations
+from lowtide.runtime.committer import BOUNDS_S, Durations
 from lowtide.storage.errors import StorageError
 
 _ROUNDS: Final = histogram("lowtide_commit_seconds", "The time of a round of syncs of a log directory.", "directory")

@@ -12,7 +12,7 @@ from lowtide.broker.metrics.exposition import Page, labelled
 from lowtide.broker.metrics.metric import counter, gauge, histogram
 from lowtide.broker.metrics.sources import Scrape
 from lowtide.broker.observation.health import space_of
-from lowtide.broker.partitions.deletes.delete_request import DeleteTimes
+from lowtide.broker.partitions.deletes.delayed_delete import DeleteTimes
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.retention.retention_plan import Reason
 from lowtide.storage.log.segments.unfreed import UnfreedReason

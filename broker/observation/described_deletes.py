@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lowtide.broker.partitions.deletes.delete_request import CLIENT_ID_KEPT, DeleteRequest, DeleteRow, RecentDeletes
+from lowtide.broker.partitions.deletes.delayed_delete import CLIENT_ID_KEPT, DeleteRequest, DeleteRow, RecentDeletes
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.protocol.messages.describe_deletes import (
     NOT_YET,

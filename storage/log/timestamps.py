@@ -25,7 +25,8 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, FilePosition, LeaderEpoch, Offset
 from lowtide.storage.errors import DamagedSegmentError
-from lowtide.storage.log.segments.segment import Segment, raise_largest
+from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_files import load_timestamps, measure_timestamps
 
 if TYPE_CHECKING:
     from lowtide.protocol.compression import Buffer
@@ -283,15 +284,3 @@ def _look_into(
         except ProtocolError as error:
             raise DamagedSegmentError(segment.path, f"the batch at byte {position} can't be read: {error}") from error
     return LongSearch(header.base_offset, header.size_bytes, timestamp_ms, start_offset, header.last_offset + 1)
-
-
-def load_timestamps(segment: Segment) -> None:
-    """Reads the largest timestamp of a closed segment from its time index. Errors: StorageError."""
-    if segment.max_timestamp == NO_TIMESTAMP and segment.size and not segment.is_pinned:
-        segment.max_timestamp, segment.max_timestamp_offset = segment.indexes[1].last_entry
-
-
-def measure_timestamps(segment: Segment) -> None:
-    """Finds the largest timestamp again from all headers. Errors: StorageError."""
-    segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, segment.first_offset
-    raise_largest(segment, 0)

@@ -1,6 +1,6 @@
-"""The bytes of the journal of log start offsets: its header, its frames, and what each kind of damage to them means.
+"""The bytes of the journal of log start offsets: its header and its frames.
 
-Pure functions over bytes; `journal.py` moves them to and from the disk.
+Pure functions over bytes. `journal_reading` reads them, `journal` moves them to and from the disk.
 
 **Layout**, all integers big-endian. The file has its full size (`capacity`) from its first moment, zeros where nothing
 was written.
@@ -27,18 +27,6 @@ and from 512 on frames, each right behind the one before:
 
 >>> encode_frame(7, [(b"0123456789abcdef", 2, 300)]).hex(" ", 4)
 '4c534631 00000001 5549716f 00000000 00000007 30313233 34353637 38396162 63646566 00000002 00000000 0000012c 4c53462e'
-
-**What a reader may conclude.** At most one frame is under way at a time, and a frame is acknowledged only once it is
-durable. So only the last frame can be incomplete, and that one was never acknowledged. A disk writes sectors of 512
-bytes each whole or not at all (a cut at any byte is understood too). The marks have no zero byte and the entries have
-no zero topic id, so each sector's piece of a written frame holds something that isn't zero. Hence
-
-- a bad frame with a good one anywhere behind it was acknowledged: damage;
-- a bad last frame in which a piece is missing (zero) is a torn write: dropped;
-- a bad last frame in which no piece is missing was written whole and changed later: damage.
-
-Damage is never read as "no entry". One loss can't be seen, that of all sectors of the last frame together: it looks as
-if it was never written.
 
 Another layout gets another version and magic stays; version 1 must then still be read.
 """
@@ -69,24 +57,20 @@ MAXIMUM_CAPACITY = 1 << 30
 SNAPSHOT_FRAME_ENTRIES = 4096
 """Entries in one frame of a snapshot: 112 KiB with one CRC."""
 
-_MAGIC = b"LTLOGBEG"
-_VERSION = 1
-_HEADER = struct.Struct(">8sIIQIB3xI")
-_CRC = struct.Struct(">I")
-_FRAME_MARK = b"LSF1"
-_END_MARK = b"LSF."
-_FRAME_HEAD = struct.Struct(">4sIIQ")
+MAGIC = b"LTLOGBEG"
+VERSION = 1
+HEADER_STRUCT = struct.Struct(">8sIIQIB3xI")
+CRC = struct.Struct(">I")
+FRAME_MARK = b"LSF1"
+END_MARK = b"LSF."
+FRAME_HEAD = struct.Struct(">4sIIQ")
 _COUNT_AND_SEQUENCE = struct.Struct(">IQ")
 _SEALED = struct.Struct(">IIQ")
-_ENTRY = struct.Struct(">16siq")
+ENTRY = struct.Struct(">16siq")
 _SEALED_ENTRY = struct.Struct(">IQ16siq4s")
 """The bytes that the checksum of a frame of one entry covers."""
-FRAME_OVERHEAD = _FRAME_HEAD.size + len(_END_MARK)
-ENTRY_BYTES = _ENTRY.size
-
-
-class JournalDamageError(Exception):
-    """Bytes that no crash leaves behind; the text says where and what."""
+FRAME_OVERHEAD = FRAME_HEAD.size + len(END_MARK)
+ENTRY_BYTES = ENTRY.size
 
 
 class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,11 +105,11 @@ def encode_frame(sequence: int, entries: Sequence[LogStartEntry]) -> bytes:
     """Returns one frame. The entries take effect in order."""
     assert entries, "a frame has at least one entry"
     if len(entries) == 1:
-        sealed = _SEALED_ENTRY.pack(1, sequence, *entries[0], _END_MARK)
-        return b"".join((_FRAME_MARK, _SEALED.pack(1, crc32c(sealed), sequence), sealed[_COUNT_AND_SEQUENCE.size :]))
-    pack = _ENTRY.pack
+        content = _SEALED_ENTRY.pack(1, sequence, *entries[0], END_MARK)
+        return b"".join((FRAME_MARK, _SEALED.pack(1, crc32c(content), sequence), content[_COUNT_AND_SEQUENCE.size :]))
+    pack = ENTRY.pack
     body = b"".join([pack(topic_id, partition, offset) for topic_id, partition, offset in entries])
-    return b"".join((_FRAME_MARK, _sealed(len(entries), sequence, body), body, _END_MARK))
+    return b"".join((FRAME_MARK, sealed(len(entries), sequence, body), body, END_MARK))
 
 
 def check_entries(entries: Iterable[LogStartEntry]) -> None:
@@ -164,30 +148,6 @@ def encode_journal(
     return image, JournalContent(header=header, entries=live, end=end, next_sequence=sequence, torn=False)
 
 
-def decode_journal(image: bytes) -> JournalContent:
-    """Reads a whole journal file. Errors: JournalDamageError, except for a torn last frame."""
-    header = _decode_header(image)
-    entries: dict[tuple[TopicId, int], Offset] = {}
-    position = HEADER_BYTES
-    sequence = header.first_sequence
-    while True:
-        frame = _frame_at(image, position)
-        if frame is None:
-            break
-        found, end, frame_entries = frame
-        if found != sequence:
-            message = f"the frame at byte {position} has sequence {found} where {sequence} follows"
-            raise JournalDamageError(message)
-        apply_entries(entries, frame_entries)
-        position = end
-        sequence += 1
-    if position < header.snapshot_end:
-        message = f"the frame at byte {position} can't be read, though it was durable before the file got its name"
-        raise JournalDamageError(message)
-    torn = _check_tail(image, position)
-    return JournalContent(header=header, entries=entries, end=position, next_sequence=sequence, torn=torn)
-
-
 def apply_entries(state: dict[tuple[TopicId, int], Offset], entries: Iterable[LogStartEntry]) -> None:
     """Applies entries to `state`: the last one wins, whether larger or smaller."""
     for topic_id, partition, offset in entries:
@@ -197,134 +157,21 @@ def apply_entries(state: dict[tuple[TopicId, int], Offset], entries: Iterable[Lo
             state[topic_id, partition] = offset
 
 
-def salvage_frames(image: bytes) -> list[tuple[int, list[LogStartEntry]]]:
-    """Returns every readable frame, wherever it lies, as (sequence, entries) in order of sequence. For repair only."""
-    found: dict[int, list[LogStartEntry]] = {}
-    position = image.find(_FRAME_MARK)
-    while position >= 0:
-        frame = _frame_at(image, position)
-        if frame is not None:
-            found[frame[0]] = frame[2]
-        position = image.find(_FRAME_MARK, position + 1 if frame is None else frame[1])
-    return sorted(found.items())
-
-
-def _sealed(count: int, sequence: int, body: bytes) -> bytes:
-    crc = crc32c(b"".join((_COUNT_AND_SEQUENCE.pack(count, sequence), body, _END_MARK)))
+def sealed(count: int, sequence: int, body: bytes) -> bytes:
+    """Returns count, checksum and sequence of a frame with these entries."""
+    crc = crc32c(b"".join((_COUNT_AND_SEQUENCE.pack(count, sequence), body, END_MARK)))
     return _SEALED.pack(count, crc, sequence)
-
-
-def _frame_at(image: bytes, position: FilePosition) -> tuple[int, FilePosition, list[LogStartEntry]] | None:
-    """Returns sequence, end (exclusive) and entries of the good frame at `position`; None if there is none."""
-    if position + FRAME_OVERHEAD > len(image):
-        return None
-    mark, count, _crc, sequence = _FRAME_HEAD.unpack_from(image, position)
-    end = position + frame_bytes(count)
-    if mark != _FRAME_MARK or count == 0 or end > len(image):
-        return None
-    body = image[position + _FRAME_HEAD.size : end - len(_END_MARK)]
-    head = image[position + len(_FRAME_MARK) : position + _FRAME_HEAD.size]
-    if not image.startswith(_END_MARK, end - len(_END_MARK)) or _sealed(count, sequence, body) != head:
-        return None
-    return sequence, end, list(_ENTRY.iter_unpack(body))
-
-
-def _check_tail(image: bytes, position: FilePosition) -> bool:
-    """Returns whether an incomplete frame lies at `position`, behind the last good one.
-
-    Errors: JournalDamageError if that can't be the remains of one torn write.
-    """
-    written_end = len(image.rstrip(b"\0"))
-    if written_end <= position:
-        return False
-    later = image.find(_FRAME_MARK, position + 1)
-    while later >= 0:
-        if _frame_at(image, later) is not None:
-            message = f"the frame at byte {position} can't be read, and a good one follows at byte {later}"
-            raise JournalDamageError(message)
-        later = image.find(_FRAME_MARK, later + 1)
-    if not _is_torn(image, position, written_end):
-        message = f"the last frame, at byte {position}, was written whole and has changed since"
-        raise JournalDamageError(message)
-    return True
-
-
-def _is_torn(image: bytes, position: FilePosition, written_end: FilePosition) -> bool:
-    """Returns whether a frame with a missing piece lies from `position` to `written_end` (exclusive; then zeros)."""
-    first_end = _sector_end(position)
-    ends = image.endswith(_END_MARK, position, written_end)
-    fits = (written_end - position - FRAME_OVERHEAD) % ENTRY_BYTES == 0
-    if not any(image[position:first_end]):
-        # The first sector's piece is missing. Unless the rest is the end of a frame that began here, older frames are
-        # missing too.
-        return fits or not ends
-    present = image[position : min(written_end, first_end)]
-    if not present.startswith(_FRAME_MARK[: len(present)]):
-        return False
-    count_end = position + len(_FRAME_MARK) + _CRC.size
-    if written_end < count_end or (first_end < count_end and not any(image[first_end:count_end])):
-        return True  # Cut within mark or count, or the second sector, with the rest of them, is missing.
-    mark, count = (
-        _FRAME_HEAD.unpack_from(image, position)[:2] if position + _FRAME_HEAD.size <= len(image) else (b"", 0)
-    )
-    frame_end = position + frame_bytes(count)
-    if mark != _FRAME_MARK or count == 0 or frame_end > len(image) or written_end > frame_end:
-        return False
-    if fits and ends and not _has_zero_piece(image, position, written_end):
-        return False  # Its count has changed: it ends, with its end mark, before the count says.
-    return written_end < frame_end or _has_zero_piece(image, position, frame_end)
-
-
-def _has_zero_piece(image: bytes, start: FilePosition, end: FilePosition) -> bool:
-    """Returns whether one of the pieces into which sectors cut [start, end) is all zeros."""
-    while start < end:
-        piece_end = min(_sector_end(start), end)
-        if not any(image[start:piece_end]):
-            return True
-        start = piece_end
-    return False
-
-
-def _sector_end(position: FilePosition) -> FilePosition:
-    return (position // SECTOR_BYTES + 1) * SECTOR_BYTES
 
 
 def _encode_header(header: JournalHeader) -> bytes:
     exported = header.exported_crc
-    fields = _HEADER.pack(
-        _MAGIC,
-        _VERSION,
+    fields = HEADER_STRUCT.pack(
+        MAGIC,
+        VERSION,
         header.capacity,
         header.first_sequence,
         header.snapshot_end,
         exported is not None,
         exported or 0,
     )
-    return (fields + _CRC.pack(crc32c(fields))).ljust(HEADER_BYTES, b"\0")
-
-
-def _decode_header(image: bytes) -> JournalHeader:
-    if len(image) < HEADER_BYTES:
-        message = f"the file has {len(image)} bytes, less than its header"
-        raise JournalDamageError(message)
-    magic, version, capacity, first_sequence, snapshot_end, has_export, exported_crc = _HEADER.unpack_from(image)
-    if magic != _MAGIC:
-        message = f"the file doesn't begin with {_MAGIC.decode()}"
-        raise JournalDamageError(message)
-    (crc,) = _CRC.unpack_from(image, _HEADER.size)
-    if crc != crc32c(image[: _HEADER.size]) or any(image[_HEADER.size + _CRC.size : HEADER_BYTES]):
-        message = "the header doesn't match its checksum"
-        raise JournalDamageError(message)
-    if version != _VERSION:
-        message = f"the format's version is {version}, only {_VERSION} is known"
-        raise JournalDamageError(message)
-    if len(image) != capacity:
-        message = f"the file has {len(image)} bytes instead of {capacity}"
-        raise JournalDamageError(message)
-    assert HEADER_BYTES <= snapshot_end <= capacity <= MAXIMUM_CAPACITY, (snapshot_end, capacity)
-    return JournalHeader(
-        capacity=capacity,
-        first_sequence=first_sequence,
-        snapshot_end=snapshot_end,
-        exported_crc=exported_crc if has_export else None,
-    )
+    return (fields + CRC.pack(crc32c(fields))).ljust(HEADER_BYTES, b"\0")

@@ -26,15 +26,9 @@ from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, CheckpointError
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory
-from lowtide.storage.log_start.journal_format import (
-    JOURNAL_NAME,
-    JournalDamageError,
-    apply_entries,
-    decode_journal,
-    encode_journal,
-    salvage_frames,
-)
+from lowtide.storage.log_start.journal_format import JOURNAL_NAME, apply_entries, encode_journal
 from lowtide.storage.log_start.journal_loading import journal_path, merge_larger, read_offsets
+from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal, salvage_frames
 
 
 class RepairReport(msgspec.Struct, frozen=True, kw_only=True):

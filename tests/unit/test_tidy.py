@@ -54,8 +54,6 @@ LONG_FILES = {
 
 LONG_SOURCES = frozenset(
     {
-        "broker/network/connection/connection.py",
-        "broker/partitions/fetch/fetch_reader.py",
         "broker/partitions/replica_fetcher.py",
     }
 )
@@ -63,7 +61,6 @@ LONG_SOURCES = frozenset(
 
 LONG_FUNCTIONS = frozenset(
     {
-        "broker/handlers/fetch.py:handler",
         "broker/handlers/find_coordinator.py:handler",
         "broker/lifecycle/serving.py:__init__",
         "storage/directory/directory_parts.py:build_parts",

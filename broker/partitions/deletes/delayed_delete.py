@@ -1,18 +1,26 @@
-"""A DeleteRecords request that waits, first for its own disk, then for its followers.
+"""DeleteRecords: what a delete is, how a request is carried out, and the requests that ended last.
 
-A request waits twice, one after the other, for the time of each is counted differently: Kafka's time-out begins when
-the leader's disk is done. The first wait ends when every row's own log start is durable, and is all that a leader-only
-delete waits for. In the second each partition waits until its low watermark has reached the offset (rules DR3 and DR4).
-A row is a success only under the leader epoch and the topic id under which it was accepted (rule DR6), and only if the
-condition holds, at the deadline too. It has the offsets of that moment; the others have those of the moment of the
-answer.
+A request waits twice, because the two times count differently: Kafka's timeout begins when the leader's disk is done.
+
+1. Until every row's log start is durable in this broker's journal. A leader-only delete waits for nothing else.
+2. Until the low watermark of each partition has reached the offset (rules DR3 and DR4).
+
+A row succeeds only under the leader epoch and the topic id under which it was accepted (rule DR6), and only if its
+condition holds, at the deadline too. It is answered with the offsets of that moment, the other rows with those of the
+moment of the response.
+
+Requests that ended are kept for at most `ROWS_KEPT` partitions, so a request of thousands of partitions leaves at most
+itself. A refusal because the topic is unknown or not allowed is not kept: its name comes from the client alone.
+`described_deletes` builds the rows for people. Times are of the monotonic clock.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
-from lowtide.broker.partitions.deletes.delete_request import DeleteRow
+import msgspec
+
 from lowtide.broker.pending import DelayedRequest, Pending, commit_deadline_ms
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import (
@@ -20,20 +28,165 @@ from lowtide.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from lowtide.protocol.messages.describe_deletes import NOT_YET
+from lowtide.protocol.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicPartition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.directory.log_starts import LogStartIncrement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Container, Iterable, Iterator
 
-    from lowtide.broker.partitions.deletes.delete_request import DeleteRequest, RecentDeletes
     from lowtide.broker.partitions.replica_manager import ReplicaManager
-    from lowtide.protocol.types import Offset, TopicPartition
+    from lowtide.broker.request_context import RequestContext
+    from lowtide.broker.security.principal import KafkaPrincipal
+    from lowtide.protocol.messages.delete_records import DeleteRecordsRequest
+    from lowtide.replication.partition import Partition
     from lowtide.runtime.clock import Clock
+
+ROWS_KEPT: Final = 1_000
+"""The limit of partitions of ended requests, about 300 kB."""
+
+CLIENT_ID_KEPT: Final = 255
+"""The characters that are kept of a client id, which may have 32,767."""
+
+_TOLD_REFUSALS: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Refusals of existing partitions."""
+
+
+class DeleteRow(msgspec.Struct, kw_only=True):
+    """One partition of a request: the accepted offset and leader epoch, or the error.
+
+    The other offsets are those of the response, once the row is `done`. `durable_ms` is when the leader's disk had the
+    log start, `replicated_ms` when all replicas that must have it had it.
+    """
+
+    key: TopicPartition
+    error_code: int = ErrorCode.NONE
+    partition: Partition | None = None
+    leader_epoch: LeaderEpoch = -1
+    offset: Offset = UNKNOWN_OFFSET
+    done: bool = False
+    low_watermark: Offset = UNKNOWN_OFFSET
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    old_log_start_offset: Offset = UNKNOWN_OFFSET
+    durable_ms: int = NOT_YET
+    replicated_ms: int = NOT_YET
+
+
+class DeleteRequest(msgspec.Struct, kw_only=True):
+    """One request: its rows, its client and its times."""
+
+    rows: list[DeleteRow]
+    leader_only: bool
+    timeout_ms: int
+    asked_ms: int
+    principal: KafkaPrincipal
+    client_address: str
+    client_id: str | None
+    deadline_ms: int = 0
+    answered_ms: int = NOT_YET
+    answered_at_ms: int = NOT_YET
+    """The same on the wall clock."""
+    last_number: int = 0
+    """The number of its last row among all ended rows."""
+
+
+class DeleteTimes(msgspec.Struct):
+    """A histogram of durations since the start: place `n` counts those from 2^(n - 1) to below 2^n ms."""
+
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * 64)
+    total_ms: int = 0
+
+
+class RecentDeletes:
+    """The requests that ended last, with at most `ROWS_KEPT` rows together, or one request with more."""
+
+    __slots__ = ("_requests", "_rows", "durable", "last_number", "replicated")
+
+    def __init__(self) -> None:
+        self._requests: deque[DeleteRequest] = deque()
+        self._rows = 0
+        self.durable, self.replicated = DeleteTimes(), DeleteTimes()
+        """The times from the request until the leader's disk had a row, and until all replicas had it."""
+        self.last_number = 0
+        """The number of the newest row, from 1."""
+
+    def __iter__(self) -> Iterator[DeleteRequest]:
+        """Yields the requests, the last one first."""
+        return reversed(self._requests)
+
+    def note(self, request: DeleteRequest, now_ms: int, wall_ms: int, unfinished: ErrorCode) -> None:
+        """Notes a request that ends now. Rows that are not done end with `unfinished`."""
+        rows = [row for row in request.rows if row.offset != UNKNOWN_OFFSET or row.error_code in _TOLD_REFUSALS]
+        if not rows:
+            return
+        for row in rows:
+            for times, at_ms in ((self.durable, row.durable_ms), (self.replicated, row.replicated_ms)):
+                if at_ms != NOT_YET:
+                    times.counts[(at_ms - request.asked_ms).bit_length()] += 1
+                    times.total_ms += at_ms - request.asked_ms
+            if not row.done:
+                row.error_code, row.done = unfinished, True
+                if row.partition is not None:
+                    row.log_start_offset = row.partition.log.log_start_offset
+            row.partition = None  # It may leave this broker.
+        if request.client_id is not None:
+            request.client_id = request.client_id[:CLIENT_ID_KEPT]
+        request.rows, request.answered_ms, request.answered_at_ms = rows, now_ms, wall_ms
+        self.last_number += len(rows)
+        request.last_number = self.last_number
+        self._requests.append(request)
+        self._rows += len(rows)
+        while self._rows > ROWS_KEPT and len(self._requests) > 1:
+            self._rows -= len(self._requests.popleft().rows)
+
+
+class DeleteRecordsHandler(msgspec.Struct, frozen=True):
+    """Handles DeleteRecords requests. One for each broker."""
+
+    replicas: ReplicaManager
+    clock: Clock
+    recent: RecentDeletes
+    allowed: Callable[[RequestContext, set[str]], Container[str]] | None
+    """Returns the topics of which a client may delete records; None if all may delete everything."""
+
+    def handle(
+        self, request: DeleteRecordsRequest, context: RequestContext
+    ) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
+        """Returns the response, or a promise of it. If a partition is listed twice, the last entry wins."""
+        offsets = {
+            TopicPartition(topic.name, row.partition_index): row.offset
+            for topic in request.topics
+            for row in topic.partitions
+        }
+        allowed = None if self.allowed is None else self.allowed(context, {key.topic for key in offsets})
+        client = context.connection
+        asked = DeleteRequest(
+            rows=[
+                checked_row(self.replicas, key, offset)
+                if allowed is None or key.topic in allowed
+                else DeleteRow(key=key, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, done=True)
+                for key, offset in offsets.items()
+            ],
+            leader_only=request.leader_only,
+            timeout_ms=max(request.timeout_ms, 0),
+            asked_ms=self.clock.monotonic_ms(),
+            principal=client.principal,
+            client_address=client.client_address,
+            client_id=context.client_id,
+        )
+        return DelayedDeleteRecords(self.replicas, self.clock, asked, self.recent).start()
 
 
 def checked_row(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -> DeleteRow:
-    """Returns the row of a delete that may be carried out, with the offset that is meant, or else with its error."""
+    """Returns the row of an accepted delete with its absolute offset, or of a refused one with its error."""
     partition = replicas.find(*key)
     if isinstance(partition, ErrorCode):
         return DeleteRow(key=key, error_code=partition, done=True)
@@ -65,7 +218,7 @@ class DelayedDeleteRecords(DelayedRequest):
     )
 
     def __init__(self, replicas: ReplicaManager, clock: Clock, asked: DeleteRequest, recent: RecentDeletes) -> None:
-        """The time-out of the request, not negative, begins now; `recent` is where it is noted when it has ended."""
+        """The timeout of the request begins now. `recent` notes the request when it ends."""
         super().__init__()
         self._replicas = replicas
         self._clock = clock
@@ -75,7 +228,7 @@ class DelayedDeleteRecords(DelayedRequest):
         self._leader_only = asked.leader_only
         self._commit_deadline_ms = asked.deadline_ms = commit_deadline_ms(clock, asked.timeout_ms)
         self._queue = replicas.waiting.log_starts
-        """Where it waits: first for the leader's own disk, then for the followers."""
+        """The queue in which it waits: for the leader's own disk, then for the followers."""
         self._pending: Pending[DeleteRecordsResponse] = Pending()
 
     @property
@@ -84,7 +237,7 @@ class DelayedDeleteRecords(DelayedRequest):
         return self.asked.deadline_ms
 
     def start(self) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
-        """Asks the journals for the rows that were accepted. Returns the answer if nothing has to be waited for, else a promise of it."""
+        """Journals the accepted rows. Returns the response, or a promise of it if it must wait."""
         increments = [
             LogStartIncrement(row.partition.log, row.offset)
             for row in self._rows
@@ -98,7 +251,7 @@ class DelayedDeleteRecords(DelayedRequest):
         return self._pending
 
     def try_complete(self) -> bool:
-        """Answer when no partition has to wait any more, or go over from the first wait to the second."""
+        """Answers if no partition must wait any more, or moves on from the first wait to the second."""
         phase = self._queue
         if not self._settle_rows():
             if self._queue is phase:
@@ -110,16 +263,16 @@ class DelayedDeleteRecords(DelayedRequest):
         return True
 
     def on_complete(self) -> None:
-        """Answer with what holds now; the rest is REQUEST_TIMED_OUT."""
+        """Answers now, with REQUEST_TIMED_OUT for rows that still wait."""
         self._settle_rows()
         self._pending.complete(self._end())
 
     def fail(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self._pending.fail()
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
-        """What each waiting partition has to reach."""
+        """Returns the offset that each waiting partition must reach."""
         return [(row.key, row.offset) for row in self._rows if not row.done]
 
     def _watch(self) -> bool:
@@ -133,11 +286,11 @@ class DelayedDeleteRecords(DelayedRequest):
             self._replicas.led.await_slow_ones(row.key for row in self._rows if not row.done)
 
     def _forget(self) -> None:
-        self._queue.remove(self)  # The other one knows nothing of it, and would fail.
+        self._queue.remove(self)  # The other queue does not have it, and would fail.
         self._note(ErrorCode.NETWORK_EXCEPTION)
 
     def _settle_rows(self) -> bool:
-        """Settle the rows that can be settled; go over to the second wait when the others are durable.
+        """Settles the rows that can be settled. Moves on to the second wait when all others are durable.
 
         Returns whether all are settled.
         """
@@ -181,7 +334,7 @@ class DelayedDeleteRecords(DelayedRequest):
         return response
 
     def _note(self, unfinished: ErrorCode) -> None:
-        self._recent.note(self.asked, self._clock.monotonic_ms(), self._clock.wall_ms(), unfinished)
+        self._recent.note(self.asked, self._clock.monotonic_ms(), self._clock.wall_ns() // 1_000_000, unfinished)
 
     def _response(self) -> DeleteRecordsResponse:
         topics: dict[str, DeleteRecordsTopicResult] = {}

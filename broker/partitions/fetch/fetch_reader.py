@@ -29,7 +29,7 @@ from lowtide.protocol.messages.fetch import (
     PartitionData,
 )
 from lowtide.protocol.schema import NO_ROWS
-from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId
+from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerEpoch, BrokerId
 from lowtide.replication.follower_reads import NO_REPLICA, preferred_read_replica
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
 from lowtide.replication.leadership import assumed_epoch, not_a_replica
@@ -129,11 +129,7 @@ class FetchReader:
         topic = target.topic
         if rules.api_version >= TOPIC_IDS_SINCE:
             image = self._replicas.image
-            name = (
-                image.topic_names.get(target.topic_id)
-                if image is not None and target.topic_id != ZERO_TOPIC_ID
-                else None
-            )
+            name = None if image is None else image.topic_names.get(target.topic_id)
             if name is None:
                 return ErrorCode.UNKNOWN_TOPIC_ID
             topic = target.topic = name
@@ -148,11 +144,8 @@ class FetchReader:
         if error != ErrorCode.NOT_LEADER_OR_FOLLOWER or rules.is_follower or rules.api_version < _FOLLOWER_READS_SINCE:
             return error
         limit_ms = int(partition.lag_time_max_ms * TRUST_PART)
-        return (
-            ErrorCode.NONE
-            if partition.may_serve_as_follower(self._own_epoch(), self._monotonic_ms(), limit_ms)
-            else error
-        )
+        serves = partition.may_serve_as_follower(self._own_epoch(), self._monotonic_ms(), limit_ms)
+        return ErrorCode.NONE if serves else error
 
     def _read_partition(
         self,
@@ -256,10 +249,9 @@ class FetchReader:
             answer.records = read.slice
             target.read_bytes = read.slice.size
             if rules.read_committed and not rules.is_follower:
-                aborted = log.aborted_transactions(read.slice, offset, end_offset)
                 answer.aborted_transactions = [
                     AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-                    for entry in aborted
+                    for entry in log.aborted_transactions(read.slice, offset, end_offset)
                 ]
         return answer
 

@@ -6,7 +6,7 @@ from lowtide.protocol.types import NO_TIMESTAMP
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.segments.segment import Segment
-from lowtide.storage.log.timestamps import load_timestamps
+from lowtide.storage.log.segments.segment_files import load_timestamps
 
 
 class SegmentAges:

@@ -12,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from lowtide.protocol.types import Offset
+from lowtide.protocol.types import NO_TIMESTAMP, Offset
 from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.errors import is_passing
 from lowtide.storage.log.segments.open_files import FILES_MAX, OpenFiles
-from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment import Segment, raise_largest
 from lowtide.storage.log.segments.segment_life import SegmentEvent, SegmentLife, next_life
 from lowtide.storage.log.segments.segment_names import DELETED_SUFFIX, SEGMENT_SUFFIXES, offset_name
 
@@ -180,3 +180,15 @@ class SegmentCache:
         """Drops a segment that is gone or becomes active: its file is closed."""
         self._index_bytes -= self._recent.pop(segment, 0)
         segment.forget_file()
+
+
+def load_timestamps(segment: Segment) -> None:
+    """Reads the largest timestamp of a closed segment from its time index. Errors: StorageError."""
+    if segment.max_timestamp == NO_TIMESTAMP and segment.size and not segment.is_pinned:
+        segment.max_timestamp, segment.max_timestamp_offset = segment.indexes[1].last_entry
+
+
+def measure_timestamps(segment: Segment) -> None:
+    """Finds the largest timestamp again from all headers. Errors: StorageError."""
+    segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, segment.first_offset
+    raise_largest(segment, 0)

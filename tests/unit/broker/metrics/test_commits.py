@@ -6,7 +6,7 @@ import asyncio
 
 from bench.request_path import World, delete
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from lowtide.runtime.durations import BOUNDS_S, BUCKETS, Durations
+from lowtide.runtime.committer import BOUNDS_S, BUCKETS, Durations
 from lowtide.simulation.client import WireClient
 from lowtide.storage.log_start.journal_format import frame_bytes
 

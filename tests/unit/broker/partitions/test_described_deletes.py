@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from lowtide.broker.observation.described_deletes import Viewer, finished
-from lowtide.broker.partitions.deletes.delete_request import (
+from lowtide.broker.partitions.deletes.delayed_delete import (
     CLIENT_ID_KEPT,
     ROWS_KEPT,
     DeleteRequest,

@@ -21,8 +21,9 @@ from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.log_values import AppendedBatch, LogConfig
+from lowtide.storage.log.segments.segment_files import load_timestamps
 from lowtide.storage.log.segments.segment_names import offset_name
-from lowtide.storage.log.timestamps import load_timestamps, search_max_timestamp, search_timestamp
+from lowtide.storage.log.timestamps import search_max_timestamp, search_timestamp
 from lowtide.storage.log.truncation import LogTruncation
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce

@@ -16,8 +16,7 @@ from lowtide.storage.log.opening.log_folder import next_offset
 from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import size_at
-from lowtide.storage.log.segments.segment_files import SegmentCache
-from lowtide.storage.log.timestamps import load_timestamps
+from lowtide.storage.log.segments.segment_files import SegmentCache, load_timestamps
 from tests.examples import examples
 
 BASE = 1000

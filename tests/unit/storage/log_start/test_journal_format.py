@@ -16,14 +16,12 @@ from lowtide.storage.log_start.journal_format import (
     REMOVED,
     SECTOR_BYTES,
     JournalContent,
-    JournalDamageError,
     LogStartEntry,
-    decode_journal,
     encode_frame,
     encode_journal,
     frame_bytes,
-    salvage_frames,
 )
+from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal, salvage_frames
 from tests.examples import examples
 
 CAPACITY = 1 << 15

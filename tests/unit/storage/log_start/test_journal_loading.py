@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
-from lowtide.storage.log_start.journal_format import decode_journal
 from lowtide.storage.log_start.journal_loading import journal_path, load_journal
+from lowtide.storage.log_start.journal_reading import decode_journal
 
 from .test_journal import DIRECTORY, FOLDERS, A, B, Fixture
 from .test_journal_room import Handles

@@ -12,14 +12,12 @@ from lowtide.storage.log_start.journal_format import (
     FRAME_OVERHEAD,
     HEADER_BYTES,
     SECTOR_BYTES,
-    JournalDamageError,
     LogStartEntry,
-    decode_journal,
     encode_frame,
     encode_journal,
     frame_bytes,
-    salvage_frames,
 )
+from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal, salvage_frames
 
 from .test_journal_format import CAPACITY, TOPIC, entries_of, journal
 
