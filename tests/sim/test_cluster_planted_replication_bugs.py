@@ -23,8 +23,8 @@ import msgspec
 import pytest
 
 from lowtide.broker.guards import fetching
-from lowtide.broker.handlers.delete_records import DelayedDeleteRecords
 from lowtide.broker.partitions import alter_partition_manager, replica_fetcher
+from lowtide.broker.partitions.deletes.delayed_delete import DelayedDeleteRecords
 from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
 from lowtide.metadata.changes import Step
 from lowtide.metadata.session import MetadataSession
