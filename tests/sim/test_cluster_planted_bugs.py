@@ -13,7 +13,7 @@ import pytest
 
 from lowtide.broker.partitions import assigned_partitions
 from lowtide.broker.partitions.deletes import delayed_delete
-from lowtide.broker.partitions.fetch import fetch_reader
+from lowtide.broker.partitions.fetch import fetch_in_slices, fetch_reader
 from lowtide.broker.partitions.leader_partitions import LedPartitions
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
@@ -112,7 +112,8 @@ def not_looked_at_again(patch: Patch) -> None:
 
 def not_told_at_once(patch: Patch) -> None:
     """Rule DR5: a fetch waits though there is a log start to report."""
-    patch.setattr(fetch_reader, "_has_log_start_to_tell", lambda *_: False)
+    for module in (fetch_reader, fetch_in_slices):
+        patch.setattr(module, "has_log_start_to_tell", lambda *_: False)
 
 
 def any_leader_epoch(patch: Patch) -> None:
