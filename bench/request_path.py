@@ -3,8 +3,8 @@
 `make path` prints what a reader must read to understand a request: every file of the form that defines it, whole, with
 the disk and the ports. The brokers are real ones over simulated ports, on virtual time, so the same request takes the
 same path in each run. The trace counts calls of functions in the broker that serves the request, from its first byte to
-the last one of its answer. A call of a simulated disk, clock or committer counts as a call of the real one. Not counted:
-the event loop with its sockets, generated codecs, and this client.
+the last one of its answer. A call of a simulated disk, clock or committer counts as a call of the real one. It does not
+count the event loop with its sockets, generated codecs, and this client.
 
 With LOWTIDE_PURE=1 there is no compiled code, and the short form of Fetch is off: this is the form that defines.
 Otherwise Produce and Fetch take their short forms, and files in C count with the C files that they call.
@@ -348,9 +348,8 @@ def main() -> int:
     if not paths:
         sys.stderr.write(f"no request is named like {wanted!r}: there are {', '.join(REQUESTS)}\n")
         return 2
-    print(
-        f"{'defining form' if native.compiled is None else 'with compiled code':36} files  lines  calls  moves  of them back"
-    )
+    form = "defining form" if native.compiled is None else "with compiled code"
+    print(f"{form:36} files  lines  calls  moves  of them back")
     for name, path in paths.items():
         print(
             f"{name:36} {len(path.files):5}  {path.lines:5}  {len(path.calls):5}  {path.moves:5}  {path.moves_back:12}"

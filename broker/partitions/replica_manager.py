@@ -1,10 +1,8 @@
-"""The partitions that this broker hosts, as requests and fetches see them: finds them, appends, deletes, and wakes who waits.
+"""The partitions that this broker hosts: finds them, appends, raises log starts, and wakes the requests that wait.
 
-The paths of requests are plain functions: nothing can happen between a check and the write that relies on it, except where a delete waits
-for the disk, after which everything is checked again.
-
-Which partitions are here, and what they do, is decided by the metadata (`assigned_partitions`); what follows from leading them is in
-`leader_partitions`.
+Requests run in plain functions, so nothing happens between a check and the write that relies on it. A delete waits for
+the disk and checks everything again. Metadata decide which partitions are here and what they do
+(`assigned_partitions`). `leader_partitions` has the partitions that this broker leads.
 
 Sources: KIP-107; Kafka's `ReplicaManager`.
 """
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from lowtide.storage.log.validation.validator import ValidatedBatch
 
 _PASSING_LOGGED_MS: Final = 1000
-"""How often a lack of descriptors or memory is logged that a read met."""
+"""The interval of log lines about reads that lacked descriptors or memory."""
 
 _DAY_MS = 86_400_000
 
@@ -65,29 +63,26 @@ class ReplicaManager:
         log: Any,
         fence: Fence | None = None,
     ) -> None:
-        """`leader_throttle` slows down what is served to followers, where a topic wants that.
-
-        Without a fence the broker may always act.
-        """
+        """`leader_throttle` limits the bytes that followers get. Without a fence the broker may always act."""
         self.broker_id = broker_id
         self.partitions: dict[tuple[str, int], Partition] = {}
-        """Those that are here; `add` and `take_out` change it."""
+        """The hosted partitions. `add` and `take_out` change them."""
         self.image: MetadataImage | None = None
-        """The metadata that are acted on; `follow` sets it."""
+        """The metadata in force. `follow` sets them."""
         self.reports_log_starts = False
-        """Whether all brokers report how far deletes have reached them: else none is acknowledged (KIP-107).
+        """Whether all brokers report their log starts. Otherwise no delete is acknowledged (KIP-107).
 
-        Not even that of the only replica: one that is added may come without it.
+        This includes the only replica of a partition: a broker that does not report may become another one.
         """
         self.is_fenced: Callable[[], bool] | None = None if fence is None else fence.is_up
-        """Whether this broker must not act as a leader now; None for one that always may."""
+        """Whether this broker must not act as a leader now; None if it always may."""
         self.log_manager = log_manager
         self.waiting = waiting
         self.led = led
         self.offline = offline
         self.leader_throttle = leader_throttle
         self.traffic = TrafficTable()
-        """What goes in and out of the topics with partitions here."""
+        """The traffic of topics with partitions here."""
         self.slices = RequestSlices(loop, clock, log)
         """For requests of very many partitions."""
         self._fence = fence
@@ -99,9 +94,8 @@ class ReplicaManager:
         log_manager.listen_to_flushes(self._on_log_flushed)
         log_manager.moves.listen(self._on_log_moved)
 
-    # ------------------------------------------------------------------ finding a partition
     def find(self, topic: str, partition: int) -> Partition | ErrorCode:
-        """The partition, online here, or why not.
+        """Returns the partition if it is online here, else the error.
 
         Errors: KAFKA_STORAGE_ERROR (its directory is offline), NOT_LEADER_OR_FOLLOWER (hosted elsewhere, or not here
         yet, or this broker is fenced), UNKNOWN_TOPIC_OR_PARTITION.
@@ -125,7 +119,7 @@ class ReplicaManager:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def leader_elsewhere(self, topic: str, partition: int) -> tuple[BrokerId, LeaderEpoch] | None:
-        """Another broker that leads a partition, and its leader epoch, as the metadata say; None where there is none."""
+        """Returns another broker that leads the partition, and its leader epoch; None if there is none."""
         known = self.image.topics.get(topic) if self.image is not None else None
         if known is None or not 0 <= partition < len(known.partitions):
             return None
@@ -133,19 +127,18 @@ class ReplicaManager:
         return None if state.leader in (self.broker_id, NO_LEADER) else (state.leader, state.leader_epoch)
 
     def is_registered(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
-        """Whether the image shows this registration of another broker."""
+        """Returns whether the metadata have this registration of another broker."""
         broker = self.image.brokers.get(broker_id) if self.image is not None else None
         return broker is not None and broker.epoch == broker_epoch
 
     def may_be_registered(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
-        """Whether another broker's registration may be in force; one that isn't given may be."""
+        """Returns whether another broker's registration may be in force. An unknown one may."""
         if self.image is None:
             return False
         return broker_epoch == UNKNOWN_BROKER_EPOCH or may_be_registered(broker_id, broker_epoch, self.image)
 
-    # ------------------------------------------------------------------ records
     def append(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> AppendedBatch | ErrorCode:
-        """Append a validated batch as leader; wake who waits for records. `now_ms` is wall-clock time.
+        """Appends a validated batch as leader, and wakes requests that wait for records. `now_ms` is wall-clock time.
 
         A failed disk takes its directory offline: KAFKA_STORAGE_ERROR.
         """
@@ -183,9 +176,9 @@ class ReplicaManager:
         deciding: list[ValidatedBatch],
         now_ms: int,
     ) -> tuple[Offset, ...] | None:
-        """As `append` for each of the batches, which have `size` bytes together; see `Log.append_together_as_leader`.
+        """Appends several batches of `size` bytes together; see `Log.append_together_as_leader`.
 
-        Returns their base offsets; None if they are to be appended one by one.
+        Returns their base offsets; None if they must be appended one by one.
         """
         log = partition.log
         try:
@@ -203,7 +196,7 @@ class ReplicaManager:
         return base_offsets
 
     def _tell_of_append(self, partition: Partition) -> None:
-        """Wake who waits for records."""
+        """Wakes the requests that wait for records."""
         if partition.leadership is not None:
             self.led.on_appended(partition)
             return
@@ -213,17 +206,17 @@ class ReplicaManager:
             self._fetches.advance(partition.topic_partition, partition.log.high_watermark)
 
     def low_watermark(self, partition: Partition) -> Offset:
-        """How far deletes have reached all replicas that must have them."""
+        """Returns the smallest log start offset of all replicas that must have a delete."""
         assert self.image is not None, "it has partitions"
         return partition.low_watermark(self.image, self._clock.monotonic_ms())
 
     def when_committed(
         self, partition: Partition, offset: Offset, callback: Callable[[ErrorCode], None], *, timeout_ms: int = _DAY_MS
     ) -> None:
-        """Call `callback`, once, when the high watermark has reached `offset` (an exclusive end) in this leadership, or that has ended.
+        """Calls `callback` once, when the high watermark reaches `offset` (exclusive) or the leadership ends.
 
-        At once, from within this call, where that is so already. The error code is NONE, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
-        UNKNOWN_TOPIC_OR_PARTITION, or REQUEST_TIMED_OUT after `timeout_ms` or at a stop.
+        Calls it within this call if that is so already. The error code is NONE, NOT_LEADER_OR_FOLLOWER,
+        KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, or REQUEST_TIMED_OUT after `timeout_ms` or at a stop.
         """
         log = partition.log
         is_committed = partition.is_leader and not log.flush_is_due and log.high_watermark >= offset
@@ -233,19 +226,19 @@ class ReplicaManager:
         CommitWait(self, partition, offset, callback, self._clock.monotonic_ms() + timeout_ms).start()
 
     def on_follower_appended(self, partition: Partition) -> None:
-        """A partition that this broker follows has more records, or another high watermark or log start: consumers may wait for it here."""
+        """Wakes consumers after a fetch from the leader changed the log, its high watermark or its log start."""
         if self.partitions.get(partition.topic_partition) is not partition:
-            return  # It has left while the disk was waited for; another one may have its name.
+            return  # It left during a wait for the disk. Another one may have its name.
         if partition.watchers:
             partition.tell(PartitionChange.HIGH_WATERMARK)
         self._fetches.advance(partition.topic_partition, partition.log.high_watermark)
 
     def flush(self, partition: Partition) -> None:
-        """Begin to make a partition's log durable; `flushes` gets the outcome."""
+        """Begins to flush a partition's log. The queue `flushes` gets the outcome."""
         self.log_manager.flush(partition.log)
 
     def on_read_failed(self, partition: Partition, error: StorageError) -> None:
-        """A log could not be read: a damaged segment hurts its partition only, a failing disk its directory, a lack of descriptors none."""
+        """Handles a failed read: a damaged segment affects its partition, a failing disk its whole directory."""
         if error.is_passing:
             now_ms = self._clock.monotonic_ms()
             if now_ms < self._quiet_until_ms:
@@ -255,14 +248,13 @@ class ReplicaManager:
         if not isinstance(error, DamagedSegmentError):
             self.log_manager.fail_directory_of(partition.log, error)
 
-    # ------------------------------------------------------------------ log starts
     def request_log_starts(
         self, increments: Sequence[LogStartIncrement], then: Callable[[], None] = lambda: None
     ) -> None:
-        """Raise log start offsets, each at or below its high watermark: durable first, then visible, then who waits is woken.
+        """Raises log start offsets, each at or below its high watermark: durable first, then visible.
 
-        One append to each directory's journal, however many partitions. A failed one takes its directory offline, which wakes them too.
-        `then` is called, before the others are woken, when all are durable, or have failed; never from within this call.
+        Then calls `then`, and wakes the requests that wait for them; never within this call. Each directory's journal
+        gets one append, however many partitions. A failed append takes its directory offline, with the same calls.
         """
         self.log_manager.log_starts.request_log_starts(
             increments, partial(self._on_log_starts_durable, increments, then)
@@ -271,16 +263,14 @@ class ReplicaManager:
     def _on_log_starts_durable(
         self, increments: Sequence[LogStartIncrement], then: Callable[[], None], _error: OSError | None
     ) -> None:
-        """Log starts are visible; perhaps some that were received as a follower of a leader that has ended meanwhile."""
+        """Wakes the requests that wait for log starts, which are visible now."""
         try:
             then()
         finally:
             for log, _ in increments:
                 key = log.topic_partition
                 partition = self.partitions.get(key)
-                if (
-                    partition is not None and partition.topic_id == log.topic_id
-                ):  # The log may be in another directory by now.
+                if partition is not None and partition.topic_id == log.topic_id:  # The log may have moved.
                     partition.tell(PartitionChange.LOG_START)
                     self.waiting.follower_fetches.release(key)
             leaving = [log for log, _ in increments if log.frees_many_bytes]
@@ -295,19 +285,18 @@ class ReplicaManager:
             if partition is not None and partition.topic_id == log.topic_id:
                 self.waiting.log_starts.advance(log.topic_partition, partition.log.log_start_offset)
 
-    # ------------------------------------------------------------------ what is here
     def follow(self, image: MetadataImage) -> MetadataImage | None:
-        """Act on these metadata from now on. Returns those before."""
+        """Puts metadata in force. Returns the previous ones."""
         before, self.image = self.image, image
         self.led.follow(image)
         reported, self.reports_log_starts = self.reports_log_starts, image.log_start_reporting
         if before is not None and reported != self.reports_log_starts:
-            for key in list(self.waiting.deletes.watched):  # From now on they can be acknowledged.
+            for key in list(self.waiting.deletes.watched):  # They can be acknowledged now.
                 self.waiting.deletes.release(key)
         return before
 
     def add(self, partition: Partition) -> None:
-        """A partition is here from now on."""
+        """Adds a hosted partition."""
         self.partitions[partition.topic_partition] = partition
         if self.early_refusals:
             producers = partition.log.producer_state
@@ -317,7 +306,7 @@ class ReplicaManager:
                     producers.verifications.take(early, producers.producers)
 
     def take_out(self, key: TopicPartition) -> None:
-        """A partition isn't here any more: all who wait for it are answered."""
+        """Removes a hosted partition, and answers the requests that wait for it."""
         partition = self.partitions.pop(key, None)
         if partition is not None:
             partition.count_records()
@@ -329,41 +318,34 @@ class ReplicaManager:
         self.waiting.release(key)
 
     def release(self, key: TopicPartition) -> None:
-        """Something happened to a partition that operations waiting for it must see."""
+        """Tests the requests that wait for a partition."""
         partition = self.partitions.get(key)
         if partition is not None:
             partition.tell(PartitionChange.ROLE)
         self.waiting.release(key)
 
     def on_directory_failed(self, logs: Iterable[Log]) -> None:
-        """A log directory went offline: operations that wait for its partitions end."""
+        """Ends the requests that wait for partitions of a log directory that went offline."""
         logs = list(logs)
         self.offline.add(log.topic_partition for log in logs if log.topic_partition in self.partitions)
         for log in logs:
             self.release(log.topic_partition)
 
     def on_fenced(self) -> None:
-        """This broker must not act any more: operations that wait end."""
+        """Ends the requests that wait: this broker must not act any more."""
         for topic, partition in self.partitions:
             self.release(TopicPartition(topic, partition))
 
     def close(self) -> None:
-        """Answer all that waits."""
+        """Completes all waits at shutdown."""
         self.led.close()
         self.waiting.close()
 
     def _on_log_moved(self, old: Log, new: Log) -> None:
-        """A log is in another directory from now on.
-
-        A delete that the old one's journal is about to have is repeated.
-        """
+        """Uses the log of another directory, and repeats a delete that the old journal does not have durably yet."""
         partition = self.partitions.get(old.topic_partition)
-        self._log.info(
-            "log has changed its directory",
-            partition=str(old.topic_partition),
-            path=new.directory,
-            before=old.directory,
-        )
+        name = str(old.topic_partition)
+        self._log.info("log has changed its directory", partition=name, path=new.directory, before=old.directory)
         if partition is None or partition.log is not old:
             return
         partition.move_to(new)
@@ -374,8 +356,6 @@ class ReplicaManager:
         self.release(old.topic_partition)
 
     def _on_log_flushed(self, log: Log) -> None:
-        # Of a flush that ends below the log's end fewer records than `flush.messages` may be left: those wait for
-        # nothing more.
-        self.waiting.flushes.advance(
-            log.topic_partition, log.recovery_point if log.flush_is_due else log.log_end_offset
-        )
+        # Records above the recovery point wait for nothing more if they are fewer than `flush.messages`.
+        flushed = log.recovery_point if log.flush_is_due else log.log_end_offset
+        self.waiting.flushes.advance(log.topic_partition, flushed)

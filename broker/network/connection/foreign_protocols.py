@@ -45,5 +45,6 @@ def instead_of_tls(first: bytes, security_protocol: str) -> str | None:
         return None
     size, key, version = _HEAD.unpack_from(first)
     if _HEAD.size <= size <= _PLAIN_REQUEST_BYTES_MAX and 0 <= key <= _API_KEY_MAX and 0 <= version <= _VERSION_MAX:
-        return f"it speaks Kafka's protocol without TLS: clients of this listener need security.protocol={security_protocol}"
+        needed = f"clients of this listener need security.protocol={security_protocol}"
+        return f"it speaks Kafka's protocol without TLS: {needed}"
     return None

@@ -2,13 +2,14 @@
 
 A producer that waits for each answer has one request in flight, so its connection alone has nothing to append together.
 But if many such producers keep the loop busy, one pass finds many of them readable. Their requests stay in the receive
-buffer, one behind the other, until the pass is over. Those for the same partition are then checked and appended at once.
+buffer, one behind the other, until the pass is over. Those for the same partition are then checked and appended at
+once.
 
 Waiting costs a lone request some hundred nanoseconds. So a request waits only if one of another connection was executed
 less than `NEAR_NS` ago, and none waits for `REST_NS` after a pass that had nothing to execute together.
 
-Guards: at most one request of a connection waits here, and the connection executes nothing else meanwhile, so its answers
-leave in the order of its requests. What waits is executed in the next pass at the latest.
+Guards: at most one request of a connection waits here, and the connection executes nothing else meanwhile, so its
+answers leave in the order of its requests. What waits is executed in the next pass at the latest.
 """
 
 from __future__ import annotations

@@ -243,9 +243,8 @@ class OutgoingQueue:
             self._give_back()
             return
         if isinstance(outcome, BaseException) or outcome <= 0 or not part.token.valid:
-            self._break(
-                f"cannot read {part.file.path}: {outcome if isinstance(outcome, BaseException) else 'it was truncated while it was sent'}"
-            )
+            reason = outcome if isinstance(outcome, BaseException) else "it was truncated while it was sent"
+            self._break(f"cannot read {part.file.path}: {reason}")
             return
         self._advance(part, outcome)
         self.transport.writelines([view[:outcome]])

@@ -242,7 +242,7 @@ class FetchReader:
         except StorageError as error:
             if minimum_one_batch or error.kind is not FailureKind.NO_RESOURCE:
                 raise
-            return answer  # The answer holds as many files as may be open. The client asks for the rest, as at a limit of bytes.
+            return answer  # All files are open. The client asks for the rest, as at a limit of bytes.
         if read.error_code != ErrorCode.NONE:
             return _failed(target.partition, read.error_code, aborted=None)
         if read.slice is not None:

@@ -1,4 +1,4 @@
-"""Fetches that are refused as a whole: for their limits, or for who asks."""
+"""Responses to fetches that are refused as a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lowtide.protocol.messages.fetch import (
 )
 
 SESSIONS_SINCE: Final = 7
-"""The version with sessions, and with an error of the whole request."""
+"""The first version with sessions, and with an error for the whole request."""
 
 
 def _failed(rows: Iterable[FetchPartition], error: ErrorCode) -> list[PartitionData]:
@@ -26,7 +26,7 @@ def _failed(rows: Iterable[FetchPartition], error: ErrorCode) -> list[PartitionD
 
 
 def refuse(request: FetchRequest, version: int, error: ErrorCode, errors: Counter[tuple[str, int]]) -> FetchResponse:
-    """Where the version has no error of its own for the request, each partition carries it. `errors` counts."""
+    """Returns the response to a refused request; in old versions each partition has the error. Counts in `errors`."""
     if version >= SESSIONS_SINCE:
         errors["Fetch", error] += 1
         return FetchResponse(throttle_time_ms=0, error_code=error, session_id=0, responses=[])
@@ -34,7 +34,7 @@ def refuse(request: FetchRequest, version: int, error: ErrorCode, errors: Counte
 
 
 def failed_throughout(request: FetchRequest, error: ErrorCode, errors: Counter[tuple[str, int]]) -> FetchResponse:
-    """Every partition of the request with the same error."""
+    """Returns a response with the same error for every partition."""
     errors["Fetch", error] += sum(len(topic.partitions) for topic in request.topics)
     topics = [
         FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=_failed(topic.partitions, error))

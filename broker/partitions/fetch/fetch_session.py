@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lowtide.replication.topic_traffic import Traffic
 
 CONSUMER: Final[BrokerId] = -1
-"""The replica id of who isn't a broker."""
+"""The replica id of a consumer."""
 
 FINAL_EPOCH, INITIAL_EPOCH, _MAXIMUM_EPOCH = -1, 0, 2**31 - 1
 
@@ -42,20 +42,20 @@ TargetKey = tuple[str | TopicId, int]
 
 
 class WaitingFetch(Protocol):
-    """A fetch of a session that waits for news."""
+    """A fetch of a session that waits for changes."""
 
     def look(self) -> None:
-        """Something has changed that it may wait for."""
+        """Tests the fetch: a partition has changed."""
 
     def wake(self) -> None:
-        """Be answered with what there is."""
+        """Answers the fetch now."""
 
 
 class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
-    """One partition that a client fetches, and what the client knows of it; -1 is what it must be sent.
+    """One partition that a client fetches, and what the client knows of it: -1 for an offset that it must be sent.
 
-    `log_start_offset` is a follower's own one. In a session it watches the partition that it was found to be. `at_end`: the last read found
-    that there was nothing more to read, whatever its limits.
+    `log_start_offset` is a follower's own one. In a session the target watches its partition. `at_end` says that the
+    last read found nothing more to read, whatever its limits.
     """
 
     topic: str
@@ -70,21 +70,21 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
     log_start_offset: Offset = UNKNOWN_OFFSET
     session: FetchSession | None = None
     is_followed: bool = False
-    """Whether that is a follower's session."""
+    """Whether the session is a follower's."""
     watched: Partition | None = None
     follower: FollowerState | None = None
     at_end: bool = False
     read_bytes: int = 0
     traffic: Traffic | None = None
-    """Of the records that were read last, and where they are counted when they are sent."""
+    """Where the records of the last read are counted when they are sent."""
 
     @property
     def key(self) -> TargetKey:
-        """What tells it from others within its session."""
+        """The key of this target in its session."""
         return (self.topic if self.topic_id == ZERO_TOPIC_ID else self.topic_id, self.partition)
 
     def has_news(self, answer: PartitionData) -> bool:
-        """Whether an incremental answer must list this partition."""
+        """Returns whether an incremental response must list this partition."""
         return (
             len(answer.records or b"") > 0
             or answer.error_code != ErrorCode.NONE
@@ -95,14 +95,14 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
         )
 
     def watch(self, partition: Partition) -> None:
-        """Watch every change of the partition from now on."""
+        """Watches the partition for changes."""
         if self.watched is not partition:
             self.unwatch()
             self.watched = partition
             partition.watchers[self] = None
 
     def unwatch(self) -> None:
-        """Watch nothing more; the state of a follower continues without its session."""
+        """Stops watching. A follower's state continues without the session."""
         if self.watched is not None:
             self.watched.watchers.pop(self, None)
             self.watched = None
@@ -123,11 +123,10 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
         log_start_offset: Offset,
         partition_max_bytes: int,
     ) -> None:
-        """Take over what a request of the session says of the partition.
+        """Takes over the values of a request of the session.
 
-        A follower that names the partition without more records in the same leader epoch has perhaps not used the last
-        answer, or doesn't have any more what it used: it has cut its log, or follows a new leader. It is sent
-        everything again.
+        A follower that names the partition without more records in the same leader epoch may not have used the last
+        response, or has lost what it used: it truncated its log, or follows a new leader. It is sent everything again.
         """
         is_continued = fetch_offset > self.fetch_offset and current_leader_epoch == self.current_leader_epoch
         if not is_continued and self.is_followed:
@@ -140,9 +139,9 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
         self.log_start_offset, self.partition_max_bytes = log_start_offset, partition_max_bytes
 
     def tell(self, answer: PartitionData) -> None:
-        """Remember what the client knows after this answer.
+        """Notes what the client knows after this response.
 
-        What it doesn't use, or hasn't reported as a follower, is sent again.
+        Offsets that it does not use, or has not reported as a follower, are sent again.
         """
         if (
             answer.error_code != ErrorCode.NONE
@@ -158,13 +157,13 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
 
 _WAKES_CONSUMERS: Final = frozenset({PartitionChange.HIGH_WATERMARK, PartitionChange.ROLE})
 _WAKES_FOLLOWERS: Final = frozenset({PartitionChange.LOG_END, PartitionChange.LOG_START, PartitionChange.ROLE})
-"""Not a mere rise of the high watermark: that made for half as many fetches again (KAFKA-9731)."""
+"""Not the high watermark: that causes half as many fetches again (KAFKA-9731)."""
 
 
 class FetchSession:
-    """The partitions of one session, and those of them that have to be visited, in that order: one that had records goes to the end.
+    """The partitions of one session, and the `changed` ones, which the next fetch visits in this order.
 
-    `waiting` is the fetch of this session that is parked.
+    A partition that had records goes to the end. `waiting` is the parked fetch of this session.
     """
 
     __slots__ = (
@@ -205,8 +204,8 @@ class FetchSession:
             target.session, target.is_followed = self, replica_id >= 0
 
     def on_changed(self, target: FetchTarget, change: PartitionChange) -> None:
-        """Visit this partition with the next fetch, or with the one that waits."""
-        target.at_end = False  # Also where a read has just found so, that isn't answered yet.
+        """Visits this partition with the waiting fetch, or the next one."""
+        target.at_end = False  # Also if a read that is not answered yet found the end.
         if target not in self.changed:
             self.changed[target] = None
             if target.follower is not None:
@@ -215,7 +214,7 @@ class FetchSession:
             self.waiting.look()
 
     def on_answered(self, target: FetchTarget, answer: PartitionData) -> None:
-        """The client gets this, after `tell`. Leave the partition alone if there is nothing more until it changes."""
+        """Leaves the partition alone until it changes, if this response has all there is. Called after `tell`."""
         if len(answer.records or b"") > 0:
             if self.changed.pop(target, self) is None:
                 self.changed[target] = None
@@ -228,35 +227,35 @@ class FetchSession:
             self.changed.pop(target, None)
 
     def leave_idle(self) -> None:
-        """Visit only what has more, or has changed since it was read."""
+        """Visits only partitions with more records, or that changed since the read."""
         self.changed = {target: None for target in self.changed if not target.at_end and target.watched is not None}
 
     def visit_all(self) -> list[FetchTarget]:
-        """Visit every partition, now and until it is answered: what was found before can't be relied on."""
+        """Visits every partition, because earlier results are no longer reliable. Returns them."""
         self.changed = dict.fromkeys(self.targets.values())
         return list(self.changed)
 
     def advance(self, now_ms: int, among: OrderedDict[int, FetchSession]) -> None:
-        """A request continues this session. It goes to the end of `among`, whose first one was used longest ago."""
+        """Continues the session with a request. It becomes the most recently used one of `among`."""
         self.epoch = 1 if self.epoch == _MAXIMUM_EPOCH else self.epoch + 1
         if self.waiting is not None:
-            self.waiting.wake()  # From now on the session watches for the new request.
+            self.waiting.wake()  # The session now watches for the new request.
         self.last_used_ms = now_ms
         among.move_to_end(self.session_id)
 
     @property
     def followed_count(self) -> int:
-        """Of how many partitions a follower's position is known."""
+        """The number of partitions with a known position of the follower."""
         return sum(target.follower is not None for target in self.targets.values())
 
     def add(self, key: TargetKey, target: FetchTarget) -> None:
-        """One more partition."""
+        """Adds a partition."""
         self.targets[key] = target
         target.session, target.is_followed = self, self.replica_id >= 0
         self.changed[target] = None
 
     def remove(self, key: TargetKey) -> None:
-        """One that isn't fetched any more, if it was."""
+        """Removes a partition, if the session has it."""
         target = self.targets.pop(key, None)
         if target is not None:
             self.changed.pop(target, None)
@@ -264,7 +263,7 @@ class FetchSession:
             target.session = None
 
     def close(self) -> None:
-        """It will not be used again."""
+        """Ends the session."""
         if self.waiting is not None:
             self.waiting.wake()
         for target in self.targets.values():

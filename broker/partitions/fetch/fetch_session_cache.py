@@ -1,4 +1,4 @@
-"""The incremental fetch sessions of a broker (KIP-227): which one a request begins, continues or ends.
+"""The incremental fetch sessions of a broker (KIP-227): opens, continues and closes them.
 
 The cache is bounded (`fetch_session_slots`): a session too many is declined with session id 0, which every client must
 understand.
@@ -41,7 +41,7 @@ class FetchSessionCache:
         self.by_id = self.slots.sessions
 
     def __len__(self) -> int:
-        """Open sessions."""
+        """Returns the number of open sessions."""
         return len(self.by_id)
 
     def plan(  # noqa: PLR0913  options of the plan, by keyword
@@ -55,7 +55,7 @@ class FetchSessionCache:
         opens: bool = True,
         targets: dict[TargetKey, FetchTarget] | None = None,
     ) -> FetchPlan:
-        """What the request fetches, with its session opened, continued or closed.
+        """Returns what the request fetches, with its session opened, continued or closed.
 
         A follower's ends with its registration. Without `opens` a new session is declined. `targets` are those that the
         request names, where they have been collected already.
@@ -96,17 +96,14 @@ class FetchSessionCache:
         return self.updated(known, before)
 
     def close(self, session: FetchSession) -> FetchPlan:
-        """Close one that its request makes too large.
-
-        Its client starts over, and then learns that there is no session for so much.
-        """
+        """Closes a session that its request makes too large. The client starts over and gets none."""
         self.slots.close(session.session_id)
         return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
     def resume(
         self, request: FetchRequest, now_ms: int, reader: tuple[BrokerId, BrokerEpoch], *, uses_topic_ids: bool
     ) -> FetchSession | ErrorCode:
-        """The session that the request continues; otherwise why it cannot."""
+        """Returns the session that the request continues, or the error."""
         session = self.by_id.get(request.session_id)
         if session is not None and (session.replica_id, session.broker_epoch) != reader:
             if session.replica_id == reader[0]:
@@ -122,7 +119,7 @@ class FetchSessionCache:
         return session
 
     def updated(self, session: FetchSession, before: int) -> FetchPlan:
-        """The plan, when the session, which had so many partitions before, has what the request changed."""
+        """Returns the plan after the request changed its session, which had `before` partitions."""
         if not session.targets:
             self.slots.close(session.session_id)
             return FetchPlan()
@@ -134,7 +131,7 @@ class FetchSessionCache:
         )
 
     def update(self, session: FetchSession, targets: Iterable[tuple[TargetKey, FetchTarget]]) -> None:
-        """The request names these: new ones, or with other values."""
+        """Adds or changes the partitions that the request names."""
         before = len(session.targets)
         for key, wanted in targets:
             known = session.targets.get(key)
@@ -153,7 +150,7 @@ class FetchSessionCache:
             self.slots.count(len(session.targets) - before)
 
     def forget(self, session: FetchSession, keys: Iterable[TargetKey]) -> None:
-        """The request takes these out of its session."""
+        """Removes the partitions that the request forgets."""
         before = len(session.targets)
         for key in keys:
             session.remove(key)

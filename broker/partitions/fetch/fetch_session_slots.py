@@ -1,4 +1,4 @@
-"""How many fetch sessions may be open, and which one makes room for another.
+"""Bounds the open fetch sessions, and chooses the one that makes room for another.
 
 The cache is bounded in sessions and in partitions. When it is full and no session has been idle for long enough, a new
 one is declined. One of a follower takes the place of a client's. Pure: time and randomness are passed in.
@@ -28,7 +28,7 @@ _MAXIMUM_SESSION_ID = 2**31 - 1
 
 
 class CachedSession(Protocol):
-    """What is asked of a session."""
+    """A session, as the slots see it."""
 
     session_id: int
     replica_id: BrokerId
@@ -36,11 +36,11 @@ class CachedSession(Protocol):
 
     @property
     def targets(self) -> Sized:
-        """Its partitions."""
+        """Returns the number of its partitions."""
         ...
 
     def close(self) -> None:
-        """It will not be used again."""
+        """Ends the session."""
         ...
 
 
@@ -48,34 +48,34 @@ SessionT = TypeVar("SessionT", bound=CachedSession)
 
 
 class SessionSlots(Generic[SessionT]):
-    """The open sessions of a broker, by their ids, that which was used longest ago first."""
+    """The open sessions of a broker by id, least recently used first."""
 
     def __init__(self, slots: int, source: Random) -> None:
         """`slots` is `max.incremental.fetch.session.cache.slots`; `source` gives session ids."""
         self.sessions: OrderedDict[int, SessionT] = OrderedDict()
         self.partitions = 0
-        """Of all sessions together."""
+        """The partitions of all sessions."""
         self._slots = slots
         self._source = source
 
     def add(self, session: SessionT) -> None:
-        """Open a session for which there is room, under an id of `new_id`."""
+        """Adds a session with an id of `new_id`, after `has_room`."""
         self.sessions[session.session_id] = session
         self.partitions += len(session.targets)
 
     def count(self, partitions: int) -> None:
-        """An open session has so many partitions more, or less, below 0."""
+        """Counts `partitions` more of an open session; fewer if negative."""
         self.partitions += partitions
 
     def new_id(self) -> int:
-        """One that no session has."""
+        """Returns an id that no session has."""
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self.sessions:
             session_id = self._source.randint(1, _MAXIMUM_SESSION_ID)
         return session_id
 
     def has_room(self, partitions: int, now_ms: int, *, is_follower: bool) -> bool:
-        """Whether a session may be opened, after evicting the one used longest ago, if it is idle, or a client's where a follower comes."""
+        """Returns whether a session may be opened, after evicting an idle one, or a client's for a follower."""
         if is_follower:
             if len(self.sessions) >= self._slots:
                 client = next((session for session in self.sessions.values() if session.replica_id < 0), None)
@@ -91,7 +91,7 @@ class SessionSlots(Generic[SessionT]):
         return len(self.sessions) < self._slots
 
     def close(self, session_id: int) -> None:
-        """Close a session, if there is one of this id."""
+        """Closes the session of this id, if there is one."""
         session = self.sessions.pop(session_id, None)
         if session is not None:
             self.partitions -= len(session.targets)

@@ -1,9 +1,9 @@
-"""The short form of Fetch: a consumer reads a few partitions that are all led here, at offsets that are there.
+"""The short form of Fetch: a consumer reads a few partitions that this broker leads, at offsets with records.
 
-Consumers ask for that again and again, without a session or in one. `fetch_reader` is the definition; what is decided
-here is decided in its order. Whatever isn't usual is left to it: a wait, an error, another leader epoch, a log that may
-diverge, aborted transactions, a session that begins, ends, grows or shrinks. Nothing is changed then but what the
-definition changes in the same way: what a session's target asks for.
+Consumers repeat such fetches, without a session or in one. `fetch_handler` and `fetch_reader` define Fetch; this form
+decides in their order. It leaves unusual fetches to them: a wait, an error, another leader epoch, a log that may
+diverge, aborted transactions, a session that begins, ends, grows or shrinks. Until then it changes only the values of a
+session's target, as they do.
 
 The figures with and without this form are in docs/adr/0022-small-fetches.md.
 """
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
     from lowtide.storage.log.log import FileSlice
 
 PARTITIONS_MAX: Final = 64
-"""A fetch of more partitions isn't usual."""
+"""The limit of partitions of a usual fetch."""
 
 _ANSWER_BYTES_MAX: Final = 1 << 30
-"""An answer with more bytes of records isn't usual: it comes near the largest frame."""
+"""The limit of records in a usual response, below the largest frame."""
 
 Visit = tuple["FetchTarget | FetchPartition", Partition]
-"""What is asked for, and where it is."""
+"""A requested partition, and the hosted one."""
 
 
 class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
-    """The usual fetches of a broker's consumers. It keeps nothing of a request."""
+    """Answers usual fetches. One for each broker; keeps no state of a request."""
 
     replicas: ReplicaManager
     sessions: FetchSessionCache
     clock: Clock
     may_read: Callable[[RequestContext, str], bool] | None
-    """Whether a client may read a topic; None where nothing is forbidden."""
+    """Returns whether a client may read a topic; None if all may read everything."""
     maximum_bytes: int
     """`fetch.max.bytes`."""
     selects_replicas: bool
     """Whether a consumer's rack matters."""
 
     def answer(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
-        """Reads what a request asks for, which `is_sound`; None where it isn't usual."""
+        """Returns the response to a request that `is_sound`; None if it is unusual."""
         session: FetchSession | None = None
         if request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION:
             session = self._continued(request, context.api_version)
@@ -96,7 +96,7 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
         return _response(visits, answers, request.session_id)
 
     def _continued(self, request: FetchRequest, version: int) -> FetchSession | None:
-        """Returns the session that a consumer's request continues; None where it doesn't, or not at once."""
+        """Returns the session that a consumer's request continues; None if it does not."""
         session, is_fenced = self.sessions.by_id.get(request.session_id), self.replicas.is_fenced
         if (
             session is None
@@ -110,7 +110,7 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
         return session
 
     def _visits(self, request: FetchRequest, session: FetchSession | None, version: int) -> list[Visit] | None:
-        """Returns what is to be read, in this order; None where a partition isn't here, or more are named than usual."""
+        """Returns the partitions to read, in order; None if one is not here or there are too many."""
         image, find, by_id = self.replicas.image, self.replicas.find, version >= TOPIC_IDS_SINCE
         names: Any = {} if image is None else image.topic_names
         visits: list[Any] = []
@@ -145,7 +145,7 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
         return may_read is None or all(may_read(context, partition.topic_partition.topic) for _, partition in visits)
 
     def _read(self, visits: list[Visit], left: int, *, committed: bool) -> list[PartitionData] | None:
-        """Reads up to `left` bytes; None where anything isn't usual. `committed`: up to the last stable offset."""
+        """Reads up to `left` bytes, to the last stable offset if `committed`. Returns None if anything is unusual."""
         answers: list[PartitionData] = []
         is_first = True
         for asked, partition in visits:
@@ -188,7 +188,7 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
 def _records(
     partition: Partition, offset: int, limit: int, end_offset: int, *, is_first: bool, committed: bool
 ) -> FileSlice | bytes | None:
-    """Returns the records that are there, at least a batch if it `is_first`; None where the definition has to read them."""
+    """Returns the records, at least one batch if `is_first`; None if the defining form must read them."""
     log = partition.log
     try:
         read = log.read(offset, limit, end_offset=end_offset, minimum_one_batch=is_first, seeks_records=True)
@@ -205,7 +205,7 @@ def _records(
 def _with_news(
     session: FetchSession, visits: list[Visit], answers: list[PartitionData], *, committed: bool
 ) -> tuple[list[Visit], list[PartitionData]]:
-    """Returns what the client gets: partitions with records, or with other offsets than it knows. The session knows them then."""
+    """Returns the partitions with records or changed offsets, and notes in the session what the client knows."""
     news: tuple[list[Visit], list[PartitionData]] = ([], [])
     changed: Any = session.changed
     for visit, answer in zip(visits, answers, strict=True):
@@ -233,7 +233,7 @@ def _with_news(
 
 
 def _response(visits: list[Visit], answers: list[PartitionData], session_id: int) -> FetchResponse:
-    """Returns the message, in which the partitions of a topic follow each other."""
+    """Returns the message, with the partitions of a topic together."""
     topics: dict[str, FetchableTopicResponse] = {}
     for (_, partition), answer in zip(visits, answers, strict=True):
         name = partition.topic_partition.topic

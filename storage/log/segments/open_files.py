@@ -6,8 +6,9 @@ their client and barriers that wait for the disk hold files; the descriptor of s
 releases it.
 
 Guards: reads never exceed the bound: if answers hold nearly all files, the next read fails with EMFILE, which the
-client repeats; connections whose clients don't read are closed meanwhile (`broker/network/connection/answer_memory.py`). Writes may
-exceed it by `held_max`, because a client that doesn't read its answers must not stop producers.
+client repeats; connections whose clients don't read are closed meanwhile
+(`broker/network/connection/answer_memory.py`). Writes may exceed it by `held_max`, because a client that doesn't read
+its answers must not stop producers.
 
 Files of indexes, snapshots and checkpoints aren't counted; they are open during one call.
 
