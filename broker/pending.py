@@ -10,10 +10,9 @@ it are answered, and the timer stays set.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from lowtide.broker.client_waits import ClientPresence, current_presence
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.purgatory import DelayedOperation, DelayedOperationPurgatory
 from lowtide.runtime.clock import Clock
@@ -23,12 +22,6 @@ ResponseT = TypeVar("ResponseT")
 
 NO_ANSWER: Final[Any] = object()
 """The response to a request that wants none."""
-
-
-class Spawn(Protocol):
-    """Starts a named task and keeps a reference."""
-
-    def __call__(self, coro: Coroutine[Any, Any, Any], *, name: str) -> object: ...
 
 
 class Pending(Generic[ResponseT]):
@@ -81,66 +74,8 @@ class Pending(Generic[ResponseT]):
             self.on_abandoned()
 
 
-def promised(
-    work: Callable[[], Coroutine[Any, Any, ResponseT | None]], spawn: Spawn, *, name: str
-) -> Pending[ResponseT]:
-    """Returns the response of a task. Without one, or if it cannot be sent, the connection is closed.
-
-    When the client disconnects, the task ends its waits (`client_wait`) and completes the rest.
-    """
-    pending: Pending[ResponseT] = Pending()
-    presence = ClientPresence()
-    pending.on_abandoned, pending.completes_anyway = presence.leave, True
-
-    async def run() -> None:
-        presence.begin()
-        try:
-            pending.complete(await work())
-        except BaseException:
-            pending.fail()  # Also if the response could not be encoded.
-            raise
-
-    spawn(run(), name=name)
-    return pending
-
-
-def mapped(pending: Pending[Any], change: Callable[[Any], Any]) -> Pending[Any]:
-    """Returns a response that `change` makes from another one; none if there is none."""
-    changed: Pending[Any] = Pending(holds_connection=pending.holds_connection)
-    changed.on_abandoned = pending.abandon
-
-    def on_answer(response: Any) -> None:
-        if response is None:
-            changed.fail()
-        else:
-            changed.complete(change(response))
-
-    pending.listen(on_answer)
-    return changed
-
-
-async def answer_of(pending: Pending[ResponseT], *, for_client: bool = False) -> ResponseT | None:
-    """Waits for a response; returns None if there is none.
-
-    With `for_client` it is abandoned when that client disconnects.
-    """
-    answered: asyncio.Future[ResponseT | None] = asyncio.get_running_loop().create_future()
-
-    def on_answer(response: ResponseT | None) -> None:
-        if not answered.done():
-            answered.set_result(response)
-
-    def give_up() -> None:
-        pending.abandon()
-        on_answer(None)
-
-    pending.listen(on_answer)
-    presence = current_presence() if for_client else None
-    if presence is None:
-        return await answered
-    with presence.listening(give_up):
-        return await answered
-
+Answer: TypeAlias = ResponseT | Pending[ResponseT]
+"""A response, perhaps one that is not complete yet."""
 
 LOCAL_COMMIT_GRACE_MS = 500
 """The leader's disk does not count against a request's timeout (Kafka's starts after it), up to this time."""
@@ -149,37 +84,6 @@ LOCAL_COMMIT_GRACE_MS = 500
 def commit_deadline_ms(clock: Clock, timeout_ms: int) -> int:
     """Returns the deadline of a request that waits for the leader's disk; a negative timeout is 0."""
     return clock.monotonic_ms() + max(timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
-
-
-class DelayedRequest(DelayedOperation):
-    """A waiting request that can test and complete itself."""
-
-    __slots__ = ()
-
-    def try_complete(self) -> bool:
-        """Completes the request if its condition holds, or no longer can. Returns whether it was completed."""
-        raise NotImplementedError
-
-    def on_complete(self) -> None:
-        """Completes the request with the current state."""
-        raise NotImplementedError
-
-    def on_expiration(self) -> None:
-        """Completes the request at its deadline, or when the broker stops."""
-        self.on_complete()
-
-    def fail(self) -> None:
-        """Closes the connection after an unexpected error."""
-        raise NotImplementedError
-
-    def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
-        """Returns the next values to wait for; the deadline stays."""
-        raise NotImplementedError
-
-    @property
-    def deadline_ms(self) -> int:
-        """The monotonic deadline."""
-        raise NotImplementedError
 
 
 class AnsweredConnection(Protocol):
@@ -220,7 +124,7 @@ class DelayedQueue:
         loop: asyncio.AbstractEventLoop,
         *,
         maximum_per_key: int,
-        on_bug: Callable[[DelayedRequest, Exception], None],
+        on_bug: Callable[[DelayedOperation, Exception], None],
         rounds: AnswerRounds | None = None,
     ) -> None:
         """Calls `on_bug` with a request that raised, whose connection is closed.
@@ -244,10 +148,10 @@ class DelayedQueue:
     def __len__(self) -> int:
         return len(self._purgatory)
 
-    def waiting(self) -> list[DelayedRequest]:
-        return cast("list[DelayedRequest]", self._purgatory.operations())
+    def waiting(self) -> list[DelayedOperation]:
+        return self._purgatory.operations()
 
-    def watch(self, request: DelayedRequest) -> bool:
+    def watch(self, request: DelayedOperation) -> bool:
         """Parks a request whose condition does not hold.
 
         Returns False without parking if too many wait already, or during a stop.
@@ -258,7 +162,7 @@ class DelayedQueue:
         self._watch(request, thresholds)
         return True
 
-    def _watch(self, request: DelayedRequest, thresholds: list[tuple[TopicPartition, int]]) -> None:
+    def _watch(self, request: DelayedOperation, thresholds: list[tuple[TopicPartition, int]]) -> None:
         deadline_ms = request.deadline_ms
         self._purgatory.watch(request, thresholds, deadline_ms)
         if self._timer is None or deadline_ms < self._timer_ms:
@@ -274,19 +178,18 @@ class DelayedQueue:
         if self._purgatory.release(key) and not self._scheduled:
             self._schedule()
 
-    def wake(self, request: DelayedRequest) -> None:
+    def wake(self, request: DelayedOperation) -> None:
         if self._purgatory.wake(request) and not self._scheduled:
             self._schedule()
 
-    def remove(self, request: DelayedRequest) -> None:
+    def remove(self, request: DelayedOperation) -> None:
         self._purgatory.remove(request)
 
     def close(self) -> None:
         """Completes all waits at shutdown, and refuses new ones, which responses may cause."""
         self._closed = True
         self._purgatory.release_all()
-        for operation in self._purgatory.take_ready():
-            request = cast("DelayedRequest", operation)
+        for request in self._purgatory.take_ready():
             try:
                 request.on_expiration()
             except Exception as error:  # noqa: BLE001  the others must be answered
@@ -304,13 +207,13 @@ class DelayedQueue:
         if len(ready) > 1:
             self._rounds.begin()
         for operation in ready:
-            self._test(cast("DelayedRequest", operation))
+            self._test(operation)
         if len(ready) > 1:
             self._rounds.end()
         if self._timer is None:
             self._set_timer()
 
-    def _test(self, request: DelayedRequest) -> None:
+    def _test(self, request: DelayedOperation) -> None:
         try:
             if request.expired:
                 request.on_expiration()
@@ -319,7 +222,7 @@ class DelayedQueue:
         except Exception as error:  # noqa: BLE001  an unexpected error closes one connection
             self._end(request, error)
 
-    def _end(self, request: DelayedRequest, error: Exception) -> None:
+    def _end(self, request: DelayedOperation, error: Exception) -> None:
         self._purgatory.remove(request)
         self._on_bug(request, error)
         request.fail()

@@ -20,7 +20,7 @@ from lowtide.runtime.tasks import TaskRegistry
 
 if TYPE_CHECKING:
     from lowtide.broker.config.broker_config import BrokerConfig
-    from lowtide.broker.config.listeners import Listener
+    from lowtide.broker.config.listeners import ConfiguredListener
     from lowtide.broker.lifecycle.broker import Broker
 
 _TRUST = ("ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.certificates")
@@ -58,7 +58,7 @@ def settings_of(config: BrokerConfig, ports: dict[str, int]) -> ConsoleSettings:
     )
 
 
-def chosen_listener(config: BrokerConfig) -> tuple[Listener, tuple[str, ...]]:
+def chosen_listener(config: BrokerConfig) -> tuple[ConfiguredListener, tuple[str, ...]]:
     """Returns the listener and the mechanisms of its logins; no mechanisms without logins."""
     for listener in config.listeners:
         secured = config.secured_listeners.get(listener.name)

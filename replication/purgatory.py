@@ -18,6 +18,8 @@ import heapq
 from collections.abc import Collection, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
+from lowtide.protocol.types import TopicPartition
+
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 DEADLINE_BUCKET_MS = 10
@@ -28,7 +30,7 @@ _SWEEP_AT_LEAST = 64
 
 
 class DelayedOperation:
-    """One waiting request. Subclasses add what is needed to test it again and to answer it.
+    """A waiting request. Subclasses test and complete it.
 
     `expired` is set when the deadline completed it. The `watch_*` fields belong to the purgatory.
     """
@@ -40,6 +42,31 @@ class DelayedOperation:
         self.watch_generation = 0
         self.watch_bucket = -1
         self.watch_keys: tuple[Any, ...] = ()
+
+    def try_complete(self) -> bool:
+        """Completes the request if its condition holds, or no longer can. Returns whether it was completed."""
+        raise NotImplementedError
+
+    def on_complete(self) -> None:
+        """Completes the request with the current state."""
+        raise NotImplementedError
+
+    def on_expiration(self) -> None:
+        """Completes the request at its deadline, or when the broker stops."""
+        self.on_complete()
+
+    def fail(self) -> None:
+        """Closes the connection after an unexpected error."""
+        raise NotImplementedError
+
+    def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
+        """Returns the next values to wait for; the deadline stays."""
+        raise NotImplementedError
+
+    @property
+    def deadline_ms(self) -> int:
+        """The monotonic deadline."""
+        raise NotImplementedError
 
 
 class _Watchers:

@@ -16,7 +16,7 @@ import msgspec
 
 from lowtide.broker.administration.committing import GIVEN_UP, MAX_PLANS, decide_and_commit
 from lowtide.broker.administration.spread import Spread
-from lowtide.broker.authorizer.acls import AclFilter
+from lowtide.broker.authorizer.acls import AclSelector
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.slices import walk_in_slices
 from lowtide.metadata.changes import NOTHING_TO_WRITE, ChangePlan
@@ -62,7 +62,7 @@ class AclAdministrator:
         """Whether access rules have any effect."""
         return not self.broker.authorizer.allows_all
 
-    async def find(self, wanted: AclFilter) -> dict[bytes, AclRecord]:
+    async def find(self, wanted: AclSelector) -> dict[bytes, AclRecord]:
         """Returns the rules that match a filter, by key."""
         found: dict[bytes, AclRecord] = {}
         await walk_in_slices(self.broker.turns, self._steps(wanted, found))
@@ -77,7 +77,7 @@ class AclAdministrator:
         await self._spread.reach_all(self.broker.metadata.image.revision, WHAT)
         return [refusal] * len(acls)
 
-    async def remove(self, filters: Sequence[AclFilter]) -> list[dict[bytes, AclRecord] | Refusal]:
+    async def remove(self, filters: Sequence[AclSelector]) -> list[dict[bytes, AclRecord] | Refusal]:
         """Removes the rules that the filters match. Returns the removed rules of each filter, by key.
 
         A rule that several filters match is returned for each of them. Refusals: INVALID_REQUEST, UNKNOWN_SERVER_ERROR
@@ -130,7 +130,7 @@ class AclAdministrator:
         if isinstance(refusal, Refusal):
             self.broker.log.warning("access rules are in force, and not written one by one yet", reason=refusal.message)
 
-    def _steps(self, wanted: AclFilter, found: dict[bytes, AclRecord]) -> Iterator[None]:
+    def _steps(self, wanted: AclSelector, found: dict[bytes, AclRecord]) -> Iterator[None]:
         for number, (key, each) in enumerate(self.broker.metadata.image.acls.items(), 1):
             if wanted.matches(each.acl):
                 found[key] = each.acl

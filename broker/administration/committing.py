@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError, SessionError
@@ -29,14 +29,21 @@ TOO_LATE: Final = Refusal(
 )
 
 
-class Planned(Protocol):
+class PlannedChange(Protocol):
     """A decision and the plan to carry it out."""
 
     @property
     def plan(self) -> ChangePlan: ...
 
 
-P = TypeVar("P", bound=Planned)
+P = TypeVar("P", bound=PlannedChange)
+
+
+def outcome_fields(refusal: Refusal | None) -> dict[str, Any]:
+    """Returns the fields of an answer, or of a row, that tell whether it was refused and why."""
+    if refusal is None:
+        return {"error_code": ErrorCode.NONE, "error_message": None}
+    return {"error_code": refusal.error_code, "error_message": refusal.message}
 
 
 def check_timeout(timeout_ms: int) -> Refusal | None:

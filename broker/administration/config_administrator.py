@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from lowtide.broker.administration.committing import commit, newer_image
+from lowtide.broker.administration.committing import commit, newer_image, outcome_fields
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig
 from lowtide.broker.config.client_metrics import LISTS as SUBSCRIPTION_LISTS
@@ -43,8 +43,8 @@ from lowtide.broker.config.log_levels import LogLevels, check_logger_changes
 from lowtide.broker.config.resources import (
     REPEATED,
     RESOURCES_AT_ONCE,
-    Resource,
-    ResourceType,
+    ConfiguredResource,
+    ConfiguredType,
     check_node_id,
     repeated_resources,
 )
@@ -71,7 +71,7 @@ ATTEMPTS: Final = 20
 time."""
 
 NEWER_IMAGE_S: Final = 5.0
-"""How long a broker waits to see the change that was faster than its own."""
+"""How long a broker waits for the image with a concurrent change."""
 
 SETTLING_S: Final = 10.0
 """How long the answer waits until the logs apply the change, which is in force already."""
@@ -84,10 +84,9 @@ class ListenerParts(Protocol):
     """The certificates of this broker's listeners, or their logins."""
 
     async def prepare(self, config: BrokerConfig, named: Collection[str]) -> Callable[[], None]:
-        """Read and check what a configuration wants; `named` keys have their files read again.
+        """Reads and checks what a configuration names; files of `named` keys are read again.
 
-        Returns what is due when it is in force.
-        Errors: ConfigError.
+        Returns what to call when the configuration is in force. Errors: ConfigError.
         """
 
 
@@ -102,26 +101,29 @@ class NamedResource(Protocol):
 
 
 RowT = TypeVar("RowT", bound=NamedResource)
+AnswerT = TypeVar("AnswerT")
 
 
 async def change_each(
-    rows: Sequence[RowT], change: Callable[[RowT], Awaitable[Refusal | None]], lane: asyncio.Lock
-) -> list[tuple[RowT, ErrorCode, str | None]]:
-    """Changes the resources of a request one after the other. Returns each row with its error code and message.
+    rows: Sequence[RowT],
+    change: Callable[[RowT], Awaitable[Refusal | None]],
+    lane: asyncio.Lock,
+    answer_row: Callable[..., AnswerT],
+) -> list[AnswerT]:
+    """Changes the resources of a request one after the other. Returns the rows of the answer.
 
     The loop serves others in between. Requests of more than `RESOURCES_AT_ONCE` rows take turns in the broker's `lane`,
     so that fifty of them block the loop no longer than one. Refusals: those of `change`, and INVALID_REQUEST for every
     row of a repeated resource.
     """
     twice = repeated_resources((row.resource_type, row.resource_name) for row in rows)
-    outcomes: list[tuple[RowT, ErrorCode, str | None]] = []
+    outcomes: list[AnswerT] = []
 
     async def change_some(some: Sequence[RowT]) -> None:
         for row in some:
             refusal = REPEATED if (row.resource_type, row.resource_name) in twice else await change(row)
-            outcomes.append(
-                (row, ErrorCode.NONE, None) if refusal is None else (row, refusal.error_code, refusal.message)
-            )
+            outcome = outcome_fields(refusal)
+            outcomes.append(answer_row(**outcome, resource_type=row.resource_type, resource_name=row.resource_name))
 
     if len(rows) <= RESOURCES_AT_ONCE:
         await change_some(rows)
@@ -143,11 +145,13 @@ class ConfigAdministrator:
         self._node_id = broker.configs.started_with.node_id
         self.lane = asyncio.Lock()
         """Serializes requests that change many resources."""
-        self._turns: WeakValueDictionary[Resource, asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[ConfiguredResource, asyncio.Lock] = WeakValueDictionary()
 
-    async def alter(self, resource: Resource, changes: Sequence[KeyChange], *, validate_only: bool) -> Refusal | None:
+    async def alter(
+        self, resource: ConfiguredResource, changes: Sequence[KeyChange], *, validate_only: bool
+    ) -> Refusal | None:
         """Changes keys of a resource. Refusals: those of `resources`, of the resource's plan, and of `_carry_out`."""
-        if resource.type is ResourceType.BROKER_LOGGER:
+        if resource.type is ConfiguredType.BROKER_LOGGER:
             return self._alter_loggers(resource.name, changes, validate_only=validate_only)
 
         def decide(current: Mapping[str, str]) -> dict[str, str] | Refusal:
@@ -165,12 +169,14 @@ class ConfigAdministrator:
                 self.broker.log.info("level of a logger is changed", logger=each.name, level=each.value)
         return refusal
 
-    async def replace(self, resource: Resource, wanted: Mapping[str, str], *, validate_only: bool) -> Refusal | None:
+    async def replace(
+        self, resource: ConfiguredResource, wanted: Mapping[str, str], *, validate_only: bool
+    ) -> Refusal | None:
         """Replaces all settings of a resource. Refusals: as for `alter`."""
         return await self._change(resource, lambda _current: dict(wanted), list(wanted), validate_only=validate_only)
 
     async def _change(
-        self, resource: Resource, decide: Decide, named: Collection[str], *, validate_only: bool
+        self, resource: ConfiguredResource, decide: Decide, named: Collection[str], *, validate_only: bool
     ) -> Refusal | None:
         """Changes one resource, in turn with other requests to this broker, so that only other brokers can interfere.
 
@@ -207,7 +213,7 @@ class ConfigAdministrator:
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"{resource.name} is changed by others at the same time; try again")
 
     async def _prepare(
-        self, resource: Resource, wanted: Mapping[str, str], named: Collection[str]
+        self, resource: ConfiguredResource, wanted: Mapping[str, str], named: Collection[str]
     ) -> Callable[[], None] | Refusal:
         """Prepares this broker's listeners for the wanted settings.
 
@@ -215,7 +221,7 @@ class ConfigAdministrator:
         """
         now = self._configs.of_this
         if (
-            resource.type is not ResourceType.BROKER
+            resource.type is not ConfiguredType.BROKER
             or not resource.name
             or not any(map(part_of, {*wanted, *named, *now}))
         ):
@@ -232,13 +238,13 @@ class ConfigAdministrator:
 
         return put_in_force
 
-    def _plan(self, image: MetadataImage, resource: Resource, decide: Decide) -> ChangePlan | Refusal:
+    def _plan(self, image: MetadataImage, resource: ConfiguredResource, decide: Decide) -> ChangePlan | Refusal:
         """Plans the settings that `decide` computes."""
-        if resource.type is ResourceType.TOPIC:
+        if resource.type is ConfiguredType.TOPIC:
             return self._plan_topic(image, resource.name, decide)
-        if resource.type is ResourceType.BROKER:
+        if resource.type is ConfiguredType.BROKER:
             return self._plan_broker(image, resource.name, decide)
-        if resource.type is ResourceType.GROUP:
+        if resource.type is ConfiguredType.GROUP:
             return self._plan_group(image, resource.name, decide)
         return _plan_client_metrics(image, resource.name, decide)
 
@@ -303,7 +309,7 @@ class ConfigAdministrator:
         return checked if isinstance(checked, Refusal) else plan_group_configs(image, group_id, checked)
 
     async def _carry_out(
-        self, plan: ChangePlan, resource: Resource, decided: tuple[Mapping[str, str], Mapping[str, str]]
+        self, plan: ChangePlan, resource: ConfiguredResource, decided: tuple[Mapping[str, str], Mapping[str, str]]
     ) -> Refusal | None:
         """Writes a plan and waits until this broker and its logs apply it.
 
@@ -323,7 +329,7 @@ class ConfigAdministrator:
         return describe_topic_defaults(self._configs)
 
     def describe(
-        self, resource: Resource, wanted: Sequence[str] | None, topic_defaults: Mapping[str, DescribedConfig]
+        self, resource: ConfiguredResource, wanted: Sequence[str] | None, topic_defaults: Mapping[str, DescribedConfig]
     ) -> list[DescribedConfig] | Refusal:
         """Returns the keys of a resource, or only the `wanted` ones.
 
@@ -331,15 +337,15 @@ class ConfigAdministrator:
         name.
         """
         name = resource.name
-        if resource.type is ResourceType.TOPIC:
+        if resource.type is ConfiguredType.TOPIC:
             return self._describe_topic(name, wanted, topic_defaults)
-        if resource.type is ResourceType.BROKER:
+        if resource.type is ConfiguredType.BROKER:
             return self._describe_broker(name, wanted)
-        if resource.type is ResourceType.BROKER_LOGGER:
+        if resource.type is ConfiguredType.BROKER_LOGGER:
             return check_node_id(name, self._node_id) or describe_loggers(self.broker.log.levels.shown(), wanted)
         if not name:
             return Refusal(ErrorCode.INVALID_REQUEST, f"The name of a {resource.type.name} must not be empty")
-        if resource.type is ResourceType.GROUP:
+        if resource.type is ConfiguredType.GROUP:
             return describe_group(
                 self._configs, self.broker.metadata.image.group_configs.get(name, NOTHING_SET).configs, wanted
             )
@@ -361,17 +367,17 @@ class ConfigAdministrator:
             return describe_all_brokers(self._configs, wanted)
         return check_node_id(name, self._node_id) or describe_broker(self._configs, wanted)
 
-    def list(self, wanted: frozenset[ResourceType]) -> list[Resource]:
+    def list(self, wanted: frozenset[ConfiguredType]) -> list[ConfiguredResource]:
         """Lists the resources of these types. Of groups and client metrics, only those with settings are listed."""
         image = self.broker.metadata.image
-        names: dict[ResourceType, list[str]] = {
-            ResourceType.BROKER_LOGGER: [str(broker_id) for broker_id in image.brokers],
-            ResourceType.BROKER: [str(broker_id) for broker_id in image.brokers],
-            ResourceType.TOPIC: list(image.topics),
-            ResourceType.GROUP: list(image.group_configs),
-            ResourceType.CLIENT_METRICS: list(image.client_metrics),
+        names: dict[ConfiguredType, list[str]] = {
+            ConfiguredType.BROKER_LOGGER: [str(broker_id) for broker_id in image.brokers],
+            ConfiguredType.BROKER: [str(broker_id) for broker_id in image.brokers],
+            ConfiguredType.TOPIC: list(image.topics),
+            ConfiguredType.GROUP: list(image.group_configs),
+            ConfiguredType.CLIENT_METRICS: list(image.client_metrics),
         }
-        return [Resource(kind, name) for kind, of_kind in names.items() if kind in wanted for name in of_kind]
+        return [ConfiguredResource(kind, name) for kind, of_kind in names.items() if kind in wanted for name in of_kind]
 
 
 def _plan_client_metrics(image: MetadataImage, name: str, decide: Decide) -> ChangePlan | Refusal:
@@ -384,10 +390,10 @@ def _plan_client_metrics(image: MetadataImage, name: str, decide: Decide) -> Cha
     return plan_client_metrics(image, name, wanted)
 
 
-def _list_default(kind: ResourceType, name: str) -> str | None:
+def _list_default(kind: ConfiguredType, name: str) -> str | None:
     """Returns the default of a key whose value is a list, else None."""
-    if kind is ResourceType.CLIENT_METRICS:
+    if kind is ConfiguredType.CLIENT_METRICS:
         return "" if name in SUBSCRIPTION_LISTS else None
-    table = {ResourceType.TOPIC: TOPIC_KEYS_BY_NAME, ResourceType.BROKER: BROKER_KEYS}.get(kind, {})
+    table = {ConfiguredType.TOPIC: TOPIC_KEYS_BY_NAME, ConfiguredType.BROKER: BROKER_KEYS}.get(kind, {})
     key = table.get(name)
     return key.default or "" if key is not None and key.type is Type.LIST else None

@@ -87,9 +87,9 @@ class Forwarder:
         )
 
     def wrap(self, spec: HandlerSpec) -> HandlerSpec:
-        """Returns the handler that forwards its requests unless this broker is the controller; unchanged if it declares no `forwarding`.
+        """Returns a handler that forwards requests unless this broker is the controller.
 
-        A request's time limit is its `timeout_ms`, if it has that field.
+        A handler without `forwarding` is unchanged. A request's time limit is its `timeout_ms`, if it has that field.
         """
         forwarding, local = spec.forwarding, spec.handle_later
         if forwarding is None:

@@ -63,7 +63,7 @@ def fault_of(acl: AclRecord) -> str | None:  # noqa: PLR0911  one for each
     return None
 
 
-class AclFilter(msgspec.Struct, frozen=True):
+class AclSelector(msgspec.Struct, frozen=True):
     """Selects rules. None and ANY match everything, MATCH the rules that apply to a resource of the name."""
 
     resource_type: int = ResourceType.ANY
@@ -75,7 +75,7 @@ class AclFilter(msgspec.Struct, frozen=True):
     permission: int = Permission.ANY
 
     @classmethod
-    def asked(cls, asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    def asked(cls, asked: DescribeAclsRequest | DeleteAclsFilter) -> AclSelector:
         """Returns the filter in a request, or in one of its rows."""
         return cls(
             asked.resource_type_filter,

@@ -44,7 +44,7 @@ class StandardAuthorizer:
     allows_all: bool = False
 
     def __init__(self, super_users: frozenset[str], *, allow_if_no_acl: bool, audit: AuditLog) -> None:
-        """`allow_if_no_acl`: whether a resource without any rule is allowed to everyone."""
+        """`allow_if_no_acl`: everyone may access a resource without rules."""
         self._super_users = super_users
         self._allow_if_no_acl = allow_if_no_acl
         self._audit = audit

@@ -22,7 +22,7 @@ from lowtide.broker.config.keys_security import SECURITY_KEYS
 from lowtide.broker.config.keys_server import SERVER_KEYS
 from lowtide.broker.config.listener_settings import SecuredListener, secured_listeners
 from lowtide.broker.config.listeners import (
-    Listener,
+    ConfiguredListener,
     advertised_listeners,
     client_listeners,
     inter_broker_listener,
@@ -36,7 +36,7 @@ from lowtide.broker.config.topic_defaults import check_consumed_retention, topic
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.replication.leader_balance import BalanceRules
 
-__all__ = ["BROKER_KEYS", "BrokerConfig", "ConfigError", "Listener", "Setting", "broker_key", "load_config"]
+__all__ = ["BROKER_KEYS", "BrokerConfig", "ConfigError", "ConfiguredListener", "Setting", "broker_key", "load_config"]
 
 BROKER_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
     {
@@ -63,9 +63,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: int
     broker_rack: str | None
-    listeners: tuple[Listener, ...]
+    listeners: tuple[ConfiguredListener, ...]
     """The listeners for clients and brokers; listeners of KRaft controllers are not opened."""
-    advertised_listeners: tuple[Listener, ...]
+    advertised_listeners: tuple[ConfiguredListener, ...]
     """The advertised addresses by listener name; port 0 stands for the port that was bound."""
     http_listeners: tuple[HttpListener, ...]
     trusted_proxies: tuple[str, ...]
@@ -266,7 +266,7 @@ def _typed(values: dict[str, Value], given: Mapping[str, Setting], host_name: st
 def _check_follower_fetches(values: Mapping[str, Value]) -> None:
     """Checks that a follower does not wait for longer than its leader tolerates. Errors: InvalidKeysError.
 
-    Source: Kafka's KafkaConfig; the limits of 0 are Lowtide's, because Kafka's brokers fail with each request otherwise.
+    Source: Kafka's KafkaConfig; the limits of 0 are Lowtide's: below them, Kafka's brokers fail with each request.
     """
     for name in ("replica.fetch.min.bytes", _FETCH_WAIT):
         if number(values[name]) < 0:

@@ -23,7 +23,7 @@ HTTPS: Final = "HTTPS"
 DEFAULT_HTTP_LISTENERS: Final = "http://127.0.0.1:9644"
 
 SERVE_DEFAULT: Final = "the default of lowtide serve"
-"""Names the built-in default as the source of an address. If the port of that address is taken, the broker starts without HTTP."""
+"""The source of the built-in address. If its port is taken, the broker starts without HTTP."""
 
 _PORT_MAX: Final = 65_535
 _LOOPBACK: Final = ("127.", "localhost", "::1")

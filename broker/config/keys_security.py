@@ -17,7 +17,7 @@ _OAUTH: Final = "org.apache.kafka.common.security.oauthbearer."
 
 
 def _kafkas(*classes: str) -> Matching:
-    """Kafka's classes for OAUTHBEARER, whose names select Lowtide's own code: Java classes cannot be loaded."""
+    """Returns Kafka's classes for OAUTHBEARER. Their names select Lowtide's own code: Java classes cannot be loaded."""
     return Matching(
         "|".join(re.escape(f"{_OAUTH}{each}") for each in classes), " or ".join(f"{_OAUTH}{each}" for each in classes)
     )

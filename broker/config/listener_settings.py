@@ -13,7 +13,7 @@ import msgspec
 
 from lowtide.broker.config.http_listeners import HTTPS, HttpListener
 from lowtide.broker.config.key import LISTENER_PREFIX, InvalidKeysError, Value
-from lowtide.broker.config.listeners import Listener
+from lowtide.broker.config.listeners import ConfiguredListener
 from lowtide.broker.config.sasl_settings import SaslListener, sasl_listener
 from lowtide.broker.config.tls_settings import TlsListener, tls_listener
 
@@ -42,7 +42,7 @@ class SecuredListener(msgspec.Struct, frozen=True):
 def secured_listeners(
     values: Mapping[str, Value],
     given: Collection[str],
-    listeners: tuple[Listener, ...],
+    listeners: tuple[ConfiguredListener, ...],
     of_http: tuple[HttpListener, ...] = (),
 ) -> Mapping[str, SecuredListener]:
     """Returns the settings of listeners with TLS or SASL by name; all HTTPS listeners share one name.

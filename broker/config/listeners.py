@@ -20,7 +20,7 @@ OVERRIDES: Final = "max.connections.per.ip.overrides"
 PER_IP: Final = "max.connections.per.ip"
 
 
-class Listener(NamedTuple):
+class ConfiguredListener(NamedTuple):
     """One address. An empty `host` means all interfaces; `port` 0 lets the system choose."""
 
     name: str
@@ -30,7 +30,7 @@ class Listener(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Host and port, with an IPv6 address in brackets."""
+        """The host and port, with an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -38,7 +38,7 @@ class Listener(NamedTuple):
         return f"{self.name}://{self.address}"
 
 
-def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
+def client_listeners(values: Mapping[str, Value]) -> tuple[ConfiguredListener, ...]:
     """Returns the listeners to open, in the order given, without those of KRaft controllers.
 
     Errors: InvalidKeysError.
@@ -62,8 +62,8 @@ def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
 
 
 def advertised_listeners(
-    values: Mapping[str, Value], listeners: tuple[Listener, ...], host_name: str
-) -> tuple[Listener, ...]:
+    values: Mapping[str, Value], listeners: tuple[ConfiguredListener, ...], host_name: str
+) -> tuple[ConfiguredListener, ...]:
     """Returns the advertised addresses: those of `advertised.listeners`, or the listeners themselves.
 
     Clients never get the address of a listener that is not advertised. `host_name` replaces an empty host, and with
@@ -91,7 +91,9 @@ def advertised_listeners(
     return tuple(each._replace(host=each.host or host_name) for each in advertised)
 
 
-def inter_broker_listener(values: Mapping[str, Value], given: Collection[str], advertised: tuple[Listener, ...]) -> str:
+def inter_broker_listener(
+    values: Mapping[str, Value], given: Collection[str], advertised: tuple[ConfiguredListener, ...]
+) -> str:
     """Returns the listener for other brokers: the named one, or that of the security protocol between brokers.
 
     Errors: InvalidKeysError. Source: Kafka's KafkaConfig.
@@ -117,13 +119,13 @@ def inter_broker_listener(values: Mapping[str, Value], given: Collection[str], a
     return name
 
 
-def _parse(key: str, values: Mapping[str, Value]) -> list[Listener]:
+def _parse(key: str, values: Mapping[str, Value]) -> list[ConfiguredListener]:
     """Parses the addresses of a key whose members matched its pattern.
 
     Errors: InvalidKeysError for a port that is too large, a name without a protocol, or a duplicate name or port.
     """
     protocols = _protocols(values)
-    listeners: list[Listener] = []
+    listeners: list[ConfiguredListener] = []
     for text in _texts(values, key):
         name, _, address = text.partition("://")
         host, _, port = address.rpartition(":")
@@ -134,7 +136,7 @@ def _parse(key: str, values: Mapping[str, Value]) -> list[Listener]:
                 f"{', '.join(protocols)}"
             )
             raise InvalidKeysError(message, key, "listener.security.protocol.map")
-        listener = Listener(name.upper(), protocol, host.strip("[]"), int(port))
+        listener = ConfiguredListener(name.upper(), protocol, host.strip("[]"), int(port))
         if listener.port > _PORT_MAX:
             raise InvalidKeysError(f"{key}={text} is invalid: allowed is a port from 0 to {_PORT_MAX}", key)
         if any(listener.name == each.name for each in listeners):
@@ -145,7 +147,7 @@ def _parse(key: str, values: Mapping[str, Value]) -> list[Listener]:
     return listeners
 
 
-def _check_ports(listeners: list[Listener]) -> None:
+def _check_ports(listeners: list[ConfiguredListener]) -> None:
     """Checks that a port is used once, or by one IPv4 and one IPv6 address. Source: Kafka's CoreUtils, KIP-797."""
     for listener in listeners:
         same = [each for each in listeners if each.port == listener.port != 0]

@@ -21,7 +21,7 @@ from lowtide.replication.refusal import Refusal
 _NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 
-class ResourceType(IntEnum):
+class ConfiguredType(IntEnum):
     """Types of resources with their numbers in the protocol."""
 
     TOPIC = 2
@@ -31,10 +31,10 @@ class ResourceType(IntEnum):
     GROUP = 32
 
 
-class Resource(msgspec.Struct, frozen=True, gc=False):
+class ConfiguredResource(msgspec.Struct, frozen=True, gc=False):
     """A resource with a configuration. A broker with an empty name stands for all brokers."""
 
-    type: ResourceType
+    type: ConfiguredType
     name: str
 
 
@@ -62,10 +62,12 @@ def check_keys(names: Sequence[str], without_value: Sequence[str]) -> Refusal | 
     return None
 
 
-def resource_of(resource_type: int, name: str, *, without: ResourceType | None = None) -> Resource | Refusal:
+def resource_of(
+    resource_type: int, name: str, *, without: ConfiguredType | None = None
+) -> ConfiguredResource | Refusal:
     """Returns the resource. Refusals: INVALID_REQUEST for an unknown type, or for the type `without`."""
-    known = resource_type in ResourceType.__members__.values() and resource_type != without
-    return Resource(ResourceType(resource_type), name) if known else unknown_type(resource_type)
+    known = resource_type in ConfiguredType.__members__.values() and resource_type != without
+    return ConfiguredResource(ConfiguredType(resource_type), name) if known else unknown_type(resource_type)
 
 
 def unknown_type(resource_type: int) -> Refusal:

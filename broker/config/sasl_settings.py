@@ -174,7 +174,7 @@ def _mechanism(keys: ListenerKeys, name: str) -> MechanismSettings:
         )
         if options.get("tokenauth", "").lower() == "true":
             key = keys.own_name(JAAS, name)
-            message = f"{key} has tokenauth, which is not supported: a broker cannot log in with a delegation token, which expires"
+            message = f"{key} has tokenauth, but a broker cannot log in with a delegation token, which expires"
             raise InvalidKeysError(message, key)
         if options.get("username"):
             own = OwnLogin(options["username"], options.get("password", ""))
@@ -204,7 +204,7 @@ def _login_module(keys: ListenerKeys, mechanism: str) -> LoginModule | None:
 
 
 def _of_the_mechanism(keys: ListenerKeys, key: str, mechanism: str) -> str | None:
-    """Returns the name under which a key is set that needs a listener and a mechanism; None if it is not set.
+    """Returns the full name of a key that needs a listener and a mechanism; None if it is not set.
 
     Errors: InvalidKeysError.
     """

@@ -119,7 +119,7 @@ def _segment_ms(values: Mapping[str, Value], policy: tuple[str, ...]) -> int:
     return min(segment_ms, number(values["max.compaction.lag.ms"])) if "compact" in policy else segment_ms
 
 
-class ConfigSource(IntEnum):
+class ValueSource(IntEnum):
     """The source of a value, with its number in the protocol (KIP-226)."""
 
     DYNAMIC_TOPIC = 1
@@ -132,7 +132,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_GROUP = 8
 
 
-_SOURCES: Final = {DYNAMIC_BROKER: ConfigSource.DYNAMIC_BROKER, DYNAMIC_DEFAULT: ConfigSource.DYNAMIC_DEFAULT}
+_SOURCES: Final = {DYNAMIC_BROKER: ValueSource.DYNAMIC_BROKER, DYNAMIC_DEFAULT: ValueSource.DYNAMIC_DEFAULT}
 
 _SYNONYMS: Final = (
     ("log.roll.ms", "log.roll.hours"),
@@ -155,8 +155,7 @@ class TopicConfigEntry(NamedTuple):
 
     name: str
     value: str | None
-    source: ConfigSource
-    is_sensitive: bool
+    source: ValueSource
 
 
 def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[TopicConfigEntry]:
@@ -168,22 +167,18 @@ def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -
     entries = []
     for key in TOPIC_KEYS:
         if key.name in overrides:
-            entries.append(
-                TopicConfigEntry(key.name, overrides[key.name], ConfigSource.DYNAMIC_TOPIC, is_sensitive=False)
-            )
+            entries.append(TopicConfigEntry(key.name, overrides[key.name], ValueSource.DYNAMIC_TOPIC))
         elif not key.internal:
             source = _source(broker, key.broker_key)
-            entries.append(
-                TopicConfigEntry(key.name, value_text(broker.topic_defaults[key.name]), source, is_sensitive=False)
-            )
+            entries.append(TopicConfigEntry(key.name, value_text(broker.topic_defaults[key.name]), source))
     return entries
 
 
-def _source(broker: BrokerConfig, broker_key: str | None) -> ConfigSource:
+def _source(broker: BrokerConfig, broker_key: str | None) -> ValueSource:
     """Returns the source of a topic's default: that of the strongest broker key that is set."""
     names = () if broker_key is None else BROKER_SYNONYMS.get(broker_key, (broker_key,))
     given = next((broker.given[name] for name in names if name in broker.given), None)
-    return ConfigSource.DEFAULT if given is None else _SOURCES.get(given.source, ConfigSource.STATIC_BROKER)
+    return ValueSource.DEFAULT if given is None else _SOURCES.get(given.source, ValueSource.STATIC_BROKER)
 
 
 def _effective(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:

@@ -73,7 +73,7 @@ class GroupAdmission:
         return ErrorCode.NONE
 
     def check_new_group_of_offsets(self, now_ms: int) -> ErrorCode:
-        """As `check_new_group`, for a commit: POLICY_VIOLATION if there are too many."""
+        """Checks a new group as `check_new_group` does, but returns POLICY_VIOLATION if there are too many."""
         error = self.check_new_group(now_ms)
         return ErrorCode.POLICY_VIOLATION if error == ErrorCode.GROUP_MAX_SIZE_REACHED else error
 
@@ -88,17 +88,13 @@ class GroupAdmission:
 
     @property
     def offsets_left(self) -> int:
-        """How many more offsets may be kept. Only beyond that `check_offset` is needed."""
+        """The number of offsets that may still be added. `check_offset` is only needed beyond it."""
         return self.settings.offsets_max - self.offset_count
 
     @property
     def metadata_bytes_left(self) -> int:
-        """How much more metadata may be kept; negative if the limit was lowered."""
+        """The bytes of metadata that may still be added; negative if the limit was lowered."""
         return self.settings.offsets_metadata_bytes_max - self.metadata_bytes
-
-    def has_room_for(self, count: int) -> bool:
-        """Whether this many more offsets without metadata may be kept, so that none needs `check_offset`."""
-        return count <= self.offsets_left and self.metadata_bytes_left >= 0
 
     def check_offset(self, metadata: str, kept_count: int, kept_bytes: int) -> ErrorCode:
         """Checks whether another offset may be kept, after `kept_count` offsets with `kept_bytes` of the same request.

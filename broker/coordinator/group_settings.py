@@ -25,6 +25,8 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     topic_partition_count: int = field(default=50, name="offsets.topic.num.partitions")
     topic_replication_factor: int = field(default=3, name="offsets.topic.replication.factor")
     topic_segment_bytes: int = field(default=100 << 20, name="offsets.topic.segment.bytes")
+    topic_minimum_in_sync: None = None
+    """The offsets topic has the default of all topics, as in Kafka."""
     protocols: tuple[str, ...] = field(
         default=("classic", "consumer", "streams"), name="group.coordinator.rebalance.protocols"
     )

@@ -2,8 +2,8 @@
 
 A member sends as many bytes as a request may have, and stays for the session timeout it asks for, even if its client is
 gone. So the memory of members and of reserved member ids is limited for each group and for all groups of a broker.
-Kafka has neither limit; a group's limit is far above what fits into its record there, without which a group is never
-stable.
+Kafka has neither limit. A group's limit is far above the largest record of a group in Kafka, which a group needs to
+become stable.
 
 Guards: memory is counted once, from the time it is taken until the member or the group is gone.
 """

@@ -1,9 +1,9 @@
-"""Requests that change or delete something, as lines of the audit log: one for each row, with its result.
+"""Writes the audit log: a line with the result for each row of a request that changes or deletes something.
 
-The lines are written when the answer is there. A client that leaves before that does not keep its request from being
-carried out: the line of a delete says `unknown` then, for what the broker knows is only that it was asked for.
+The lines are written when the answer is complete. If the client of a delete disconnects before that, the result in its
+line is `unknown`, since the delete may still be carried out.
 
-Guards: of secrets only names are in a line. A configuration's value is there only if it may be shown and was accepted.
+Guards: a line has the names of secrets only, and the value of a configuration only if it may be shown and was accepted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from lowtide.broker.authorizer.acls import PatternType, Permission
 from lowtide.broker.authorizer.resources import Operation as AclOperation
 from lowtide.broker.authorizer.resources import ResourceType as AclResource
 from lowtide.broker.config.described import shown_value
-from lowtide.broker.config.resources import ResourceType
+from lowtide.broker.config.resources import ConfiguredType
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routing.routes import AuditLine, AuditLines, HandlerSpec
-from lowtide.broker.pending import NO_ANSWER, Pending, mapped
+from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.promises import mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata import keys
 from lowtide.metadata.records import TokenRecord
@@ -31,7 +32,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition, topic
 from lowtide.replication.config_changes import Operation
 
 ROWS_MAX: Final = 1_000
-"""Lines of one request, or of one part of a large one; a line `and more` counts the others."""
+"""The most lines of one request, or of one part of a large one. A line `and more` counts the others."""
 
 UNKNOWN_RESULT: Final = "unknown"
 
@@ -75,7 +76,7 @@ def audited(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
 
 
 def _watched(pending: Pending[Any], write: Callable[[Any], None]) -> Pending[Any]:
-    """The same answer, which is written when it comes, or with None when its client is gone."""
+    """Returns the same answer. `write` gets it when it is complete, or None if the client has disconnected."""
 
     def noted(answer: Any) -> Any:
         write(None if answer is NO_ANSWER else answer)
@@ -95,7 +96,7 @@ def _watched(pending: Pending[Any], write: Callable[[Any], None]) -> Pending[Any
 
 
 def _log_starts(request: Any, broker: BrokerContext) -> dict[TopicPartition, int]:
-    """Where the partitions that this broker has begin, of those that are named."""
+    """Returns the log start offsets of those named partitions that this broker has."""
     starts = {}
     for topic in request.topics:
         for row in topic.partitions:
@@ -211,7 +212,7 @@ def _changed_token(
 
 
 def _token(request: Any, broker: BrokerContext) -> TokenRecord | None:
-    """The token whose HMAC is in a request, before it is changed."""
+    """Returns the token whose HMAC is in a request, as it is before the change."""
     found = broker.metadata.image.tokens.get(keys.token(bytes(request.hmac)))
     return None if found is None else found.token
 
@@ -230,7 +231,7 @@ def _changed_configs(request: Any, answer: Any, _before: Any, _broker: BrokerCon
         code = results.get((asked.resource_type, asked.resource_name), ErrorCode.UNKNOWN_SERVER_ERROR)
         is_done = code == ErrorCode.NONE
         fields = {
-            "resource_type": _name_of(ResourceType, asked.resource_type),
+            "resource_type": _name_of(ConfiguredType, asked.resource_type),
             "resource": short(asked.resource_name),
             "configs": [_config(asked.resource_type, each, is_shown=is_done) for each in asked.configs[:ROWS_MAX]],
             "result": _result(code),
@@ -243,16 +244,13 @@ def _config(kind: int, asked: Any, *, is_shown: bool) -> dict[str, str | None]:
     shown = {"key": short(asked.name), "operation": _name_of(Operation, operation)}
     if is_shown and asked.value is not None:
         shown["value"] = (
-            short(shown_value(asked.name, asked.value) if kind == ResourceType.BROKER else asked.value) or "[hidden]"
+            short(shown_value(asked.name, asked.value) if kind == ConfiguredType.BROKER else asked.value) or "[hidden]"
         )
     return shown
 
 
 def _changed_features(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
-    """All levels are changed, or none.
-
-    A level that the cluster had already is a change too: what was asked for is what counts.
-    """
+    """Returns the requested levels: all are changed, or none. An unchanged level is included."""
     is_done = answer.error_code == ErrorCode.NONE
     for asked in request.feature_updates:
         fields = {
@@ -264,7 +262,7 @@ def _changed_features(request: Any, answer: Any, _before: Any, _broker: BrokerCo
 
 
 def _event(event: str, request: Any) -> str:
-    """A request that only checks says so."""
+    """Returns the event. A request with `validate_only` has another one."""
     return f"{event} (validate only)" if request.validate_only else event
 
 

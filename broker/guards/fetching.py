@@ -36,7 +36,7 @@ class GuardedFetchReader(FetchReader):
         self._may_read = may_read
 
     def find(self, target: FetchTarget, rules: FetchRules) -> Partition | ErrorCode:
-        """An unknown topic id is reported as such; whether a name exists isn't reported without READ."""
+        """Finds a partition. An unknown topic id is an error; an unknown name is only reported to clients with READ."""
         found = super().find(target, rules)
         if rules.is_follower or (found is ErrorCode.UNKNOWN_TOPIC_ID) or self._may_read(target.topic):
             return found
@@ -51,7 +51,7 @@ class FetchReaders:
         self.of_listener = MadeOnce(lambda listener_name: FetchReader(*self._parts(listener_name)))
 
     def for_client(self, context: RequestContext) -> FetchReader:
-        """One that asks what this client may read."""
+        """Returns a reader that also checks what this client may read."""
 
         def may_read(name: str) -> bool:
             return self._broker.authorizer.authorize(context, Operation.READ, topic(name))
@@ -69,15 +69,15 @@ class FetchReaders:
 
 
 def _serving_epoch(metadata: MetadataSession) -> BrokerEpoch:
-    """The registration under which followers here may answer consumers (rule DR7); 0 once this broker stops.
+    """Returns the epoch in which followers here may answer consumers (rule DR7); 0 once this broker stops.
 
-    Deletes don't wait for the replicas of such a broker (rule DR3).
+    Deletes do not wait for the replicas of a stopping broker (rule DR3).
     """
     return 0 if metadata.reports.stops else metadata.broker_epoch
 
 
 def _node_endpoints(metadata: MetadataSession, listener_name: str) -> list[NodeEndpoint]:
-    """Where clients of a listener reach the brokers (KIP-951)."""
+    """Returns the addresses of brokers for clients of a listener (KIP-951)."""
     image = metadata.image
     return [
         NodeEndpoint(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)

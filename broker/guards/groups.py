@@ -1,8 +1,8 @@
-"""Guards of what is asked about groups. Source: Kafka's `KafkaApis`."""
+"""Guards of requests about groups. Source: Kafka's `KafkaApis`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,21 +19,19 @@ from lowtide.broker.authorizer.resources import (
 )
 from lowtide.broker.coordinator.classic.rebalancing import join_failed, sync_failed
 from lowtide.broker.coordinator.modern.consumer_heartbeats import heartbeat_failed
-from lowtide.broker.guards.guard import Asker, Guard, Verdict, with_rows
+from lowtide.broker.guards.guard import Asker, Guard, Verdict, for_members, with_rows
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedConsumerGroup,
 )
-from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from lowtide.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from lowtide.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest
 from lowtide.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from lowtide.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from lowtide.protocol.messages.heartbeat import HeartbeatResponse
 from lowtide.protocol.messages.leave_group import LeaveGroupResponse
 from lowtide.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
 from lowtide.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -69,24 +67,13 @@ _COORDINATOR_RIGHTS = {
         "Cluster authorization failed.",
     ),
 }
-"""What each type of key needs, and what is answered without it."""
+"""The permission that each type of key requires, and the error without it."""
 
 _NULL_PROTOCOL_SINCE = 7
 
 
-def _member(failed: Callable[[Any], Any]) -> Guard:
-    """READ on the group, of those who are in it, or want to be."""
-
-    def guard(request: Any, asker: Asker) -> Verdict:
-        return (
-            Verdict(request) if asker.may(Operation.READ, group(request.group_id)) else Verdict(answer=failed(request))
-        )
-
-    return guard
-
-
 def join_group(request: Any, asker: Asker) -> Verdict:
-    """READ on the group."""
+    """Requires READ on the group."""
     if asker.may(Operation.READ, group(request.group_id)):
         return Verdict(request)
     answer = join_failed(GROUP_DENIED)
@@ -95,9 +82,9 @@ def join_group(request: Any, asker: Asker) -> Verdict:
     )
 
 
-sync_group = _member(lambda _request: sync_failed(GROUP_DENIED))
-heartbeat = _member(lambda _request: HeartbeatResponse(error_code=GROUP_DENIED))
-leave_group = _member(lambda _request: LeaveGroupResponse(error_code=GROUP_DENIED))
+sync_group = for_members(sync_failed)
+heartbeat = for_members(lambda error: HeartbeatResponse(error_code=error))
+leave_group = for_members(lambda error: LeaveGroupResponse(error_code=error))
 
 
 def _commit_rows(topics: list[Any], error: ErrorCode) -> list[OffsetCommitResponseTopic]:
@@ -115,23 +102,18 @@ def _commit_rows(topics: list[Any], error: ErrorCode) -> list[OffsetCommitRespon
 
 
 def offset_commit(request: OffsetCommitRequest, asker: Asker) -> Verdict:
-    """READ on the group, and on each topic."""
+    """Requires READ on the group and on each topic."""
     if not asker.may(Operation.READ, group(request.group_id)):
         return Verdict(answer=OffsetCommitResponse(topics=_commit_rows(request.topics, GROUP_DENIED)))
     by_id = asker.context.api_version >= _COMMIT_TOPIC_IDS_SINCE
     allowed, denied = asker.split(
         Operation.READ, request.topics, lambda each: asker.name_of(each.name, each.topic_id, by_id=by_id)
     )
-    rows = _commit_rows(denied, TOPIC_DENIED)
-
-    def merge(answer: OffsetCommitResponse) -> OffsetCommitResponse:
-        return replace(answer, topics=[*answer.topics, *rows])
-
-    return with_rows(replace(request, topics=allowed), merge, denied)
+    return with_rows(replace(request, topics=allowed), "topics", _commit_rows(denied, TOPIC_DENIED))
 
 
 def offset_delete(request: OffsetDeleteRequest, asker: Asker) -> Verdict:
-    """DELETE on the group, READ on each topic."""
+    """Requires DELETE on the group and READ on each topic."""
     if not asker.may(Operation.DELETE, group(request.group_id)):
         return Verdict(answer=OffsetDeleteResponse(error_code=GROUP_DENIED, topics=[]))
     allowed, denied = asker.split(Operation.READ, request.topics, lambda each: each.name)
@@ -145,17 +127,12 @@ def offset_delete(request: OffsetDeleteRequest, asker: Asker) -> Verdict:
         )
         for each in denied
     ]
-
-    def merge(answer: OffsetDeleteResponse) -> OffsetDeleteResponse:
-        return answer if answer.error_code != ErrorCode.NONE else replace(answer, topics=[*answer.topics, *rows])
-
-    return with_rows(replace(request, topics=allowed), merge, denied)
+    return with_rows(replace(request, topics=allowed), "topics", rows)
 
 
 def describe_groups(request: DescribeGroupsRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each group."""
-    allowed = [name for name in request.groups if asker.may(Operation.DESCRIBE, group(name))]
-    denied = [name for name in dict.fromkeys(request.groups) if name not in allowed]
+    """Requires DESCRIBE on each group."""
+    allowed, denied = asker.split_ids(Operation.DESCRIBE, group, request.groups)
     rows = [
         DescribedGroup(
             error_code=GROUP_DENIED, group_id=name, group_state="", protocol_type="", protocol_data="", members=[]
@@ -164,19 +141,14 @@ def describe_groups(request: DescribeGroupsRequest, asker: Asker) -> Verdict:
     ]
 
     def merge(answer: DescribeGroupsResponse) -> DescribeGroupsResponse:
-        described = [
-            row
-            if row.authorized_operations == OPERATIONS_NOT_ASKED
-            else replace(row, authorized_operations=asker.operations(group(row.group_id), ALL_GROUP_OPERATIONS))
-            for row in answer.groups
-        ]
+        described = (asker.with_operations(row, group(row.group_id), ALL_GROUP_OPERATIONS) for row in answer.groups)
         return replace(answer, groups=[*described, *rows])
 
     return Verdict(replace(request, groups=allowed), merge)
 
 
 def list_groups(request: ListGroupsRequest, asker: Asker) -> Verdict:
-    """All groups to who may describe the cluster; to others those that they may describe."""
+    """Leaves out groups that the client may not describe, unless it may describe the cluster."""
     if asker.may_cluster(Operation.DESCRIBE, Audit.ALLOWED):
         return Verdict(request)
 
@@ -190,19 +162,14 @@ def list_groups(request: ListGroupsRequest, asker: Asker) -> Verdict:
 
 
 def delete_groups(request: DeleteGroupsRequest, asker: Asker) -> Verdict:
-    """DELETE on each group."""
-    allowed = [name for name in request.groups_names if asker.may(Operation.DELETE, group(name))]
-    denied = [name for name in dict.fromkeys(request.groups_names) if name not in allowed]
+    """Requires DELETE on each group."""
+    allowed, denied = asker.split_ids(Operation.DELETE, group, request.groups_names)
     rows = [DeletableGroupResult(group_id=name, error_code=GROUP_DENIED) for name in denied]
-
-    def merge(answer: DeleteGroupsResponse) -> DeleteGroupsResponse:
-        return replace(answer, results=[*answer.results, *rows])
-
-    return with_rows(replace(request, groups_names=allowed), merge, denied)
+    return with_rows(replace(request, groups_names=allowed), "results", rows)
 
 
 def find_coordinator(request: FindCoordinatorRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each group, or transactional id; for share groups, since they can be looked for, CLUSTER_ACTION."""
+    """Requires DESCRIBE on each group or transactional id, and CLUSTER_ACTION for share partitions."""
     version = asker.context.api_version
     needed = _COORDINATOR_RIGHTS.get(request.key_type)
     if needed is None or (request.key_type == _SHARE and version < _SHARE_SINCE):
@@ -221,28 +188,33 @@ def find_coordinator(request: FindCoordinatorRequest, asker: Asker) -> Verdict:
         Coordinator(key=key, node_id=-1, port=-1, error_code=error) for key in request.coordinator_keys if key in denied
     ]
     allowed = [key for key in request.coordinator_keys if key not in denied]
-
-    def merge(answer: FindCoordinatorResponse) -> FindCoordinatorResponse:
-        return replace(answer, coordinators=[*answer.coordinators, *rows])
-
     if rows and not allowed:
         return Verdict(answer=FindCoordinatorResponse(coordinators=rows))
-    return with_rows(replace(request, coordinator_keys=allowed), merge, rows)
+    return with_rows(replace(request, coordinator_keys=allowed), "coordinators", rows)
 
 
-def consumer_group_heartbeat(request: ConsumerGroupHeartbeatRequest, asker: Asker) -> Verdict:
-    """READ on the group, DESCRIBE on each topic that is named."""
-    if not asker.may(Operation.READ, group(request.group_id)):
-        return Verdict(answer=heartbeat_failed(GROUP_DENIED))
-    if all(asker.may(Operation.DESCRIBE, topic(name)) for name in request.subscribed_topic_names or ()):
-        return Verdict(request)
-    return Verdict(answer=heartbeat_failed(TOPIC_DENIED))
+def for_subscribers(failed: Callable[[ErrorCode], Any]) -> Guard:
+    """Returns a guard that requires READ on the group, and DESCRIBE on each topic that the member subscribes to.
+
+    `failed` makes the answer to a refused request.
+    """
+
+    def guard(request: Any, asker: Asker) -> Verdict:
+        if not asker.may(Operation.READ, group(request.group_id)):
+            return Verdict(answer=failed(GROUP_DENIED))
+        if all(asker.may(Operation.DESCRIBE, topic(name)) for name in request.subscribed_topic_names or ()):
+            return Verdict(request)
+        return Verdict(answer=failed(TOPIC_DENIED))
+
+    return guard
+
+
+consumer_group_heartbeat = for_subscribers(heartbeat_failed)
 
 
 def consumer_group_describe(request: ConsumerGroupDescribeRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each group, and on each topic that its members have or are to have."""
-    allowed = [name for name in request.group_ids if asker.may(Operation.DESCRIBE, group(name))]
-    denied = [name for name in dict.fromkeys(request.group_ids) if name not in allowed]
+    """Requires DESCRIBE on each group, and on each topic in an assignment or target of its members."""
+    allowed, denied = asker.split_ids(Operation.DESCRIBE, group, request.group_ids)
     rows = [DescribedConsumerGroup(error_code=GROUP_DENIED, group_id=name) for name in denied]
 
     def merge(answer: ConsumerGroupDescribeResponse) -> ConsumerGroupDescribeResponse:
@@ -251,16 +223,14 @@ def consumer_group_describe(request: ConsumerGroupDescribeRequest, asker: Asker)
     return Verdict(replace(request, group_ids=allowed), merge)
 
 
-def _shown(row: DescribedConsumerGroup, asker: Asker) -> DescribedConsumerGroup:
-    """What may be shown of a group: nothing, if any of its topics mayn't be described."""
-    names = {
-        rows.topic_name
-        for member in row.members
-        for assignment in (member.assignment, member.target_assignment)
-        for rows in assignment.topic_partitions
-    }
+def _shown(row: DescribedConsumerGroup, asker: Asker) -> Any:
+    assignments = (each for member in row.members for each in (member.assignment, member.target_assignment))
+    return described_group(row, assignments, asker)
+
+
+def described_group(row: Any, assignments: Iterable[Any], asker: Asker) -> Any:
+    """Returns the description of a group, or an error if the client may not describe one of its assigned topics."""
+    names = {rows.topic_name for assignment in assignments for rows in assignment.topic_partitions}
     if not all(asker.may(Operation.DESCRIBE, topic(name)) for name in sorted(names)):
-        return DescribedConsumerGroup(error_code=TOPIC_DENIED, group_id=row.group_id)
-    if row.authorized_operations == OPERATIONS_NOT_ASKED:
-        return row
-    return replace(row, authorized_operations=asker.operations(group(row.group_id), ALL_GROUP_OPERATIONS))
+        return type(row)(error_code=TOPIC_DENIED, group_id=row.group_id)
+    return asker.with_operations(row, group(row.group_id), ALL_GROUP_OPERATIONS)

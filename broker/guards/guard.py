@@ -1,9 +1,7 @@
 """Guards: they remove from a request what the client may not do, and add the refused rows to the answer.
 
-So a handler needn't know that anything can be forbidden, and a broker where nothing is has its handlers as they are,
-without a question.
-A guard stands where Kafka asks: before existence and values are looked at, so that no client learns of a topic that it
-may not describe.
+Handlers behind a guard check no permissions. A broker without an authorizer has no guards. As in Kafka, permissions are
+checked before existence and values, so that no client learns of a topic that it may not describe.
 """
 
 from __future__ import annotations
@@ -13,25 +11,30 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from lowtide.broker.authorizer.authorizer import Audit, Authorizer
-from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, ResourceType, topic
+from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, ResourceType, group, topic
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routing.routes import HandlerSpec, NoGuard
-from lowtide.broker.pending import NO_ANSWER, Pending, mapped
+from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.promises import mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
 from lowtide.protocol.types import TopicId
+from lowtide.replication.refusal import Refusal
 
 RowT = TypeVar("RowT")
 
 Merge = Callable[[Any], Any]
-"""From a handler's answer to the one that is given. Leaves the handler's as it is, for some are given again."""
+"""Returns the client's answer from that of the handler, which it must not change: some answers are given again."""
 
 
 class Asker(msgspec.Struct, frozen=True):
-    """Who asks, and of which cluster."""
+    """The client that sent a request, and what decides about its permissions."""
 
     authorizer: Authorizer
     context: RequestContext
@@ -39,22 +42,25 @@ class Asker(msgspec.Struct, frozen=True):
     config: BrokerConfig
 
     def may(self, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
-        """Whether the client may do that.
+        """Whether the client may perform an operation.
 
-        `audit`: a filter asks with ALLOWED, for nothing that it hides was asked for.
+        `audit`: filters use ALLOWED, because the client did not name what they hide.
         """
         return self.authorizer.authorize(self.context, operation, resource, audit)
 
     def may_cluster(self, operation: Operation, audit: Audit = Audit.BOTH) -> bool:
-        """Whether the client may do that to the cluster. `audit`: ALLOWED where another permission would do too."""
+        """Whether the client may perform an operation on the cluster.
+
+        `audit`: ALLOWED if another permission would suffice too.
+        """
         return self.authorizer.authorize(self.context, operation, CLUSTER, audit)
 
     def may_any(self, operation: Operation, kind: ResourceType) -> bool:
-        """Whether the client may do that to any resource of a type, whether or not there is one now."""
+        """Whether the client may perform an operation on any resource name of a type."""
         return self.authorizer.authorize_by_resource_type(self.context, operation, kind)
 
     def name_of(self, name: str, topic_id: TopicId, *, by_id: bool) -> str | None:
-        """The name of a topic that is meant by its name or its id; None for an unknown id."""
+        """Returns the name of a topic that a request names by name or id; None for an unknown id."""
         return self.image.topic_names.get(topic_id) if by_id else name
 
     def split(
@@ -64,9 +70,9 @@ class Asker(msgspec.Struct, frozen=True):
         name_of: Callable[[RowT], str | None],
         audit: Audit = Audit.BOTH,
     ) -> tuple[list[RowT], list[RowT]]:
-        """Rows of a request whose topics the client may do that to, and the others.
+        """Returns the rows of a request on whose topics the client may perform an operation, and the others.
 
-        A row without a name is left to the handler.
+        A row without a name counts as allowed: the handler refuses it.
         """
         allowed: list[RowT] = []
         denied: list[RowT] = []
@@ -75,17 +81,32 @@ class Asker(msgspec.Struct, frozen=True):
             (allowed if name is None or self.may(operation, topic(name), audit) else denied).append(row)
         return allowed, denied
 
+    def split_ids(
+        self, operation: Operation, resource_of: Callable[[str], Resource], ids: Iterable[str]
+    ) -> tuple[list[str], list[str]]:
+        """Returns the ids on which the client may perform an operation, and the others, each of these once."""
+        wanted = list(ids)
+        allowed = [each for each in wanted if self.may(operation, resource_of(each))]
+        known = set(allowed)
+        return allowed, list(dict.fromkeys(each for each in wanted if each not in known))
+
     def operations(self, resource: Resource, supported: int) -> int:
-        """Of a bit field of operations those that the client may do (KIP-430)."""
+        """Returns those bits of `supported` operations that the client may perform (KIP-430)."""
         return sum(
             1 << operation
             for operation in Operation
             if supported >> operation & 1 and self.may(operation, resource, Audit.NOTHING)
         )
 
+    def with_operations(self, row: Any, resource: Resource, supported: int) -> Any:
+        """Returns a row of an answer with the operations that the client may perform, if it asked for them."""
+        if row.authorized_operations == OPERATIONS_NOT_ASKED:
+            return row
+        return replace(row, authorized_operations=self.operations(resource, supported))
+
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What becomes of a request: it is answered by the guard, or passed on, with what is to be done to the answer."""
+    """The outcome of a check: an `answer`, or the `request` for the handler and what `merge` makes of its answer."""
 
     request: Any = None
     merge: Merge | None = None
@@ -96,7 +117,7 @@ Guard = Callable[[Any, Asker], Verdict]
 
 
 class OwnGuard(msgspec.Struct, frozen=True):
-    """A guard that wraps the handler itself, with the joint form."""
+    """A guard that wraps the whole handler, including its joint form."""
 
     wrap: Callable[[HandlerSpec, BrokerContext], HandlerSpec]
 
@@ -114,13 +135,18 @@ def behind_guard(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
 
 
 def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSpec:
-    """A handler behind a guard."""
+    """Returns the handler behind a guard."""
 
     def judge(request: Any, context: RequestContext) -> Verdict:
         if spec.forwarding is not None and context.forwarded:
             return Verdict(request)  # The broker that forwarded it has checked.
         return guard(request, Asker(broker.authorizer, context, broker.metadata.image, broker.config))
 
+    return judged(spec, judge)
+
+
+def judged(spec: HandlerSpec, judge: Callable[[Any, RequestContext], Verdict]) -> HandlerSpec:
+    """Returns a handler that gets only the requests which `judge` does not answer."""
     handle, handle_later = spec.handle, spec.handle_later
     if handle is not None:
 
@@ -150,9 +176,43 @@ def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSp
     return spec.wrapped(handle_later=later)
 
 
-def with_rows(request: Any, merge: Merge, denied: Sequence[Any]) -> Verdict:
-    """Pass a request on; its answer needs `merge` only if something was denied."""
-    return Verdict(request, merge if denied else None)
+def with_rows(request: Any, field: str, rows: Sequence[Any]) -> Verdict:
+    """Passes a request on. Adds the rows of what was denied to a field of its answer, unless that is an error."""
+
+    def merge(answer: Any) -> Any:
+        if getattr(answer, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
+            return answer
+        return replace(answer, **{field: [*getattr(answer, field), *rows]})
+
+    return Verdict(request, merge if rows else None)
+
+
+CLUSTER_DENIED: Final = Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+
+
+def on_cluster(operation: Operation, refused: Callable[[Any, int, Refusal], Any]) -> Guard:
+    """Returns a guard that requires an operation on the cluster.
+
+    `refused` makes the answer to a request in a version that is refused as a whole, as for `Forwarding`.
+    """
+
+    def guard(request: Any, asker: Asker) -> Verdict:
+        if asker.may_cluster(operation):
+            return Verdict(request)
+        return Verdict(answer=refused(request, asker.context.api_version, CLUSTER_DENIED))
+
+    return guard
+
+
+def for_members(failed: Callable[[ErrorCode], Any]) -> Guard:
+    """Returns a guard that requires READ on the group. `failed` makes the answer to a refused request."""
+
+    def guard(request: Any, asker: Asker) -> Verdict:
+        if asker.may(Operation.READ, group(request.group_id or "")):
+            return Verdict(request)
+        return Verdict(answer=failed(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+
+    return guard
 
 
 def _merged(answer: Any, merge: Merge) -> Any:

@@ -1,7 +1,4 @@
-"""The guard of OffsetFetch: DESCRIBE on each group, and on each topic.
-
-Source: Kafka's `KafkaApis.handleOffsetFetchRequest`.
-"""
+"""The guard of OffsetFetch. Source: Kafka's `KafkaApis.handleOffsetFetchRequest`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from msgspec.structs import replace
 
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import Operation, group, topic
-from lowtide.broker.guards.guard import Asker, Verdict
+from lowtide.broker.guards.guard import Asker, Verdict, with_rows
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -33,18 +30,14 @@ _TOPIC_IDS_SINCE = 10
 
 
 def offset_fetch(request: OffsetFetchRequest, asker: Asker) -> Verdict:
-    """Of everything that a group has committed, topics that may not be described aren't there."""
+    """Requires DESCRIBE on each group and topic. If all topics are requested, the others are left out."""
     return _one_group(request, asker) if asker.context.api_version < _GROUPS_SINCE else _many_groups(request, asker)
 
 
 def _one_group(request: OffsetFetchRequest, asker: Asker) -> Verdict:
     if not asker.may(Operation.DESCRIBE, group(request.group_id)):
-        in_rows = asker.context.api_version < _GROUP_ERROR_SINCE
-        topics = (
-            [_failed_topic(each.name, each.partition_indexes, GROUP_DENIED) for each in request.topics or ()]
-            if in_rows
-            else []
-        )
+        named = request.topics if asker.context.api_version < _GROUP_ERROR_SINCE else ()
+        topics = [_failed_topic(each.name, each.partition_indexes, GROUP_DENIED) for each in named or ()]
         return Verdict(answer=OffsetFetchResponse(topics=topics, error_code=GROUP_DENIED))
     if request.topics is None:
         return Verdict(
@@ -52,11 +45,7 @@ def _one_group(request: OffsetFetchRequest, asker: Asker) -> Verdict:
         )
     allowed, denied = asker.split(Operation.DESCRIBE, request.topics, lambda each: each.name)
     rows = [_failed_topic(each.name, each.partition_indexes, TOPIC_DENIED) for each in denied]
-
-    def merge(answer: OffsetFetchResponse) -> OffsetFetchResponse:
-        return answer if answer.error_code != ErrorCode.NONE else replace(answer, topics=[*answer.topics, *rows])
-
-    return Verdict(replace(request, topics=allowed), merge)
+    return with_rows(replace(request, topics=allowed), "topics", rows)
 
 
 def _may_see(name: str, asker: Asker) -> bool:

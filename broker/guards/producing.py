@@ -23,7 +23,7 @@ from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
 
 
 def guarded_produce(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
-    """The handler of Produce behind its guard."""
+    """Returns the handler of Produce behind its guard."""
     errors = AnswerErrors(ApiKey.PRODUCE, API[ApiKey.PRODUCE].max_version, broker.replicas.traffic.errors)
 
     def judge(request: ProduceRequest, asker: Asker) -> Verdict:
@@ -70,7 +70,7 @@ def _guarded(joint: JointForm) -> JointForm:
 
 
 def _learn(request: ProduceRequest, context: RequestContext, broker: BrokerContext) -> None:
-    """Remember which topics of a request its connection may write to. Without a log line: the guard asks again."""
+    """Notes which topics of a request its connection may write to. Nothing is logged: the guard asks again."""
     grants = context.connection.write_grants = broker.authorizer.write_grants(context)
     if grants is None:
         return

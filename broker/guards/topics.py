@@ -1,4 +1,4 @@
-"""Guards of what is asked about topics. Sources: Kafka's `KafkaApis`, handler by handler."""
+"""Guards of requests about topics. Source: Kafka's `KafkaApis`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_producers import (
     DescribeProducersPartitionResponse,
     DescribeProducersRequest,
-    DescribeProducersResponse,
     DescribeProducersTopicResponse,
 )
 from lowtide.protocol.messages.describe_topic_partitions import (
@@ -33,7 +32,6 @@ from lowtide.protocol.messages.describe_topic_partitions import (
 from lowtide.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
 from lowtide.protocol.messages.metadata import (
@@ -46,7 +44,6 @@ from lowtide.protocol.messages.metadata import (
 from lowtide.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
 from lowtide.protocol.messages.produce import (
@@ -68,7 +65,7 @@ _NULL_MEANS_ALL_SINCE = 1
 
 
 def produce(request: ProduceRequest, asker: Asker) -> Verdict:
-    """WRITE on the transactional id and on each topic. With acks=0 an error closes the connection at the end."""
+    """Requires WRITE on the transactional id and on each topic. With acks=0 an error closes the connection."""
     if has_transactional(request.topic_data) and not _may_write_transactions(request, asker):
         if request.acks == 0:
             asker.context.close_connection(f"Produce with acks=0 failed with {TRANSACTION_DENIED.name}")
@@ -85,15 +82,11 @@ def produce(request: ProduceRequest, asker: Asker) -> Verdict:
     if denied and request.acks == 0:
         asker.context.close_connection(f"Produce with acks=0 failed with {DENIED.name}")
     rows = [_refused_rows(each, DENIED) for each in denied]
-
-    def merge(answer: ProduceResponse) -> ProduceResponse:
-        return replace(answer, responses=[*answer.responses, *rows])
-
-    return with_rows(replace(request, topic_data=allowed), merge, denied)
+    return with_rows(replace(request, topic_data=allowed), "responses", rows)
 
 
 def _may_write_transactions(request: ProduceRequest, asker: Asker) -> bool:
-    """By what the batches are, not by what the request says (CVE-2018-17196)."""
+    """Whether the client may write transactional batches; the batches tell, not the request (CVE-2018-17196)."""
     name = request.transactional_id
     return name is not None and asker.may(Operation.WRITE, transactional_id(name))
 
@@ -107,7 +100,7 @@ def _refused_rows(asked: TopicProduceData, error: ErrorCode) -> TopicProduceResp
 
 
 def list_offsets(request: ListOffsetsRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each topic."""
+    """Requires DESCRIBE on each topic."""
     allowed, denied = asker.split(Operation.DESCRIBE, request.topics, lambda each: each.name)
     rows = [
         ListOffsetsTopicResponse(
@@ -119,15 +112,11 @@ def list_offsets(request: ListOffsetsRequest, asker: Asker) -> Verdict:
         )
         for each in denied
     ]
-
-    def merge(answer: ListOffsetsResponse) -> ListOffsetsResponse:
-        return replace(answer, topics=[*answer.topics, *rows])
-
-    return with_rows(replace(request, topics=allowed), merge, denied)
+    return with_rows(replace(request, topics=allowed), "topics", rows)
 
 
 def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, asker: Asker) -> Verdict:
-    """CLUSTER_ACTION, as replicas have it, or DESCRIBE on each topic."""
+    """Requires CLUSTER_ACTION, which replicas have, or DESCRIBE on each topic."""
     if asker.may_cluster(Operation.CLUSTER_ACTION, Audit.ALLOWED):
         return Verdict(request)
     allowed, denied = asker.split(Operation.DESCRIBE, request.topics, lambda each: each.topic)
@@ -138,15 +127,11 @@ def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, asker: Asker) 
         )
         for each in denied
     ]
-
-    def merge(answer: OffsetForLeaderEpochResponse) -> OffsetForLeaderEpochResponse:
-        return replace(answer, topics=[*answer.topics, *rows])
-
-    return with_rows(replace(request, topics=allowed), merge, denied)
+    return with_rows(replace(request, topics=allowed), "topics", rows)
 
 
 def describe_producers(request: DescribeProducersRequest, asker: Asker) -> Verdict:
-    """READ on each topic whose name is one."""
+    """Requires READ on each topic with a valid name."""
     allowed, denied = asker.split(
         Operation.READ, request.topics, lambda each: each.name if check_topic_name(each.name) is None else None
     )
@@ -162,15 +147,11 @@ def describe_producers(request: DescribeProducersRequest, asker: Asker) -> Verdi
         )
         for each in denied
     ]
-
-    def merge(answer: DescribeProducersResponse) -> DescribeProducersResponse:
-        return replace(answer, topics=[*answer.topics, *rows])
-
-    return with_rows(replace(request, topics=allowed), merge, denied)
+    return with_rows(replace(request, topics=allowed), "topics", rows)
 
 
 def describe_topic_partitions(request: DescribeTopicPartitionsRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each topic; of all topics, those that may not be described aren't there."""
+    """Requires DESCRIBE on each topic; a request for all topics leaves out the others."""
     wanted = request.topics or [TopicRequest(name=name) for name in asker.image.topics]
     audit = Audit.BOTH if request.topics else Audit.ALLOWED
     allowed, denied = asker.split(Operation.DESCRIBE, wanted, lambda each: each.name, audit)
@@ -189,7 +170,7 @@ def describe_topic_partitions(request: DescribeTopicPartitionsRequest, asker: As
         return Verdict(answer=DescribeTopicPartitionsResponse(topics=rows))
     cursor = request.cursor
     if not request.topics and cursor is not None and cursor.topic_name not in {each.name for each in allowed}:
-        # Among named topics a cursor's must be: the next one that the client may see, from its first partition.
+        # The cursor's topic must be among the named ones: the next topic that the client may describe takes its place.
         later = sorted(each.name for each in allowed if each.name > cursor.topic_name)
         if not later:
             return Verdict(answer=DescribeTopicPartitionsResponse(topics=[]))
@@ -198,9 +179,9 @@ def describe_topic_partitions(request: DescribeTopicPartitionsRequest, asker: As
 
 
 def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each topic; in a request for all topics, forbidden ones are left out.
+    """Requires DESCRIBE on each topic, and CREATE on those that would be created.
 
-    CREATE for one that would be created.
+    A request for all topics leaves out the others.
     """
     version = asker.context.api_version
     if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
@@ -226,7 +207,7 @@ def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
         _, uncreatable = asker.split(Operation.CREATE, new, lambda each: each.name)
         denied += uncreatable
         allowed = [each for each in allowed if each not in uncreatable]
-    # An id is no secret; the name that has it is, and the id of a name.
+    # The client knows the id or the name, and must not learn the other.
     rows = [
         MetadataResponseTopic(error_code=DENIED, name=None, topic_id=each.topic_id, partitions=[])
         if by_id(each)
@@ -234,7 +215,7 @@ def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
         for each in denied
     ]
     if denied and not allowed and version < _NULL_MEANS_ALL_SINCE:
-        # In version 0 an empty list would ask for all.
+        # In version 0 an empty list asks for all topics.
         return Verdict(replace(request, topics=None), lambda answer: replace(answer, topics=rows))
     return Verdict(replace(request, topics=allowed), lambda answer: _seen(answer, request, asker, rows))
 
@@ -242,7 +223,7 @@ def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
 def _seen(
     answer: MetadataResponse, request: MetadataRequest, asker: Asker, denied: list[MetadataResponseTopic]
 ) -> MetadataResponse:
-    """The answer as this client may see it, with the operations that it may do if it wants to know them."""
+    """Returns the answer without what the client may not see, with its permitted operations if requested."""
     topics = answer.topics
     if request.topics is None or not request.topics:
         topics = [row for row in topics if asker.may(Operation.DESCRIBE, topic(row.name or ""), Audit.ALLOWED)]

@@ -1,4 +1,4 @@
-"""Guards of transactions. Source: Kafka's `KafkaApis`."""
+"""Guards of requests about transactions. Source: Kafka's `KafkaApis`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _may(asker: Asker, operation: Operation, name: str, audit: Audit = Audit.BOT
 
 
 def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> Verdict:
-    """WRITE on the transactional id and on each topic; from v4 on CLUSTER_ACTION, because only brokers ask."""
+    """Requires WRITE on the transactional id and on each topic; from v4 on, which only brokers use, CLUSTER_ACTION."""
     if asker.context.api_version >= _BROKERS_SINCE:
         if asker.may_cluster(Operation.CLUSTER_ACTION):
             return Verdict(request)
@@ -61,7 +61,6 @@ def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> V
             return Verdict(request)
 
     def error_of(name: str, number: int) -> ErrorCode:
-        """Returns errors for all partitions: denied, unknown, and those that were not attempted."""
         if not may_write:
             return DENIED
         if name in denied:
@@ -86,15 +85,12 @@ def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> V
 
 
 def add_offsets_to_txn(request: AddOffsetsToTxnRequest, asker: Asker) -> Verdict:
-    """WRITE on the transactional id, READ on the group."""
+    """Requires WRITE on the transactional id and READ on the group."""
     if not _may(asker, Operation.WRITE, request.transactional_id):
         return Verdict(answer=AddOffsetsToTxnResponse(error_code=DENIED))
-    may = asker.may(Operation.READ, group(request.group_id))
-    return (
-        Verdict(request)
-        if may
-        else Verdict(answer=AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
-    )
+    if asker.may(Operation.READ, group(request.group_id)):
+        return Verdict(request)
+    return Verdict(answer=AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
 
 
 def _commit_rows(topics: Iterable[TxnOffsetCommitRequestTopic], error: ErrorCode) -> list[TxnOffsetCommitResponseTopic]:
@@ -112,7 +108,7 @@ def _commit_rows(topics: Iterable[TxnOffsetCommitRequestTopic], error: ErrorCode
 
 
 def txn_offset_commit(request: TxnOffsetCommitRequest, asker: Asker) -> Verdict:
-    """WRITE on the transactional id, READ on the group, and on each topic."""
+    """Requires WRITE on the transactional id, and READ on the group and on each topic."""
     if not _may(asker, Operation.WRITE, request.transactional_id):
         return Verdict(answer=TxnOffsetCommitResponse(topics=_commit_rows(request.topics, DENIED)))
     if not asker.may(Operation.READ, group(request.group_id)):
@@ -123,23 +119,18 @@ def txn_offset_commit(request: TxnOffsetCommitRequest, asker: Asker) -> Verdict:
         Operation.READ, request.topics, lambda each: asker.name_of(each.name, each.topic_id, by_id=by_id)
     )
     rows = _commit_rows(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-
-    def merge(answer: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
-        return replace(answer, topics=[*answer.topics, *rows])
-
-    return with_rows(replace(request, topics=allowed), merge, denied)
+    return with_rows(replace(request, topics=allowed), "topics", rows)
 
 
 def end_txn(request: EndTxnRequest, asker: Asker) -> Verdict:
-    """WRITE on the transactional id."""
+    """Requires WRITE on the transactional id."""
     may = _may(asker, Operation.WRITE, request.transactional_id)
     return Verdict(request) if may else Verdict(answer=EndTxnResponse(error_code=DENIED))
 
 
 def describe_transactions(request: DescribeTransactionsRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each transactional id; of its topics those that may be described."""
-    allowed = [name for name in request.transactional_ids if _may(asker, Operation.DESCRIBE, name)]
-    denied = [name for name in dict.fromkeys(request.transactional_ids) if name not in allowed]
+    """Requires DESCRIBE on each transactional id, and leaves out topics that the client may not describe."""
+    allowed, denied = asker.split_ids(Operation.DESCRIBE, transactional_id, request.transactional_ids)
 
     def merge(answer: DescribeTransactionsResponse) -> DescribeTransactionsResponse:
         rows = [TransactionState(error_code=DENIED, transactional_id=name) for name in denied]
@@ -154,7 +145,7 @@ def describe_transactions(request: DescribeTransactionsRequest, asker: Asker) ->
 
 
 def list_transactions(request: ListTransactionsRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each transactional id: others are left out."""
+    """Leaves out transactional ids that the client may not describe."""
 
     def merge(answer: ListTransactionsResponse) -> ListTransactionsResponse:
         rows = [

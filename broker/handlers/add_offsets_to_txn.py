@@ -1,9 +1,9 @@
 """AddOffsetsToTxn: v0-v4.
 
-Behaviour: adds the partition that a group's offsets are kept in to a producer's open transaction, or begins one;
-answered when that is committed. Whether there is such a group is no question here.
+Behaviour: adds the partition of a group's offsets to a producer's open transaction, or begins one. The response is sent
+when this is committed. The group need not exist.
 
-Version notes: v4 may say TRANSACTION_ABORTABLE.
+Version notes: v4 may return TRANSACTION_ABORTABLE.
 
 Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2),
 CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
@@ -13,12 +13,14 @@ KIPs: 98, 588, 890.
 
 from __future__ import annotations
 
+from functools import partial
+
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_verifier import producer_error
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -28,37 +30,22 @@ _PRODUCER_FENCED_SINCE = 2
 
 
 def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the transactions of a broker."""
+    """Returns the handler."""
 
-    def handle(
-        request: AddOffsetsToTxnRequest, context: RequestContext
-    ) -> AddOffsetsToTxnResponse | Pending[AddOffsetsToTxnResponse]:
+    def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer[AddOffsetsToTxnResponse]:
         shard = transactions.find(request.transactional_id)
         if isinstance(shard, ErrorCode):
             return AddOffsetsToTxnResponse(error_code=shard)
-        name, identity, version = (
-            request.transactional_id,
-            (request.producer_id, request.producer_epoch),
-            context.api_version,
+        identity, version = (request.producer_id, request.producer_epoch), context.api_version
+        partitions = (groups.partition_of(request.group_id),)
+        # Clients with an epoch for each transaction do not send this request: their version of transactions is 0.
+        return transactions.add_partitions(
+            shard, request.transactional_id, identity, partitions, 0, partial(_response, version)
         )
-        # Who asks for this has no epoch for each transaction: clients that have one don't ask.
-        partitions, client_version = frozenset((groups.partition_of(request.group_id),)), 0
-        error = transactions.at_once.add(shard, name, identity, partitions, client_version)
-        if error is not None:
-            return _response(version, error)
-
-        def decide(reply: Pending[AddOffsetsToTxnResponse], effects: Effects) -> None:
-            def done(error: ErrorCode, later: Effects) -> None:
-                later.answer(reply, _response(version, error))
-
-            shard.state.add_partitions(name, identity, partitions, client_version, effects, done)
-
-        return transactions.decide(shard, decide)
 
     return HandlerSpec(key=ApiKey.ADD_OFFSETS_TO_TXN, guard=guards.add_offsets_to_txn, handle=handle)
 
 
 def _response(version: int, error: ErrorCode) -> AddOffsetsToTxnResponse:
-    if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
-        error = ErrorCode.INVALID_PRODUCER_EPOCH
-    return AddOffsetsToTxnResponse(error_code=error)
+    code = producer_error(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
+    return AddOffsetsToTxnResponse(error_code=code)

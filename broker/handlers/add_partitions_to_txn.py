@@ -1,15 +1,16 @@
 """AddPartitionsToTxn: v0-v5.
 
-Behaviour: adds partitions to a producer's open transaction, or begins one; answered when that is committed. From v4 on
-brokers ask it for many transactions at once, and may only want to know whether the partitions belong to them (KIP-890).
+Behaviour: adds partitions to a producer's open transaction, or begins one. The response is sent when this is committed.
+From v4 on only brokers send this request: for many transactions at once, and perhaps only to verify that partitions
+belong to them (KIP-890).
 
-Version notes: up to v3 one transaction, with one partition that doesn't exist nothing is added; v4 has many; v5 may say
-TRANSACTION_ABORTABLE.
+Version notes: up to v3 there is one transaction, and if one partition doesn't exist, none is added. v4 has many
+transactions. v5 may return TRANSACTION_ABORTABLE.
 
 Errors: up to v3 TOPIC_AUTHORIZATION_FAILED for topics of coordinators, UNKNOWN_TOPIC_OR_PARTITION, and
-OPERATION_NOT_ATTEMPTED for those beside them; INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED
-(INVALID_PRODUCER_EPOCH before v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE.
+OPERATION_NOT_ATTEMPTED for the other partitions of such a request; INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING,
+PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 98, 588, 890.
 """
@@ -18,15 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final
 
-from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_verifier import producer_error
 from lowtide.broker.guards import transactions as guards
+from lowtide.broker.joined_parts import JoinedParts
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.api_keys import ApiKey
@@ -49,20 +50,17 @@ _PRODUCER_FENCED_SINCE = 2
 Errors = dict[TopicPartition, ErrorCode]
 
 
-_TRANSACTIONS_SINCE: Final = 4
-
-
 def cut(version: int) -> Cut | None:
     """Returns how a large request is cut: only those of brokers have several transactions."""
-    if version < _TRANSACTIONS_SINCE:
+    if version < _MANY_SINCE:
         return None
     return Cut(levels=(("transactions", "results_by_transaction"),), changes=True)
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the transactions of a broker."""
+    """Returns the handler."""
 
-    def work(transaction: AddPartitionsToTxnTransaction, version: int) -> Errors | Pending[Errors]:
+    def work(transaction: AddPartitionsToTxnTransaction, version: int) -> Answer[Errors]:
         name, verifies = transaction.transactional_id, transaction.verify_only
         keys, missing = _partitions(transaction.topics, {} if verifies else transactions.broker.metadata.image.topics)
         if version < _MANY_SINCE and any(topic.name in INTERNAL_TOPICS for topic in transaction.topics):
@@ -77,43 +75,33 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         if verifies:
             return {key: shard.state.verify(name, *identity, key) for key in keys}
         client_version = EPOCH_BUMPS_SINCE if version >= _MANY_SINCE else 0
-        added = transactions.at_once.add(shard, name, identity, frozenset(keys), client_version)
-        if added is not None:
-            return dict.fromkeys(keys, _as_of(version, added))
+        return transactions.add_partitions(
+            shard,
+            name,
+            identity,
+            keys,
+            client_version,
+            lambda error: dict.fromkeys(keys, producer_error(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)),
+        )
 
-        def decide(reply: Pending[Errors], effects: Effects) -> None:
-            def done(error: ErrorCode, later: Effects) -> None:
-                later.answer(reply, dict.fromkeys(keys, _as_of(version, error)))
-
-            shard.state.add_partitions(name, identity, keys, client_version, effects, done)
-
-        return transactions.decide(shard, decide)
-
-    def handle(
-        request: AddPartitionsToTxnRequest, context: RequestContext
-    ) -> AddPartitionsToTxnResponse | Pending[AddPartitionsToTxnResponse]:
+    def handle(request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer[AddPartitionsToTxnResponse]:
         version = context.api_version
         wanted = request.transactions if version >= _MANY_SINCE else [_as_transaction(request)]
         answers: dict[int, Errors] = {}
-        asked: dict[int, Pending[Errors]] = {}
+        joined = JoinedParts(lambda: _response(wanted, answers, version))
+
+        def note(index: int, errors: Errors | None) -> None:
+            answers[index] = errors or {}
+            joined.arrived()
+
         for index, transaction in enumerate(wanted):
             errors = work(transaction, version)
             if isinstance(errors, Pending):
-                asked[index] = errors
+                joined.expect(1)
+                errors.listen(partial(note, index))
             else:
                 answers[index] = errors
-        if not asked:
-            return _response(wanted, answers, version)
-        pending: Pending[AddPartitionsToTxnResponse] = Pending()
-
-        def answered(index: int, errors: Errors | None) -> None:
-            answers[index] = errors or {}
-            if len(answers) == len(wanted) and not pending.done:
-                pending.complete(_response(wanted, answers, version))
-
-        for index, errors in asked.items():
-            errors.listen(partial(answered, index))
-        return pending
+        return joined.answer()
 
     return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, guard=guards.add_partitions_to_txn, handle=handle, cut=cut)
 
@@ -121,7 +109,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
 def _partitions(
     topics: Iterable[AddPartitionsToTxnTopic], known: Mapping[str, TopicImage]
 ) -> tuple[list[TopicPartition], set[TopicPartition]]:
-    """The partitions of a request, and those of them that don't exist."""
+    """Returns the partitions of a request, and those that do not exist."""
     keys: list[TopicPartition] = []
     missing: set[TopicPartition] = set()
     for topic in topics:
@@ -135,17 +123,8 @@ def _partitions(
     return keys, missing
 
 
-def _as_of(version: int, error: ErrorCode) -> ErrorCode:
-    """The error as a version of the API has it."""
-    return (
-        ErrorCode.INVALID_PRODUCER_EPOCH
-        if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE
-        else error
-    )
-
-
 def _beside_internal(key: TopicPartition, missing: set[TopicPartition]) -> ErrorCode:
-    """The error of a partition of a request that names topics of coordinators: no client may write to those."""
+    """Returns the error of a partition in a request that also names internal topics: no client may write to those."""
     if key.topic in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if key in missing else ErrorCode.OPERATION_NOT_ATTEMPTED

@@ -1,13 +1,14 @@
 """AlterConfigs: v0-v2.
 
-Behaviour: sets the keys that are named on topics, on this broker, on all brokers (a broker with an empty name), or on
-groups, deletes those that are not, and answers when this broker runs on them; or only checks them. Of each resource all
-keys are changed or none. Clients should use IncrementalAlterConfigs, which leaves alone what it doesn't name.
+Behaviour: replaces the whole configuration of topics, of this broker, of all brokers (a broker with an empty name), or
+of groups: keys that the request does not name are deleted. The response is sent when this broker applies the change;
+a request may also only be validated. All keys of a resource are changed, or none. Clients should use
+IncrementalAlterConfigs, which leaves other keys as they are.
 
 Version notes: v2 is the first flexible version.
 
 Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT,
-NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION where something is set on too many groups.
+NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION if too many groups would have settings.
 
 KIPs: 133, 226, 714, 848.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator, change_each
-from lowtide.broker.config.resources import ResourceType, check_keys, resource_of
+from lowtide.broker.config.resources import ConfiguredType, check_keys, resource_of
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.guards.audited_requests import CHANGED_CONFIGS
 from lowtide.broker.network.routing.request_parts import Cut
@@ -38,14 +39,14 @@ CUT: Final = Cut(
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
-    """The handler over a cluster's configurations."""
+    """Returns the handler."""
 
     async def replace(row: AlterConfigsResource, *, validate_only: bool) -> Refusal | None:
         wanted = {key.name: key.value for key in row.configs if key.value is not None}
         refusal = check_keys([key.name for key in row.configs], [key.name for key in row.configs if key.value is None])
         if refusal is not None:
             return refusal
-        resource = resource_of(row.resource_type, row.resource_name, without=ResourceType.BROKER_LOGGER)
+        resource = resource_of(row.resource_type, row.resource_name, without=ConfiguredType.BROKER_LOGGER)
         return (
             resource
             if isinstance(resource, Refusal)
@@ -53,20 +54,13 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         )
 
     async def handle(request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
-        outcomes = await change_each(
-            request.resources, lambda row: replace(row, validate_only=request.validate_only), administrator.lane
+        rows = await change_each(
+            request.resources,
+            lambda row: replace(row, validate_only=request.validate_only),
+            administrator.lane,
+            AlterConfigsResourceResponse,
         )
-        return AlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=code,
-                    error_message=message,
-                    resource_type=row.resource_type,
-                    resource_name=row.resource_name,
-                )
-                for row, code, message in outcomes
-            ]
-        )
+        return AlterConfigsResponse(responses=rows)
 
     return HandlerSpec(
         key=ApiKey.ALTER_CONFIGS,

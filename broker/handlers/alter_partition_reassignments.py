@@ -1,9 +1,8 @@
 """AlterPartitionReassignments: v0-v1.
 
-Behaviour: begins to give partitions other replicas, or cancels that (null replicas); answered when it has begun. The
-new replicas are brought into sync beside the old ones; when the whole target is in sync the old ones go, and with them
-their logs. A reassignment that is asked for while one is under way takes its place. A partition may get more replicas,
-or fewer.
+Behaviour: begins reassignments of partitions, or cancels them (null replicas). The response is sent when they have
+begun. The new replicas catch up beside the old ones; when the whole target is in sync, the old ones are removed with
+their logs. A second reassignment of a partition replaces the first. A partition may get more or fewer replicas.
 
 Version notes: v1 can forbid a change of the replication factor (KIP-860).
 
@@ -17,13 +16,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from lowtide.broker.administration.committing import outcome_fields
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
-from lowtide.broker.guards import administration as guards
+from lowtide.broker.authorizer.resources import Operation
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -43,7 +43,7 @@ CUT: Final = Cut(
 
 
 def handler(administrator: PartitionAdministrator) -> HandlerSpec:
-    """The handler over a broker's partitions."""
+    """Returns the handler."""
 
     async def handle(
         request: AlterPartitionReassignmentsRequest, _context: RequestContext
@@ -64,7 +64,7 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
 
     return HandlerSpec(
         key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        guard=guards.alter_partition_reassignments,
+        guard=on_cluster(Operation.ALTER, refused),
         handle_later=handle,
         cut=CUT,
         forwarding=Forwarding(refused),
@@ -74,10 +74,9 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
 def refused(
     request: AlterPartitionReassignmentsRequest, _version: int, refusal: Refusal
 ) -> AlterPartitionReassignmentsResponse:
-    """The answer to a request that is refused as a whole: in each row too, as in Kafka."""
+    """Returns the answer to a request that is refused as a whole: in each row too, as in Kafka."""
     return AlterPartitionReassignmentsResponse(
-        error_code=refusal.error_code,
-        error_message=refusal.message,
+        **outcome_fields(refusal),
         responses=[
             ReassignableTopicResponse(
                 name=topic.name, partitions=[_row(each.partition_index, refusal) for each in topic.partitions]
@@ -94,8 +93,4 @@ def _wish(topic: str, partition: ReassignablePartition) -> Reassignment:
 
 
 def _row(number: int, refusal: Refusal | None) -> ReassignablePartitionResponse:
-    if refusal is None:
-        return ReassignablePartitionResponse(partition_index=number, error_code=ErrorCode.NONE)
-    return ReassignablePartitionResponse(
-        partition_index=number, error_code=refusal.error_code, error_message=refusal.message
-    )
+    return ReassignablePartitionResponse(partition_index=number, **outcome_fields(refusal))

@@ -1,15 +1,15 @@
 """AlterReplicaLogDirs: v1-v2.
 
-Behaviour: has replicas of this broker moved into other log directories, by their absolute paths. The answer says that
-the move has begun; DescribeLogDirs shows the copy, the future log, until it takes the replica's place. A request for
-another directory replaces the first one, a request for the one where the replica is ends its move. A partition that
-this broker doesn't have is created in that directory when it comes, if the broker isn't restarted before:
-REPLICA_NOT_AVAILABLE says so. Of a partition named twice the last directory counts.
+Behaviour: moves replicas of this broker to other log directories, which are named by their absolute paths. The response
+means that the moves have begun; DescribeLogDirs shows the copy, called the future log, until it replaces the replica. A
+request for another directory replaces the first one, and a request for the replica's own directory cancels its move. A
+partition that this broker doesn't have is created in that directory if it is assigned here before the broker restarts;
+the response is REPLICA_NOT_AVAILABLE. If a partition is listed twice, the last directory wins.
 
 Version notes: v2 is flexible. Kafka serves v1 and v2 only.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED; LOG_DIR_NOT_FOUND for a directory that isn't one of the broker's;
-KAFKA_STORAGE_ERROR where either directory is offline, or the copy can't be begun; INVALID_TOPIC_EXCEPTION for a topic
+KAFKA_STORAGE_ERROR if either directory is offline or the copy can't be started; INVALID_TOPIC_EXCEPTION for a topic
 whose name is too long for the folder of a copy; REPLICA_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION.
 
 KIPs: 113.
@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards import cluster as guards
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -35,12 +36,13 @@ from lowtide.protocol.messages.alter_replica_log_dirs import (
 )
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.partition import Partition
+from lowtide.replication.refusal import Refusal
 from lowtide.storage.errors import StorageError
 from lowtide.storage.folder_names import can_be_moved
 
 
 class AlterReplicaLogDirs:
-    """The decisions of this API over a broker's state."""
+    """Answers AlterReplicaLogDirs requests."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -48,29 +50,21 @@ class AlterReplicaLogDirs:
 
     def handle(
         self, request: AlterReplicaLogDirsRequest, _context: RequestContext
-    ) -> AlterReplicaLogDirsResponse | Pending[AlterReplicaLogDirsResponse]:
-        """Answer for each partition that was named, once."""
-        wanted = {
-            TopicPartition(topic.name, partition): directory.path
-            for directory in request.dirs
-            for topic in directory.topics
-            for partition in topic.partitions
-        }
-        return answer_in_slices(self._broker.turns, self._broker.log, self._steps(wanted))
+    ) -> Answer[AlterReplicaLogDirsResponse]:
+        """Answers for each partition once, even if it was named more often."""
+        return answer_in_slices(self._broker.turns, self._broker.log, self._steps(_wanted(request)))
 
     def _steps(self, wanted: Mapping[TopicPartition, str]) -> Generator[None, None, AlterReplicaLogDirsResponse]:
         directories = self._manager.directories
         paths = {directories.absolute_path(path): path for path in directories.paths}
-        results: dict[str, AlterReplicaLogDirTopicResult] = {}
+        outcomes = {}
         for key, absolute in wanted.items():
-            result = results.setdefault(key.topic, AlterReplicaLogDirTopicResult(topic_name=key.topic, partitions=[]))
-            error = self._alter(key, paths.get(absolute))
-            result.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=key.partition, error_code=error))
+            outcomes[key] = self._alter(key, paths.get(absolute))
             yield  # Making the copy takes some tenths of a millisecond.
-        return AlterReplicaLogDirsResponse(results=list(results.values()))
+        return _answered(outcomes)
 
     def _alter(self, key: TopicPartition, path: str | None) -> ErrorCode:
-        """In Kafka's order."""
+        """Checks in Kafka's order."""
         if not can_be_moved(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         if path is None:
@@ -81,7 +75,7 @@ class AlterReplicaLogDirs:
         return self._prefer(key, path) if found is None else self._move(found, path)
 
     def _prefer(self, key: TopicPartition, path: str) -> ErrorCode:
-        """The partition isn't here."""
+        """Notes where a partition that is not here shall be created."""
         error = self._broker.replicas.find(*key)
         if error is ErrorCode.KAFKA_STORAGE_ERROR:
             return error
@@ -104,9 +98,31 @@ class AlterReplicaLogDirs:
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     return HandlerSpec(
         key=ApiKey.ALTER_REPLICA_LOG_DIRS,
-        guard=guards.alter_replica_log_dirs,
+        guard=on_cluster(Operation.ALTER, refused),
         handle=AlterReplicaLogDirs(broker).handle,
     )
+
+
+def refused(request: AlterReplicaLogDirsRequest, _version: int, refusal: Refusal) -> AlterReplicaLogDirsResponse:
+    """Returns the answer to a request that is refused as a whole."""
+    return _answered(dict.fromkeys(_wanted(request), refusal.error_code))
+
+
+def _wanted(request: AlterReplicaLogDirsRequest) -> dict[TopicPartition, str]:
+    return {
+        TopicPartition(topic.name, partition): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for partition in topic.partitions
+    }
+
+
+def _answered(outcomes: Mapping[TopicPartition, ErrorCode]) -> AlterReplicaLogDirsResponse:
+    results: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for key, error in outcomes.items():
+        result = results.setdefault(key.topic, AlterReplicaLogDirTopicResult(topic_name=key.topic, partitions=[]))
+        result.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=key.partition, error_code=error))
+    return AlterReplicaLogDirsResponse(results=list(results.values()))

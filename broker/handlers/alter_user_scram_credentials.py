@@ -1,14 +1,14 @@
 """AlterUserScramCredentials: v0-v0.
 
-Behaviour: sets and deletes SCRAM credentials, and answers when every broker has them (`spread`); of one request all
-that isn't refused is changed at once. The client has salted the password and hashed it: neither the request nor the
-store has it.
+Behaviour: sets and deletes SCRAM credentials. The response is sent when every broker has them (`spread`). All valid
+changes of a request are made together. The client has salted and hashed the passwords, so neither the request nor the
+store contains them.
 
 Version notes: v0 is flexible.
 
 Errors: UNACCEPTABLE_CREDENTIAL (name, iterations, salt), UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND,
-DUPLICATE_RESOURCE for a user named twice, INVALID_REQUEST for very many users, REQUEST_TIMED_OUT, NOT_CONTROLLER,
-COORDINATOR_NOT_AVAILABLE.
+DUPLICATE_RESOURCE for a user that is listed twice, INVALID_REQUEST for too many users, REQUEST_TIMED_OUT,
+NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 554.
 """
@@ -16,18 +16,19 @@ KIPs: 554.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
-from lowtide.broker.administration.committing import decide_and_commit
+from lowtide.broker.administration.committing import decide_and_commit, outcome_fields
 from lowtide.broker.administration.spread import Spread
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards import cluster as guards
 from lowtide.broker.guards.audited_requests import CHANGED_USERS
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.large_requests import Bounds
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -39,20 +40,19 @@ from lowtide.replication.scram_changes import PlannedScram, ScramChange, plan_sc
 WHAT: Final = "users of SCRAM"
 
 TIMEOUT_S: Final = 30
-"""How long a change may take. The request has none of its own."""
+"""How long a change may take: the request does not say."""
 
 SECRET_BYTES: Final = 32
 
-
 BOUNDS: Final = Bounds(whole_max=4_000)
-"""Each change of a few bytes that is refused is answered by a sentence."""
+"""Each refused change, of a few bytes, is answered with a sentence."""
 
 
 def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
-    """The handler over the cluster's metadata."""
+    """Returns the handler."""
 
     async def handle(
-        request: AlterUserScramCredentialsRequest, _context: RequestContext
+        request: AlterUserScramCredentialsRequest, context: RequestContext
     ) -> AlterUserScramCredentialsResponse:
         deletions = [ScramChange(row.name, row.mechanism) for row in request.deletions]
         upsertions = [
@@ -65,32 +65,36 @@ def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
             return plan_scram(broker.metadata.image.scram, deletions, upsertions, secret)
 
         done = await decide_and_commit(broker.metadata, decide, asyncio.get_running_loop().time() + TIMEOUT_S)
-        outcomes: dict[str, Refusal | None]
         if isinstance(done, Refusal):
-            outcomes = dict.fromkeys((change.user for change in (*deletions, *upsertions)), done)
-        else:
-            outcomes = dict(done.outcomes)
-            changed = [user for user, refusal in outcomes.items() if refusal is None]
-            for user in changed:
-                broker.log.info("SCRAM credential changed", user=user)
-            if changed:
-                await spread.reach_all(broker.metadata.image.revision, WHAT)
-        return AlterUserScramCredentialsResponse(
-            throttle_time_ms=0,
-            results=[
-                AlterUserScramCredentialsResult(user=user, error_code=ErrorCode.NONE, error_message=None)
-                if refusal is None
-                else AlterUserScramCredentialsResult(
-                    user=user, error_code=refusal.error_code, error_message=refusal.message
-                )
-                for user, refusal in outcomes.items()
-            ],
-        )
+            return refused(request, context.api_version, done)
+        changed = [user for user, refusal in done.outcomes.items() if refusal is None]
+        for user in changed:
+            broker.log.info("SCRAM credential changed", user=user)
+        if changed:
+            await spread.reach_all(broker.metadata.image.revision, WHAT)
+        return _answered(done.outcomes)
 
     return HandlerSpec(
         key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-        guard=guards.alter_user_scram_credentials,
+        guard=on_cluster(Operation.ALTER, refused),
         handle_later=handle,
         bounds=BOUNDS,
         audit=CHANGED_USERS,
+    )
+
+
+def refused(
+    request: AlterUserScramCredentialsRequest, _version: int, refusal: Refusal
+) -> AlterUserScramCredentialsResponse:
+    """Returns the answer to a request that is refused as a whole."""
+    names = [*(row.name for row in request.deletions), *(row.name for row in request.upsertions)]
+    return _answered(dict.fromkeys(names, refusal))
+
+
+def _answered(outcomes: Mapping[str, Refusal | None]) -> AlterUserScramCredentialsResponse:
+    return AlterUserScramCredentialsResponse(
+        throttle_time_ms=0,
+        results=[
+            AlterUserScramCredentialsResult(user=user, **outcome_fields(refusal)) for user, refusal in outcomes.items()
+        ],
     )

@@ -1,15 +1,15 @@
 """ApiVersions: v0-v4.
 
-Behaviour: lists every API that has a handler, with the versions that it serves; nothing else is advertised. May be
-asked at any time and again. Those of clients' metrics are listed while any are wanted (`client-metrics` of
-IncrementalAlterConfigs), and served at any time: a client that sees them asks for its subscription at once, and
-librdkafka writes a line about it. Kafka lists them where a metrics reporter takes what clients push.
+Behaviour: lists every API that has a handler, with the versions that it serves. Clients may send this request at any
+time. The APIs of client metrics are always served, but listed only while there is a subscription (`client-metrics` of
+IncrementalAlterConfigs): a client that sees them requests its subscription at once, and librdkafka logs that. Kafka
+lists them if a metrics reporter accepts metrics of clients.
 
-The epoch of the features is the revision of the metadata at which they changed last.
+The epoch of the finalized features is the metadata revision at which they last changed.
 
-Version notes: the response header never has tagged fields (KIP-511), and an unknown version is answered in v0 by the
-dispatcher. From v3 the client's name and version must be well-formed, and it gets the features; that one is supported
-which may be off only from v4 on, for some older clients can't read that (KAFKA-17492).
+Version notes: the response header never has tagged fields (KIP-511). The dispatcher answers an unknown version in v0.
+From v3 on the client's name and version must be well-formed, and the response has the features. A feature that may be
+disabled is listed from v4 on only, because some older clients can't read it (KAFKA-17492).
 
 Errors: INVALID_REQUEST for a malformed client name or version.
 
@@ -45,9 +45,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handler(advertised: Mapping[ApiKey, VersionRange], seen: Callable[[], MetadataImage]) -> HandlerSpec:
-    """The handler; `advertised` is the dispatcher's table, which is complete when the first request comes.
+    """Returns the handler.
 
-    `seen()`: the metadata, with the features, and with the subscriptions to clients' metrics.
+    `advertised` is the dispatcher's table, which is complete before the first request. `seen()` returns the metadata.
     """
 
     @lru_cache(maxsize=_OFFERS_KEPT)

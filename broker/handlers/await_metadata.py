@@ -1,10 +1,10 @@
 """AwaitMetadata: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Answers another broker when this one's image shows a revision of the metadata
-store.
+Behaviour: Lowtide's own, not advertised. Responds to another broker when this broker's image shows a revision of the
+metadata store.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED; REQUEST_TIMED_OUT after the time that the request gives, some seconds at most;
-COORDINATOR_NOT_AVAILABLE when the session with the store ends; THROTTLING_QUOTA_EXCEEDED when too many requests wait.
+Errors: CLUSTER_AUTHORIZATION_FAILED; REQUEST_TIMED_OUT after the time in the request, at most `WAIT_MAX_MS`;
+COORDINATOR_NOT_AVAILABLE if the session with the store ends; THROTTLING_QUOTA_EXCEEDED if too many requests wait.
 
 KIPs: 140.
 """
@@ -28,13 +28,13 @@ from lowtide.protocol.messages.await_metadata import AwaitMetadataRequest, Await
 
 WAITING_MAX: Final = 256
 WAITING_SHARE: Final = 128
-"""Requests that may wait at once, and those of one principal, as all brokers may have the same."""
+"""The number of requests that may wait, and of those from one principal: all brokers may have the same."""
 
 WAIT_MAX_MS: Final = 10_000
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's image."""
+    """Returns the handler."""
     places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(request: AwaitMetadataRequest, context: RequestContext) -> AwaitMetadataResponse:

@@ -1,13 +1,13 @@
 """ConsumerGroupDescribe: v0-v1.
 
-Behaviour: state, epochs and members of groups whose partitions the broker assigns, with what each has and is to have.
-Groups that are named twice are described once. Topics that were deleted are left out. Only what can't be lost any more
-is described.
+Behaviour: returns state, epochs and members of consumer groups, with their assignments and targets. A group that is
+listed twice is described once. Topics that were deleted are left out. The response waits until everything in it is
+committed.
 
-Version notes: v1 tells which protocol a member speaks.
+Version notes: v1 has the protocol of each member.
 
-Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a classic group), UNSUPPORTED_VERSION where such groups aren't
-served, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a group of another type), UNSUPPORTED_VERSION if consumer groups
+are disabled, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 430, 848, 1099.
 """
@@ -19,14 +19,14 @@ from typing import Final
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions
+from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions, assignment_rows
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
@@ -48,7 +48,7 @@ CUT: Final = Cut(levels=(("group_ids", "groups"),))
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def describe(shard: Shard[Groups], group_id: str, operations: int) -> Generator[None, None, DescribedConsumerGroup]:
         group = shard.state.by_id.find_consumer(group_id)
@@ -76,7 +76,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
     def handle(
         request: ConsumerGroupDescribeRequest, _context: RequestContext
-    ) -> ConsumerGroupDescribeResponse | Pending[ConsumerGroupDescribeResponse]:
+    ) -> Answer[ConsumerGroupDescribeResponse]:
         if not groups.serves_consumer_groups:
             return respond([_failed(name, ErrorCode.UNSUPPORTED_VERSION) for name in dict.fromkeys(request.group_ids)])
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
@@ -102,15 +102,7 @@ def _member(member: ModernMember, target: Assignment, image: MetadataImage) -> D
 
 
 def _assignment(assignment: Assignment, image: MetadataImage) -> DescribedAssignment:
-    return DescribedAssignment(
-        topic_partitions=[
-            DescribedTopicPartitions(
-                topic_id=topic_id, topic_name=image.topic_names[topic_id], partitions=sorted(numbers)
-            )
-            for topic_id, numbers in assignment.items()
-            if topic_id in image.topic_names
-        ]
-    )
+    return DescribedAssignment(topic_partitions=assignment_rows(assignment, image, DescribedTopicPartitions))
 
 
 def _failed(group_id: str, error: ErrorCode, message: str | None = None) -> DescribedConsumerGroup:

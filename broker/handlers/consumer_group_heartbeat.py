@@ -1,15 +1,15 @@
 """ConsumerGroupHeartbeat: v0-v1.
 
-Behaviour: a member of a group whose partitions the broker assigns joins (epoch 0), continues, and leaves (-1; -2 for a
-static one that will be back). Each answer has its epoch, and what it has to have when that is new, or when it said all
-of itself. A partition is given to a member when no other member has it any more. A classic group of consumers becomes
-one of these with its first such member.
+Behaviour: a member of a consumer group joins (epoch 0), continues, and leaves (-1; -2 for a static member that will
+return). Each response has the member's epoch, and its assignment if that is new or the member reported all fields. A
+partition is assigned to a member after every other member has released it. A classic group of consumers becomes a
+consumer group when the first such member joins.
 
-Version notes: v1 has patterns of topics, and member ids that the client makes.
+Version notes: v1 has topic patterns, and member ids that clients generate.
 
 Errors: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND (also for a classic group
-that can't become one of these), GROUP_MAX_SIZE_REACHED (also above ten thousand members), UNKNOWN_MEMBER_ID,
-FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, UNSUPPORTED_VERSION where such groups aren't served,
+that can't be converted), GROUP_MAX_SIZE_REACHED (also above ten thousand members), UNKNOWN_MEMBER_ID,
+FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, UNSUPPORTED_VERSION if consumer groups are disabled,
 NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 848, 1082, 1101.
@@ -24,7 +24,7 @@ from lowtide.broker.coordinator.modern.consumer_heartbeats import check_heartbea
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -34,13 +34,13 @@ from lowtide.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 
-Answer = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
-
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
-    def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Answer:
+    def handle(
+        request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> Answer[ConsumerGroupHeartbeatResponse]:
         if not groups.serves_consumer_groups:
             return heartbeat_failed(ErrorCode.UNSUPPORTED_VERSION)
         refusal = check_heartbeat(request, context.api_version, groups.settings.consumer_assignors)
@@ -50,7 +50,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return groups.joins.carry_out(partial(beat, request, context))
         return beat(request, context)
 
-    def beat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Answer:
+    def beat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Answer[ConsumerGroupHeartbeatResponse]:
         shard = groups.find(request.group_id)
         if isinstance(shard, ErrorCode):
             return heartbeat_failed(shard)

@@ -1,14 +1,14 @@
 """CreateAcls: v1-v3.
 
-Behaviour: creates rules of access control, and answers when all brokers decide by them. A rule that is there already is
-created too, as in Kafka. A host is kept in the normal form of its address, and one that is neither an address nor `*`
-is refused; Kafka compares text. At most a hundred rules are one change, which is made whole or not at all.
+Behaviour: creates access rules. The response is sent when all brokers decide by them. A rule that exists already is
+accepted, as in Kafka. Hosts are stored in normal form; a host that is neither an address nor `*` is refused, while
+Kafka compares text. All valid rules of a request are created, or none.
 
 Version notes: v1 has pattern types, v2 is flexible, v3 has user resources.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED without an authorizer; of single rules INVALID_REQUEST,
-POLICY_VIOLATION for too many rules in all, or too much at once, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE,
-NOT_CONTROLLER when this broker was given up.
+POLICY_VIOLATION for too many rules in total or too large a change, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE,
+NOT_CONTROLLER if this broker lost its registration.
 
 KIPs: 140, 290, 373.
 """
@@ -16,9 +16,11 @@ KIPs: 140, 290, 373.
 from __future__ import annotations
 
 from lowtide.broker.administration.acl_administrator import AclAdministrator
+from lowtide.broker.administration.committing import outcome_fields
 from lowtide.broker.authorizer.acls import fault_of
-from lowtide.broker.guards import cluster as guards
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.guards.audited_requests import CREATED_ACLS
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.records import AclRecord
@@ -32,11 +34,11 @@ DISABLED = Refusal(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
 
 def handler(administrator: AclAdministrator) -> HandlerSpec:
-    """The handler over a cluster's rules."""
+    """Returns the handler."""
 
     async def handle(request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
         if not administrator.is_enabled:
-            return CreateAclsResponse(results=[_result(DISABLED)] * len(request.creations))
+            return refused(request, context.api_version, DISABLED)
         wanted = [_acl(each) for each in request.creations]
         faults = [fault_of(acl) for acl in wanted]
         valid = [acl for acl, fault in zip(wanted, faults, strict=True) if fault is None]
@@ -47,9 +49,16 @@ def handler(administrator: AclAdministrator) -> HandlerSpec:
             administrator.broker.log.info(
                 "acls created", principal=str(context.principal), count=len(created), first=created[0]
             )
-        return CreateAclsResponse(results=[_result(outcome) for outcome in outcomes])
+        return CreateAclsResponse(results=[AclCreationResult(**outcome_fields(outcome)) for outcome in outcomes])
 
-    return HandlerSpec(key=ApiKey.CREATE_ACLS, guard=guards.create_acls, handle_later=handle, audit=CREATED_ACLS)
+    return HandlerSpec(
+        key=ApiKey.CREATE_ACLS, guard=on_cluster(Operation.ALTER, refused), handle_later=handle, audit=CREATED_ACLS
+    )
+
+
+def refused(request: CreateAclsRequest, _version: int, refusal: Refusal) -> CreateAclsResponse:
+    """Returns the answer to a request that is refused as a whole."""
+    return CreateAclsResponse(results=[AclCreationResult(**outcome_fields(refusal))] * len(request.creations))
 
 
 def _acl(asked: AclCreation) -> AclRecord:
@@ -62,9 +71,3 @@ def _acl(asked: AclCreation) -> AclRecord:
         asked.operation,
         asked.permission_type,
     )
-
-
-def _result(refusal: Refusal | None) -> AclCreationResult:
-    if refusal is None:
-        return AclCreationResult(error_code=ErrorCode.NONE)
-    return AclCreationResult(error_code=refusal.error_code, error_message=refusal.message)

@@ -1,15 +1,16 @@
 """CreateDelegationToken: v1-v3.
 
-Behaviour: creates a token by which a client logs in as its owner: the client that asks, or another principal. It is
-answered when all brokers take it. Only a client that has shown who it is, and not by a token, gets one.
+Behaviour: creates a token with which a client can log in as the token's owner: the requesting client, or another
+principal. The response is sent when all brokers accept the token. The client must have authenticated, and not with a
+token.
 
 Version notes: v2 is flexible, v3 has the owner and the requester.
 
-Errors: in this order DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client's certificate, and after a
-login by token; DELEGATION_TOKEN_AUTHORIZATION_FAILED for another owner without CREATE_TOKENS on it;
-INVALID_PRINCIPAL_TYPE for renewers, and an owner, that are no `User`; DELEGATION_TOKEN_AUTH_DISABLED without
-`delegation.token.secret.key`; INVALID_REQUEST for very many renewers or very long names, POLICY_VIOLATION for very many
-tokens; REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker was given up.
+Errors: in this order DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client certificate, and after a login
+with a token; DELEGATION_TOKEN_AUTHORIZATION_FAILED for another owner without CREATE_TOKENS on it;
+INVALID_PRINCIPAL_TYPE if the owner or a renewer is no `User`; DELEGATION_TOKEN_AUTH_DISABLED without
+`delegation.token.secret.key`; INVALID_REQUEST for too many renewers or too long names, POLICY_VIOLATION for too many
+tokens; REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER if this broker lost its registration.
 
 KIPs: 48, 373.
 """
@@ -33,7 +34,7 @@ from lowtide.replication.refusal import Refusal
 
 
 def handler(administrator: TokenAdministrator) -> HandlerSpec:
-    """The handler over a cluster's tokens."""
+    """Returns the handler."""
 
     async def handle(request: CreateDelegationTokenRequest, context: RequestContext) -> CreateDelegationTokenResponse:
         broker, requester = administrator.broker, context.principal
@@ -58,14 +59,14 @@ def handler(administrator: TokenAdministrator) -> HandlerSpec:
 
 
 def _owner(request: CreateDelegationTokenRequest, requester: KafkaPrincipal) -> KafkaPrincipal:
-    """For whom the token is to be: the client itself, where it names no other."""
+    """Returns the owner of the token: the client, unless it names another."""
     if not request.owner_principal_name:
         return requester
     return KafkaPrincipal(request.owner_principal_type or "", request.owner_principal_name)
 
 
 def _refused(administrator: TokenAdministrator, context: RequestContext, owner: KafkaPrincipal) -> ErrorCode | None:
-    """Whether the client may have a token for this owner."""
+    """Returns why the client may not have a token for this owner; None if it may."""
     if not context.connection.shown_by.may_ask_for_tokens:
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     authorize = administrator.broker.authorizer.authorize

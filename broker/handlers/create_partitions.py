@@ -1,14 +1,13 @@
 """CreatePartitions: v0-v3.
 
-Behaviour: checks each topic and, unless only validation is asked for, adds partitions and answers when they are served.
-The count is what the topic has afterwards; it can only grow. New partitions have as many replicas as the topic's first;
-without assignments the broker places them. A name that the request has twice is answered once and not grown. With no
-time (`timeout_ms` 0 or less) nothing is done.
+Behaviour: checks each topic, adds partitions unless the request is only to be validated, and responds when they accept
+records. The count is the topic's new total, which can only grow. New partitions have as many replicas as the topic's
+first; without assignments the broker places them. A topic that is listed twice gets one error and does not grow. With a
+`timeout_ms` of 0 or less nothing is done.
 
-Version notes: v2 is flexible. v3 is the same: there, Kafka refuses what is beyond a quota of changes; there is no such
-quota yet.
+Version notes: v2 is flexible. v3 may return THROTTLING_QUOTA_EXCEEDED; older versions wait.
 
-Errors: INVALID_REQUEST (named twice), UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
+Errors: INVALID_REQUEST (listed twice), UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
 INVALID_REPLICATION_FACTOR, POLICY_VIOLATION (ten thousand partitions in one request), NOT_CONTROLLER,
 REQUEST_TIMED_OUT.
 
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.administration.committing import check_timeout
+from lowtide.broker.administration.committing import check_timeout, outcome_fields
 from lowtide.broker.administration.creation_limits import Throttle
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.guards import administration as guards
@@ -42,13 +41,13 @@ from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import repeated_names
 
 _THROTTLING_SINCE: Final = 3
-"""The version that tells THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""The first version with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 CUT: Final = Cut(levels=(("topics", "results"),), names=("name",), changes=True, sequential=True)
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
-    """The handler over a broker's topics."""
+    """Returns the handler."""
     broker = administrator.broker
 
     async def grow(
@@ -59,7 +58,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             return too_late
         planned = administrator.plan_growth(wanted, room)
         if request.validate_only or isinstance(planned, Refusal):
-            return planned  # What is refused is not counted.
+            return planned  # Refused requests are not counted.
         if refusal := await throttle.before(planned.added):
             return refusal
         growth = await administrator.grow(wanted, request.timeout_ms, room)
@@ -90,7 +89,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
 
 
 def refused(request: CreatePartitionsRequest, _version: int, refusal: Refusal) -> CreatePartitionsResponse:
-    """The answer to a request that is refused as a whole."""
+    """Returns the answer to a request that is refused as a whole."""
     names = dict.fromkeys(topic.name for topic in request.topics)
     return CreatePartitionsResponse(throttle_time_ms=0, results=[_result(name, refusal) for name in names])
 
@@ -110,6 +109,5 @@ def _new_partitions(topic: CreatePartitionsTopic) -> NewPartitions:
 
 
 def _result(name: str, outcome: TopicGrowth | Refusal) -> CreatePartitionsTopicResult:
-    if isinstance(outcome, Refusal):
-        return CreatePartitionsTopicResult(name=name, error_code=outcome.error_code, error_message=outcome.message)
-    return CreatePartitionsTopicResult(name=name, error_code=ErrorCode.NONE)
+    refusal = outcome if isinstance(outcome, Refusal) else None
+    return CreatePartitionsTopicResult(name=name, **outcome_fields(refusal))

@@ -1,10 +1,10 @@
 """CreateTopics: v2-v7.
 
-Behaviour: checks each topic and, unless only validation is asked for, makes it and answers when its partitions are
-served. -1 partitions or replicas are the broker's defaults, in every version. A name that the request has twice is
-answered once and not made.
+Behaviour: checks each topic, creates it unless the request is only to be validated, and responds when its partitions
+accept records. -1 partitions or replicas stand for the broker's defaults, in every version. A topic that is listed
+twice gets one error and is not created.
 
-Version notes: v5 answers the topic's effective configuration (KIP-525). v7 answers topic ids (KIP-516).
+Version notes: v5 returns the topic's effective configuration (KIP-525). v7 returns topic ids (KIP-516).
 
 Errors: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_CONFIG, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
 INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION, THROTTLING_QUOTA_EXCEEDED (v6+), NOT_CONTROLLER,
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lowtide.broker.administration.committing import check_timeout
+from lowtide.broker.administration.committing import check_timeout, outcome_fields
 from lowtide.broker.administration.creation_limits import Throttle
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.config.topic_config import describe_topic_configs
@@ -42,19 +42,19 @@ from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import repeated_names
 
 _THROTTLING_SINCE: Final = 6
-"""The version that tells THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""The first version with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 CUT: Final = Cut(levels=(("topics", "topics"),), names=("name",), changes=True, sequential=True)
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
-    """The handler over a broker's topics."""
+    """Returns the handler."""
     broker = administrator.broker
 
     async def create(topic: CreatableTopic, request: CreateTopicsRequest, throttle: Throttle) -> CreatableTopicResult:
         configs = [(config.name, config.value) for config in topic.configs]
         creation = check_timeout(request.timeout_ms) or administrator.plan_creation(_new_topic(topic), configs)
-        if not request.validate_only and not isinstance(creation, Refusal):  # What is refused is not counted.
+        if not request.validate_only and not isinstance(creation, Refusal):  # Refused requests are not counted.
             throttled = await throttle.before(creation.partition_count)
             creation = throttled or await administrator.create_here(_new_topic(topic), configs, request.timeout_ms)
         if isinstance(creation, Refusal):
@@ -74,11 +74,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             replication_factor=creation.replication_factor,
             configs=[
                 CreatableTopicConfigs(
-                    name=entry.name,
-                    value=entry.value,
-                    read_only=False,
-                    config_source=entry.source,
-                    is_sensitive=entry.is_sensitive,
+                    name=entry.name, value=entry.value, read_only=False, config_source=entry.source, is_sensitive=False
                 )
                 for entry in describe_topic_configs(broker.config, overrides)
             ],
@@ -114,7 +110,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
 
 
 def refused(request: CreateTopicsRequest, _version: int, refusal: Refusal) -> CreateTopicsResponse:
-    """The answer to a request that is refused as a whole."""
+    """Returns the answer to a request that is refused as a whole."""
     return CreateTopicsResponse(
         throttle_time_ms=0,
         topics=[_refused(name, refusal) for name in dict.fromkeys(each.name for each in request.topics)],
@@ -138,4 +134,4 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 def _refused(name: str, refusal: Refusal) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=refusal.error_code, error_message=refusal.message, configs=None)
+    return CreatableTopicResult(name=name, **outcome_fields(refusal), configs=None)

@@ -1,13 +1,13 @@
 """DeleteAcls: v1-v3.
 
-Behaviour: removes all rules of access control that filters mean, ten thousand at most, and answers with them when all
-brokers decide without them. What a request removes is one change, which is made whole or not at all.
+Behaviour: removes all access rules that the filters match, at most ten thousand, and returns them when all brokers
+decide without them. All rules that a request matches are removed, or none.
 
 Version notes: v1 has pattern types, v2 is flexible, v3 has user resources.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED without an authorizer; of single filters INVALID_REQUEST,
-UNKNOWN_SERVER_ERROR for too many rules, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker
-was given up.
+UNKNOWN_SERVER_ERROR for too many rules, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER if this broker
+lost its registration.
 
 KIPs: 140, 290, 373.
 """
@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lowtide.broker.administration.acl_administrator import AclAdministrator
-from lowtide.broker.authorizer.acls import AclFilter
-from lowtide.broker.guards import cluster as guards
+from lowtide.broker.administration.committing import outcome_fields
+from lowtide.broker.authorizer.acls import AclSelector
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.guards.audited_requests import DELETED_ACLS
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.handlers.create_acls import DISABLED
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -36,12 +38,12 @@ from lowtide.replication.refusal import Refusal
 
 
 def handler(administrator: AclAdministrator) -> HandlerSpec:
-    """The handler over a cluster's rules."""
+    """Returns the handler."""
 
     async def handle(request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
         if not administrator.is_enabled:
-            return DeleteAclsResponse(filter_results=[_refused(DISABLED)] * len(request.filters))
-        outcomes = await administrator.remove([AclFilter.asked(each) for each in request.filters])
+            return refused(request, context.api_version, DISABLED)
+        outcomes = await administrator.remove([AclSelector.asked(each) for each in request.filters])
         removed = {key: acl for each in outcomes if not isinstance(each, Refusal) for key, acl in each.items()}
         if removed:
             first = str(next(iter(removed.values())))
@@ -54,11 +56,18 @@ def handler(administrator: AclAdministrator) -> HandlerSpec:
             ]
         )
 
-    return HandlerSpec(key=ApiKey.DELETE_ACLS, guard=guards.delete_acls, handle_later=handle, audit=DELETED_ACLS)
+    return HandlerSpec(
+        key=ApiKey.DELETE_ACLS, guard=on_cluster(Operation.ALTER, refused), handle_later=handle, audit=DELETED_ACLS
+    )
+
+
+def refused(request: DeleteAclsRequest, _version: int, refusal: Refusal) -> DeleteAclsResponse:
+    """Returns the answer to a request that is refused as a whole."""
+    return DeleteAclsResponse(filter_results=[_refused(refusal)] * len(request.filters))
 
 
 def _refused(refusal: Refusal) -> DeleteAclsFilterResult:
-    return DeleteAclsFilterResult(error_code=refusal.error_code, error_message=refusal.message)
+    return DeleteAclsFilterResult(**outcome_fields(refusal))
 
 
 def _removed(acls: Iterable[AclRecord]) -> DeleteAclsFilterResult:

@@ -1,11 +1,11 @@
 """DeleteTopics: v1-v6.
 
-Behaviour: deletes the topics, all small ones together, and answers when their logs are out of the way, so that the
-names can be used again. Files are removed a little later.
+Behaviour: deletes topics, small ones together, and responds when their names can be used again. Files are removed a
+little later.
 
-Version notes: v6 names topics by name or by id (KIP-516).
+Version notes: v6 has topic names or ids (KIP-516).
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (named twice, or by name and id),
+Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (listed twice, or by name and id),
 TOPIC_DELETION_DISABLED, NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
 KIPs: 4, 516.
@@ -13,8 +13,7 @@ KIPs: 4, 516.
 
 from __future__ import annotations
 
-from typing import Final
-
+from lowtide.broker.administration.committing import outcome_fields
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.guards import administration as guards
 from lowtide.broker.guards.audited_requests import DELETED_TOPICS
@@ -33,18 +32,15 @@ from lowtide.replication.refusal import Refusal
 _BY_ID_SINCE = 6
 
 
-_TOPICS_BY_ID_SINCE: Final = 6
-
-
 def cut(version: int) -> Cut:
     """Returns how a large request is cut."""
-    if version < _TOPICS_BY_ID_SINCE:
+    if version < _BY_ID_SINCE:
         return Cut(levels=(("topic_names", "responses"),), names=(), changes=True, sequential=True)
     return Cut(levels=(("topics", "responses"),), names=("name", "topic_id"), changes=True, sequential=True)
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
-    """The handler over a broker's topics."""
+    """Returns the handler."""
     broker = administrator.broker
 
     async def delete(deletions: list[TopicDeletion], timeout_ms: int) -> list[Refusal | None]:
@@ -55,12 +51,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
     def row(deletion: TopicDeletion, refusal: Refusal | None) -> DeletableTopicResult:
         if refusal is None:
             broker.log.info("topic deleted", topic=deletion.name)
-        return DeletableTopicResult(
-            name=deletion.name,
-            topic_id=deletion.topic_id,
-            error_code=ErrorCode.NONE if refusal is None else refusal.error_code,
-            error_message=None if refusal is None else refusal.message,
-        )
+        return DeletableTopicResult(name=deletion.name, topic_id=deletion.topic_id, **outcome_fields(refusal))
 
     async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
         resolved = administrator.resolve(_wanted(request, context.api_version))
@@ -84,16 +75,16 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
 
 
 def refused(request: DeleteTopicsRequest, version: int, refusal: Refusal) -> DeleteTopicsResponse:
-    """The answer to a request that is refused as a whole."""
+    """Returns the answer to a request that is refused as a whole."""
     rows = [
-        DeletableTopicResult(name=name, topic_id=topic_id, error_code=refusal.error_code, error_message=refusal.message)
+        DeletableTopicResult(name=name, topic_id=topic_id, **outcome_fields(refusal))
         for name, topic_id in dict.fromkeys(_wanted(request, version))
     ]
     return DeleteTopicsResponse(throttle_time_ms=0, responses=rows)
 
 
 def shows(_request: DeleteTopicsRequest, answer: DeleteTopicsResponse, image: MetadataImage) -> bool:
-    """Whether an image shows that the topics are gone."""
+    """Whether an image no longer has the deleted topics."""
     deleted = [row for row in answer.responses if row.error_code == ErrorCode.NONE]
     return not any(
         row.topic_id in image.topic_names or (row.topic_id == ZERO_TOPIC_ID and row.name in image.topics)

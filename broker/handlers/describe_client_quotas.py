@@ -5,8 +5,7 @@ empty filter matches all entities, an empty strict one none.
 
 Version notes: v1 is the first flexible version.
 
-Errors: INVALID_REQUEST for a filter that contradicts itself, UNSUPPORTED_VERSION for a type of entity that is not
-known.
+Errors: INVALID_REQUEST for a contradictory filter, UNSUPPORTED_VERSION for an unknown type of entity.
 
 KIPs: 546, 612.
 """
@@ -15,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from lowtide.broker.administration.committing import outcome_fields
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards import cluster as guards
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.quotas.quota_entity import parse_entity, parse_values
 from lowtide.broker.quotas.quota_filter import Filter, filter_of, matches
 from lowtide.broker.request_context import RequestContext
@@ -39,21 +40,24 @@ ENTITIES_A_STEP = 100
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
-    def handle(
-        request: DescribeClientQuotasRequest, _context: RequestContext
-    ) -> DescribeClientQuotasResponse | Pending[DescribeClientQuotasResponse]:
+    def handle(request: DescribeClientQuotasRequest, context: RequestContext) -> Answer[DescribeClientQuotasResponse]:
         wanted = filter_of(request.components)
         if isinstance(wanted, Refusal):
-            return DescribeClientQuotasResponse(
-                error_code=wanted.error_code, error_message=wanted.message, entries=None
-            )
+            return refused(request, context.api_version, wanted)
         if not wanted and request.strict:
             return DescribeClientQuotasResponse(entries=[])
         return answer_in_slices(broker.turns, broker.log, _steps(broker.metadata.image, wanted, strict=request.strict))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, guard=guards.describe_client_quotas, handle=handle)
+    return HandlerSpec(
+        key=ApiKey.DESCRIBE_CLIENT_QUOTAS, guard=on_cluster(Operation.DESCRIBE_CONFIGS, refused), handle=handle
+    )
+
+
+def refused(_request: DescribeClientQuotasRequest, _version: int, refusal: Refusal) -> DescribeClientQuotasResponse:
+    """Returns the answer to a request that is refused."""
+    return DescribeClientQuotasResponse(**outcome_fields(refusal), entries=None)
 
 
 def _steps(

@@ -1,13 +1,12 @@
 """DescribeCluster: v0-v2.
 
-Behaviour: the cluster's id, its controller and its live brokers, by the addresses of the listener that the client came
-by. A controller that isn't among these is -1. This is a broker's endpoint: a request for controllers is refused with
-that reason, and so is one for something unknown.
+Behaviour: returns the cluster id, the controller and the live brokers, with their addresses for the client's listener.
+The controller is -1 if it has no such address. This is a broker's endpoint: requests for controllers are refused.
 
-Version notes: v0 always means brokers; v1 says which kind of endpoint is meant (KIP-919). v2 may ask for fenced brokers
-too (KIP-1073): those that are known but not alive, where they were when they registered last.
+Version notes: v0 always requests brokers; v1 has the type of the endpoint (KIP-919). v2 may also request fenced brokers
+(KIP-1073): brokers that are known but not alive, with the addresses of their last registration.
 
-Errors: MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE.
+Errors: MISMATCHED_ENDPOINT_TYPE for controllers, UNSUPPORTED_ENDPOINT_TYPE for unknown types.
 
 KIPs: 430, 700, 919, 1073.
 """
@@ -38,7 +37,7 @@ from lowtide.protocol.types import BrokerId
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
     def handle(request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
         if request.endpoint_type == ENDPOINT_BROKERS:

@@ -1,13 +1,13 @@
 """DescribeConfigs: v1-v4.
 
-Behaviour: tells the keys of topics, of this broker, of what is set on all brokers (a broker with an empty name), and of
-groups, whether or not there are such. No keys, or an empty list of them, ask for all; an unknown key is left out.
-Secrets have no value. A broker's loggers are the rooms of its code, with the levels in force (KIP-412). A subscription
-to clients' metrics is described with its defaults, whether or not it is there (KIP-714). One resource of an unknown
-type has all of the request refused.
+Behaviour: returns the configuration of topics, of this broker, of all brokers (a broker with an empty name), and of
+groups, which need not exist. No keys, or an empty list of them, request all; unknown keys are left out. Secrets have no
+value. A broker's loggers are packages of its code, with their effective levels (KIP-412). A client metrics subscription
+is described with its defaults, whether or not it exists (KIP-714). If the type of one resource is unknown, the whole
+request is refused.
 
-Version notes: v1 answers sources and, if wanted, synonyms (KIP-226). v3 answers types and, if wanted, a sentence on
-each key (KIP-569).
+Version notes: v1 has sources and, if requested, synonyms (KIP-226). v3 has types and, if requested, documentation
+(KIP-569).
 
 Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST.
 
@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Final
 
+from lowtide.broker.administration.committing import outcome_fields
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.config.described import DescribedConfig
 from lowtide.broker.config.resources import resource_of
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -44,7 +45,7 @@ CUT: Final = Cut(levels=(("resources", "results"),))
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
-    """The handler over a cluster's configurations."""
+    """Returns the handler."""
 
     def steps(request: DescribeConfigsRequest) -> Generator[None, None, DescribeConfigsResponse]:
         topic_defaults = administrator.describe_topic_defaults()
@@ -59,9 +60,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
             yield
         return DescribeConfigsResponse(results=results)
 
-    def handle(
-        request: DescribeConfigsRequest, _context: RequestContext
-    ) -> DescribeConfigsResponse | Pending[DescribeConfigsResponse]:
+    def handle(request: DescribeConfigsRequest, _context: RequestContext) -> Answer[DescribeConfigsResponse]:
         refusals = [
             meant
             for row in request.resources
@@ -102,8 +101,7 @@ def _entry(entry: DescribedConfig, request: DescribeConfigsRequest) -> DescribeC
 
 def _refused(row: DescribeConfigsResource, refusal: Refusal) -> DescribeConfigsResult:
     return DescribeConfigsResult(
-        error_code=refusal.error_code,
-        error_message=refusal.message,
+        **outcome_fields(refusal),
         resource_type=row.resource_type,
         resource_name=row.resource_name,
         configs=[],

@@ -1,14 +1,12 @@
 """DescribeConsumedOffsets: v1-v1.
 
-Behaviour: Lowtide's own, not advertised. Tells another broker, of partitions that it asks about, the smallest offset
-that any group has committed that is coordinated here, and which group that is; or a group that consumes the partition
-and hasn't committed yet. Only what can't be lost any more is returned: the answer waits for commits that are under way.
-It names the partitions of `__consumer_offsets` that it speaks for, and of the groups whose commits may delete the
-slowest, with its committer.
+Behaviour: Lowtide's own, not advertised. Returns to another broker, for the requested partitions, the smallest offset
+that a group coordinated here has committed, and the group; or a group that consumes the partition and has not committed
+yet. The response waits until all commits in it are committed. It lists the partitions of `__consumer_offsets` that it
+covers, and the slowest group whose commits may delete, with its committer. One request at a time walks through the
+groups.
 
-Groups are gone through for one request after the other.
-
-Errors: CLUSTER_AUTHORIZATION_FAILED; INVALID_REQUEST for too many partitions; THROTTLING_QUOTA_EXCEEDED when too many
+Errors: CLUSTER_AUTHORIZATION_FAILED; INVALID_REQUEST for too many partitions; THROTTLING_QUOTA_EXCEEDED if too many
 requests wait; COORDINATOR_LOAD_IN_PROGRESS.
 
 KIPs: 68.
@@ -37,11 +35,11 @@ from lowtide.protocol.messages.describe_consumed_offsets import (
 
 WAITING_MAX: Final = 64
 WAITING_SHARE: Final = 32
-"""Requests that are under way at once, and those of one principal: more than there are brokers that ask."""
+"""The number of requests that may wait, and of those from one principal: more than there are brokers."""
 
 
 def handler(broker: BrokerContext, groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
     places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(

@@ -1,12 +1,12 @@
 """DescribeDelegationToken: v1-v3.
 
-Behaviour: the tokens that a client may see, with their HMACs: those that it owns, asked for or may renew, and those
-that it has a right for, which is DESCRIBE on the token, or DESCRIBE_TOKENS on its owner. Without a list of principals
-all of them, with an empty list none.
+Behaviour: returns the tokens that a client may see, with their HMACs: those that it owns, requested or may renew, and
+those on which it has DESCRIBE, or DESCRIBE_TOKENS on their owner. A null list of owners requests all of them, an empty
+list none.
 
 Version notes: v2 is flexible, v3 has the requester.
 
-Errors: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client's certificate, and after a login by token;
+Errors: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client certificate, and after a login with a token;
 DELEGATION_TOKEN_AUTH_DISABLED without `delegation.token.secret.key`.
 
 KIPs: 48, 373.
@@ -34,7 +34,7 @@ from lowtide.replication.refusal import Refusal
 
 
 def handler(administrator: TokenAdministrator) -> HandlerSpec:
-    """The handler over a cluster's tokens."""
+    """Returns the handler."""
 
     async def handle(
         request: DescribeDelegationTokenRequest, context: RequestContext

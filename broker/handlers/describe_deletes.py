@@ -1,12 +1,12 @@
 """DescribeDeletes: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells which deletes of records wait at this broker, with the followers that
-each waits for, and which were answered last, with the moments at which the leader's disk and all replicas had them.
-Requests whose client is gone end with NETWORK_EXCEPTION. Rows of topics that the client may not describe are left out;
-who sent a delete is in its row with DESCRIBE on the cluster, or where it was the same principal.
+Behaviour: Lowtide's own, not advertised. Returns the record deletes that wait at this broker, with the followers that
+each waits for, and the deletes that finished last, with the times at which the leader's disk and all replicas had them.
+A delete whose client disconnected ends with NETWORK_EXCEPTION. Topics that the client may not describe are left out.
+The sender of a delete is shown to itself, and to clients with DESCRIBE on the cluster.
 
-Errors: INVALID_REQUEST for a number of rows out of range, THROTTLING_QUOTA_EXCEEDED when too many such requests are
-under way.
+Errors: INVALID_REQUEST for a number of rows out of range, THROTTLING_QUOTA_EXCEEDED if too many such requests are in
+progress.
 
 KIPs: 107, 1343.
 """
@@ -24,7 +24,7 @@ from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.described_deletes import Now, Viewer, finished, waiting
 from lowtide.broker.partitions.deletes.delayed_delete import DelayedDeleteRecords, DeleteRequest
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
@@ -33,15 +33,15 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
 
 ROWS_MAX: Final = 10_000
-"""That may be wanted of each kind: some megabytes."""
+"""The most rows of each kind in an answer: some megabytes."""
 
 UNDER_WAY_MAX: Final = 16
 UNDER_WAY_SHARE: Final = 8
-"""Requests that are answered at once, and those of one client."""
+"""The number of requests that are answered at a time, and of those from one client."""
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     replicas = broker.replicas
     places = WaitingPlaces(UNDER_WAY_MAX, UNDER_WAY_SHARE)
 
@@ -74,9 +74,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             finished=ended,
         )
 
-    def handle(
-        request: DescribeDeletesRequest, context: RequestContext
-    ) -> DescribeDeletesResponse | Pending[DescribeDeletesResponse]:
+    def handle(request: DescribeDeletesRequest, context: RequestContext) -> Answer[DescribeDeletesResponse]:
         if not 0 <= request.waiting_max <= ROWS_MAX or not 0 <= request.finished_max <= ROWS_MAX:
             return DescribeDeletesResponse(error_code=ErrorCode.INVALID_REQUEST)
         return answer_in_slices(broker.turns, broker.log, steps(request, viewer(context), context.connection))
@@ -85,7 +83,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
 
 def waiting_requests(broker: BrokerContext) -> Iterator[DeleteRequest]:
-    """The requests that wait for the disk or for followers."""
+    """Yields the requests that wait for the disk or for followers."""
     for queue in (broker.replicas.waiting.log_starts, broker.replicas.waiting.deletes):
         for waits in queue.waiting():
             yield cast("DelayedDeleteRecords", waits).asked

@@ -1,11 +1,10 @@
 """DescribeGroups: v0-v6.
 
-Behaviour: state, protocol and members of classic groups. Metadata and protocol are returned for a stable group only.
-Groups that are named twice are described once. A group whose partitions the broker assigns isn't one of these, whatever
-its members are (ConsumerGroupDescribe).
+Behaviour: returns state, protocol and members of classic groups. Metadata and protocol are returned for stable groups
+only. A group that is listed twice is described once. Consumer groups are not found here (ConsumerGroupDescribe).
 
-Version notes: v3 tells the operations that a client may do: all, where nothing is forbidden. v4 has static members. Of
-a group that there isn't v6 says GROUP_ID_NOT_FOUND; before it is described as Dead.
+Version notes: v3 has the authorized operations. v4 has static members. v6 returns GROUP_ID_NOT_FOUND for an unknown
+group; earlier versions describe it as Dead.
 
 Errors: GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
 
@@ -25,7 +24,7 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -47,7 +46,7 @@ CUT: Final = Cut(levels=(("groups", "groups"),))
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def describe(group_id: str, version: int, operations: int) -> Generator[None, None, DescribedGroup]:
         shard = groups.find(group_id)
@@ -71,16 +70,14 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             yield
         return DescribeGroupsResponse(groups=rows)
 
-    def handle(
-        request: DescribeGroupsRequest, context: RequestContext
-    ) -> DescribeGroupsResponse | Pending[DescribeGroupsResponse]:
+    def handle(request: DescribeGroupsRequest, context: RequestContext) -> Answer[DescribeGroupsResponse]:
         return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context.api_version))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_GROUPS, guard=guards.describe_groups, handle=handle, cut=CUT)
 
 
 def _described(group: ClassicGroup, operations: int) -> Generator[None, None, DescribedGroup]:
-    """What is known of a group, in steps: its members, and each of them, are from one moment."""
+    """Returns the description of a group, in steps. The list of members, and each of them, is from one moment."""
     protocol = (group.protocol_name or "") if group.state is GroupState.STABLE else ""
     described = DescribedGroup(
         error_code=ErrorCode.NONE,

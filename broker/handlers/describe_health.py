@@ -1,8 +1,8 @@
 """DescribeHealth: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells how late this broker's event loop was since its start, how many
-connections and requests there are, and of each log directory the bytes of its logs, of what was deleted and is still to
-be removed, and of its volume. The bytes are summed up in turn with other work.
+Behaviour: Lowtide's own, not advertised. Returns the delays of this broker's event loop since its start, the number of
+connections and waiting requests, and for each log directory the bytes of its logs, of deleted files that are not
+removed yet, and of its volume. The bytes are added up in turn with other work.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED without DESCRIBE on the cluster; of a directory KAFKA_STORAGE_ERROR.
 
@@ -18,7 +18,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.health import Vitals, lag_histogram, space_of
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -33,7 +33,7 @@ from lowtide.storage.errors import StorageError
 
 
 def handler(broker: BrokerContext, vitals: Vitals) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     replicas = broker.replicas
     directories = replicas.log_manager.directories
 
@@ -74,9 +74,7 @@ def handler(broker: BrokerContext, vitals: Vitals) -> HandlerSpec:
             log_dirs=rows,
         )
 
-    def handle(
-        _request: DescribeHealthRequest, context: RequestContext
-    ) -> DescribeHealthResponse | Pending[DescribeHealthResponse]:
+    def handle(_request: DescribeHealthRequest, context: RequestContext) -> Answer[DescribeHealthResponse]:
         if not broker.authorizer.authorize(context, Operation.DESCRIBE, CLUSTER):
             return DescribeHealthResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return answer_in_slices(broker.turns, broker.log, steps())

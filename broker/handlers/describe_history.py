@@ -1,8 +1,8 @@
 """DescribeHistory: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells of partitions that this broker has replicas of, led or followed, the log
-start, log end and size of the last hour, as they were sampled since the start. A partition that was created within the
-last interval has no sample yet.
+Behaviour: Lowtide's own, not advertised. Returns the log start, log end and size of partitions with a replica on this
+broker over the last hour, as sampled since the broker's start. A partition that was created within the last interval
+has no sample yet.
 
 Errors: INVALID_REQUEST for too many partitions; of single partitions TOPIC_AUTHORIZATION_FAILED,
 UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
@@ -21,7 +21,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.history import LogHistory
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -34,11 +34,11 @@ from lowtide.protocol.messages.describe_history import (
 )
 
 PARTITIONS_MAX: Final = 200
-"""Of one request: up to 72,000 samples, two megabytes."""
+"""The most partitions of a request: up to 72,000 samples, two megabytes."""
 
 
 def handler(broker: BrokerContext, history: LogHistory) -> HandlerSpec:
-    """The handler over a broker's history."""
+    """Returns the handler."""
 
     def row(topic: str, number: int, after_ms: int) -> HistoryOfPartition:
         found = broker.replicas.find(topic, number)
@@ -65,9 +65,7 @@ def handler(broker: BrokerContext, history: LogHistory) -> HandlerSpec:
             topics=topics,
         )
 
-    def handle(
-        request: DescribeHistoryRequest, context: RequestContext
-    ) -> DescribeHistoryResponse | Pending[DescribeHistoryResponse]:
+    def handle(request: DescribeHistoryRequest, context: RequestContext) -> Answer[DescribeHistoryResponse]:
         wanted = {topic.name: dict.fromkeys(topic.partitions) for topic in request.topics}
         if sum(map(len, wanted.values())) > PARTITIONS_MAX:
             return DescribeHistoryResponse(error_code=ErrorCode.INVALID_REQUEST)

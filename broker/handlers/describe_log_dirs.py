@@ -1,19 +1,17 @@
 """DescribeLogDirs: v1-v5.
 
-Behaviour: tells each log directory by its absolute path, with the bytes of its volume, and the logs in it that were
-asked for, or all: a null list of topics is all, an empty one none. A log's size is that of its segments, so it falls
-when segments go, not when the log start rises within one; its lag is 0, or -1 when no partition uses it. Partitions
-that aren't here, or don't exist, are left out without an error, as in Kafka. All of it is known in memory, but for the
-volume's two figures; it is gone through in slices.
+Behaviour: returns each log directory with its absolute path, the bytes of its volume, and the requested logs in it; a
+null list of topics requests all, an empty one none. The size of a log is that of its segments, so it shrinks when
+segments are removed, not when the log start rises within one. The lag of a log is 0, or -1 if no partition uses it. A
+log that is being moved is listed in both directories; the lag of its copy, the future log, is the number of offsets
+that it is behind. As in Kafka, partitions that aren't here are left out without an error. Everything but the volume's
+sizes is in memory, and is collected in slices.
 
-Version notes: v3 has a top-level error, v4 the volume's bytes, v5 whether the directory gets no new partitions
-(KIP-1066): never, for
-`cordoned.log.dirs` isn't acted upon yet. A log that is being moved is listed in both directories; the lag of its copy,
-the future log, is
-the number of offsets by which it is behind.
+Version notes: v3 has a top-level error, v4 the bytes of the volume. v5 says whether the directory receives no new
+partitions (KIP-1066), which is always false because `cordoned.log.dirs` is not supported.
 
-Errors: KAFKA_STORAGE_ERROR for a directory that is offline, or whose volume can't be asked (there Kafka says
-UNKNOWN_SERVER_ERROR); it has no topics then, and -1 for the bytes.
+Errors: KAFKA_STORAGE_ERROR for a directory that is offline or whose volume can't be read (UNKNOWN_SERVER_ERROR in
+Kafka); it has no topics, and -1 for the bytes.
 
 KIPs: 113, 827, 1066.
 """
@@ -22,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards import cluster as guards
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -39,6 +38,7 @@ from lowtide.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication.refusal import Refusal
 from lowtide.storage.directory.log_manager import DirectoryUsage
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import Log
@@ -46,12 +46,14 @@ from lowtide.storage.log.log import Log
 LOGS_A_STEP = 50
 """Some four tenths of a millisecond's work."""
 
+_ERROR_SINCE = 3
+
 _UNKNOWN_LAG = -1
 """The lag of a log that no partition uses. Source: Kafka's `DescribeLogDirsResponse`."""
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     replicas = broker.replicas
 
     def steps(wanted: set[TopicPartition] | None) -> Generator[None, None, DescribeLogDirsResponse]:
@@ -69,9 +71,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
                 results.append((yield from _described(replicas, usage, wanted)))
         return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=results)
 
-    def handle(
-        request: DescribeLogDirsRequest, _context: RequestContext
-    ) -> DescribeLogDirsResponse | Pending[DescribeLogDirsResponse]:
+    def handle(request: DescribeLogDirsRequest, _context: RequestContext) -> Answer[DescribeLogDirsResponse]:
         wanted: set[TopicPartition] | None = None
         if request.topics is not None:
             wanted = {
@@ -79,7 +79,13 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             }
         return answer_in_slices(broker.turns, broker.log, steps(wanted))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, guard=guards.describe_log_dirs, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, guard=on_cluster(Operation.DESCRIBE, refused), handle=handle)
+
+
+def refused(_request: DescribeLogDirsRequest, version: int, refusal: Refusal) -> DescribeLogDirsResponse:
+    """Returns the answer to a request that is refused. Versions without a field for the error return nothing."""
+    error = refusal.error_code if version >= _ERROR_SINCE else ErrorCode.NONE
+    return DescribeLogDirsResponse(throttle_time_ms=0, error_code=error)
 
 
 def _described(
@@ -109,7 +115,7 @@ def _described(
 
 
 def _lag(replicas: ReplicaManager, log: Log) -> int:
-    """How far a replica's log is behind what is committed: never, but before a follower has caught up."""
+    """Returns how far a log is behind the committed records. Only a follower's log can be, until it has caught up."""
     partition = replicas.partitions.get(log.topic_partition)
     move = replicas.log_manager.moves.move_of(log) if log.is_future else None
     if move is not None:

@@ -1,8 +1,8 @@
 """DescribeProducers: v0-v0.
 
-Behaviour: tells what each partition remembers of its producers: id, epoch, last sequence and timestamp, and the first
-offset of an open transaction. Any replica answers, not the leader only. A partition that is named twice is answered
-once. A long answer is built in slices; what it tells of one producer is from one moment.
+Behaviour: returns the producers of each partition: id, epoch, last sequence and timestamp, and the first offset of an
+open transaction. Any replica answers, not only the leader. A partition that is listed twice is answered once. A long
+response is built in slices; each producer's row is from one moment.
 
 Errors: INVALID_TOPIC_EXCEPTION and UNKNOWN_TOPIC_OR_PARTITION for a topic, with a message; without one
 UNKNOWN_TOPIC_OR_PARTITION for a partition that the topic doesn't have, NOT_LEADER_OR_FOLLOWER for one that isn't here,
@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
+from lowtide.broker.administration.committing import outcome_fields
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -46,7 +47,7 @@ CUT: Final = Cut(levels=(("topics", "topics"), ("partition_indexes", "partitions
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
     def check_topic(name: str) -> Refusal | None:
         reason = check_topic_name(name)
@@ -58,9 +59,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         topic: str, partition: int, refusal: Refusal | None
     ) -> Generator[None, None, DescribeProducersPartitionResponse]:
         if refusal is not None:
-            return DescribeProducersPartitionResponse(
-                partition_index=partition, error_code=refusal.error_code, error_message=refusal.message
-            )
+            return DescribeProducersPartitionResponse(partition_index=partition, **outcome_fields(refusal))
         found = broker.replicas.find(topic, partition)
         if isinstance(found, ErrorCode):
             return DescribeProducersPartitionResponse(partition_index=partition, error_code=found)
@@ -81,11 +80,8 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             topics.append(DescribeProducersTopicResponse(name=name, partitions=rows))
         return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 
-    def handle(
-        request: DescribeProducersRequest, _context: RequestContext
-    ) -> DescribeProducersResponse | Pending[DescribeProducersResponse]:
-        # Described once each, however often they are named: a small request for one partition many times would have an
-        # answer of any size.
+    def handle(request: DescribeProducersRequest, _context: RequestContext) -> Answer[DescribeProducersResponse]:
+        # Each partition once, even if it is named more often: the answer to a small request could have any size.
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
             wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
@@ -95,7 +91,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
 
 def _producers(partition: Partition) -> Generator[None, None, list[ProducerState]]:
-    """Those that are known now, in steps; each row is from one moment."""
+    """Returns the producers that are known now, in steps. Each row is from one moment."""
     described: list[ProducerState] = []
     for producer_id, entry in list(partition.log.producer_state.producers.items()):
         described.append(

@@ -1,16 +1,14 @@
 """DescribeQuorum: v0-v2.
 
-Behaviour: Lowtide has no quorum of its own: its metadata are in etcd, or in the first broker. The answer has the
-partition
-`__cluster_metadata-0` as Kafka's tools expect it: the controller is the leader and the only voter, the other live
-brokers are
-observers. The high watermark is the revision of the metadata that this broker acts on, the leader's epoch the revision
-of its election (its lower 31 bits). The other brokers are asked, for half a second at most, whether they act on that
-revision: one that does has it as its log end offset, of one that doesn't say so the offset and the times are unknown
+Behaviour: Lowtide has no quorum: its metadata are in etcd, or in the first broker. The response describes a partition
+`__cluster_metadata-0` as Kafka's tools expect it: the controller is the leader and the only voter, and the other live
+brokers are observers. The high watermark is the metadata revision that this broker acts on, and the leader epoch is the
+revision of the controller's election (its lower 31 bits). The other brokers have at most `ASK_MS` to confirm that they
+act on that revision. It is the log end offset of those that do; of the others, the offset and the times are unknown
 (-1).
 
-Version notes: v1 has times (KIP-836). v2 has error messages, and the addresses of the nodes by the listener that the
-client came by (KIP-853); directory ids are zero.
+Version notes: v1 has times (KIP-836). v2 has error messages, and the addresses of the brokers for the client's listener
+(KIP-853); directory ids are zero.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED; NOT_LEADER_OR_FOLLOWER while there is no controller; UNKNOWN_TOPIC_OR_PARTITION
 for each partition of a request for anything but `__cluster_metadata-0`.
@@ -23,9 +21,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from lowtide.broker.administration.committing import outcome_fields
 from lowtide.broker.administration.spread import Spread
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards import cluster as guards
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.endpoints import endpoints_for, local_endpoint, with_local
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -44,24 +44,26 @@ from lowtide.protocol.messages.describe_quorum import (
     QuorumReplica,
 )
 from lowtide.protocol.types import BrokerId
+from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import CLUSTER_METADATA_TOPIC
 
 ASK_MS: Final = 500
-"""How long the other brokers may take to say how far they are."""
+"""How long other brokers may take to answer which revision they have."""
+
+NO_CONTROLLER: Final = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "There is no controller at the moment.")
 
 _EPOCH_MASK: Final = 2**31 - 1
 
 
 def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
-    """The handler over a broker's state; `spread` asks the other brokers."""
+    """Returns the handler."""
 
     async def handle(request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
         if not _asks_for_metadata(request):
             return _unknown(request)
         image = broker.metadata.image
         if image.controller_id == NO_LEADER:
-            text = "There is no controller at the moment."
-            return DescribeQuorumResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message=text)
+            return DescribeQuorumResponse(**outcome_fields(NO_CONTROLLER))
         reached = {broker.metadata.broker_id, *await spread.which_reach(image, ASK_MS)}
         client = context.connection
         endpoints = endpoints_for(image, client.listener_name)
@@ -75,11 +77,16 @@ def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
             topics=[DescribedQuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])], nodes=nodes
         )
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_QUORUM, guard=guards.describe_quorum, handle_later=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_QUORUM, guard=on_cluster(Operation.DESCRIBE, refused), handle_later=handle)
+
+
+def refused(_request: DescribeQuorumRequest, _version: int, refusal: Refusal) -> DescribeQuorumResponse:
+    """Returns the answer to a request that is refused as a whole."""
+    return DescribeQuorumResponse(**outcome_fields(refusal))
 
 
 def describe(image: MetadataImage, reached: Collection[BrokerId], now_ms: int) -> DescribedQuorumPartition:
-    """The metadata as one partition; `reached` are the brokers that act on the image's revision, or a later one."""
+    """Returns the metadata as one partition. `reached`: the brokers with the image's revision or a later one."""
 
     def replica(broker_id: BrokerId, revision: Revision) -> QuorumReplica:
         return QuorumReplica(
@@ -101,7 +108,7 @@ def describe(image: MetadataImage, reached: Collection[BrokerId], now_ms: int) -
 
 
 def _asks_for_metadata(request: DescribeQuorumRequest) -> bool:
-    """Whether it asks for the one partition that there is, and nothing else, as Kafka wants it."""
+    """Whether a request names the only partition, and nothing else. Kafka allows nothing else either."""
     rows = [(topic.topic_name, row.partition_index) for topic in request.topics for row in topic.partitions]
     return len(request.topics) == 1 and rows == [(CLUSTER_METADATA_TOPIC, 0)]
 

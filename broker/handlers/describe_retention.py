@@ -1,12 +1,12 @@
 """DescribeRetention: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells of partitions that are led here what keeps their oldest segment and when
-it will go, rule by rule, as the next check would decide it now. Where consumed records may go before their time, all
-coordinators are asked what the groups have consumed; one such question is out at a time, and a few requests may wait
-for it. A group that the client may not see is left unnamed.
+Behaviour: Lowtide's own, not advertised. Returns, for partitions that are led here, which rules keep the oldest segment
+and when it will be deleted, as the next check would decide now. If consumed records may be deleted early, all
+coordinators are asked what the groups have consumed: one such query runs at a time, and a few requests may wait for it.
+Groups that the client may not describe are not named.
 
-Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many wait; of single partitions
-TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED if too many requests wait; of single
+partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
 
 KIPs: 47, 68.
 """
@@ -33,7 +33,7 @@ from lowtide.protocol.types import TopicPartition
 
 
 def handler(broker: BrokerContext, explanations: Explanations) -> HandlerSpec:
-    """The handler over a broker's partitions."""
+    """Returns the handler."""
 
     async def handle(request: DescribeRetentionRequest, context: RequestContext) -> DescribeRetentionResponse:
         wanted = {topic.name: dict.fromkeys(topic.partitions) for topic in request.topics}

@@ -1,12 +1,12 @@
 """DescribeSegments: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells of partitions that are led here their segments, where each replica
-stands as far as the leader knows, what keeps the oldest segment (as DescribeRetention), and how far each rule of
-retention alone would delete now. Segments are looked at one by one, in turn with other work; timestamps that are not in
-memory are read from the time index.
+Behaviour: Lowtide's own, not advertised. Returns, for partitions that are led here, their segments, the position of
+each replica as far as the leader knows it, which rules keep the oldest segment (as DescribeRetention), and up to where
+each retention rule alone would delete now. Segments are examined one by one, in turn with other work; timestamps that
+are not in memory are read from the time index.
 
-Errors: INVALID_REQUEST for too many partitions or segments, THROTTLING_QUOTA_EXCEEDED when too many wait; of single
-partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+Errors: INVALID_REQUEST for too many partitions or segments, THROTTLING_QUOTA_EXCEEDED if too many requests wait; of
+single partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
 
 KIPs: 47, 68.
 """
@@ -43,11 +43,11 @@ from lowtide.storage.log.retention.retention_explain import Boundary, boundaries
 from lowtide.storage.log.retention.retention_plan import Reason
 
 PARTITIONS_MAX: Final = 100
-"""Of one request."""
+"""The most partitions of a request."""
 
 
-class _Answering(msgspec.Struct):
-    """The state of one request: its rows, what groups have consumed, and the room left in the answer."""
+class _SegmentsAnswer(msgspec.Struct):
+    """The answer to one request: what groups have consumed, and how many more segments fit."""
 
     request: DescribeSegmentsRequest
     context: RequestContext
@@ -56,14 +56,14 @@ class _Answering(msgspec.Struct):
 
 
 class DescribeSegmentsHandler:
-    """DescribeSegments over a broker's partitions."""
+    """Answers DescribeSegments requests."""
 
     def __init__(self, broker: BrokerContext, explanations: Explanations) -> None:
         self._broker = broker
         self._explanations = explanations
 
     async def handle(self, request: DescribeSegmentsRequest, context: RequestContext) -> DescribeSegmentsResponse:
-        """Answer for each partition that was named, once."""
+        """Answers for each partition once, even if it was named more often."""
         explanations = self._explanations
         wanted = {topic.name: dict.fromkeys(topic.partitions) for topic in request.topics}
         if sum(map(len, wanted.values())) > PARTITIONS_MAX or not 1 <= request.segments_max <= SEGMENTS_MAX:
@@ -72,7 +72,7 @@ class DescribeSegmentsHandler:
         consumed = await explanations.ask(context.connection, found.values())
         if isinstance(consumed, ErrorCode):
             return DescribeSegmentsResponse(error_code=consumed)
-        answering = _Answering(request, context, consumed)
+        answering = _SegmentsAnswer(request, context, consumed)
         topics: dict[str, SegmentsOfTopic] = {}
         for key, before in found.items():
             rows = topics.setdefault(key.topic, SegmentsOfTopic(name=key.topic, partitions=[])).partitions
@@ -88,8 +88,8 @@ class DescribeSegmentsHandler:
             topics=list(topics.values()),
         )
 
-    def _row(self, partition: Partition, answering: _Answering, rows: list[SegmentsOfPartition]) -> Iterator[None]:
-        """Add the row of one partition."""
+    def _row(self, partition: Partition, answering: _SegmentsAnswer, rows: list[SegmentsOfPartition]) -> Iterator[None]:
+        """Adds the row of one partition."""
         log, replicas, times = partition.log, self._broker.replicas, self._explanations.retention.times
         consumed = self._explanations.consumed(partition, answering.consumed, answering.context)
         offsets = offsets_of(partition, consumed.offset if consumed.is_known else None)
@@ -121,7 +121,7 @@ class DescribeSegmentsHandler:
 
 
 def handler(broker: BrokerContext, explanations: Explanations) -> HandlerSpec:
-    """The handler over a broker's partitions."""
+    """Returns the handler."""
     return HandlerSpec(
         key=ApiKey.DESCRIBE_SEGMENTS,
         guard=CHECKS_ITSELF,

@@ -1,16 +1,14 @@
 """DescribeTopicPartitions: v0-v0.
 
-Behaviour: the topics asked for, or all when none is named, in the order of their names, with as many partitions as the
-client wants and
-`max.request.partition.size.limit` allows, at least one. Where that ends a page, `next_cursor` names the first partition
-that it has no room
-for; the next request brings it as its cursor. With named topics the cursor's topic must be among them. Names repeated
-are answered once. Replicas are offline whose brokers aren't alive or can't be reached by the client's listener, or
-whose log directories have failed. The last known eligible leaders are none: a member of the in-sync set that died last
-stays in it.
+Behaviour: returns the requested topics, or all if none is named, ordered by name. A page has as many partitions as the
+client requests and `max.request.partition.size.limit` allows, at least one. If there are more, `next_cursor` names the
+first partition of the next page, which the client sends as the cursor of its next request. The cursor's topic must be
+among the named ones. A topic that is listed twice is answered once. A replica is offline if its broker isn't alive, has
+no address for the client's listener, or has a failed log directory. The last known eligible leaders are always empty:
+the last member of the in-sync set stays in it when it fails.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION for a topic that is named; INVALID_REQUEST for each of
-them when the cursor can't be. A partition without leader is no error: its leader is -1.
+Errors: UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION for a named topic; INVALID_REQUEST for each of them if
+the cursor is invalid. A partition without a leader is no error: its leader is -1.
 
 KIPs: 430, 966.
 """
@@ -24,7 +22,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.endpoints import endpoints_for, leader_for, offline_replicas
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
@@ -47,7 +45,7 @@ _TOPICS_A_STEP = 50
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
     def steps(
         page: _Page, names: Sequence[str], cursor: Cursor | None
@@ -57,7 +55,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def handle(
         request: DescribeTopicPartitionsRequest, context: RequestContext
-    ) -> DescribeTopicPartitionsResponse | Pending[DescribeTopicPartitionsResponse]:
+    ) -> Answer[DescribeTopicPartitionsResponse]:
         image, cursor = broker.metadata.image, request.cursor
         names: Collection[str] = {topic.name for topic in request.topics} or image.topics
         if cursor is not None and (cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names)):
@@ -78,7 +76,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
 
 def _refuse_all(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-    """The answer has no error of its own: each topic that was named tells it, as often as it was named."""
+    """Returns an error for each topic, as often as the request names it: the answer itself has no field for it."""
     rows = [
         DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
         for topic in request.topics
@@ -104,7 +102,7 @@ class _Page:
         self._room = limit
 
     def fill(self, names: Sequence[str], cursor: Cursor | None) -> Generator[None, None, None]:
-        """Add topics until nothing is left or the page is full, in steps. A topic that doesn't exist takes no room."""
+        """Adds topics in steps until the page is full. Topics that do not exist take no room."""
         for number, name in enumerate(names):
             if number % _TOPICS_A_STEP == _TOPICS_A_STEP - 1:
                 yield

@@ -1,9 +1,9 @@
 """DescribeTransactions: v0-v0.
 
-Behaviour: tells what this coordinator knows of transactional ids: state, producer, and the partitions of an open
-transaction. An id that is named twice is answered once.
+Behaviour: returns the state and producer of transactional ids, and the partitions of an open transaction. An id that is
+listed twice is answered once.
 
-Errors: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, all of single ids.
+Errors: of single ids: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
 
 KIPs: 664.
 """
@@ -18,7 +18,7 @@ from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAME
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -37,7 +37,7 @@ CUT: Final = Cut(levels=(("transactional_ids", "transaction_states"),))
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the transactions of a broker."""
+    """Returns the handler."""
 
     def describe(name: str) -> Generator[None, None, TransactionState]:
         if not name:
@@ -72,9 +72,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             yield
         return DescribeTransactionsResponse(transaction_states=rows)
 
-    def handle(
-        request: DescribeTransactionsRequest, _context: RequestContext
-    ) -> DescribeTransactionsResponse | Pending[DescribeTransactionsResponse]:
+    def handle(request: DescribeTransactionsRequest, _context: RequestContext) -> Answer[DescribeTransactionsResponse]:
         broker = transactions.broker
         return answer_in_slices(broker.turns, broker.log, steps(dict.fromkeys(request.transactional_ids)))
 

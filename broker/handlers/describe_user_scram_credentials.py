@@ -1,11 +1,11 @@
 """DescribeUserScramCredentials: v0-v0.
 
-Behaviour: which SCRAM credentials the users have, by mechanism and iterations; nothing of the credentials themselves.
-Without names, of all users.
+Behaviour: returns the mechanisms and iterations of users' SCRAM credentials, and nothing of the credentials themselves.
+Without names, all users are described.
 
 Version notes: v0 is flexible.
 
-Errors: RESOURCE_NOT_FOUND for a user without one, DUPLICATE_RESOURCE for one named twice.
+Errors: RESOURCE_NOT_FOUND for a user without credentials, DUPLICATE_RESOURCE for one that is listed twice.
 
 KIPs: 554.
 """
@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from lowtide.broker.administration.committing import outcome_fields
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards import cluster as guards
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.large_requests import Bounds
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -29,14 +31,15 @@ from lowtide.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
+from lowtide.replication.refusal import Refusal
 
 BOUNDS: Final = Bounds(whole_max=2_000)
-"""Users whose names are given: a name of a few bytes that isn't known is answered by a sentence. All users are asked
-for by none."""
+"""The number of names in a request: each unknown name, of a few bytes, is answered with a sentence. A request without
+names asks for all users."""
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over the cluster's metadata."""
+    """Returns the handler."""
 
     def handle(
         request: DescribeUserScramCredentialsRequest, _context: RequestContext
@@ -45,33 +48,40 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         counts = Counter(row.name for row in request.users or ())
         names = counts or dict.fromkeys(user for users in image.users.values() for user in users)
         results = [_described(image, name, counts[name]) for name in names]
-        return DescribeUserScramCredentialsResponse(
-            throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, results=results
-        )
+        return DescribeUserScramCredentialsResponse(throttle_time_ms=0, **outcome_fields(None), results=results)
 
     return HandlerSpec(
         key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-        guard=guards.describe_user_scram_credentials,
+        guard=on_cluster(Operation.DESCRIBE, refused),
         handle=handle,
         bounds=BOUNDS,
     )
 
 
+def refused(
+    request: DescribeUserScramCredentialsRequest, _version: int, refusal: Refusal
+) -> DescribeUserScramCredentialsResponse:
+    """Returns the answer to a request that is refused: in each row too."""
+    outcome = outcome_fields(refusal)
+    rows = [
+        DescribeUserScramCredentialsResult(user=row.name, **outcome, credential_infos=[]) for row in request.users or ()
+    ]
+    return DescribeUserScramCredentialsResponse(throttle_time_ms=0, **outcome, results=rows)
+
+
 def _described(image: ScramImage, name: str, count: int) -> DescribeUserScramCredentialsResult:
-    """One row."""
     found = [
         CredentialInfo(mechanism=mechanism, iterations=users[name].credential.iterations)
         for mechanism, users in sorted(image.users.items())
         if name in users
     ]
-    code, text = ErrorCode.NONE, None
+    refusal = None
     if count > 1:
-        code, text = (
-            ErrorCode.DUPLICATE_RESOURCE,
-            f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}",
-        )
+        text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        refusal = Refusal(ErrorCode.DUPLICATE_RESOURCE, text)
     elif not found:
-        code, text = ErrorCode.RESOURCE_NOT_FOUND, f"Attempt to describe a user credential that does not exist: {name}"
+        text = f"Attempt to describe a user credential that does not exist: {name}"
+        refusal = Refusal(ErrorCode.RESOURCE_NOT_FOUND, text)
     return DescribeUserScramCredentialsResult(
-        user=name, error_code=code, error_message=text, credential_infos=[] if code else found
+        user=name, **outcome_fields(refusal), credential_infos=[] if refusal else found
     )

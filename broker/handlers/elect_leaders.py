@@ -1,11 +1,10 @@
 """ElectLeaders: v0-v2.
 
-Behaviour: has partitions elect their preferred leaders, or, where they have none, any replica that is alive (unclean:
-what it lacks is lost, whatever the topic's configuration says). Null topics mean all partitions; those that needed no
-election aren't answered then. Answered when the change is in the metadata.
+Behaviour: elects the preferred leaders of partitions, or (unclean) any live replica for partitions without a leader:
+records that it lacks are lost, whatever the topic's configuration is. Null topics request all partitions; those that
+needed no election are then left out of the response. It is sent when the change is in the metadata.
 
-Version notes: v0 knows preferred elections only. v1 has the type of the election, and an error for the request as a
-whole. v2 is flexible.
+Version notes: v0 has preferred elections only. v1 has the type of the election and a top-level error. v2 is flexible.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST (an unknown type), UNKNOWN_TOPIC_OR_PARTITION,
 ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, NOT_CONTROLLER, REQUEST_TIMED_OUT.
@@ -20,8 +19,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from lowtide.broker.administration.committing import outcome_fields
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
-from lowtide.broker.guards import administration as guards
+from lowtide.broker.authorizer.resources import Operation
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -42,7 +43,7 @@ from lowtide.replication.refusal import Refusal
 _ELECTIONS = {PREFERRED: Election.PREFERRED, UNCLEAN: Election.UNCLEAN}
 
 PARTITIONS_AT_ONCE: Final = 200
-"""Of those of a request that names none so many are decided and committed together: some milliseconds' work."""
+"""The number of partitions whose elections are decided and committed together: some milliseconds' work."""
 
 CUT: Final = Cut(
     levels=(("topic_partitions", "replica_election_results"), ("partitions", "partition_result")),
@@ -52,7 +53,7 @@ CUT: Final = Cut(
 
 
 def handler(administrator: PartitionAdministrator) -> HandlerSpec:
-    """The handler over a broker's partitions."""
+    """Returns the handler."""
     broker = administrator.broker
 
     async def handle(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
@@ -78,7 +79,7 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
 
     return HandlerSpec(
         key=ApiKey.ELECT_LEADERS,
-        guard=guards.elect_leaders,
+        guard=on_cluster(Operation.ALTER, refused),
         handle_later=handle,
         cut=CUT,
         forwarding=Forwarding(refused),
@@ -92,7 +93,7 @@ def _add_rows(
     *,
     has_all: bool,
 ) -> Iterator[None]:
-    """Add the rows of partitions, in steps; not those that needed no election, unless the answer is to have all."""
+    """Adds the rows of partitions, in steps; those that needed no election only if `has_all`."""
     for name, numbers in asked:
         result = ElectLeadersTopicResult(topic=name, partition_result=[])
         response.replica_election_results.append(result)
@@ -106,7 +107,7 @@ def _add_rows(
 
 
 def refused(request: ElectLeadersRequest, _version: int, refusal: Refusal) -> ElectLeadersResponse:
-    """The answer to a request that is refused as a whole: in each row too, as in Kafka."""
+    """Returns the answer to a request that is refused as a whole: in each row too, as in Kafka."""
     return ElectLeadersResponse(
         error_code=refusal.error_code,
         replica_election_results=[
@@ -119,8 +120,4 @@ def refused(request: ElectLeadersRequest, _version: int, refusal: Refusal) -> El
 
 
 def _row(number: int, refusal: Refusal | None) -> ElectLeadersPartitionResult:
-    if refusal is None:
-        return ElectLeadersPartitionResult(partition_id=number, error_code=ErrorCode.NONE)
-    return ElectLeadersPartitionResult(
-        partition_id=number, error_code=refusal.error_code, error_message=refusal.message
-    )
+    return ElectLeadersPartitionResult(partition_id=number, **outcome_fields(refusal))

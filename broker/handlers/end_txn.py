@@ -1,10 +1,10 @@
 """EndTxn: v0-v5.
 
-Behaviour: commits or aborts a producer's transaction. It is answered when that is decided for good, which is before all
-partitions have received it. The same end may be asked for again.
+Behaviour: commits or aborts a producer's transaction. The response is sent when the decision is committed, before all
+partitions have their markers. The same end may be requested again.
 
-Version notes: from v5 on each transaction has an epoch of its own, and the answer has that of the next one; an abort of
-nothing is fine then (KIP-890).
+Version notes: from v5 on each transaction has its own epoch, and the response has that of the next one; an abort
+without a transaction succeeds then (KIP-890).
 
 Errors: INVALID_TXN_STATE, INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before
 v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
@@ -17,9 +17,10 @@ from __future__ import annotations
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_verifier import producer_error
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -31,30 +32,27 @@ _PRODUCER_FENCED_SINCE = 2
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the transactions of a broker."""
+    """Returns the handler."""
 
-    def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse | Pending[EndTxnResponse]:
+    def handle(request: EndTxnRequest, context: RequestContext) -> Answer[EndTxnResponse]:
         version = context.api_version
         shard = transactions.find(request.transactional_id)
         if isinstance(shard, ErrorCode):
             return EndTxnResponse(error_code=shard)
-
-        name, identity, is_commit = (
-            request.transactional_id,
-            (request.producer_id, request.producer_epoch),
-            request.committed,
-        )
+        identity = (request.producer_id, request.producer_epoch)
         client_version = EPOCH_BUMPS_SINCE if version >= _BUMPS_SINCE else 0
-        outcome = transactions.at_once.end(shard, name, identity, is_commit=is_commit, client_version=client_version)
-        if outcome is not None:
-            return _response(version, *outcome)
 
         def decide(reply: Pending[EndTxnResponse], effects: Effects) -> None:
             def done(error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch, later: Effects) -> None:
                 later.answer(reply, _response(version, error, producer_id, producer_epoch))
 
             shard.state.end(
-                name, identity, is_commit=is_commit, client_version=client_version, effects=effects, done=done
+                request.transactional_id,
+                identity,
+                is_commit=request.committed,
+                client_version=client_version,
+                effects=effects,
+                done=done,
             )
 
         return transactions.decide(shard, decide)
@@ -63,6 +61,5 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
 
 
 def _response(version: int, error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> EndTxnResponse:
-    if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
-        error = ErrorCode.INVALID_PRODUCER_EPOCH
-    return EndTxnResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch)
+    code = producer_error(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
+    return EndTxnResponse(error_code=code, producer_id=producer_id, producer_epoch=producer_epoch)

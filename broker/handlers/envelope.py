@@ -1,15 +1,15 @@
 """Envelope: v0-v0.
 
-Behaviour: carries out a request for the controller that another broker received, as the client that sent it: quotas
-count for that client, the audit log names it. What that client may do was asked by the other broker. A request of the
-broker itself has no client. Never passed on again, so two brokers with different images can't pass it to and fro.
-
-Taken at the listener of the brokers only, from a principal with CLUSTER_ACTION. Not advertised, as in Kafka.
+Behaviour: carries out a controller request that another broker received, on behalf of the client that sent it: its
+quotas apply, and the audit log names it. The other broker has checked the client's permissions. A request of the broker
+itself has no client. The request is never forwarded again, so brokers with different images can't pass it back and
+forth. Envelopes are accepted on the inter-broker listener only, from a principal with CLUSTER_ACTION. As in Kafka, the
+API is not advertised.
 
 Version notes: v0 is flexible.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST for what is no request for the controller, UNKNOWN_SERVER_ERROR
-for one without an answer. Errors of the request are in its own answer.
+Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST for anything but a controller request, UNKNOWN_SERVER_ERROR for a
+request without a response. Errors of the request are in its own response.
 
 KIPs: 590.
 """
@@ -24,7 +24,8 @@ from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec, Route
-from lowtide.broker.pending import NO_ANSWER, Pending, answer_of
+from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.promises import answer_of
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.security.principal import KafkaPrincipal, ShownBy
 from lowtide.protocol.api_keys import ApiKey
@@ -33,7 +34,7 @@ from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 
 
 class DistantClient:
-    """A client whose request came by way of another broker."""
+    """A client whose request another broker forwarded."""
 
     def __init__(self, by: Client, principal: KafkaPrincipal, client_address: str) -> None:
         self.listener_name = by.listener_name
@@ -53,15 +54,15 @@ class DistantClient:
         return self._by.closed
 
     def mute(self, for_ms: int) -> None:
-        """The other broker does that: the answer says for how long."""
+        """Does nothing: the other broker mutes its client, for the time in the answer."""
 
     def close(self, reason: str) -> None:
-        """End the connection of the other broker."""
+        """Closes the connection of the other broker."""
         self._by.close(reason)
 
 
 def handler(broker: BrokerContext, routes: Mapping[tuple[int, int], Route | None]) -> HandlerSpec:
-    """The handler over the routes of the requests that may be in an envelope."""
+    """Returns the handler."""
 
     def is_forwarded(key: int, version: int) -> bool:
         route = routes[(key, version)]

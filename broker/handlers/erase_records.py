@@ -1,13 +1,13 @@
 """EraseRecords: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Has no file of this broker's replicas hold a record below the given offsets,
-whether it leads or follows, nor one that an earlier replica of the partition has left behind here. Checked in this
-order: the topic isn't internal, the partition is here, the topic is the one that is meant, its log start has reached
-the offset. The answer comes when the disk has all of it, or when the time of the request ends. The wait ends with the
-connection, too; what was begun goes on then. If a partition is listed twice, the last entry wins.
+Behaviour: Lowtide's own, not advertised. Erases the records below the given offsets from all files of this broker's
+replicas, whether it leads or follows, and from files that an earlier replica of the partition left behind. Checked in
+this order: the topic isn't internal, the partition is here, the topic id matches, the log start has reached the offset.
+The response is sent when everything is on disk, or after the timeout. A disconnect ends the wait, but not the erasure.
+If a partition is listed twice, the last entry wins.
 
-Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many requests wait, of all clients
-or of this one; of single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION,
+Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or
+of this one; of single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION,
 NOT_LEADER_OR_FOLLOWER (no replica here, or it was moved or truncated meanwhile), INCONSISTENT_TOPIC_ID,
 OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log start is below it,
 REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
@@ -46,26 +46,26 @@ from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError
 
 PARTITIONS_MAX: Final = 1_000
-"""Of one request."""
+"""The most partitions of a request."""
 
 WAITING_MAX: Final = 10_000
 WAITING_SHARE: Final = 2_500
 PLACES_MIN: Final = 40
-"""Partitions that requests may wait for at once, and those of one client. A request counts for `PLACES_MIN` at
-least."""
+"""The number of partitions that requests may wait for, and that those of one client may. A request counts as at least
+`PLACES_MIN`."""
 
 WAIT_MAX_MS: Final = 600_000
 
 
 class EraseRecordsHandler:
-    """EraseRecords over a broker's replicas."""
+    """Answers EraseRecords requests."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self.places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(self, request: EraseRecordsRequest, context: RequestContext) -> EraseRecordsResponse:
-        """Answer for each partition that was named, once."""
+        """Answers for each partition once, even if it was named more often."""
         count = sum(len(topic.partitions) for topic in request.topics)
         if count > PARTITIONS_MAX:
             return EraseRecordsResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -81,7 +81,7 @@ class EraseRecordsHandler:
             self._broker.authorizer, context, Operation.DELETE, {topic.name for topic in request.topics}
         )
         rows: dict[TopicPartition, ErasedPartition] = {}
-        erasing = _Erasing()
+        erasing = _Erasures()
         for topic in request.topics:
             for key, offset in {
                 TopicPartition(topic.name, row.partition_index): row.offset for row in topic.partitions
@@ -126,8 +126,8 @@ class EraseRecordsHandler:
         return EraseRecordsResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
 
 
-class _Erasing:
-    """The rows of one request that wait."""
+class _Erasures:
+    """The rows of one request whose records are being erased."""
 
     def __init__(self) -> None:
         self._missing = 0
@@ -138,7 +138,7 @@ class _Erasing:
     def begin(
         self, row: ErasedPartition, erase: Callable[[Callable[[EraseFailedError | None], None]], Callable[[], object]]
     ) -> None:
-        """Have a row's records erased."""
+        """Starts the erasure of a row's records."""
         self._missing += 1
         row.error_code = ErrorCode.REQUEST_TIMED_OUT
         self._take_back.append(erase(partial(self._on_done, row)))
@@ -155,7 +155,7 @@ class _Erasing:
             self._done.set()
 
     async def wait(self, timeout_ms: int) -> None:
-        """Until all are done, the time is over, or the client has gone."""
+        """Waits until all are erased, the time is over, or the client has disconnected."""
         if self._missing:
             try:
                 async with client_wait(asyncio.get_running_loop().time() + timeout_ms / 1000):
@@ -164,14 +164,14 @@ class _Erasing:
                 return
 
     def end(self) -> None:
-        """The rest isn't waited for."""
+        """Stops waiting for the rest."""
         self._is_over = True
         for take_back in self._take_back:
             take_back()
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's replicas."""
+    """Returns the handler."""
     return HandlerSpec(
         key=ApiKey.ERASE_RECORDS,
         guard=CHECKS_ITSELF,

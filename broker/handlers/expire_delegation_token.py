@@ -1,14 +1,14 @@
 """ExpireDelegationToken: v1-v2.
 
-Behaviour: gives a token another end, never behind the end of its lifetime; with a period below 0 it is removed. It is
-answered when all brokers act on it. Connections that logged in by the token stay as long as it would have held.
+Behaviour: changes when a token expires, at most to the end of its lifetime; a negative period removes it. The response
+is sent when all brokers act on the change. Connections that logged in with the token stay until its old expiry time.
 
 Version notes: v2 is flexible.
 
-Errors: in this order DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client's certificate, and after a
-login by token; DELEGATION_TOKEN_AUTH_DISABLED without `delegation.token.secret.key`; DELEGATION_TOKEN_NOT_FOUND;
+Errors: in this order DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client certificate, and after a login
+with a token; DELEGATION_TOKEN_AUTH_DISABLED without `delegation.token.secret.key`; DELEGATION_TOKEN_NOT_FOUND;
 DELEGATION_TOKEN_OWNER_MISMATCH for a client that is neither its owner nor a renewer; DELEGATION_TOKEN_EXPIRED, unless
-it is to be removed; REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker was given up.
+it is removed; REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER if this broker lost its registration.
 
 KIPs: 48.
 """
@@ -30,7 +30,7 @@ from lowtide.replication.refusal import Refusal
 
 
 def handler(administrator: TokenAdministrator) -> HandlerSpec:
-    """The handler over a cluster's tokens."""
+    """Returns the handler."""
 
     async def handle(request: ExpireDelegationTokenRequest, context: RequestContext) -> ExpireDelegationTokenResponse:
         if not context.connection.shown_by.may_ask_for_tokens:

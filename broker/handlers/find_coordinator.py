@@ -1,16 +1,16 @@
 """FindCoordinator: v0-v6.
 
-Behaviour: tells the broker that leads the partition of `__consumer_offsets` that a group belongs to, or of
-`__transaction_state` for a transactional id, at the address of the client's listener. The topic is created when a
-coordinator is first looked for; the answer then waits for it, where Kafka's has the client ask again. Keys that are
-named twice are answered twice. Many keys are looked for in slices.
+Behaviour: returns the broker that leads the partition of a group in `__consumer_offsets`, or of a transactional id in
+`__transaction_state`, with its address for the client's listener. The topic is created when a coordinator is first
+requested; the response waits for it, while in Kafka the client retries. A key that is listed twice is answered twice.
+Many keys are looked up in slices.
 
-Version notes: v1 has key types, v4 many keys at once. v6 lets the states of share groups be looked for.
+Version notes: v1 has key types, v4 many keys at once. v6 has the states of share groups.
 
-Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, or this broker is to lead it and doesn't yet (some
-clients give up at the NOT_COORDINATOR that would follow), or its leader has not the client's listener, or the topic
-cannot be created; INVALID_REQUEST for a type that there isn't, and for a key that can't be a share partition's;
-UNSUPPORTED_VERSION for share groups where they aren't served: clients give up then, instead of asking for ever.
+Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, while this broker is to lead it and doesn't yet
+(some clients give up at the NOT_COORDINATOR that would follow), if its leader doesn't have the client's listener, or if
+the topic cannot be created; INVALID_REQUEST for an unknown type, and for a key that can't be a share partition's;
+UNSUPPORTED_VERSION for share groups if they are disabled, because clients then give up instead of retrying forever.
 
 KIPs: 98, 699, 932.
 """
@@ -29,7 +29,9 @@ from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.endpoints import endpoint_of, local_endpoint
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending, answer_of, promised
+from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.broker.pending import Answer, Pending
+from lowtide.broker.promises import answer_of, promised
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.broker_image import BrokerImage
@@ -49,19 +51,10 @@ CUT: Final = Cut(levels=(("coordinator_keys", "coordinators"),))
 def handler(
     groups: GroupCoordinator, transactions: TransactionCoordinator, shares: OffsetsTopic | None = None
 ) -> HandlerSpec:
-    """Returns the handler; `shares` is the topic of the states of share groups, if they are on."""
+    """Returns the handler. `shares` is the topic with the states of share groups, if they are enabled."""
     topics = {GROUP: groups.topic, TRANSACTION: transactions.topic}
     if shares is not None:
         topics[SHARE] = shares
-
-    def coordinator(topic: OffsetsTopic, key: str) -> BrokerImage | ErrorCode:
-        found, replicas = topic.coordinator_of(key), groups.broker.replicas
-        if isinstance(found, ErrorCode) or found.broker_id != replicas.broker_id:
-            return found
-        partition = replicas.find(topic.name, topic.partition_of(key))
-        return (
-            found if isinstance(partition, Partition) and partition.is_leader else ErrorCode.COORDINATOR_NOT_AVAILABLE
-        )
 
     def find(key: str, key_type: int, version: int, client: Client) -> Coordinator:
         topic = topics.get(key_type)
@@ -70,26 +63,16 @@ def handler(
         if topic is None or version < _SINCE[key_type]:
             return _failed(key, ErrorCode.INVALID_REQUEST, f"there is no key type {key_type} in version {version}")
         if key_type == SHARE and not is_share_key(key):
-            return _failed(
-                key,
-                ErrorCode.INVALID_REQUEST,
-                f"{key} isn't a group, a topic id and a partition with colons between them",
-            )
-        found = coordinator(topic, key)
+            return _failed(key, ErrorCode.INVALID_REQUEST, f"{key} does not have the form group:topic-id:partition")
+        found = _coordinator_of(topic, key, groups.broker.replicas)
         if isinstance(found, ErrorCode):
             return _failed(key, found, f"{key} has no coordinator now")
         listener = endpoint_of(found, client.listener_name)
         if listener is None:
-            return _failed(
-                key,
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"broker {found.broker_id} has no listener {client.listener_name}",
-            )
-        local = (
-            local_endpoint(groups.broker.config, client)
-            if found.broker_id == groups.broker.replicas.broker_id
-            else None
-        )
+            text = f"broker {found.broker_id} has no listener {client.listener_name}"
+            return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        is_here = found.broker_id == groups.broker.replicas.broker_id
+        local = local_endpoint(groups.broker.config, client) if is_here else None
         host, port = local or (listener.host, listener.port)
         return Coordinator(key=key, node_id=found.broker_id, host=host, port=port, error_code=ErrorCode.NONE)
 
@@ -112,9 +95,7 @@ def handler(
             port=row.port,
         )
 
-    def answer(
-        request: FindCoordinatorRequest, context: RequestContext
-    ) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
+    def answer(request: FindCoordinatorRequest, context: RequestContext) -> Answer[FindCoordinatorResponse]:
         return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context))
 
     async def answer_later(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | None:
@@ -124,9 +105,7 @@ def handler(
             return await answer_of(cast("Pending[FindCoordinatorResponse | None]", found), for_client=True)
         return found
 
-    def handle(
-        request: FindCoordinatorRequest, context: RequestContext
-    ) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
+    def handle(request: FindCoordinatorRequest, context: RequestContext) -> Answer[FindCoordinatorResponse]:
         version = context.api_version
         asks_for_any = version < _MANY_KEYS_SINCE or request.coordinator_keys
         topic = topics.get(request.key_type)
@@ -136,6 +115,15 @@ def handler(
         return answer(request, context)
 
     return HandlerSpec(key=ApiKey.FIND_COORDINATOR, guard=guards.find_coordinator, handle=handle, cut=CUT)
+
+
+def _coordinator_of(topic: OffsetsTopic, key: str, replicas: ReplicaManager) -> BrokerImage | ErrorCode:
+    """Returns the coordinator of a key, once its log is there if it is this broker."""
+    found = topic.coordinator_of(key)
+    if isinstance(found, ErrorCode) or found.broker_id != replicas.broker_id:
+        return found
+    partition = replicas.find(topic.name, topic.partition_of(key))
+    return found if isinstance(partition, Partition) and partition.is_leader else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def _failed(key: str, error: ErrorCode, message: str) -> Coordinator:

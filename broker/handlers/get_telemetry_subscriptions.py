@@ -1,9 +1,9 @@
 """GetTelemetrySubscriptions: v0-v0.
 
-Behaviour: tells a client which of its metrics to push, and how often: what all subscriptions want whose patterns match
-it (`client-metrics` of IncrementalAlterConfigs). An instance without an id gets one. Where nothing is wanted the list
-is empty, and the client asks again after five minutes. Counters are wanted as they are, not as what was added (delta
-temporality), so that a push that is lost loses nothing; Kafka wants deltas.
+Behaviour: returns which metrics a client should push and how often: the union of all subscriptions whose patterns match
+the client (`client-metrics` of IncrementalAlterConfigs). A client instance without an id gets one. Without a matching
+subscription the list is empty, and the client asks again after five minutes. Counters are cumulative (no delta
+temporality), so that a lost push loses nothing; Kafka requests deltas.
 
 Errors: THROTTLING_QUOTA_EXCEEDED for a request before its time.
 
@@ -29,7 +29,7 @@ _NO_ID = bytes(16)
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's clients."""
+    """Returns the handler."""
     clients = broker.clients
 
     def handle(request: GetTelemetrySubscriptionsRequest, context: RequestContext) -> GetTelemetrySubscriptionsResponse:
@@ -66,7 +66,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
 
 def telemetry_max_bytes(broker: BrokerContext) -> int:
-    """The largest push, as it is on the wire."""
+    """Returns the maximum size of a compressed push."""
     value = broker.config.values["telemetry.max.bytes"]
     assert isinstance(value, int)
     return value

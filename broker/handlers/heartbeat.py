@@ -1,7 +1,7 @@
 """Heartbeat: v0-v4.
 
-Behaviour: a member shows that it lives, and learns whether to join again. While its coordinator is still loading that
-is always fine.
+Behaviour: extends a member's session, and tells it whether to join again. While the coordinator is loading, heartbeats
+succeed.
 
 Version notes: v3 has static members.
 
@@ -23,12 +23,11 @@ from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespo
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
     clock = groups.broker.clock
 
     def handle(request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
-        refusal = groups.check_group_id(request.group_id)
-        shard = refusal if refusal is not None else groups.find(request.group_id)
+        shard = groups.find_named(request.group_id)
         if isinstance(shard, ErrorCode):
             return HeartbeatResponse(
                 error_code=ErrorCode.NONE if shard == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else shard

@@ -1,15 +1,15 @@
 """IncrementalAlterConfigs: v0-v1.
 
-Behaviour: changes keys of topics, of this broker, of what is set on all brokers (a broker with an empty name), and of
-groups, whether or not there are such, and answers when this broker runs on them; or only checks them. Of each resource
-all keys are changed or none. Lists may be appended to and subtracted from. A key that isn't set may be deleted. Two
-changes at once don't undo one another. Levels of this broker's loggers hold as long as it runs (KIP-412). Subscriptions
-to clients' metrics are kept in the metadata (KIP-714).
+Behaviour: changes keys of topics, of this broker, of all brokers (a broker with an empty name), and of groups, which
+need not exist. The response is sent when this broker applies the change; a request may also only be validated. All keys
+of a resource are changed, or none. Lists support append and subtract. Deleting a key that isn't set succeeds.
+Concurrent changes don't overwrite each other. Levels of this broker's loggers last until it stops (KIP-412). Client
+metrics subscriptions are stored in the metadata (KIP-714).
 
 Version notes: v1 is the first flexible version.
 
 Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT,
-NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION where something is set on too many groups.
+NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION if too many groups would have settings.
 
 KIPs: 226, 339, 412, 714, 848.
 """
@@ -42,7 +42,7 @@ CUT: Final = Cut(
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
-    """The handler over a cluster's configurations."""
+    """Returns the handler."""
 
     async def alter(row: AlterConfigsResource, *, validate_only: bool) -> Refusal | None:
         without_value = [
@@ -64,20 +64,13 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
     async def handle(
         request: IncrementalAlterConfigsRequest, _context: RequestContext
     ) -> IncrementalAlterConfigsResponse:
-        outcomes = await change_each(
-            request.resources, lambda row: alter(row, validate_only=request.validate_only), administrator.lane
+        rows = await change_each(
+            request.resources,
+            lambda row: alter(row, validate_only=request.validate_only),
+            administrator.lane,
+            AlterConfigsResourceResponse,
         )
-        return IncrementalAlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=code,
-                    error_message=message,
-                    resource_type=row.resource_type,
-                    resource_name=row.resource_name,
-                )
-                for row, code, message in outcomes
-            ]
-        )
+        return IncrementalAlterConfigsResponse(responses=rows)
 
     return HandlerSpec(
         key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
@@ -89,9 +82,9 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
 
 
 def _changes(row: AlterConfigsResource) -> list[KeyChange] | Refusal:
-    """What the row asks for.
+    """Returns the changes of a row.
 
-    Refusals: INVALID_REQUEST for an operation that isn't one (Kafka fails on it unless it is for a broker).
+    Refusals: INVALID_REQUEST for an unknown operation. Kafka then fails, unless the row is about a broker.
     """
     unknown = [
         key.config_operation for key in row.configs if key.config_operation not in Operation.__members__.values()

@@ -1,17 +1,15 @@
 """InitProducerId: v0-v5.
 
-Behaviour: hands out a producer id with epoch 0 to an idempotent producer; id and epoch that such a producer sends are
-ignored, as in Kafka. Ids come from blocks of a thousand that the metadata store gives out, and are never given twice.
-With a transactional id the answer is that id's producer with its next epoch, which fences earlier users of it; an open
-transaction is aborted first.
+Behaviour: gives an idempotent producer an id with epoch 0; the id and epoch that it sends are ignored, as in Kafka. Ids
+come from blocks of a thousand of the metadata store, and are never given twice. With a transactional id the response
+has that id's producer with its next epoch, which fences earlier producers; an open transaction is aborted first.
 
-Version notes: from v3 on a producer says which id and epoch it has, and is refused if it has been fenced (KIP-360).
+Version notes: from v3 on a producer sends its id and epoch, and is refused if it has been fenced (KIP-360).
 
-Errors: INVALID_REQUEST for an empty transactional id, or for an id without an epoch and the other way round;
-COORDINATOR_NOT_AVAILABLE when the metadata store doesn't answer; with a transactional id INVALID_TRANSACTION_TIMEOUT,
+Errors: INVALID_REQUEST for an empty transactional id, and for an id without an epoch or the reverse;
+COORDINATOR_NOT_AVAILABLE if the metadata store doesn't respond; with a transactional id INVALID_TRANSACTION_TIMEOUT,
 CONCURRENT_TRANSACTIONS, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v4), NOT_COORDINATOR,
-COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION for a new id above
-`lowtide.transactional.ids.max`.
+COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION for a new id above `lowtide.transactional.ids.max`.
 
 KIPs: 98, 360, 588.
 """
@@ -21,9 +19,11 @@ from __future__ import annotations
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_verifier import producer_error
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending, answer_of
+from lowtide.broker.pending import Answer, Pending
+from lowtide.broker.promises import answer_of
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.store import MetadataStoreError
@@ -36,7 +36,7 @@ _PRODUCER_FENCED_SINCE = 4
 
 
 def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
     async def handle(request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
         if (request.producer_id == NO_PRODUCER_ID) != (
@@ -52,29 +52,28 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
         except (MetadataStoreError, SessionError) as error:
             broker.log.warning("producer id allocation failed", error=str(error))
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        answer = await answer_of(_begin(request.transactional_id, request, context.api_version))
+        begun = _begin(request.transactional_id, request, context.api_version)
+        if not isinstance(begun, Pending):
+            return begun
+        answer = await answer_of(begun)
         assert answer is not None
         return answer
 
-    def _begin(transactional_id: str, request: InitProducerIdRequest, version: int) -> Pending[InitProducerIdResponse]:
-        pending: Pending[InitProducerIdResponse] = Pending()
+    def _begin(transactional_id: str, request: InitProducerIdRequest, version: int) -> Answer[InitProducerIdResponse]:
         shard = transactions.find(transactional_id)
         if isinstance(shard, ErrorCode):
-            pending.complete(_failed(shard))
-            return pending
+            return _failed(shard)
         if not transactions.may_begin(shard, transactional_id):
-            pending.complete(_failed(ErrorCode.POLICY_VIOLATION))
-            return pending
+            return _failed(ErrorCode.POLICY_VIOLATION)
         expected = None if request.producer_id == NO_PRODUCER_ID else (request.producer_id, request.producer_epoch)
 
         def decide(reply: Pending[InitProducerIdResponse], effects: Effects) -> None:
             def done(error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch, later: Effects) -> None:
-                if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
-                    error = ErrorCode.INVALID_PRODUCER_EPOCH
-                later.answer(
-                    reply,
-                    InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch),
+                code = producer_error(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)
+                response = InitProducerIdResponse(
+                    error_code=code, producer_id=producer_id, producer_epoch=producer_epoch
                 )
+                later.answer(reply, response)
 
             shard.state.init_producer_id(transactional_id, request.transaction_timeout_ms, expected, effects, done)
 

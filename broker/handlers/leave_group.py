@@ -1,9 +1,9 @@
 """LeaveGroup: v0-v5.
 
-Behaviour: members leave their group at once, instead of after their sessions; the others rebalance.
+Behaviour: removes members from their group at once, instead of after their sessions; the others rebalance.
 
-Version notes: before v3 there is one member, whose error is the answer's; later each has its own, and a static one may
-go by its instance id with an empty member id. v5 has reasons, which are ignored.
+Version notes: before v3 there is one member, whose error is that of the response. Later each member has its own, and a
+static one may be named by its instance id with an empty member id. v5 has reasons, which are ignored.
 
 Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE.
@@ -17,7 +17,7 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -27,11 +27,10 @@ _MEMBERS_SINCE = 3
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
-    def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse | Pending[LeaveGroupResponse]:
-        refusal = groups.check_group_id(request.group_id)
-        shard = refusal if refusal is not None else groups.find(request.group_id)
+    def handle(request: LeaveGroupRequest, context: RequestContext) -> Answer[LeaveGroupResponse]:
+        shard = groups.find_named(request.group_id)
         if isinstance(shard, ErrorCode):
             return LeaveGroupResponse(error_code=shard)
         single = context.api_version < _MEMBERS_SINCE

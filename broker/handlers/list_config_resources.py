@@ -1,11 +1,11 @@
 """ListConfigResources: v0-v1.
 
-Behaviour: tells the names of the topics and brokers there are, and of the groups on which something is set; each broker
-stands for its loggers too; and the subscriptions to clients' metrics.
+Behaviour: returns the names of all topics, brokers and brokers' loggers, of groups with settings, and of client metrics
+subscriptions.
 
-Version notes: v0 lists clients' metrics only (KIP-714); v1 lists the types that are asked for, or all (KIP-1142).
+Version notes: v0 lists client metrics only (KIP-714); v1 lists the requested types, or all (KIP-1142).
 
-Errors: UNSUPPORTED_VERSION for a type that isn't one.
+Errors: UNSUPPORTED_VERSION for an unknown type.
 
 KIPs: 714, 1142.
 """
@@ -13,12 +13,14 @@ KIPs: 714, 1142.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from typing import Final
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
-from lowtide.broker.config.resources import Resource, ResourceType
-from lowtide.broker.guards import cluster as guards
+from lowtide.broker.authorizer.resources import Operation
+from lowtide.broker.config.resources import ConfiguredResource, ConfiguredType
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -28,15 +30,18 @@ from lowtide.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from lowtide.replication.refusal import Refusal
 
 RESOURCES_A_STEP = 200
 """A tenth of a millisecond's work."""
 
+UNSUPPORTED: Final = Refusal(ErrorCode.UNSUPPORTED_VERSION, "There is no such type of resource.")
+
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
-    """The handler over a cluster's configurations."""
+    """Returns the handler."""
 
-    def steps(found: Sequence[Resource]) -> Generator[None, None, ListConfigResourcesResponse]:
+    def steps(found: Sequence[ConfiguredResource]) -> Generator[None, None, ListConfigResourcesResponse]:
         rows = []
         for resource in found:
             rows.append(ConfigResource(resource_name=resource.name, resource_type=resource.type))
@@ -44,17 +49,20 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
                 yield
         return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows)
 
-    def handle(
-        request: ListConfigResourcesRequest, context: RequestContext
-    ) -> ListConfigResourcesResponse | Pending[ListConfigResourcesResponse]:
-        types = request.resource_types or [*ResourceType]
+    def handle(request: ListConfigResourcesRequest, context: RequestContext) -> Answer[ListConfigResourcesResponse]:
+        types = request.resource_types or [*ConfiguredType]
         if context.api_version == 0:
-            types = [ResourceType.CLIENT_METRICS]
-        if not set(types) <= set(ResourceType):
-            return ListConfigResourcesResponse(
-                throttle_time_ms=0, error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
-            )
-        found = administrator.list(frozenset(map(ResourceType, types)))
+            types = [ConfiguredType.CLIENT_METRICS]
+        if not set(types) <= set(ConfiguredType):
+            return refused(request, context.api_version, UNSUPPORTED)
+        found = administrator.list(frozenset(map(ConfiguredType, types)))
         return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(found))
 
-    return HandlerSpec(key=ApiKey.LIST_CONFIG_RESOURCES, guard=guards.list_config_resources, handle=handle)
+    return HandlerSpec(
+        key=ApiKey.LIST_CONFIG_RESOURCES, guard=on_cluster(Operation.DESCRIBE_CONFIGS, refused), handle=handle
+    )
+
+
+def refused(_request: ListConfigResourcesRequest, _version: int, refusal: Refusal) -> ListConfigResourcesResponse:
+    """Returns the answer to a request that is refused. It has no field for the message."""
+    return ListConfigResourcesResponse(throttle_time_ms=0, error_code=refusal.error_code, config_resources=[])

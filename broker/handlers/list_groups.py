@@ -1,9 +1,9 @@
 """ListGroups: v0-v5.
 
-Behaviour: lists the groups that this broker coordinates, those in the states and of the types that are asked for.
-Letters' case doesn't count.
+Behaviour: lists the groups that this broker coordinates, in the requested states and of the requested types. Case is
+ignored.
 
-Version notes: v4 has states, v5 types: classic, and consumer for groups whose partitions the broker assigns.
+Version notes: v4 has states, v5 types.
 
 Errors: COORDINATOR_LOAD_IN_PROGRESS.
 
@@ -19,7 +19,7 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -31,7 +31,7 @@ GROUPS_A_STEP = 200
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
     def steps(shards: Iterable[Shard[Groups]], request: ListGroupsRequest) -> Generator[None, None, ListGroupsResponse]:
         types = {name.strip().lower() for name in request.types_filter}
@@ -54,9 +54,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
                 return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, groups=[])
         return ListGroupsResponse(error_code=ErrorCode.NONE, groups=rows)
 
-    def handle(
-        request: ListGroupsRequest, _context: RequestContext
-    ) -> ListGroupsResponse | Pending[ListGroupsResponse]:
+    def handle(request: ListGroupsRequest, _context: RequestContext) -> Answer[ListGroupsResponse]:
         shards = groups.loaded()
         if isinstance(shards, ErrorCode):
             return ListGroupsResponse(error_code=shards, groups=[])

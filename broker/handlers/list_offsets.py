@@ -1,19 +1,17 @@
 """ListOffsets: v1-v11.
 
-Behaviour: for each partition the offset that belongs to a timestamp, or to one of the special ones: -1 latest (the last
-stable offset for read_committed), -2 earliest (the log start offset), -3 the record with the largest timestamp, -4
-earliest local, -5 latest tiered,
--6 earliest pending upload. A timestamp answers the first record at or after it. No answer is below the log start, which
-Kafka's of -3 may
-be. Nothing found is offset -1 without an error. A replica gets the log end where a consumer gets the high watermark. A
-leader that was just elected may not know yet what is committed, and answers an error rather than an offset below an
-earlier one.
+Behaviour: returns, for each partition, the offset of a timestamp or of a special one: -1 latest (the last stable offset
+with read_committed), -2 earliest (the log start offset), -3 the record with the largest timestamp, -4 earliest local,
+-5 latest tiered, -6 earliest pending upload. A timestamp returns the first record at or after it. No offset is below
+the log start, unlike Kafka's for -3. If nothing is found, the offset is -1 without an error. Latest is the log end for
+a replica, and the high watermark for a consumer. A newly elected leader may not know yet what is committed, and returns
+an error rather than an offset below an earlier one.
 
 Version notes: -3 since v7, -4 since v8, -5 since v9, -6 since v11. Without tiered storage -4 is the log start, -5 and
 -6 are unknown.
 
-Errors: UNSUPPORTED_VERSION for a special timestamp that the version doesn't know, INVALID_REQUEST for a partition named
-twice or an unknown isolation level, OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before v5) from a new leader,
+Errors: UNSUPPORTED_VERSION for a special timestamp that the version doesn't have, INVALID_REQUEST for a partition that
+is listed twice or an unknown isolation level, OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before v5) from a new leader,
 UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
 
 KIPs: 79, 98, 320, 405, 734, 1005, 1023.
@@ -30,7 +28,7 @@ from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -68,15 +66,15 @@ class _Bounds(NamedTuple):
     not_yet: ErrorCode
 
 
-Answer: TypeAlias = ListOffsetsPartitionResponse | Unfinished
+RowOrSearch: TypeAlias = ListOffsetsPartitionResponse | Unfinished
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
     def answer(
         topic: str, row: ListOffsetsPartition, version: int, request: ListOffsetsRequest, progress: Progress
-    ) -> Answer:
+    ) -> RowOrSearch:
         isolation_level = request.isolation_level
         if isolation_level not in (0, _READ_COMMITTED):
             return _failed(row, ErrorCode.INVALID_REQUEST)
@@ -110,9 +108,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         broker.log.error("offsets could not be read", partition=str(partition.topic_partition), error=str(error))
         return _failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def handle(
-        request: ListOffsetsRequest, context: RequestContext
-    ) -> ListOffsetsResponse | Pending[ListOffsetsResponse]:
+    def handle(request: ListOffsetsRequest, context: RequestContext) -> Answer[ListOffsetsResponse]:
         named = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
         searches = TimestampSearches[ListOffsetsPartitionResponse](
             broker.replicas.slices, broker.batch_lane, broker.log
@@ -168,11 +164,11 @@ def _look_up(
     return _found(row, -1, -1, -1)
 
 
-def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, progress: Progress) -> Answer:
+def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, progress: Progress) -> RowOrSearch:
     """Returns the record for a timestamp. A longer search continues where `progress` stands.
 
-    For the largest timestamp an offset above 0 says that its batch was searched in vain, unless something was found by
-    then. Errors: StorageError.
+    For the largest timestamp, an offset above 0 without a result means that the whole batch was searched without
+    success. Errors: StorageError.
     """
     log = partition.log
     found: Found

@@ -1,8 +1,8 @@
 """ListPartitionReassignments: v0-v0.
 
-Behaviour: the partitions that are being given other replicas, of those asked for or of all. `replicas` has those that
-come and those that go too. What doesn't exist is left out. The controller is asked, because others may know of a
-reassignment a little later.
+Behaviour: returns the reassignments in progress, of the requested partitions or of all. `replicas` includes those that
+are added and those that are removed. Unknown partitions are left out. The controller answers, because other brokers may
+learn of a reassignment a little later.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from lowtide.broker.administration.committing import outcome_fields
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards import administration as guards
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -37,7 +39,7 @@ CUT: Final = Cut(levels=(("topics", "topics"), ("partition_indexes", "partitions
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's image."""
+    """Returns the handler."""
 
     async def handle(
         request: ListPartitionReassignmentsRequest, _context: RequestContext
@@ -54,7 +56,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     return HandlerSpec(
         key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        guard=guards.list_partition_reassignments,
+        guard=on_cluster(Operation.DESCRIBE, refused),
         handle_later=handle,
         cut=CUT,
         forwarding=Forwarding(refused),
@@ -64,14 +66,14 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 def refused(
     _request: ListPartitionReassignmentsRequest, _version: int, refusal: Refusal
 ) -> ListPartitionReassignmentsResponse:
-    """The answer to a request that is refused."""
-    return ListPartitionReassignmentsResponse(error_code=refusal.error_code, error_message=refusal.message, topics=[])
+    """Returns the answer to a request that is refused."""
+    return ListPartitionReassignmentsResponse(**outcome_fields(refusal), topics=[])
 
 
 def _add_moving(
     response: ListPartitionReassignmentsResponse, asked: Sequence[tuple[TopicImage, Iterable[int]]]
 ) -> Iterator[None]:
-    """Add the rows of those partitions that are being given other replicas, in steps."""
+    """Adds the rows of partitions whose replicas are changing, in steps."""
     step = 0
     for topic, numbers in asked:
         rows = []

@@ -1,12 +1,11 @@
 """ListTransactions: v0-v2.
 
-Behaviour: tells the transactional ids that this broker coordinates, with state and producer. They are gone through in
-slices.
+Behaviour: lists the transactional ids that this broker coordinates, with state and producer, in slices.
 
-Version notes: v1 looks for transactions that have been open for long, v2 for names that match a pattern of RE2's as a
-whole; an empty one matches all.
+Version notes: v1 filters by the age of open transactions, v2 by a pattern in RE2 syntax that matches whole names; an
+empty pattern matches all.
 
-Errors: COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION. States that there aren't are named in the answer.
+Errors: COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION. Unknown states are listed in the response.
 
 KIPs: 664, 994, 1152.
 """
@@ -24,7 +23,7 @@ from lowtide.broker.coordinator.transactions.transaction_coordinator import Tran
 from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -37,7 +36,7 @@ from lowtide.protocol.messages.list_transactions import (
 from lowtide.protocol.types import ProducerId
 
 STATES: Final = frozenset(STATE_NAMES.values()) | {"PrepareEpochFence"}
-"""The states that may be asked for. In the last one nothing ever is, in Kafka neither, but its name is known."""
+"""The valid names of states. No transaction is ever in the last one, as in Kafka."""
 
 IDS_A_STEP: Final = 200
 """A fifth of a millisecond's work."""
@@ -46,9 +45,8 @@ LISTED_A_STEP: Final = 500
 """Some two tenths of a millisecond of work."""
 
 LONG_NAME: Final = 500
-"""Longer ids are matched by a worker: up to 32,767 letters would hold the loop for a tenth of a second each. The
-package that matches them
-releases the interpreter."""
+"""Longer ids are matched by a worker: one of 32,767 letters would block the loop for a tenth of a second. The package
+that matches them releases the interpreter."""
 
 
 class TransactionFilter(msgspec.Struct, frozen=True):
@@ -84,11 +82,9 @@ class TransactionFilter(msgspec.Struct, frozen=True):
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the transactions of a broker."""
+    """Returns the handler."""
 
-    def handle(
-        request: ListTransactionsRequest, _context: RequestContext
-    ) -> ListTransactionsResponse | Pending[ListTransactionsResponse]:
+    def handle(request: ListTransactionsRequest, _context: RequestContext) -> Answer[ListTransactionsResponse]:
         shards = transactions.loaded()
         if isinstance(shards, ErrorCode):
             return ListTransactionsResponse(error_code=shards)

@@ -1,20 +1,20 @@
 """Metadata: v0-v13.
 
-Behaviour: the live brokers, by the addresses of the listener that the client came by, and the topics asked for, or all:
-v0 with an empty list, later with null. A topic that doesn't exist is UNKNOWN_TOPIC_OR_PARTITION; where both the client
-and the broker's configuration allow it, its creation is begun, and the client finds it when it asks again, as in Kafka.
-Names repeated in a request are answered once.
+Behaviour: returns the live brokers, with their addresses for the client's listener, and the requested topics, or all:
+v0 with an empty list, later with null. An unknown topic is UNKNOWN_TOPIC_OR_PARTITION. If both the client and the
+broker's configuration allow it, its creation starts, and the client finds it when it retries, as in Kafka. A topic that
+is listed twice is answered once.
 
-Version notes: v4 lets a client forbid creation. v10 has topic ids, v12 finds topics by them; where both are given the
-id counts. v8 and later tell the operations that a client may do: all, where nothing is forbidden.
+Version notes: v4 lets a client forbid creation. v10 has topic ids, v12 finds topics by them; if both are given, the id
+wins. v8 and later have the authorized operations: all of them without an authorizer.
 
-A replica is offline if its broker isn't alive or can't be reached by that listener, or if its log directory has failed;
-a leader that is so is -1. One whose log directory is offline here isn't listed as in sync either, as in Kafka; unlike
-there, its leader epoch stays. v0 can't tell of offline replicas: it leaves out those whose brokers are gone, and says
+A replica is offline if its broker isn't alive, has no address for that listener, or has a failed log directory; an
+offline leader is -1. As in Kafka, a replica whose log directory here is offline isn't listed as in sync either; unlike
+there, its leader epoch stays. v0 has no offline replicas: it leaves out those of missing brokers, and returns
 REPLICA_NOT_AVAILABLE.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST; in a partition
-LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (v6+) where its leader has no such listener, REPLICA_NOT_AVAILABLE (v0).
+Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST; of partitions
+LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (v6+) if its leader has no such listener, REPLICA_NOT_AVAILABLE (v0).
 
 KIPs: 4, 430, 516.
 """
@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Collection, Generator
 from operator import is_
 from typing import Final
+
+from msgspec.structs import replace
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
@@ -40,7 +42,7 @@ from lowtide.broker.network.endpoints import (
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
@@ -60,12 +62,11 @@ from lowtide.replication.topic_names import INTERNAL_TOPICS, check_topic_name
 
 KEPT_ANSWERS = 256
 _KEPT_PARTITIONS = 100
-"""How many answers are kept, and the largest: a megabyte or two in all."""
+"""The number of kept answers, and the partitions of the largest: a megabyte or two in all."""
 
 PARTITIONS_A_STEP = 50
 TOPICS_A_STEP = 100
-"""Some two tenths of a millisecond's work each; where a topic's row isn't there already, it is built in steps of its
-own."""
+"""Some two tenths of a millisecond's work each. A row that is not kept is built in steps of its own."""
 
 _AnswerKey = tuple[str, int, str | None, TopicId]
 
@@ -74,17 +75,16 @@ _NULL_MEANS_ALL_SINCE = 1
 _LOOKUP_BY_ID_SINCE = 12
 _LISTENER_NOT_FOUND_SINCE = 6
 _ROWS_DIFFER_SINCE = (0, 1, _LISTENER_NOT_FOUND_SINCE)
-"""The versions from which on rows are different from those before."""
+"""The versions in which rows changed."""
 _AUTHORIZED_OPERATIONS_SINCE = 8
 
 CUT: Final = Cut(levels=(("topics", "topics"),), names=("name", "topic_id"), changes=True)
 
 
 class _RowsNow:
-    """Rows of topics while the brokers and what is offline stay what they are: `valid_for`.
+    """Rows of topics. They are kept while the brokers and what is offline (`valid_for`) and the topic do not change.
 
-    Kept while a topic stays what it is.
-    An answer that is built in steps continues with the one that it began with.
+    An answer that is built in steps continues with the object that it began with.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class _RowsNow:
         self._kept: dict[str, tuple[TopicImage, MetadataResponseTopic]] = {}
 
     def of(self, topic: TopicImage, image: MetadataImage) -> Generator[None, None, MetadataResponseTopic]:
-        """A topic's row, in steps."""
+        """Returns the row of a topic, in steps."""
         kept = self._kept.get(topic.name)
         if kept is not None and kept[0] is topic:
             return kept[1]
@@ -145,31 +145,13 @@ class _RowsNow:
         )
 
     def keep_only(self, image: MetadataImage) -> None:
-        """Forget deleted topics, now and then."""
+        """Drops the rows of deleted topics, if there are many."""
         if len(self._kept) > 2 * len(image.topics) + 16:
             self._kept = {name: kept for name, kept in self._kept.items() if name in image.topics}
 
 
-class _TopicRows:
-    """Answer rows of topics for one listener and some versions."""
-
-    def __init__(self, replicas: ReplicaManager, listener_name: str, version: int) -> None:
-        self._replicas = replicas
-        self._listener_name = listener_name
-        self._version = version
-        self._now: _RowsNow | None = None
-
-    def under(self, image: MetadataImage) -> _RowsNow:
-        """Those that are right under an image."""
-        valid_for = (image.brokers, image.offline_replicas, self._replicas.offline.keys)
-        if self._now is None or not all(map(is_, valid_for, self._now.valid_for)):
-            endpoints = endpoints_for(image, self._listener_name)
-            self._now = _RowsNow(valid_for, self._replicas.broker_id, endpoints, self._version)
-        return self._now
-
-
 class _Answers:
-    """Answers about one topic, which clients request most often, kept while nothing changes."""
+    """Answers about single topics, which clients request most often. They are kept while nothing changes."""
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
@@ -177,18 +159,18 @@ class _Answers:
         self._kept: dict[_AnswerKey, MetadataResponse] = {}
 
     def check(self, image: MetadataImage) -> None:
-        """Drop all that were kept under another image, or with other partitions offline."""
+        """Drops the answers from another image, or with other offline partitions."""
         if self._valid_for[0] is not image or self._valid_for[1] is not self._replicas.offline.keys:
             self._valid_for = (image, self._replicas.offline.keys)
             self._kept.clear()
 
     def find(self, key: _AnswerKey, image: MetadataImage) -> MetadataResponse | None:
-        """The answer that was kept under this image and with the same partitions offline."""
+        """Returns the kept answer, if it is right under this image and with the current offline partitions."""
         self.check(image)
         return self._kept.get(key)
 
     def keep(self, key: _AnswerKey, response: MetadataResponse) -> None:
-        """Keep an answer that `find` has just not found."""
+        """Keeps an answer that `find` did not find."""
         topic = response.topics[0]
         if (
             topic.error_code == ErrorCode.NONE
@@ -199,12 +181,12 @@ class _Answers:
 
 
 class MetadataHandler:
-    """Metadata over a broker's state."""
+    """Answers Metadata requests."""
 
     def __init__(self, broker: BrokerContext, administrator: TopicAdministrator) -> None:
         self._broker = broker
         self._administrator = administrator
-        self._rows: dict[tuple[str, int], _TopicRows] = {}
+        self._rows: dict[tuple[str, int], _RowsNow] = {}
         self._answers = _Answers(broker.replicas)
 
     def _find(
@@ -215,7 +197,7 @@ class MetadataHandler:
         version: int,
         creator: RequestContext | None,
     ) -> Generator[None, None, MetadataResponseTopic]:
-        """The row about a topic, which is created for the client of `creator`, if there is one."""
+        """Returns the row of a topic. A missing topic is created for the client of `creator`, if given."""
         if wanted.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE:
             topic = image.topic_by_id(wanted.topic_id)
             if topic is None:
@@ -232,21 +214,30 @@ class MetadataHandler:
             self._administrator.create_automatically(wanted.name, creator)
         return _unknown(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted.name, ZERO_TOPIC_ID)
 
-    def handle(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse | Pending[MetadataResponse]:
-        """Answer at once, or in slices."""
+    def _rows_under(self, image: MetadataImage, listener_name: str, version: int) -> _RowsNow:
+        """Returns the rows for a listener and a version that are right under an image."""
+        key = (listener_name, max(since for since in _ROWS_DIFFER_SINCE if since <= version))
+        replicas, rows = self._broker.replicas, self._rows.get(key)
+        valid_for = (image.brokers, image.offline_replicas, replicas.offline.keys)
+        if rows is None or not all(map(is_, valid_for, rows.valid_for)):
+            endpoints = endpoints_for(image, listener_name)
+            rows = self._rows[key] = _RowsNow(valid_for, replicas.broker_id, endpoints, key[1])
+        return rows
+
+    def handle(self, request: MetadataRequest, context: RequestContext) -> Answer[MetadataResponse]:
+        """Answers at once, or in slices."""
         image = self._broker.metadata.image
         key = self._key_of(request, context.api_version, context.connection)
-        if key is None:
-            return answer_in_slices(self._broker.turns, self._broker.log, self._steps(request, image, context))
-        response: MetadataResponse | Pending[MetadataResponse] | None = self._answers.find(key, image)
-        if response is None:
-            response = answer_in_slices(self._broker.turns, self._broker.log, self._steps(request, image, context))
-            if not isinstance(response, Pending):
-                self._answers.keep(key, response)
+        kept = None if key is None else self._answers.find(key, image)
+        if kept is not None:
+            return kept
+        response = answer_in_slices(self._broker.turns, self._broker.log, self._steps(request, image, context))
+        if key is not None and not isinstance(response, Pending):
+            self._answers.keep(key, response)
         return response
 
     def _key_of(self, request: MetadataRequest, version: int, client: Client) -> _AnswerKey | None:
-        """What an answer is kept by; None where it isn't kept."""
+        """Returns the key by which an answer is kept; None if it is not kept."""
         wanted = request.topics
         if (
             wanted is None
@@ -263,7 +254,7 @@ class MetadataHandler:
     ) -> Generator[None, None, MetadataResponse]:
         version, connection = context.api_version, context.connection
         local = local_endpoint(self._broker.config, connection)
-        rows = _rows_for(self._rows, self._broker.replicas, connection.listener_name, version).under(image)
+        rows = self._rows_under(image, connection.listener_name, version)
         topics = []
         if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
             for number, topic in enumerate(image.topics.values(), 1):
@@ -303,7 +294,7 @@ class MetadataHandler:
 
 
 def handler(broker: BrokerContext, administrator: TopicAdministrator) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     made = MetadataHandler(broker, administrator)
     return HandlerSpec(
         key=ApiKey.METADATA,
@@ -312,17 +303,6 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
         answers_again=KEPT_ANSWERS,
         cut=CUT,
     )
-
-
-def _rows_for(
-    made: dict[tuple[str, int], _TopicRows], replicas: ReplicaManager, listener_name: str, version: int
-) -> _TopicRows:
-    """The rows for a listener and a version, which are built when they are first used."""
-    key = (listener_name, max(since for since in _ROWS_DIFFER_SINCE if since <= version))
-    rows = made.get(key)
-    if rows is None:
-        rows = made[key] = _TopicRows(replicas, *key)
-    return rows
 
 
 def _distinct(topics: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
@@ -336,11 +316,4 @@ def _unknown(error: ErrorCode, name: str | None, topic_id: bytes) -> MetadataRes
 def _with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
     if topic.error_code != ErrorCode.NONE:
         return topic
-    return MetadataResponseTopic(
-        error_code=topic.error_code,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=topic.partitions,
-        topic_authorized_operations=ALL_TOPIC_OPERATIONS,
-    )
+    return replace(topic, topic_authorized_operations=ALL_TOPIC_OPERATIONS)

@@ -1,16 +1,16 @@
 """OffsetCommit: v2-v10.
 
-Behaviour: keeps how far a group has read, for partitions that exist. A member commits with its generation, which is a
-sign of life too; others (generation -1) only while the group has no members. Any offset is taken, also below what was
-committed before. It is answered when it is committed in the log; one request is kept whole unless the broker fails in
-between, and each of its offsets whole in any case.
+Behaviour: stores how far a group has read partitions, which must exist. A member commits with its generation, which
+also extends its session; other clients (generation -1) may commit only while the group has no members. Any offset is
+accepted, also one below the committed offset. The response is sent when the offsets are committed in the log. A request
+is stored as a whole unless the broker fails in between, and each offset always is.
 
-Version notes: v2 to v4 say how long offsets are to be kept. v6 has leader epochs, v7 static members, v10 topic ids.
+Version notes: v2 to v4 have a retention time. v6 has leader epochs, v7 static members, v10 topic ids.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE in single partitions; in all,
-UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH, UNSUPPORTED_VERSION (a member of the new
-protocol before v9), GROUP_ID_NOT_FOUND (v9), REBALANCE_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE.
+Errors: of single partitions UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE; of all
+UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH, UNSUPPORTED_VERSION (a member of the
+consumer protocol before v9), GROUP_ID_NOT_FOUND (v9), REBALANCE_IN_PROGRESS, NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 211, 320, 345, 848, 1251.
 """
@@ -26,7 +26,7 @@ from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -45,11 +45,9 @@ CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), ch
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
-    def handle(
-        request: OffsetCommitRequest, context: RequestContext
-    ) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
+    def handle(request: OffsetCommitRequest, context: RequestContext) -> Answer[OffsetCommitResponse]:
         version = context.api_version
         topics: CommitTopics[OffsetCommitRequestTopic, OffsetCommitResponseTopic] = CommitTopics(
             groups.broker.metadata.image, request.topics, _TYPES, by_id=version >= _TOPIC_IDS_SINCE

@@ -1,11 +1,11 @@
 """OffsetDelete: v0-v0.
 
-Behaviour: forgets committed offsets of a group, but none in topics that its members consume. What was never committed
-is forgotten with success.
+Behaviour: deletes committed offsets of a group, except in topics that its members consume. Deleting an offset that was
+never committed succeeds.
 
-Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP for a group of members that aren't consumers,
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE for the whole group;
-UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC in single partitions.
+Errors: of the whole group INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP if its members aren't consumers,
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE; of single partitions
+UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC.
 
 KIPs: 496.
 """
@@ -20,7 +20,7 @@ from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
@@ -37,16 +37,15 @@ CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), ch
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
 
-    def handle(
-        request: OffsetDeleteRequest, _context: RequestContext
-    ) -> OffsetDeleteResponse | Pending[OffsetDeleteResponse]:
-        refusal = groups.check_group_id(request.group_id)
-        shard = refusal if refusal is not None else groups.find(request.group_id)
-        group = shard if isinstance(shard, ErrorCode) else shard.state.find_for_offset_delete(request.group_id)
-        if isinstance(shard, ErrorCode) or isinstance(group, ErrorCode):
-            return _failed(group if isinstance(group, ErrorCode) else ErrorCode.NOT_COORDINATOR)
+    def handle(request: OffsetDeleteRequest, _context: RequestContext) -> Answer[OffsetDeleteResponse]:
+        shard = groups.find_named(request.group_id)
+        if isinstance(shard, ErrorCode):
+            return _failed(shard)
+        group = shard.state.find_for_offset_delete(request.group_id)
+        if isinstance(group, ErrorCode):
+            return _failed(group)
         known, refused = _check_topics(groups.broker.metadata.image, request.topics)
 
         def decide(pending: Pending[OffsetDeleteResponse], effects: Effects) -> None:
@@ -67,7 +66,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 def _check_topics(
     image: MetadataImage, topics: Iterable[OffsetDeleteRequestTopic]
 ) -> tuple[list[OffsetDeleteRequestTopic], list[OffsetDeleteResponseTopic]]:
-    """What of a request there is, each topic once, and the refusals of the rest."""
+    """Returns the existing partitions of a request, each topic once, and the rows of the others."""
     wanted: dict[str, OffsetDeleteRequestTopic] = {}
     for topic in topics:
         there = wanted.setdefault(topic.name, topic)
@@ -83,9 +82,9 @@ def _check_topics(
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             rows = [OffsetDeleteResponsePartition(partition_index=number, error_code=error) for number in missing]
             refused.append(OffsetDeleteResponseTopic(name=topic.name, partitions=rows))
-        there_are = [row for row in topic.partitions if row.partition_index not in missing]
-        if there_are:
-            known.append(OffsetDeleteRequestTopic(name=topic.name, partitions=there_are))
+        existing = [row for row in topic.partitions if row.partition_index not in missing]
+        if existing:
+            known.append(OffsetDeleteRequestTopic(name=topic.name, partitions=existing))
     return known, refused
 
 

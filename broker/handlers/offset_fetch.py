@@ -1,15 +1,16 @@
 """OffsetFetch: v1-v10.
 
-Behaviour: tells what groups have committed, for partitions that are asked for, or for all. What was never committed is
--1 without an error, also in groups and topics that there aren't. Only what can't be lost any more is returned: an
-answer waits for commits that are under way.
+Behaviour: returns the committed offsets of groups, for the requested partitions or for all. An offset that was never
+committed is -1 without an error, also for unknown groups and topics. The response waits until everything in it is
+committed.
 
-Version notes: v2 asks for all with null topics. v7 has `require_stable`, which changes nothing while there are no
-transactions. v8 asks for many groups, v9 names a member and its epoch, which classic groups don't look at and others
+Version notes: v2 requests all partitions with null topics. v7 has `require_stable`: an offset in an open transaction
+makes a partition UNSTABLE_OFFSET_COMMIT. v8 has many groups. v9 has the member and its epoch, which modern groups
 check. v10 has topic ids.
 
-Errors: UNKNOWN_TOPIC_ID in single partitions; UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION,
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS and COORDINATOR_NOT_AVAILABLE for a group, in v1 in its partitions.
+Errors: of single partitions UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT; of a group (in v1 of its partitions)
+UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 320, 447, 709, 848.
 """
@@ -25,7 +26,7 @@ from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import offset_fetch as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import ask_in_slices, run_in_turns
 from lowtide.protocol.api_keys import ApiKey
@@ -60,15 +61,13 @@ def cut(version: int) -> Cut:
 
 
 class OffsetFetchHandler:
-    """OffsetFetch over the groups of a broker."""
+    """Answers OffsetFetch requests."""
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    def handle(
-        self, request: OffsetFetchRequest, context: RequestContext
-    ) -> OffsetFetchResponse | Pending[OffsetFetchResponse]:
-        """Answer about every group, when all of it may be returned."""
+    def handle(self, request: OffsetFetchRequest, context: RequestContext) -> Answer[OffsetFetchResponse]:
+        """Answers about all groups when the answer for each may be returned."""
         version = context.api_version
         wanted = request.groups if version >= _GROUPS_SINCE else [_as_group(request)]
         answers: list[OffsetFetchResponseGroup | None] = [None] * len(wanted)
@@ -171,14 +170,14 @@ class OffsetFetchHandler:
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler."""
     return HandlerSpec(
         key=ApiKey.OFFSET_FETCH, guard=guards.offset_fetch, handle=OffsetFetchHandler(groups).handle, cut=cut
     )
 
 
 def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    """What the versions ask for that know one group."""
+    """Returns the group of a request in a version with only one."""
     topics = request.topics
     return OffsetFetchRequestGroup(
         group_id=request.group_id,
@@ -209,7 +208,7 @@ def _row(
 
 
 def _failed(group: OffsetFetchRequestGroup, error: ErrorCode) -> OffsetFetchResponseGroup:
-    """A group that can't be answered about; its partitions are named for v1, which has no other place for the error."""
+    """Returns a group with an error. Its partitions are included for v1, where the error is only in them."""
     topics = [
         OffsetFetchResponseTopics(
             name=topic.name, partitions=[_row(number, None, error) for number in topic.partition_indexes]
@@ -228,7 +227,7 @@ def _unless(
 def _put_together(
     groups: list[OffsetFetchResponseGroup], version: int, response: OffsetFetchResponse
 ) -> Iterator[None]:
-    """Fill an answer in, in steps."""
+    """Fills in an answer, in steps."""
     for group in groups:
         if group.error_code != ErrorCode.NONE and version >= _GROUP_ERROR_SINCE:
             group.topics = []

@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch: v2-v4.
 
-Behaviour: answers where a leader epoch ends in this log: the largest epoch at or below the one asked for, and its end
-offset (exclusive). The current epoch ends at the log's end. Unknown epochs are -1, -1 without an error. How clients
-find that a log was truncated under them.
+Behaviour: returns where a leader epoch ends in this log: the largest epoch at or below the requested one, and its end
+offset (exclusive). The current epoch ends at the log end. Unknown epochs are -1, -1 without an error. Clients use this
+to detect that a log was truncated.
 
 Errors: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
 KAFKA_STORAGE_ERROR.
@@ -34,7 +34,7 @@ CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")))
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
     def handle(request: OffsetForLeaderEpochRequest, _context: RequestContext) -> OffsetForLeaderEpochResponse:
         return OffsetForLeaderEpochResponse(

@@ -1,14 +1,13 @@
 """PushTelemetry: v0-v0.
 
-Behaviour: takes the metrics of a client, in place of those that it pushed before, for `/metrics`. They are decompressed
-by the worker, to
-`DECOMPRESSED_MAX` bytes at most, and read in turn with other work; sums and gauges are kept, other kinds are passed
-over. The last push
-of a client (`terminating`) is not bound to its interval; what it pushed is forgotten after three intervals.
+Behaviour: stores a client's metrics for `/metrics`, in place of its previous ones. The worker decompresses them, to at
+most `DECOMPRESSED_MAX` bytes, and they are parsed in turn with other work. Sums and gauges are kept; other types are
+skipped. A client's last push (`terminating`) need not wait for its interval. Metrics are dropped after three intervals
+without a push.
 
-Errors: INVALID_REQUEST without the id of the instance and after its last push, THROTTLING_QUOTA_EXCEEDED before its
-time and when too many pushes are under way, UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE
-above `telemetry.max.bytes`, INVALID_RECORD for what can't be read.
+Errors: INVALID_REQUEST without an instance id and after the last push, THROTTLING_QUOTA_EXCEEDED before its time and if
+too many pushes are in progress, UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE above
+`telemetry.max.bytes`, INVALID_RECORD for invalid metrics.
 
 KIPs: 714.
 """
@@ -35,17 +34,17 @@ from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 
 DECOMPRESSED_MAX: Final = 4 << 20
-"""Bytes that a push may have when it is decompressed: four times what it may have by default before."""
+"""The maximum size of a decompressed push: four times the default for a compressed one."""
 
 UNDER_WAY_MAX: Final = 16
 UNDER_WAY_SHARE: Final = 8
-"""Pushes that are read at once, and those of one client."""
+"""The number of pushes that are read at a time, and of those from one client."""
 
 _NO_ID = bytes(16)
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's clients."""
+    """Returns the handler."""
     clients = broker.clients
     places = WaitingPlaces(UNDER_WAY_MAX, UNDER_WAY_SHARE)
 
@@ -88,7 +87,7 @@ def _kept(clients: ClientInstances, client: Any, content: bytes) -> Generator[No
 
 
 async def _decompressed(broker: BrokerContext, codec: Compression, content: bytes) -> bytes:
-    """What was pushed. Errors: ProtocolError."""
+    """Returns the decompressed metrics of a push. Errors: ProtocolError."""
     if codec is Compression.NONE:
         return content
     done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

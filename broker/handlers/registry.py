@@ -1,7 +1,6 @@
-"""Finds the handler modules and builds the handlers: the list that ApiVersions, the version check and the docs follow.
+"""Finds the handler modules and builds the handlers: the list that ApiVersions, the version check and the docs use.
 
-Each module of this package that has a function `handler` serves one API. The types of the function's parameters say
-which
+Each module of this package with a function `handler` serves one API. The types of the function's parameters tell which
 parts of the broker it needs.
 """
 

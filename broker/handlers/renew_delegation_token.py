@@ -1,14 +1,14 @@
 """RenewDelegationToken: v1-v2.
 
-Behaviour: gives a token a later end, or an earlier one: `delegation.token.expiry.time.ms` from now on at most, and
-never behind the end of its lifetime. It is answered when all brokers act on it.
+Behaviour: sets a new expiry time of a token, later or earlier: at most `delegation.token.expiry.time.ms` from now, and
+at most the end of its lifetime. The response is sent when all brokers act on the change.
 
 Version notes: v2 is flexible.
 
-Errors: in this order DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client's certificate, and after a
-login by token; DELEGATION_TOKEN_AUTH_DISABLED without `delegation.token.secret.key`; DELEGATION_TOKEN_NOT_FOUND;
+Errors: in this order DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client certificate, and after a login
+with a token; DELEGATION_TOKEN_AUTH_DISABLED without `delegation.token.secret.key`; DELEGATION_TOKEN_NOT_FOUND;
 DELEGATION_TOKEN_EXPIRED; DELEGATION_TOKEN_OWNER_MISMATCH for a client that is neither its owner nor a renewer;
-REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker was given up.
+REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER if this broker lost its registration.
 
 KIPs: 48.
 """
@@ -27,7 +27,7 @@ from lowtide.replication.refusal import Refusal
 
 
 def handler(administrator: TokenAdministrator) -> HandlerSpec:
-    """The handler over a cluster's tokens."""
+    """Returns the handler."""
 
     async def handle(request: RenewDelegationTokenRequest, context: RequestContext) -> RenewDelegationTokenResponse:
         if not context.connection.shown_by.may_ask_for_tokens:

@@ -1,7 +1,7 @@
 """SaslAuthenticate: v0-v2.
 
-Behaviour: a token that belongs to a login never comes here: `network/sasl_connection` answers it. What comes here is
-one on a listener without SASL, or after the login.
+Behaviour: refuses tokens on a listener without SASL, or after the login. `network/sasl_connection` answers tokens that
+belong to a login.
 
 Errors: ILLEGAL_SASL_STATE, always.
 
@@ -21,7 +21,7 @@ _TEXT = "SaslAuthenticate request received after successful authentication"
 
 
 def handler() -> HandlerSpec:
-    """The handler."""
+    """Returns the handler."""
 
     def handle(_request: SaslAuthenticateRequest, _context: RequestContext) -> SaslAuthenticateResponse:
         return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TEXT, auth_bytes=b"")

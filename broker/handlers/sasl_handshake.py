@@ -1,7 +1,7 @@
 """SaslHandshake: v0-v1.
 
-Behaviour: a handshake that begins a login never comes here: `network/sasl_connection` answers it. What comes here is
-one on a listener without SASL, after a login that has no end, or within a second of the one before.
+Behaviour: refuses handshakes on a listener without SASL, after a login that never expires, or within a second of the
+previous one. `network/sasl_connection` answers handshakes that begin a login.
 
 Errors: ILLEGAL_SASL_STATE, always.
 
@@ -19,7 +19,7 @@ from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslH
 
 
 def handler() -> HandlerSpec:
-    """The handler."""
+    """Returns the handler."""
 
     def handle(_request: SaslHandshakeRequest, _context: RequestContext) -> SaslHandshakeResponse:
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])

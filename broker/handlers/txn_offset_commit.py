@@ -1,16 +1,16 @@
 """TxnOffsetCommit: v0-v6.
 
-Behaviour: keeps how far a group has read, as a part of a producer's transaction: it counts, and is returned, when that
-is committed, and never when it is aborted. The transaction must have the partition that the group's offsets are kept
-in; its coordinator is asked. A member commits with its generation (KIP-447); a commit without a member id is accepted
-at any time. It is answered when it is committed in the log.
+Behaviour: stores how far a group has read as part of a producer's transaction: the offsets become valid when it
+commits, and never if it aborts. The transaction must include the partition of the group's offsets; its coordinator is
+asked. A member commits with its generation (KIP-447); a commit without a member id is always accepted. The response is
+sent when the offsets are committed in the log.
 
-Version notes: v2 has leader epochs and knows COORDINATOR_LOAD_IN_PROGRESS. v3 has members and generations. v4 knows
-TRANSACTION_ABORTABLE. v5 adds the partition to the transaction by itself (KIP-890). v6 has topic ids.
+Version notes: v2 has leader epochs and may return COORDINATOR_LOAD_IN_PROGRESS. v3 has members and generations. v4 may
+return TRANSACTION_ABORTABLE. v5 adds the partition to the transaction by itself (KIP-890). v6 has topic ids.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE in single partitions; in all
-INVALID_GROUP_ID, those of `told_to_committer`, INVALID_TXN_STATE when a transaction ended meanwhile,
-INVALID_COMMIT_OFFSET_SIZE when it would have more offsets than `PENDING_OFFSETS_MAX` (Kafka has no limit),
+Errors: of single partitions UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE; of all
+INVALID_GROUP_ID, those of `committer_error`, INVALID_TXN_STATE if the transaction ended meanwhile,
+INVALID_COMMIT_OFFSET_SIZE if it would have more offsets than `PENDING_OFFSETS_MAX` (Kafka has no limit),
 INVALID_PRODUCER_EPOCH, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
@@ -28,12 +28,12 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, told_to_committer
+from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, committer_error
 from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -57,7 +57,7 @@ CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), ch
 
 
 class _Commit:
-    """One request on its way."""
+    """One request until it is answered."""
 
     __slots__ = ("_by", "_groups", "_request", "_topics", "_version")
 
@@ -72,8 +72,8 @@ class _Commit:
 
     def start(  # noqa: PLR0911 - one return for each answer
         self, verifier: TransactionVerifier
-    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
-        """Keep it, as soon as the transaction's coordinator has said that it may be."""
+    ) -> Answer[TxnOffsetCommitResponse]:
+        """Commits the offsets as soon as the transaction's coordinator allows it."""
         request = self._request
         if not self._topics.known:
             return TxnOffsetCommitResponse(topics=self._topics.refused)
@@ -94,12 +94,12 @@ class _Commit:
         question = Question(transaction, shard.partition.topic_partition)
         answer = verifier.answer_now(question)
         if answer is not None:
-            return self._keep(shard) if answer == ErrorCode.NONE else self._failed(self._told(answer))
+            return self._keep(shard) if answer == ErrorCode.NONE else self._failed(self._code(answer))
         return self._ask(question, shard, verifier)
 
     def _ask(
         self, question: Question, asked: Shard[Groups], verifier: TransactionVerifier
-    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+    ) -> Answer[TxnOffsetCommitResponse]:
         pending: Pending[TxnOffsetCommitResponse] = Pending()
         transaction, state = question.transaction, asked.partition.log.producer_state
         producer_id, producer_epoch = transaction.producer_id, transaction.producer_epoch
@@ -118,7 +118,7 @@ class _Commit:
 
         def on_answer(error: ErrorCode) -> None:
             if error != ErrorCode.NONE:
-                pending.complete(self._failed(self._told(error)))
+                pending.complete(self._failed(self._code(error)))
                 return
             shard = self._groups.find(self._request.group_id)
             # A marker that came while the coordinator was asked has taken the guard away: the transaction that it knew
@@ -160,8 +160,8 @@ class _Commit:
 
         return self._groups.decide(shard, decide)
 
-    def _told(self, error: ErrorCode) -> ErrorCode:
-        return told_to_committer(error, knows_abortable=self._version >= _ABORTABLE_SINCE)
+    def _code(self, error: ErrorCode) -> ErrorCode:
+        return committer_error(error, knows_abortable=self._version >= _ABORTABLE_SINCE)
 
     def _failed(self, error: ErrorCode) -> TxnOffsetCommitResponse:
         # Clients of old break at the other code (KAFKA-7296).
@@ -171,12 +171,10 @@ class _Commit:
 
 
 def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the groups and transactions of a broker."""
+    """Returns the handler."""
     verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
 
-    def handle(
-        request: TxnOffsetCommitRequest, context: RequestContext
-    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+    def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> Answer[TxnOffsetCommitResponse]:
         return _Commit(groups, request, context).start(verifier)
 
     return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, guard=guards.txn_offset_commit, handle=handle, cut=CUT)

@@ -1,11 +1,11 @@
 """UnregisterBroker: v0-v0.
 
-Behaviour: forgets a broker that won't come back, so that no new partition is placed on it; answers when the change is
-in the metadata. What replicas it has stay assigned to it until they are reassigned. It may register again at any time,
-and is known again then.
+Behaviour: removes a broker that won't return, so that no new partitions are placed on it. The response is sent when the
+change is in the metadata. Its replicas stay assigned to it until they are reassigned. The broker may register again at
+any time.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST for a broker that is alive (Kafka
-unregisters it, though it continues to serve), NOT_CONTROLLER, REQUEST_TIMED_OUT.
+Errors: CLUSTER_AUTHORIZATION_FAILED, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST for a live broker (Kafka unregisters it,
+though it continues to serve), NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
 KIPs: 631.
 """
@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from lowtide.broker.administration.committing import decide_and_commit
+from lowtide.broker.administration.committing import decide_and_commit, outcome_fields
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards import administration as guards
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
@@ -28,11 +29,11 @@ from lowtide.replication.refusal import Refusal
 from lowtide.replication.unregistration import plan_unregistration
 
 TIMEOUT_MS: Final = 30_000
-"""How long it may take: the request doesn't say."""
+"""How long it may take: the request does not say."""
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
 
     async def handle(request: UnregisterBrokerRequest, context: RequestContext) -> UnregisterBrokerResponse:
         metadata = broker.metadata
@@ -47,15 +48,15 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     return HandlerSpec(
         key=ApiKey.UNREGISTER_BROKER,
-        guard=guards.unregister_broker,
+        guard=on_cluster(Operation.ALTER, refused),
         handle_later=handle,
         forwarding=Forwarding(refused, shows),
     )
 
 
 def refused(_request: UnregisterBrokerRequest, _version: int, refusal: Refusal) -> UnregisterBrokerResponse:
-    """The answer to a request that is refused."""
-    return UnregisterBrokerResponse(error_code=refusal.error_code, error_message=refusal.message)
+    """Returns the answer to a request that is refused."""
+    return UnregisterBrokerResponse(**outcome_fields(refusal))
 
 
 def shows(request: UnregisterBrokerRequest, answer: UnregisterBrokerResponse, image: MetadataImage) -> bool:

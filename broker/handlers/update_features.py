@@ -1,12 +1,11 @@
 """UpdateFeatures: v0-v2.
 
 Behaviour: changes the levels of features that clients can change (`broker/network/routing/features.py`), all of them or
-none;
-answered when the levels are in the metadata, of which every broker takes them. A level that the cluster has already may
-be asked for. With `validate_only` it is only checked.
+none. The response is sent when the levels are in the metadata, from which every broker takes them. The current level of
+a feature is accepted. With `validate_only` the request is only checked.
 
-Version notes: v0 says whether a level may fall, v1 how carefully (KIP-778); both downgrades are the same here, as no
-level destroys anything. v0 and v1 have a row for each feature where there is no error.
+Version notes: v0 says whether a level may fall, v1 how (KIP-778); safe and unsafe downgrades are the same here, because
+no level destroys data. v0 and v1 have a row for each feature if there is no error.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_UPDATE_VERSION for the first feature that can't have its level,
 FEATURE_UPDATE_FAILED while a broker of an earlier version is alive, INVALID_REQUEST for more updates than
@@ -22,9 +21,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from lowtide.broker.administration.committing import check_timeout, decide_and_commit
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards import administration as guards
 from lowtide.broker.guards.audited_requests import CHANGED_FEATURES
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.features import FEATURES, features_of
 from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec, VersionRange
 from lowtide.broker.request_context import RequestContext
@@ -42,7 +42,7 @@ from lowtide.replication.feature_updates import FeatureUpdate, UpgradeType, plan
 from lowtide.replication.refusal import Refusal
 
 UPDATES_MAX: Final = 100
-"""In one request: many times as many as there are features."""
+"""The number of updates in a request: many times the number of features."""
 
 _FAILED: Final = "The update failed for all features since the following feature had an error: "
 _KINDS_SINCE: Final = 1
@@ -50,7 +50,7 @@ _ROWS_UNTIL: Final = 1
 
 
 def handler(broker: BrokerContext, advertised: Mapping[ApiKey, VersionRange]) -> HandlerSpec:
-    """The handler over a broker's state; `advertised` is the dispatcher's own table."""
+    """Returns the handler."""
 
     async def handle(request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
         version, metadata = context.api_version, broker.metadata
@@ -72,7 +72,7 @@ def handler(broker: BrokerContext, advertised: Mapping[ApiKey, VersionRange]) ->
 
     return HandlerSpec(
         key=ApiKey.UPDATE_FEATURES,
-        guard=guards.update_features,
+        guard=on_cluster(Operation.ALTER, refused),
         handle_later=handle,
         forwarding=Forwarding(refused, shows),
         audit=CHANGED_FEATURES,
@@ -80,13 +80,13 @@ def handler(broker: BrokerContext, advertised: Mapping[ApiKey, VersionRange]) ->
 
 
 def refused(_request: UpdateFeaturesRequest, _version: int, refusal: Refusal) -> UpdateFeaturesResponse:
-    """The answer to a request that is refused."""
+    """Returns the answer to a request that is refused."""
     prefix = _FAILED if refusal.error_code == ErrorCode.INVALID_UPDATE_VERSION else ""
     return UpdateFeaturesResponse(error_code=refusal.error_code, error_message=prefix + refusal.message)
 
 
 def shows(request: UpdateFeaturesRequest, answer: UpdateFeaturesResponse, image: MetadataImage) -> bool:
-    """Whether an image shows the levels that were asked for."""
+    """Whether an image shows the requested levels."""
     if answer.error_code != ErrorCode.NONE or request.validate_only:
         return True
     highest = {feature.name: feature.level for feature in FEATURES}

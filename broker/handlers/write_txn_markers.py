@@ -1,11 +1,11 @@
 """WriteTxnMarkers: v1-v2.
 
-Behaviour: writes how transactions ended to partitions that are led here, for their coordinator; each is answered when
-it is committed.
+Behaviour: writes the markers of ended transactions to partitions that are led here, for the transactions' coordinator.
+Each row is answered when its marker is committed.
 
-Version notes: v2 tells transactions that have epochs of their own: their markers can't end the next one (KIP-890).
+Version notes: v2 marks transactions with their own epochs: their markers can't end the next transaction (KIP-890).
 
-Errors: CLUSTER_AUTHORIZATION_FAILED; in single partitions those of `MarkerWriter.write`: among them
+Errors: CLUSTER_AUTHORIZATION_FAILED; of single partitions those of `MarkerWriter.write`, among them
 INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED.
 
 KIPs: 98, 890.
@@ -23,9 +23,10 @@ from lowtide.broker.coordinator.transactions.marker_sender import TIMEOUT_MS
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.guards.guard import CHECKS_ITSELF
+from lowtide.broker.joined_parts import JoinedParts
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -45,23 +46,17 @@ CUT: Final = Cut(
 
 
 def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
-    """The handler over a broker's partitions."""
+    """Returns the handler."""
 
-    def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Pending[WriteTxnMarkersResponse]:
-        pending: Pending[WriteTxnMarkersResponse] = Pending()
+    def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Answer[WriteTxnMarkersResponse]:
         errors: dict[tuple[int, TopicPartition], ErrorCode] = {}
-        keys = [(index, key) for index, marker in enumerate(request.markers) for key in _keys(marker)]
-        left = set(keys)
+        joined = JoinedParts(lambda: _response(request, errors))
+        joined.expect(sum(len(_keys(marker)) for marker in request.markers))
 
         def done(index: int, key: TopicPartition, error: ErrorCode) -> None:
             errors[(index, key)] = error
-            left.discard((index, key))
-            if not left and not pending.done:
-                pending.complete(_response(request, errors))
+            joined.arrived()
 
-        if not keys:
-            pending.complete(_response(request, errors))
-            return pending
         authorizer = broker.authorizer
         may = authorizer.authorize(context, Operation.ALTER, CLUSTER, Audit.ALLOWED)
         may = may or authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER)
@@ -71,7 +66,7 @@ def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
             else:
                 for key in _keys(marker):
                     done(index, key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return pending
+        return joined.answer()
 
     return HandlerSpec(
         key=ApiKey.WRITE_TXN_MARKERS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.broker.config.listeners import Listener
+from lowtide.broker.config.listeners import ConfiguredListener
 from lowtide.protocol.native import why_plain
 from lowtide.runtime.name_resolution import unresolved
 from lowtide.storage.directory.log_manager import LogManager
@@ -22,7 +22,7 @@ RESOLVED_WITHIN_S: Final = 5.0
 Unresolved = Callable[[Sequence[str], float], Awaitable[Mapping[str, str]]]
 
 
-def with_ports(listeners: Sequence[Listener], ports: Mapping[str, int]) -> list[str]:
+def with_ports(listeners: Sequence[ConfiguredListener], ports: Mapping[str, int]) -> list[str]:
     """Formats listeners, with the bound port for port 0."""
     return [each._replace(port=each.port or ports.get(each.name, 0)).text for each in listeners]
 
@@ -48,7 +48,9 @@ def tell_open_listeners(config: BrokerConfig, image: MetadataImage, log: Any) ->
         log.warning("users and ACLs of this cluster have no effect on this broker", **left_out, remedy=remedy)
 
 
-async def warn_of_unresolved(advertised: Sequence[Listener], log: Any, look_up: Unresolved = unresolved) -> None:
+async def warn_of_unresolved(
+    advertised: Sequence[ConfiguredListener], log: Any, look_up: Unresolved = unresolved
+) -> None:
     """Warns of advertised names that this machine does not resolve: clients connect there after their first request."""
     reasons = await look_up([each.host for each in advertised], RESOLVED_WITHIN_S)
     names = {each.host: each.text for each in advertised if each.host in reasons}

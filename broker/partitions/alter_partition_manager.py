@@ -24,7 +24,7 @@ from lowtide.replication.alter_partition import BATCH_PARTITIONS, plan_alter_par
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lowtide.broker.pending import Spawn
+    from lowtide.broker.promises import Spawn
     from lowtide.metadata.session import MetadataSession
     from lowtide.replication.leadership import IsrProposal, Leadership
     from lowtide.replication.partition import Partition

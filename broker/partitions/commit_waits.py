@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from lowtide.broker.pending import DelayedQueue, DelayedRequest
+from lowtide.broker.pending import DelayedQueue
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset, TopicPartition
+from lowtide.replication.purgatory import DelayedOperation
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.waiting import Waiting
@@ -38,7 +39,7 @@ class CommittingReplicas(Protocol):
         ...
 
 
-class CommitWait(DelayedRequest):
+class CommitWait(DelayedOperation):
     """Waits for the high watermark of one partition, and its flush if that is due, within the leadership that created it."""
 
     __slots__ = ("_callback", "_deadline_ms", "_led_since", "_offset", "_partition", "_queue", "_replicas")

@@ -20,7 +20,7 @@ from lowtide.replication.former_replicas import awaited_former
 if TYPE_CHECKING:
     from lowtide.broker.network.peer_client import PeerClients
     from lowtide.broker.partitions.waiting import Waiting
-    from lowtide.broker.pending import Spawn
+    from lowtide.broker.promises import Spawn
     from lowtide.metadata.session import MetadataSession
     from lowtide.metadata.store import Revision
     from lowtide.protocol.messages.await_metadata import AwaitMetadataResponse

@@ -13,8 +13,8 @@ from lowtide.broker.pending import AnswerRounds, DelayedQueue
 if TYPE_CHECKING:
     import asyncio
 
-    from lowtide.broker.pending import DelayedRequest
     from lowtide.protocol.types import TopicPartition
+    from lowtide.replication.purgatory import DelayedOperation
     from lowtide.runtime.clock import Clock
 
 
@@ -26,7 +26,7 @@ class Waiting:
         self.rounds = AnswerRounds(loop)
         """In which the answers to all of these are sent."""
 
-        def on_bug(request: DelayedRequest, error: Exception) -> None:
+        def on_bug(request: DelayedOperation, error: Exception) -> None:
             log.error("request failed", request=type(request).__name__, exc_info=error)
 
         def queue() -> DelayedQueue:

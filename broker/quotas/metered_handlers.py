@@ -24,7 +24,8 @@ import msgspec
 
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.fetch.fetch_handler import replica_of
-from lowtide.broker.pending import NO_ANSWER, Pending, mapped
+from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.promises import mapped
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.mutation_quota import add_refused, admit, costs_of
 from lowtide.broker.quotas.quota_entity import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE

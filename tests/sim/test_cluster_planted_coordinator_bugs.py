@@ -232,7 +232,7 @@ def ends_are_not_gone_on_with(patch: Patch) -> None:
 
 def open_for_ever(patch: Patch) -> None:
     """A transaction that exceeds its timeout is not ended."""
-    patch.setattr(Transactions, "watch", lambda *_: None)
+    patch.setattr(Transactions, "_watch", lambda *_: None)
 
 
 def any_epoch_ends(patch: Patch) -> None:

@@ -50,12 +50,6 @@ RECORD_METHODS_MAX = 3
 """A class with so few methods is a record: how many levels it has matters little, as for errors."""
 
 TOWERS: dict[str, tuple[int, int]] = {
-    "broker/partitions/commit_waits.py:CommitWait": (3, 9),
-    "broker/partitions/deletes/delayed_delete.py:DelayedDeleteRecords": (3, 17),
-    "broker/partitions/fetch/delayed_fetch.py:DelayedFetch": (3, 25),
-    "broker/partitions/produce/delayed_produce.py:DelayedProduce": (3, 15),
-    "broker/partitions/produce/joint_produce.py:DelayedJointProduce": (3, 9),
-    "broker/partitions/share/share_fetch.py:ShareFetch": (3, 18),
     "simulation/broker_simulation.py:CheckedLoop": (3, 26),
     "simulation/cluster_simulation.py:ClusterLoop": (3, 26),
     "simulation/cluster_simulation.py:ClusterSimulation": (2, 36),

@@ -61,7 +61,6 @@ LONG_SOURCES = frozenset(
 
 LONG_FUNCTIONS = frozenset(
     {
-        "broker/handlers/find_coordinator.py:handler",
         "broker/lifecycle/serving.py:__init__",
         "storage/directory/directory_parts.py:build_parts",
         "storage/log/validation/validator.py:_walk_block",

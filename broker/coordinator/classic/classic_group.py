@@ -25,8 +25,6 @@ from lowtide.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribe
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.types import UNKNOWN_OFFSET
 
-NO_GENERATION: Final = -1
-
 
 class ClassicGroup:
     """One group. Members are kept in the order in which they joined."""
@@ -106,7 +104,7 @@ class ClassicGroup:
 
     @property
     def since_empty_ms(self) -> int | None:
-        """Since when the group is empty, wall clock; None if it has or never had members, or if that is unknown."""
+        """The wall-clock time since which it has no members; None if it has some or never had, or if it is unknown."""
         return self.state_since_ms if self.protocol_type is not None and self.state is GroupState.EMPTY else None
 
     @property

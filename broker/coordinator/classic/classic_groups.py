@@ -36,7 +36,7 @@ from lowtide.runtime.random import Random
 
 
 class ClassicGroups:
-    """The service of the classic groups among those of one coordinator."""
+    """The service of one coordinator's classic groups."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class ClassicGroups:
     def join(
         self, group: ClassicGroup, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
-        """JoinGroup. Errors: those of `Joining.join`."""
+        """Handles JoinGroup. Errors: those of `Joining.join`."""
         self._joining.join(group, request, client, reply, effects)
         self.drop_if_unused(group)
 

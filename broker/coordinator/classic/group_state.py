@@ -57,15 +57,12 @@ class GroupEvent(Enum):
 
 TRANSITIONS: Final[Mapping[tuple[GroupState, GroupEvent], GroupState]] = {
     (GroupState.EMPTY, GroupEvent.REBALANCE): GroupState.PREPARING_REBALANCE,
-    (GroupState.EMPTY, GroupEvent.GONE): GroupState.DEAD,
     (GroupState.PREPARING_REBALANCE, GroupEvent.ALL_JOINED): GroupState.COMPLETING_REBALANCE,
     (GroupState.PREPARING_REBALANCE, GroupEvent.ALL_LEFT): GroupState.EMPTY,
-    (GroupState.PREPARING_REBALANCE, GroupEvent.GONE): GroupState.DEAD,
     (GroupState.COMPLETING_REBALANCE, GroupEvent.REBALANCE): GroupState.PREPARING_REBALANCE,
     (GroupState.COMPLETING_REBALANCE, GroupEvent.ASSIGNED): GroupState.STABLE,
-    (GroupState.COMPLETING_REBALANCE, GroupEvent.GONE): GroupState.DEAD,
     (GroupState.STABLE, GroupEvent.REBALANCE): GroupState.PREPARING_REBALANCE,
-    (GroupState.STABLE, GroupEvent.GONE): GroupState.DEAD,
+    **{(state, GroupEvent.GONE): GroupState.DEAD for state in GroupState if state is not GroupState.DEAD},
 }
 
 

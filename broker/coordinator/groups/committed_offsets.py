@@ -10,15 +10,15 @@ Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from lowtide.broker.coordinator.group import Group
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, OffsetCommitter
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
+from lowtide.broker.coordinator.modern.groups_by_id import Group
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommits, OffsetCommitValue
@@ -41,6 +41,7 @@ from lowtide.protocol.messages.txn_offset_commit import (
 )
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, Offset, ProducerId, TopicId
 
+ResponseTopicT = TypeVar("ResponseTopicT")
 ResponseRowT = TypeVar("ResponseRowT", OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 
 _KEPT_ROWS: Final[dict[type[Any], tuple[Any, ...]]] = {
@@ -167,21 +168,8 @@ class CommittedOffsets:
         expires_ms = (
             NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else min(effects.wall_ms + retention_ms, _LATEST_MS)
         )
-        return [
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=self._keep(
-                    request.group_id,
-                    topic,
-                    expires_ms,
-                    OffsetCommitResponsePartition,
-                    effects,
-                    committers.get(topic.name, NO_COMMITTER),
-                ),
-            )
-            for topic in topics
-        ]
+        types = OffsetCommitResponseTopic, OffsetCommitResponsePartition
+        return self._keep_topics(request.group_id, topics, expires_ms, types, effects, committers)
 
     def commit_in_transaction(
         self,
@@ -190,23 +178,28 @@ class CommittedOffsets:
         effects: Effects,
         committers: Mapping[str, OffsetCommitter] = NOBODY,
     ) -> list[TxnOffsetCommitResponseTopic]:
-        """As `commit`, for records in the producer's transaction."""
+        """Commits as `commit` does, but with records in the producer's transaction."""
         effects.producer = (request.producer_id, request.producer_epoch)
-        return [
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=self._keep(
-                    request.group_id,
-                    topic,
-                    NO_TIMESTAMP,
-                    TxnOffsetCommitResponsePartition,
-                    effects,
-                    committers.get(topic.name, NO_COMMITTER),
-                ),
-            )
-            for topic in topics
-        ]
+        types = TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition
+        return self._keep_topics(request.group_id, topics, NO_TIMESTAMP, types, effects, committers)
+
+    def _keep_topics(
+        self,
+        group_id: str,
+        topics: Iterable[OffsetCommitRequestTopic] | Iterable[TxnOffsetCommitRequestTopic],
+        expires_ms: int,
+        types: tuple[Callable[..., ResponseTopicT], type[ResponseRowT]],
+        effects: Effects,
+        committers: Mapping[str, OffsetCommitter],
+    ) -> list[ResponseTopicT]:
+        """Asks for the records of offsets. Returns response topics of these `types`."""
+        topic_type, row_type = types
+        answered = []
+        for topic in topics:
+            committer = committers.get(topic.name, NO_COMMITTER)
+            rows = self._keep(group_id, topic, expires_ms, row_type, effects, committer)
+            answered.append(topic_type(name=topic.name, topic_id=topic.topic_id, partitions=rows))
+        return answered
 
     def _keep(
         self,

@@ -48,7 +48,7 @@ class NamedGroups(NamedTuple):
 
     @classmethod
     def of(cls, names: Iterable[str]) -> NamedGroups | None:
-        """Returns None if no group is named, so that all count."""
+        """Returns the groups that a topic names; None if all groups count."""
         wanted = tuple(names)
         ids = frozenset(name for name in wanted if not name.endswith(_ANY))
         return cls(ids, tuple(name[:-1] for name in wanted if name.endswith(_ANY))) if wanted else None
@@ -100,7 +100,7 @@ class ConsumedOffsets:
     """
 
     def __init__(self, asked: Iterable[ConsumedOffsetsTopic], *, every_commit_deletes: bool = True) -> None:
-        """`every_commit_deletes`: there is no authorizer. With one, a share group may delete only where it is named."""
+        """`every_commit_deletes`: any share group may cause deletes, not only those that a topic names."""
         self.found: dict[str, dict[int, ConsumedEnd]] = {}
         """The requested partitions, by topic and partition."""
         self.shares: dict[SharePlace, str] = {}

@@ -17,22 +17,21 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.topic_view import TopicView
-from lowtide.broker.coordinator.runtime.coordinator import Coordinator
+from lowtide.broker.coordinator.runtime.coordinator import ShardedCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
-from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic, forget_hashes
+from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, forget_hashes
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.network.routing.features import serves_consumer_groups
-from lowtide.broker.pending import Pending, promised
-from lowtide.broker.request_context import Client as Connection
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import promised
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
 from lowtide.broker.turns import Pacing
 from lowtide.metadata.image import ImageDelta
-from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_state_records import SharePlace
-from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.markers import Marker
 
@@ -48,7 +47,7 @@ class HeldGroups(NamedTuple):
     refused: int
 
 
-class GroupCoordinator(Coordinator[Groups]):
+class GroupCoordinator(ShardedCoordinator[Groups]):
     """The groups of one broker, with their offsets."""
 
     def __init__(
@@ -74,9 +73,8 @@ class GroupCoordinator(Coordinator[Groups]):
         self._admission = GroupAdmission(self.settings, broker.clock.monotonic_ms())
         self._admission.count_groups = lambda: sum(len(shard.state.by_id) for shard in self._runtime.shards.values())
         self._topics = TopicView(broker.metadata)
-        given = not is_alone or "offsets.topic.replication.factor" in broker.config.given
-        topic = OffsetsTopic(broker, administrator, self.settings, factor_is_given=given)
-        super().__init__(broker, loop, topic, CoordinatedTopic(name=GROUP_TOPIC, make_state=self._make_groups))
+        coordinated = CoordinatedTopic(name=GROUP_TOPIC, make_state=self._make_groups)
+        super().__init__(broker, administrator, loop, self.settings, coordinated, is_alone=is_alone)
 
     def _make_groups(self) -> Groups:
         return Groups(
@@ -93,10 +91,12 @@ class GroupCoordinator(Coordinator[Groups]):
         return self.settings.serves_consumer_groups and serves_consumer_groups(self.broker.metadata.image)
 
     # ------------------------------------------------------------------ requests
-    @staticmethod
-    def check_group_id(group_id: str) -> ErrorCode | None:
-        """Checks a group id. Offsets may be committed with an empty one, as in Kafka, but no member may join."""
-        return None if group_id else ErrorCode.INVALID_GROUP_ID
+    def find_named(self, group_id: str) -> Shard[Groups] | ErrorCode:
+        """Returns the shard of a group whose id is not empty. With an empty one, offsets may be committed, as in Kafka.
+
+        Errors: INVALID_GROUP_ID, those of `find`.
+        """
+        return self.find(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
 
     def held(self) -> HeldGroups:
         """Returns the sizes of what is kept for all groups."""
@@ -111,27 +111,9 @@ class GroupCoordinator(Coordinator[Groups]):
         def may_see(name: str) -> bool:
             return authorizer.authorize(context, Operation.DESCRIBE, topic(name))
 
-        host = _host_of(context.connection)
+        host = f"/{context.connection.peer.rpartition(':')[0]}"
         sees = None if authorizer.allows_all else may_see
         return MemberClient(context.client_id or "", host, context.api_version, sees)
-
-    def effects(self) -> Effects:
-        """Returns empty effects of the current time."""
-        return self._runtime.effects()
-
-    def set_timer(self, shard: Shard[Groups]) -> None:
-        """Takes over a deadline that a decision may have set outside of `decide`."""
-        self._runtime.set_timer(shard)
-
-    def keep(
-        self,
-        shard: Shard[Groups],
-        records: list[CoordinatorRecord],
-        wall_ms: int,
-        producer: tuple[ProducerId, ProducerEpoch] | None = None,
-    ) -> Offset | None:
-        """Appends records that are committed at once: see `CoordinatorRuntime.keep`."""
-        return self._runtime.keep(shard, records, wall_ms, producer)
 
     def when_readable(self, shard: Shard[Groups], group_id: str, answer: Callable[[ErrorCode], R]) -> Pending[R]:
         """Answers with the current state of a group once all its records so far are committed."""
@@ -215,7 +197,7 @@ class GroupCoordinator(Coordinator[Groups]):
         self._topics.note_changes(delta)
         deleted = [(topic.name, topic.topic_id) for topic in delta.topics_deleted if topic.name != GROUP_TOPIC]
         if deleted:
-            run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)
+            run_in_slices(self._loop, self.broker.clock, self._forget(deleted), lambda: None)
 
     def _forget(self, deleted: Sequence[tuple[str, TopicId]]) -> Iterator[None]:
         for shard in self.each_shard():
@@ -227,14 +209,6 @@ class GroupCoordinator(Coordinator[Groups]):
             yield
 
 
-def _host_of(connection: Connection) -> str:
-    return f"/{connection.peer.rpartition(':')[0]}"
-
-
 def _delete(shard: Shard[Groups], group_id: str, pending: Pending[ErrorCode], effects: Effects) -> None:
     error = shard.state.delete_group(group_id, effects)
     effects.answer_when_committed(pending, error, lambda error: error)
-
-
-def _nothing() -> None:
-    """Does nothing."""

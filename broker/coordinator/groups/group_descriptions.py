@@ -12,13 +12,25 @@ from typing import Generic, TypeVar
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.modern_member import Assignment
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.pending import Pending
+from lowtide.broker.joined_parts import JoinedParts
+from lowtide.broker.pending import Answer
 from lowtide.broker.slices import ask_in_slices
+from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 
 Row = TypeVar("Row")
 Response = TypeVar("Response")
+
+
+def assignment_rows(assignment: Assignment, image: MetadataImage, row: Callable[..., Row]) -> list[Row]:
+    """Returns a row for each topic of an assignment that still exists."""
+    return [
+        row(topic_id=topic_id, topic_name=image.topic_names[topic_id], partitions=sorted(numbers))
+        for topic_id, numbers in assignment.items()
+        if topic_id in image.topic_names
+    ]
 
 
 class GroupDescriptions(Generic[Row, Response]):
@@ -40,32 +52,26 @@ class GroupDescriptions(Generic[Row, Response]):
         self._failed = failed
         self._respond = respond
 
-    def answer(self, group_ids: list[str], operations: int) -> Response | Pending[Response]:
+    def answer(self, group_ids: list[str], operations: int) -> Answer[Response]:
         """Returns the response, once everything in it is committed. `operations` are the permitted ones."""
         rows: dict[str, Row | None] = dict.fromkeys(group_ids)
         if not rows:
             return self._respond([])
-        pending: Pending[Response] = Pending()
-        left = len(rows)
+        joined = JoinedParts(lambda: self._respond([row for row in rows.values() if row is not None]), len(rows))
 
         def note(group_id: str, row: Row | None) -> None:
-            nonlocal left
             rows[group_id] = row if row is not None else self._failed(group_id, ErrorCode.UNKNOWN_SERVER_ERROR)
-            left -= 1
-            if not left:
-                pending.complete(self._respond([row for row in rows.values() if row is not None]))
+            joined.arrived()
 
-        ask_in_slices(
-            self._groups.broker.turns, self._groups.broker.log, pending, self._ask(list(rows), operations, note)
-        )
-        return pending
+        broker = self._groups.broker
+        ask_in_slices(broker.turns, broker.log, joined.pending, self._ask(list(rows), operations, note))
+        return joined.pending
 
     def _ask(
         self, names: list[str], operations: int, note: Callable[[str, Row | None], None]
     ) -> Generator[None, None, bool]:
         for group_id in names:
-            refusal = self._groups.check_group_id(group_id)
-            shard = refusal if refusal is not None else self._groups.find(group_id)
+            shard = self._groups.find_named(group_id)
             if isinstance(shard, ErrorCode):
                 note(group_id, self._failed(group_id, shard))
             else:

@@ -11,29 +11,28 @@ loaded group.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from lowtide.broker.coordinator.classic.classic_groups import ClassicGroups
 from lowtide.broker.coordinator.classic.classic_record import group_of_record
 from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, TimerKey, join_failed, sync_failed
-from lowtide.broker.coordinator.group import Group, GroupType
+from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.committed_offsets import CommittedOffsets
-from lowtide.broker.coordinator.groups.group_services import GroupUpkeep, MemberRequests
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.classic_requests import ClassicRequests
 from lowtide.broker.coordinator.modern.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.modern.consumer_heartbeats import ConsumerHeartbeats
-from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
+from lowtide.broker.coordinator.modern.groups_by_id import Group, GroupsById
 from lowtide.broker.coordinator.modern.modern_groups import GroupResources
 from lowtide.broker.coordinator.modern.share_group_states import StatePorts
 from lowtide.broker.coordinator.modern.share_groups import NoClassicRequests, ShareGroups, unknown_members
 from lowtide.broker.coordinator.modern.share_heartbeats import ShareHeartbeats
 from lowtide.broker.coordinator.modern.topic_view import NoCluster, TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange
 from lowtide.protocol.errors import ErrorCode
@@ -52,10 +51,54 @@ GROUP_ID_NOT_FOUND_SINCE: Final = 9
 
 RecordChange: TypeAlias = OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange
 
-GroupChange: TypeAlias = RecordChange | OffsetCommits | InTransaction | TransactionEnded
+GroupChange: TypeAlias = RecordChange | OffsetCommits | InTransaction | EndMarker
 """The content of a record or marker, or of several records that were just appended."""
 
 _EXPIRY: Final[TimerKey] = ("expiry", "", "")
+
+G_contra = TypeVar("G_contra", contravariant=True)
+
+
+class GroupUpkeep(Protocol[G_contra]):
+    """What a service does for the groups of its type."""
+
+    def on_loaded(self, group: G_contra, effects: Effects) -> None:
+        """Called when all records are applied: starts the members' sessions."""
+
+    def on_unloaded(self, group: G_contra, effects: Effects) -> None:
+        """Called when another broker coordinates the group."""
+
+    def on_timer(self, group: G_contra, key: TimerKey, effects: Effects) -> None:
+        """Called when a deadline of the group has come."""
+
+    def remove(self, group: G_contra, effects: Effects) -> None:
+        """Asks for the group's tombstones."""
+
+    def admit_commit(self, group: G_contra, request: OffsetCommitRequest, api_version: int, now_ms: int) -> ErrorCode:
+        """Checks whether a commit is allowed."""
+
+    def check_transactional_commit(self, group: G_contra, request: TxnOffsetCommitRequest) -> ErrorCode:
+        """Checks whether a commit in a transaction is allowed."""
+
+
+class MemberRequests(Protocol[G_contra]):
+    """The requests of the classic protocol to groups of a type."""
+
+    def join(
+        self, group: G_contra, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
+    ) -> None:
+        """Handles JoinGroup."""
+
+    def sync(self, group: G_contra, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
+        """Handles SyncGroup."""
+
+    def heartbeat(
+        self, group: G_contra, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
+    ) -> ErrorCode:
+        """Handles Heartbeat."""
+
+    def leave(self, group: G_contra, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
+        """Handles LeaveGroup."""
 
 
 class Groups:
@@ -115,7 +158,7 @@ class Groups:
 
     def note(self, change: GroupChange, offset: Offset) -> None:
         """Applies a record or a marker that was just appended; of several records, `offset` is that of the first."""
-        if isinstance(change, TransactionEnded):
+        if isinstance(change, EndMarker):
             for group_id in self.committed.end_transaction(change.producer_id, is_commit=change.is_commit):
                 if group_id in self.by_id:
                     self.by_id[group_id].last_record_offset = offset
@@ -207,7 +250,7 @@ class Groups:
 
     # ------------------------------------------------------------------ members
     def join(self, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects) -> None:
-        """JoinGroup.
+        """Handles JoinGroup.
 
         Errors: those of the group's service, of `GroupAdmission.check_new_group`, INVALID_GROUP_ID,
         INVALID_SESSION_TIMEOUT; UNKNOWN_MEMBER_ID for a member of an unknown group.
@@ -228,7 +271,7 @@ class Groups:
             self._classic.join(self._classic.create(request.group_id, effects.wall_ms), request, client, reply, effects)
 
     def sync(self, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
-        """SyncGroup. Errors: those of the group's service, INVALID_GROUP_ID."""
+        """Handles SyncGroup. Errors: those of the group's service, INVALID_GROUP_ID."""
         group = self.by_id.get(request.group_id)
         if not request.group_id:
             effects.answer(reply, sync_failed(ErrorCode.INVALID_GROUP_ID))
@@ -240,14 +283,14 @@ class Groups:
     def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
     ) -> ErrorCode:
-        """Heartbeat. Errors: those of the group's service, INVALID_GROUP_ID."""
+        """Handles Heartbeat. Errors: those of the group's service, INVALID_GROUP_ID."""
         group = self.by_id.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
         return self._requests[group.group_type].heartbeat(group, member_id, group_instance_id, generation_id, now_ms)
 
     def leave(self, group_id: str, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
-        """LeaveGroup, for a group whose id isn't empty."""
+        """Handles LeaveGroup for a group whose id is not empty."""
         group = self.by_id.get(group_id)
         if group is None:
             return unknown_members(members)
@@ -276,10 +319,6 @@ class Groups:
             request.producer_id, sum(len(topic.partitions) for topic in request.topics)
         ):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-        return self.check_transactional_member(request, now_ms)
-
-    def check_transactional_member(self, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
-        """As `check_transactional_commit`, without the check of the number of offsets."""
         group = self.by_id.get(request.group_id)
         if group is not None:
             return self._upkeep[group.group_type].check_transactional_commit(group, request)

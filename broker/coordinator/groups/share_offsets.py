@@ -15,11 +15,12 @@ from typing import Final
 
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.share_group_states import ShareGroupStates, Starts
-from lowtide.broker.coordinator.runtime.coordinator import Coordinator
+from lowtide.broker.coordinator.runtime.coordinator import ShardedCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.share_state.share_persister import Errors, SharePersister
-from lowtide.broker.pending import Pending, answer_of
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import answer_of
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_share_group_offsets import (
@@ -50,7 +51,7 @@ def why_not(error: ErrorCode, group_id: str) -> str | None:
 class ShareOffsets:
     """The start offsets of one broker's share groups."""
 
-    def __init__(self, groups: Coordinator[Groups], persister: SharePersister) -> None:
+    def __init__(self, groups: ShardedCoordinator[Groups], persister: SharePersister) -> None:
         self._groups = groups
         self._persister = persister
 

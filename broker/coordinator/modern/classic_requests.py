@@ -47,7 +47,7 @@ class ClassicRequests:
     def join(
         self, group: ConsumerGroup, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
-        """JoinGroup. A group without members becomes a classic one.
+        """Handles JoinGroup. A group without members becomes a classic one.
 
         Errors: GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID,
         FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH.
@@ -191,7 +191,7 @@ class ClassicRequests:
 
     # ------------------------------------------------------------------ syncing, living
     def sync(self, group: ConsumerGroup, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
-        """SyncGroup.
+        """Handles SyncGroup.
 
         Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
         REBALANCE_IN_PROGRESS.
@@ -218,7 +218,10 @@ class ClassicRequests:
     def heartbeat(
         self, group: ConsumerGroup, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
     ) -> ErrorCode:
-        """Heartbeat. Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS."""
+        """Handles Heartbeat.
+
+        Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS.
+        """
         member = self._find(group, member_id, group_instance_id, generation_id)
         if isinstance(member, ErrorCode):
             return member
@@ -231,7 +234,7 @@ class ClassicRequests:
         return ErrorCode.NONE
 
     def leave(self, group: ConsumerGroup, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
-        """LeaveGroup, for members of either protocol. Errors, row by row: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """Handles LeaveGroup for members of both protocols. Errors in rows: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         rows, gone = [], {}
         for identity in members:
             if identity.group_instance_id is not None and identity.member_id == NO_MEMBER_ID:

@@ -168,7 +168,7 @@ class ConsumerGroup(ModernGroup):
 
     @property
     def empty_target_wall_ms(self) -> int:
-        """0, as in a new group, so that the next member's target does not wait for the interval."""
+        """Always 0, as in a new group, so that the next member's target does not wait for the interval."""
         return 0
 
     # ------------------------------------------------------------------ records

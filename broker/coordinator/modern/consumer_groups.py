@@ -33,7 +33,7 @@ from lowtide.protocol.types import TopicId
 
 
 class ConsumerGroups(ModernGroups[ConsumerGroup]):
-    """The service of the consumer groups among those of one coordinator."""
+    """The service of one coordinator's consumer groups."""
 
     def __init__(
         self, by_id: GroupsById, timers: Timers[TimerKey], resources: GroupResources, rebalancing: Rebalancing

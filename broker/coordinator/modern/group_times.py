@@ -50,7 +50,7 @@ class GroupTimes:
 
 
 class MemberTimers:
-    """The timers of the groups of one type among those of one coordinator."""
+    """The timers of one coordinator's groups of one type."""
 
     def __init__(self, timers: Timers[TimerKey], times: GroupTimes) -> None:
         self.deadlines = timers

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.modern.modern_group import ModernGroup
 from lowtide.broker.coordinator.modern.share_group import ShareGroup
 
+Group: TypeAlias = ClassicGroup | ModernGroup
 
-class GroupsById(dict[str, ClassicGroup | ModernGroup]):
+
+class GroupsById(dict[str, Group]):
     """Maps ids to groups. A group here has a record, or a request has just named it."""
 
     def find_classic(self, group_id: str) -> ClassicGroup | None:

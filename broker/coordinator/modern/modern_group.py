@@ -103,7 +103,7 @@ class ModernGroup(ABC):
 
     @property
     def since_empty_ms(self) -> int | None:
-        """None: no record keeps it, so each offset expires by the time of its commit."""
+        """Always None: each offset expires by the time of its own commit, since no record keeps the time."""
         return None
 
     @property

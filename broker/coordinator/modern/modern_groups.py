@@ -1,8 +1,7 @@
-"""What the services of consumer groups and of share groups do alike: records, epochs, targets, sessions and fencing.
+"""The common part of the services of consumer and share groups: records, epochs, targets, sessions and fencing.
 
 Guards: the group's epoch rises with every change of its members, their subscriptions and the topics; every change of a
-group is a record; a member that is silent for too long is removed, and if the record of that can't be appended, this
-is retried.
+group is a record; a member without heartbeats is removed, and this is retried if its record can't be appended.
 
 Source: Kafka's `GroupMetadataManager`; KIP-848, KIP-932.
 """
@@ -65,7 +64,7 @@ class GroupResources(NamedTuple):
 
 
 class ModernGroups(ABC, Generic[G]):
-    """The service of the groups of one type among those of one coordinator."""
+    """The service of one coordinator's groups of one type."""
 
     def __init__(
         self, group_class: type[G], by_id: GroupsById, timers: Timers[TimerKey], resources: GroupResources

@@ -73,7 +73,7 @@ class ModernMember(msgspec.Struct, frozen=True):
 
     @property
     def held(self) -> Assignment:
-        """The partitions that it may consume now: also those that it has to revoke, until it reports that it has."""
+        """The partitions that it may consume now. Those to revoke are included until it reports their revocation."""
         if not self.revoking:
             return self.assigned
         held = dict(self.assigned)

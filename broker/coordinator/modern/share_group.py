@@ -181,7 +181,7 @@ class ShareGroup(ModernGroup):
 
     @property
     def is_unused(self) -> bool:
-        """False: an empty group keeps its start offsets until it is deleted, as in Kafka."""
+        """Always False: an empty group keeps its start offsets until it is deleted, as in Kafka."""
         return False
 
     def places(self, partition_count: Callable[[TopicId], int]) -> list[SharePlace]:
@@ -200,7 +200,7 @@ class ShareGroup(ModernGroup):
         )
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Always returns GROUP_ID_NOT_FOUND: a share group has no committed offsets. Source: `ShareGroup.validateOffsetFetch`."""
+        """Returns GROUP_ID_NOT_FOUND: there are no committed offsets. Source: `ShareGroup.validateOffsetFetch`."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def check_offset_delete(self) -> ErrorCode:

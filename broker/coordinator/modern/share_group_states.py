@@ -42,7 +42,6 @@ class StatePorts(Protocol):
 
     def initialize(self, group_id: str, state_epoch: int, wanted: Starts) -> None:
         """Requests states of share partitions, and calls `ShareGroupStates.on_initialized` with the outcome."""
-        ...
 
 
 class ShareGroupStates:
@@ -188,7 +187,7 @@ class ShareGroupStates:
 
     # ------------------------------------------------------------------ lock
     def _lock(self, group_id: str, reply: Reply, effects: Effects) -> ShareGroup | None:
-        """Returns a group without members, which takes none until `unlock`; None if an error was answered."""
+        """Locks a group without members against joins until `unlock`. Returns None if an error was answered."""
         group = self.by_id.find_share(group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
         if group is not None and error == ErrorCode.NONE and group.is_deleting:

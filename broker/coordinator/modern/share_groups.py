@@ -33,7 +33,7 @@ ASSIGNOR: Final = "simple"
 
 
 class ShareGroups(ModernGroups[ShareGroup]):
-    """The service of the share groups among those of one coordinator."""
+    """The service of one coordinator's share groups."""
 
     def __init__(
         self,

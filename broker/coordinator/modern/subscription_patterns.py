@@ -30,7 +30,7 @@ STEP_INSTRUCTIONS: Final = 4096
 
 
 class PatternError(ValueError):
-    """A text is no pattern, or too large. The message may go to the client."""
+    """An invalid or too large pattern. The message may be sent to the client."""
 
 
 class NamePattern:

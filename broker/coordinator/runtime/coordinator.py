@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
+from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic, TopicSettings
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, S, Shard
 from lowtide.broker.pending import Pending
 from lowtide.protocol.errors import ErrorCode
@@ -16,12 +17,29 @@ from lowtide.protocol.errors import ErrorCode
 R = TypeVar("R")
 
 
-class Coordinator(Generic[S]):
+class ShardedCoordinator(Generic[S]):
     """Finds the shard of a key, carries out decisions, and follows leaderships."""
 
-    def __init__(self, broker: BrokerContext, loop: Any, topic: OffsetsTopic, coordinated: CoordinatedTopic[S]) -> None:
+    def __init__(
+        self,
+        broker: BrokerContext,
+        administrator: TopicAdministrator,
+        loop: Any,
+        settings: TopicSettings,
+        coordinated: CoordinatedTopic[S],
+        *,
+        is_alone: bool,
+    ) -> None:
+        """`is_alone`: the cluster never has other brokers."""
         self.broker = broker
-        self.topic = topic
+        self.topic = OffsetsTopic(
+            broker,
+            administrator,
+            settings,
+            factor_is_given=not is_alone or coordinated.factor_key in broker.config.given,
+            name=coordinated.name,
+            configs=coordinated.configs,
+        )
         self._runtime: CoordinatorRuntime[S] = CoordinatorRuntime(
             coordinated,
             replicas=broker.replicas,
@@ -49,7 +67,7 @@ class Coordinator(Generic[S]):
                 yield shard
 
     def decide(self, shard: Shard[S], decision: Callable[[Pending[R], Effects], None]) -> Pending[R]:
-        """Calls `decision` and carries out its effects. Returns the answer, which is done already if nothing is waited for."""
+        """Calls `decision` and carries out its effects. Returns the answer, which may be complete already."""
         pending: Pending[R] = Pending()
         effects = self._runtime.effects()
         decision(pending, effects)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Generic
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, Promise, Then
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, S, Shard, make_batch, make_batches
 from lowtide.broker.coordinator.runtime.shard_loader import ShardLoader
 from lowtide.broker.partitions.commit_waits import committed_end
@@ -25,10 +25,9 @@ from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import run_in_slices, run_in_turns
 from lowtide.protocol.control_records import ControlRecordType
-from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommits
-from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId
+from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.worker import Worker
@@ -135,7 +134,8 @@ class CoordinatorRuntime(Generic[S]):
             self._begin_job(shard, job)
         for work in effects.work:
             self._worker.submit(work.call, partial(self._after_work, shard, work.on_done))
-        self.set_timer(shard)
+        if shard.state.timers.has_sooner:
+            self._set_timer(shard)
 
     def _begin_job(self, shard: Shard[S], job: Job) -> None:
         """Takes the steps of a job in turn with the work of requests."""
@@ -177,7 +177,7 @@ class CoordinatorRuntime(Generic[S]):
         shard = self.shards.get(partition.topic_partition.partition)
         if shard is not None and shard.partition is partition and shard.loaded and not shard.unloaded:
             is_commit = marker.control.type is ControlRecordType.COMMIT
-            shard.state.note(TransactionEnded(marker.producer_id, is_commit), offset)
+            shard.state.note(EndMarker(marker.producer_id, is_commit), offset)
 
     def may_mark(self, partition: Partition) -> bool:
         """Whether a marker may be appended to a partition now.
@@ -187,26 +187,19 @@ class CoordinatorRuntime(Generic[S]):
         shard = self.find(partition.topic_partition.partition)
         return not isinstance(shard, ErrorCode) and shard.partition is partition
 
-    def keep(
-        self,
-        shard: Shard[S],
-        records: list[CoordinatorRecord],
-        wall_ms: int,
-        producer: tuple[ProducerId, ProducerEpoch] | None = None,
-    ) -> Offset | None:
-        """Appends records that are committed at once, in the turn in which `find` returned the shard.
+    def _append_committed(self, shard: Shard[S], effects: Effects) -> Offset | None:
+        """Appends records that are committed by their append. Returns the offset of the first one.
 
-        Returns the offset of the first record, so the answer can be sent at once. Returns None and changes nothing if
-        the records may have to wait, for other replicas or earlier records, or are refused: then the decision is one
-        for `carry_out`.
+        Returns None and changes nothing if the records may have to wait, for other replicas or earlier records, or are
+        refused.
         """
         partition = shard.partition
-        if partition.leadership is not None or shard.waiting or shard.unloaded:  # As `commits_at_once`, inlined.
+        if partition.leadership is not None or shard.waiting:
             return None
-        batch = make_batch(records, wall_ms, producer)
+        batch = make_batch(effects.records, effects.wall_ms, effects.producer)
         if batch.size_bytes > partition.log.config.max_message_bytes:
             return None
-        return self._replicas.append_committed(partition, batch, wall_ms)
+        return self._replicas.append_committed(partition, batch, effects.wall_ms)
 
     def _append(self, shard: Shard[S], effects: Effects) -> ErrorCode:
         """Appends all records, or none.
@@ -215,8 +208,7 @@ class CoordinatorRuntime(Generic[S]):
         """
         if shard.unloaded or not shard.leads:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        producer, wall_ms = effects.producer, effects.wall_ms
-        offset = self.keep(shard, effects.records, wall_ms, producer)
+        producer, offset = effects.producer, self._append_committed(shard, effects)
         if offset is None:
             offset = shard.partition.log.log_end_offset
             error = self._append_one_by_one(shard, effects)
@@ -279,12 +271,8 @@ class CoordinatorRuntime(Generic[S]):
             self._await_commit(shard)
 
     # ------------------------------------------------------------------ time
-    def set_timer(self, shard: Shard[S]) -> None:
-        """Moves the runtime's single timer forward if this shard has an earlier deadline."""
-        if shard.state.timers.has_sooner:
-            self._set_timer(shard)
-
     def _set_timer(self, shard: Shard[S]) -> None:
+        """Moves the runtime's single timer forward if this shard has an earlier deadline."""
         timers = shard.state.timers
         if self._closed or not shard.loaded:
             return

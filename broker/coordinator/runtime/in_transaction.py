@@ -16,7 +16,7 @@ class InTransaction(msgspec.Struct, frozen=True):
     change: Any
 
 
-class TransactionEnded(msgspec.Struct, frozen=True):
+class EndMarker(msgspec.Struct, frozen=True):
     """A marker: the producer's pending records become valid or are dropped."""
 
     producer_id: ProducerId

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import mul
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.metadata.records import NO_LEADER
-from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.replication.new_topics import NewTopic
 from lowtide.replication.refusal import Refusal
 
@@ -33,9 +30,10 @@ CREATION_TIMEOUT_MS: Final = 5_000
 CREATION_LIMIT_MS: Final = 30_000
 """How long the creation may take. Source: Kafka's brokers use `request.timeout.ms`."""
 
-_CREATE_TOPICS_VERSION: Final = 7
-"""The version of the request to the controller."""
+Configs = tuple[tuple[str, str], ...]
+"""Keys and values of a topic's configuration."""
 
+OF_OFFSETS: Final[Configs] = (("cleanup.policy", "compact"), ("compression.type", "producer"))
 
 _UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 _HASH_BLOCK: Final = 256
@@ -49,9 +47,9 @@ REMEMBERED_LENGTH_MAX: Final = 255
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`, made non-negative as by Kafka's `Utils.abs`.
+    """Returns Java's `String.hashCode`, made non-negative as by Kafka's `Utils.abs`.
 
-    >>> java_hash("group"), java_hash("Länge \U0001f30a")
+    >>> java_hash("group"), java_hash("Länge 🌊")
     (98629247, 1248849606)
     """
     return _remembered_hash(text) if len(text) <= REMEMBERED_LENGTH_MAX else _hash(text)
@@ -85,6 +83,8 @@ class TopicSettings(Protocol):
     def topic_replication_factor(self) -> int: ...
     @property
     def topic_segment_bytes(self) -> int: ...
+    @property
+    def topic_minimum_in_sync(self) -> int | None: ...
 
 
 class OffsetsTopic:
@@ -98,9 +98,9 @@ class OffsetsTopic:
         *,
         factor_is_given: bool,
         name: str = GROUP_TOPIC,
-        configs: Callable[[int], Sequence[tuple[str, str]]] | None = None,
+        configs: Configs = OF_OFFSETS,
     ) -> None:
-        """`configs` returns the topic's configuration for a replication factor, if it differs from that of offsets.
+        """`configs` are what the topic sets besides `settings`.
 
         `factor_is_given`: the replication factor was configured. Otherwise fewer brokers than its default are enough.
         """
@@ -111,7 +111,7 @@ class OffsetsTopic:
         self._settings = settings
         self._factor_is_given = factor_is_given
         self._creation: asyncio.Future[None] | None = None
-        self._told = ""
+        self._logged_reason = ""
         """The last logged reason why the topic could not be created."""
 
     @property
@@ -159,64 +159,26 @@ class OffsetsTopic:
         image = self._broker.metadata.image
         brokers = len(image.brokers) + len(image.fenced_brokers)
         if not self._factor_is_given and brokers < factor:
-            if not self._told:
+            if not self._logged_reason:
                 log.info(
                     "a coordinator's topic gets fewer replicas than the default because there are fewer brokers",
                     topic=self.name,
                     replicas=brokers,
                 )
             factor = brokers
+        configs = [*self._configs, ("segment.bytes", str(settings.topic_segment_bytes))]
+        if settings.topic_minimum_in_sync is not None:
+            configs.append(("min.insync.replicas", str(min(settings.topic_minimum_in_sync, factor))))
+        topic = NewTopic(self.name, settings.topic_partition_count, factor)
         try:
-            outcome = await self._make(NewTopic(self.name, settings.topic_partition_count, factor))
-            reason = (
-                outcome.message if outcome is not None and outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS else ""
-            )
-            if reason and reason != self._told:
-                _log_failure(log, self.name, outcome)
-            self._told = reason
+            created = await self._administrator.create(topic, configs, CREATION_LIMIT_MS)
+            reason = ""
+            if isinstance(created, Refusal) and created.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                reason = created.message
+                # A failure that may pass by itself, such as a missing controller, is a warning.
+                report = log.warning if created.error_code.retriable else log.error
+                if reason and reason != self._logged_reason:
+                    report("a coordinator's topic could not be created", topic=self.name, reason=reason)
+            self._logged_reason = reason
         finally:
             done.set_result(None)
-
-    async def _make(self, topic: NewTopic) -> Refusal | None:
-        """Asks the controller to create the topic."""
-        configs: Sequence[tuple[str, str]] = (
-            ("cleanup.policy", "compact"),
-            ("compression.type", "producer"),
-            ("segment.bytes", str(self._settings.topic_segment_bytes)),
-        )
-        if self._configs is not None:
-            configs = self._configs(topic.replication_factor)
-        forwarder = self._administrator.forwarder
-        if forwarder is not None and not self._broker.metadata.is_controller:
-            answer = await forwarder.ask(
-                ApiKey.CREATE_TOPICS, _CREATE_TOPICS_VERSION, _as_request(topic, configs), CREATION_LIMIT_MS
-            )
-            if isinstance(answer, Refusal):
-                return answer
-            if answer is not None:
-                row = answer.topics[0]
-                if row.error_code != ErrorCode.NONE:
-                    return Refusal(ErrorCode(row.error_code), row.error_message or "")
-                await forwarder.wait_until(lambda image: self.name in image.topics, CREATION_TIMEOUT_MS)
-                return None
-        created = await self._administrator.create(topic, configs, CREATION_LIMIT_MS)
-        return created if isinstance(created, Refusal) else None
-
-
-def _log_failure(log: Any, topic: str, outcome: Refusal | None) -> None:
-    """Logs an error, or a warning if the failure may pass by itself, such as a missing controller."""
-    assert outcome is not None
-    report = log.warning if outcome.error_code.retriable else log.error
-    report("a coordinator's topic could not be created", topic=topic, reason=outcome.message)
-
-
-def _as_request(topic: NewTopic, configs: Sequence[tuple[str, str]]) -> CreateTopicsRequest:
-    rows = [CreatableTopicConfig(name=name, value=value) for name, value in configs]
-    wanted = CreatableTopic(
-        name=topic.name,
-        num_partitions=topic.partition_count,
-        replication_factor=topic.replication_factor,
-        assignments=[],
-        configs=rows,
-    )
-    return CreateTopicsRequest(topics=[wanted], timeout_ms=CREATION_LIMIT_MS, validate_only=False)

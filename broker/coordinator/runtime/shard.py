@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Then
+from lowtide.broker.coordinator.runtime.offsets_topic import OF_OFFSETS, Configs
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.group_records import decode_record
@@ -58,27 +59,21 @@ class CoordinatorState(Protocol):
     @property
     def count(self) -> int:
         """The number of entries, for the log."""
-        ...
 
     def apply(self, change: Any, offset: Offset) -> None:
         """Applies a record or a marker (`in_transaction`) of a log that is being loaded. Errors: ProtocolError."""
-        ...
 
     def note(self, change: Any, offset: Offset) -> None:
         """Applies a record or a marker that was just appended."""
-        ...
 
     def on_loaded(self, effects: Effects) -> None:
         """Called when all records are applied."""
-        ...
 
     def on_unloaded(self, effects: Effects) -> None:
         """Called when another broker coordinates the shard."""
-        ...
 
     def on_timer(self, key: Any, effects: Effects) -> None:
         """Called when a deadline has come."""
-        ...
 
 
 S = TypeVar("S", bound=CoordinatorState)
@@ -89,9 +84,12 @@ Decode: TypeAlias = Callable[[bytes | None, bytes | None], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatedTopic(Generic[S]):
-    """A coordinator's topic: its name, and functions that make a shard's state and decode its records."""
+    """A coordinator's topic: its name, its configuration, and functions that make a state and decode records."""
 
     name: str
+    configs: Configs = OF_OFFSETS
+    factor_key: str = "offsets.topic.replication.factor"
+    """The key of the broker that sets the topic's replication factor."""
     make_state: Callable[[], S]
     decode: Decode = decode_record
 
@@ -142,11 +140,6 @@ class Shard(Generic[S]):
         """Whether this broker still leads the partition, by the leadership of this state."""
         partition = self.partition
         return partition.led_since == self.led_since and partition.is_leader and not partition.log.offline
-
-    @property
-    def commits_at_once(self) -> bool:
-        """Whether appending commits, as far as is known before: there is no other replica, and nothing waits."""
-        return self.partition.leadership is None and not self.waiting and not self.unloaded
 
     def wait(self, end_offset: Offset, deadline_ms: int, then: list[Then]) -> None:
         """Continues when the log is committed up to `end_offset`, after the waits before it."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.shard import Decode, S, Shard
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.slices import run_in_slices
@@ -202,7 +202,7 @@ def _apply_marker(shard: AnyShard, header: BatchHeader, batch: memoryview) -> No
     marker = read_control_record(batch, max_bytes=MAXIMUM_DECOMPRESSED_BYTES)
     if marker is not None:
         is_commit = marker.type is ControlRecordType.COMMIT
-        shard.state.apply(TransactionEnded(header.producer_id, is_commit), header.base_offset)
+        shard.state.apply(EndMarker(header.producer_id, is_commit), header.base_offset)
 
 
 def _read_slice(read: FileSlice) -> bytes:

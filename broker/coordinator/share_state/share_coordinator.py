@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.runtime.coordinator import Coordinator
-from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
+from lowtide.broker.coordinator.runtime.coordinator import ShardedCoordinator
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
-from lowtide.broker.coordinator.share_state.share_settings import ShareSettings, share_settings
+from lowtide.broker.coordinator.share_state.share_settings import share_settings
 from lowtide.broker.coordinator.share_state.share_states import ShareStates
 from lowtide.broker.slices import run_in_slices
 from lowtide.metadata.image import ImageDelta
@@ -21,6 +20,9 @@ from lowtide.protocol.types import Offset, TopicId, parse_topic_id, topic_id_tex
 from lowtide.storage.directory.log_starts import LogStartIncrement
 
 SHARE_TOPIC: Final = "__share_group_state"
+
+_CONFIGS: Final = (("cleanup.policy", "delete"), ("compression.type", "uncompressed"), ("retention.ms", "-1"))
+"""Source: Kafka's `ShareCoordinatorService.shareGroupStateTopicConfigs`."""
 
 
 def coordinator_key(place: SharePlace) -> str:
@@ -46,26 +48,20 @@ def is_share_key(key: str) -> bool:
     return True
 
 
-class ShareCoordinator(Coordinator[ShareStates]):
+class ShareCoordinator(ShardedCoordinator[ShareStates]):
     """The states of share partitions that one broker keeps."""
 
     def __init__(self, broker: BrokerContext, administrator: TopicAdministrator, loop: Any, *, is_alone: bool) -> None:
-        """`is_alone`: the cluster never has other brokers."""
         self.settings = share_settings(broker.config.values)
         self._loop = loop
-        given = not is_alone or "share.coordinator.state.topic.replication.factor" in broker.config.given
-        topic = OffsetsTopic(
-            broker,
-            administrator,
-            self.settings,
-            factor_is_given=given,
-            name=SHARE_TOPIC,
-            configs=partial(_configs, self.settings),
-        )
         coordinated = CoordinatedTopic(
-            name=SHARE_TOPIC, make_state=lambda: ShareStates(self.settings, self), decode=decode_share_state
+            name=SHARE_TOPIC,
+            configs=_CONFIGS,
+            factor_key="share.coordinator.state.topic.replication.factor",
+            make_state=lambda: ShareStates(self.settings, self),
+            decode=decode_share_state,
         )
-        super().__init__(broker, loop, topic, coordinated)
+        super().__init__(broker, administrator, loop, self.settings, coordinated, is_alone=is_alone)
 
     # ------------------------------------------------------------------ what the states ask for
     def has_partition(self, topic_id: TopicId, partition: int) -> bool:
@@ -88,24 +84,9 @@ class ShareCoordinator(Coordinator[ShareStates]):
         """Removes the states of deleted topics."""
         deleted = frozenset(topic.topic_id for topic in delta.topics_deleted if topic.name != SHARE_TOPIC)
         if deleted and self._runtime.shards:
-            run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)
+            run_in_slices(self._loop, self.broker.clock, self._forget(deleted), lambda: None)
 
     def _forget(self, deleted: frozenset[TopicId]) -> Iterator[None]:
         for shard in self.each_shard():
             self.carry_out(shard, partial(shard.state.forget_topics, deleted))
             yield
-
-
-def _configs(settings: ShareSettings, replication_factor: int) -> tuple[tuple[str, str], ...]:
-    """Returns the configuration of the topic. Source: Kafka's `ShareCoordinatorService.shareGroupStateTopicConfigs`."""
-    return (
-        ("cleanup.policy", "delete"),
-        ("compression.type", "uncompressed"),
-        ("retention.ms", "-1"),
-        ("min.insync.replicas", str(min(settings.topic_minimum_in_sync, replication_factor))),
-        ("segment.bytes", str(settings.topic_segment_bytes)),
-    )
-
-
-def _nothing() -> None:
-    """Does nothing."""

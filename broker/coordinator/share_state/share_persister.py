@@ -17,7 +17,8 @@ from lowtide.broker.coordinator.share_state.share_states import ShareStates
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.partitions.share.share_runs import RecordState
 from lowtide.broker.partitions.share.share_values import StateBatch, StateWrite, StoredState
-from lowtide.broker.pending import Pending, answer_of
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import answer_of
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.errors import ErrorCode

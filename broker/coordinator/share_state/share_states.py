@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.share_state.share_settings import ShareSettings
 from lowtide.broker.coordinator.share_state.share_state import NO_EPOCH, ShareState, state_of_snapshot, state_of_update
@@ -58,14 +58,12 @@ class ShareStatePorts(Protocol):
 
     def has_partition(self, topic_id: TopicId, partition: int) -> bool:
         """Whether the partition exists."""
-        ...
 
     def prune(self, states: ShareStates, start_offset: Offset) -> None:
         """Cuts the log of these states before `start_offset`.
 
         What makes the earlier records unnecessary is committed.
         """
-        ...
 
 
 class ShareStates:
@@ -86,9 +84,9 @@ class ShareStates:
         """The number of states."""
         return len(self.states)
 
-    def apply(self, change: ShareStateChange | InTransaction | TransactionEnded, offset: Offset) -> None:
+    def apply(self, change: ShareStateChange | InTransaction | EndMarker, offset: Offset) -> None:
         """Applies a record. Errors: ProtocolError for one in a transaction, which is never written here."""
-        if isinstance(change, InTransaction | TransactionEnded):
+        if isinstance(change, InTransaction | EndMarker):
             message = "a record about a share partition's state that is in a transaction"
             raise ProtocolError(message)
         self.note(change, offset)

@@ -45,7 +45,7 @@ _BUMPED: Final = 2
 """The first version of transactions whose markers have the next epoch."""
 
 
-class MarkerSending(msgspec.Struct):
+class PendingMarkers(msgspec.Struct):
     """The end of one transaction on its way. `left` are the partitions that don't have the marker yet."""
 
     end: TransactionEnd
@@ -66,11 +66,11 @@ class MarkerSender:
         self._writer = writer
         self._peers = peers
         self._loop = loop
-        self._waiting: dict[BrokerId, list[tuple[MarkerSending, list[TopicPartition]]]] = {}
+        self._waiting: dict[BrokerId, list[tuple[PendingMarkers, list[TopicPartition]]]] = {}
         """The markers for each broker that a task is sending to."""
         self._closed = False
 
-    def send(self, sending: MarkerSending) -> None:
+    def send(self, sending: PendingMarkers) -> None:
         """Begins to send; `on_sent` is called when all partitions have the marker, not within this call."""
         self._loop.call_soon(self._try, sending, list(sending.left))
 
@@ -78,7 +78,7 @@ class MarkerSender:
         """Stops sending: the broker stops, and the next coordinator continues."""
         self._closed = True
 
-    def _try(self, sending: MarkerSending, partitions: Iterable[TopicPartition]) -> None:
+    def _try(self, sending: PendingMarkers, partitions: Iterable[TopicPartition]) -> None:
         """Sends to these partitions, each to its current leader."""
         if sending.given_up or self._closed or not sending.is_ours():
             sending.given_up = True
@@ -103,7 +103,7 @@ class MarkerSender:
         if here:
             self._writer.write(sending.end, here, partial(self._on_answer, sending), timeout_ms=TIMEOUT_MS)
 
-    def _on_answer(self, sending: MarkerSending, key: TopicPartition, error: ErrorCode) -> None:
+    def _on_answer(self, sending: PendingMarkers, key: TopicPartition, error: ErrorCode) -> None:
         if sending.given_up or key not in sending.left:
             return
         # A higher epoch means that the partition already has a later end.
@@ -117,7 +117,7 @@ class MarkerSender:
             self._loop.call_later(RETRY_S, self._try, sending, [key])
 
     # ------------------------------------------------------------------ other brokers
-    def _send_soon(self, broker_id: BrokerId, sending: MarkerSending, keys: list[TopicPartition]) -> None:
+    def _send_soon(self, broker_id: BrokerId, sending: PendingMarkers, keys: list[TopicPartition]) -> None:
         waiting = self._waiting.get(broker_id)
         if waiting is not None:
             waiting.append((sending, keys))
@@ -133,7 +133,7 @@ class MarkerSender:
         finally:
             del self._waiting[broker_id]
 
-    async def _ask(self, broker_id: BrokerId, batch: list[tuple[MarkerSending, list[TopicPartition]]]) -> None:
+    async def _ask(self, broker_id: BrokerId, batch: list[tuple[PendingMarkers, list[TopicPartition]]]) -> None:
         errors: dict[tuple[int, TopicPartition], ErrorCode] = {}
         node = self._broker.metadata.image.brokers.get(broker_id)
         if node is not None and batch:

@@ -40,15 +40,12 @@ class MarkedState(Protocol):
 
     def is_kept_in(self, topic: str) -> bool:
         """Whether the topic has its state."""
-        ...
 
     def may_mark(self, partition: Partition) -> bool:
         """Whether a marker may be written now."""
-        ...
 
     def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
         """Applies a marker that was just appended."""
-        ...
 
 
 OnWritten = Callable[[TopicPartition, ErrorCode], None]

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.runtime.coordinator import Coordinator
-from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
+from lowtide.broker.coordinator.runtime.coordinator import ShardedCoordinator
+from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
-from lowtide.broker.coordinator.transactions.at_once import AtOnce
-from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, MarkerSending
+from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, PendingMarkers
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
+from lowtide.broker.coordinator.transactions.next_transaction import Identity
 from lowtide.broker.coordinator.transactions.transaction import Transaction
-from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings, transaction_settings
+from lowtide.broker.coordinator.transactions.transaction_settings import transaction_settings
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.broker.network.peer_client import PeerClients
+from lowtide.broker.pending import Pending
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.store import MetadataStoreError
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.transaction_records import decode_transaction
-from lowtide.protocol.types import ProducerId
+from lowtide.protocol.types import ProducerId, TopicPartition
+
+R = TypeVar("R")
 
 VERIFICATION_PURPOSE: Final = "verification"
 """The purpose of connections to coordinators that verify transactions."""
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 
+_CONFIGS: Final = (
+    ("cleanup.policy", "compact"),
+    ("compression.type", "uncompressed"),
+    ("unclean.leader.election.enable", "false"),
+)
+"""Source: Kafka's `TransactionStateManager.transactionTopicConfigs`."""
 
-class TransactionCoordinator(Coordinator[Transactions]):
+
+class TransactionCoordinator(ShardedCoordinator[Transactions]):
     """The transactions of one broker."""
 
     def __init__(
@@ -44,26 +56,19 @@ class TransactionCoordinator(Coordinator[Transactions]):
         *,
         is_alone: bool,
     ) -> None:
-        """`is_alone`: the cluster never has other brokers."""
         self.settings = transaction_settings(broker.config.values)
         self.ids = ProducerIds(broker)
         self.writer = MarkerWriter(broker.replicas, broker.clock, groups)
         self.peers, self.loop = peers, loop
         self._sender = MarkerSender(broker, self.writer, peers, loop)
-        given = not is_alone or "transaction.state.log.replication.factor" in broker.config.given
-        topic = OffsetsTopic(
-            broker,
-            administrator,
-            self.settings,
-            factor_is_given=given,
-            name=TRANSACTION_TOPIC,
-            configs=partial(_configs, self.settings),
-        )
         coordinated = CoordinatedTopic(
-            name=TRANSACTION_TOPIC, make_state=lambda: Transactions(self.settings, self), decode=decode_transaction
+            name=TRANSACTION_TOPIC,
+            configs=_CONFIGS,
+            factor_key="transaction.state.log.replication.factor",
+            make_state=lambda: Transactions(self.settings, self),
+            decode=decode_transaction,
         )
-        super().__init__(broker, loop, topic, coordinated)
-        self.at_once = AtOnce(self._runtime, broker.clock)
+        super().__init__(broker, administrator, loop, self.settings, coordinated, is_alone=is_alone)
 
     # ------------------------------------------------------------------ what the state asks for
     def take_producer_id(self) -> ProducerId | None:
@@ -83,7 +88,7 @@ class TransactionCoordinator(Coordinator[Transactions]):
             transaction.bumps_epochs,
         )
         self._sender.send(
-            MarkerSending(
+            PendingMarkers(
                 end,
                 set(transaction.partitions),
                 partial(self._is_ours, shard),
@@ -95,15 +100,30 @@ class TransactionCoordinator(Coordinator[Transactions]):
         return not shard.unloaded and shard.leads
 
     def _on_sent(self, shard: Shard[Transactions], transaction: Transaction) -> None:
-        if not self._is_ours(shard):
-            return
-        state = shard.state.plan_completion(
-            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
-        )
-        if state is not None and not self.at_once.complete(shard, state):
-            self.carry_out(shard, partial(shard.state.complete, state))
+        if self._is_ours(shard):
+            identity = (transaction.producer_id, transaction.producer_epoch)
+            self.carry_out(shard, partial(shard.state.on_all_marked, transaction.transactional_id, identity))
 
     # ------------------------------------------------------------------ requests
+    def add_partitions(
+        self,
+        shard: Shard[Transactions],
+        transactional_id: str,
+        identity: Identity,
+        partitions: Iterable[TopicPartition],
+        client_version: int,
+        answer: Callable[[ErrorCode], R],
+    ) -> Pending[R]:
+        """Adds partitions to a transaction (`Transactions.add_partitions`). `answer` makes the answer."""
+
+        def decide(reply: Pending[R], effects: Effects) -> None:
+            def done(error: ErrorCode, later: Effects) -> None:
+                later.answer(reply, answer(error))
+
+            shard.state.add_partitions(transactional_id, identity, partitions, client_version, effects, done)
+
+        return self.decide(shard, decide)
+
     def may_begin(self, shard: Shard[Transactions], transactional_id: str) -> bool:
         """Whether an id is known, or may be added: `lowtide.transactional.ids.max`."""
         if transactional_id in shard.state.transactions:
@@ -159,14 +179,3 @@ class ProducerIds:
             self._broker.log.warning("producer id allocation failed", error=str(error))
         finally:
             self._is_fetching = False
-
-
-def _configs(settings: TransactionSettings, replication_factor: int) -> tuple[tuple[str, str], ...]:
-    """Returns the configuration of the topic. Source: Kafka's `TransactionStateManager.transactionTopicConfigs`."""
-    return (
-        ("cleanup.policy", "compact"),
-        ("compression.type", "uncompressed"),
-        ("unclean.leader.election.enable", "false"),
-        ("min.insync.replicas", str(min(settings.topic_minimum_in_sync, replication_factor))),
-        ("segment.bytes", str(settings.topic_segment_bytes)),
-    )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeAlias
 
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.transactions.next_transaction import (
     NO_IDENTITY,
@@ -39,7 +39,6 @@ from lowtide.broker.coordinator.transactions.transaction_state import (
     may_follow,
 )
 from lowtide.broker.coordinator.transactions.uncommitted import OnError, TransactionChange, UncommittedTransactions
-from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
 from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicPartition
@@ -59,11 +58,9 @@ class TransactionPorts(Protocol):
 
     def take_producer_id(self) -> ProducerId | None:
         """Returns an unused producer id; None if none is available now."""
-        ...
 
     def send_markers(self, transaction: Transaction) -> None:
-        """Sends markers to the transaction's partitions, then calls `Transactions.plan_completion`."""
-        ...
+        """Sends markers to the transaction's partitions, then calls `Transactions.on_all_marked`."""
 
 
 class Transactions:
@@ -84,13 +81,13 @@ class Transactions:
         """The number of transactional ids."""
         return len(self.transactions)
 
-    def apply(self, change: TransactionRecord | InTransaction | TransactionEnded, offset: Offset) -> None:
+    def apply(self, change: TransactionRecord | InTransaction | EndMarker, offset: Offset) -> None:
         """Applies a record of a log that is being loaded.
 
         Errors: ProtocolError for an unknown state, and for a record in a transaction, which is never written here.
         """
         self._uncommitted.note(offset)
-        if isinstance(change, TransactionEnded):
+        if isinstance(change, EndMarker):
             return
         if isinstance(change, InTransaction):
             message = "a record about a transaction that is in one itself"
@@ -117,7 +114,7 @@ class Transactions:
             if transaction.state in ENDING:
                 self._keep(transaction, effects, self._when_ended(transaction.transactional_id, None))
             elif transaction.state is TransactionState.ONGOING:
-                self.watch(transaction, effects.now_ms, effects.wall_ms)
+                self._watch(transaction, effects)
         self._uncommitted.on_loaded(effects)
         self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.expiry_check_interval_ms)
 
@@ -127,14 +124,10 @@ class Transactions:
 
     def _keep(self, state: Transaction, effects: Effects, then: OnError) -> None:
         """Asks for the record of a transactional id; `then` gets whether it is committed."""
-        self._uncommitted.append(state.transactional_id, state, self.record_of(state, effects.wall_ms), effects, then)
-
-    def record_of(self, state: Transaction, wall_ms: int) -> CoordinatorRecord:
-        """Returns the record of the next state of a transactional id. The state changes with `note`."""
         before = self.transactions.get(state.transactional_id)
         assert before is None or may_follow(before.state, state.state), (before, state)
-        state.updated_ms = wall_ms
-        return state.as_record()
+        state.updated_ms = effects.wall_ms
+        self._uncommitted.append(state.transactional_id, state, state.as_record(), effects, then)
 
     # ------------------------------------------------------------------ producers
     def init_producer_id(
@@ -222,7 +215,12 @@ class Transactions:
         Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and those of
         `append_error`.
         """
-        state = self.plan_partitions(transactional_id, identity, frozenset(partitions), client_version, effects.wall_ms)
+        state: Transaction | ErrorCode = ErrorCode.CONCURRENT_TRANSACTIONS
+        # An incomplete end is checked first: the producer may already have its next epoch or id.
+        if not self._is_changing(transactional_id):
+            state = self._check(transactional_id, *identity)
+        if isinstance(state, Transaction):
+            state = next_partitions(state, frozenset(partitions), client_version, effects.wall_ms)
         if isinstance(state, ErrorCode):
             done(state, effects)
             return
@@ -230,27 +228,10 @@ class Transactions:
 
         def kept(error: ErrorCode, later: Effects) -> None:
             if begins and self.transactions.get(transactional_id) is state:  # Also after a timeout: the log has it.
-                self.watch(state, later.now_ms, later.wall_ms)
+                self._watch(state, later)
             done(error, later)
 
         self._keep(state, effects, kept)
-
-    def plan_partitions(
-        self,
-        transactional_id: str,
-        identity: Identity,
-        added: frozenset[TopicPartition],
-        client_version: int,
-        wall_ms: int,
-    ) -> Transaction | ErrorCode:
-        """Returns the state with added partitions, or NONE. Errors: the first four of `add_partitions`."""
-        # An incomplete end is checked first: the producer may already have its next epoch or id.
-        if self._is_changing(transactional_id):
-            return ErrorCode.CONCURRENT_TRANSACTIONS
-        found = self._check(transactional_id, *identity)
-        if isinstance(found, ErrorCode):
-            return found
-        return next_partitions(found, added, client_version, wall_ms)
 
     # ------------------------------------------------------------------ ends
     def end(
@@ -268,27 +249,19 @@ class Transactions:
         Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
         INVALID_TXN_STATE, COORDINATOR_LOAD_IN_PROGRESS if no producer id is available, and those of `append_error`.
         """
-        state = self.plan_end(transactional_id, identity, is_commit=is_commit, client_version=client_version)
+        known = self.transactions.get(transactional_id)
+        state: Transaction | ErrorCode = ErrorCode.INVALID_REQUEST
+        if transactional_id:
+            asked, is_changing = EndRequest(*identity, is_commit, client_version), self._is_changing(transactional_id)
+            state = next_end(known, asked, self._ports.take_producer_id, is_changing=is_changing)
         if isinstance(state, ErrorCode):
-            done(state, *identity_after(self.transactions.get(transactional_id), state), effects)
+            done(state, *identity_after(known, state), effects)
             return
 
         def ended(error: ErrorCode, later: Effects) -> None:
             done(error, *(identity_of(state) if error == ErrorCode.NONE else NO_IDENTITY), later)
 
         self._keep(state, effects, self._when_ended(transactional_id, ended))
-
-    def plan_end(
-        self, transactional_id: str, identity: Identity, *, is_commit: bool, client_version: int
-    ) -> Transaction | ErrorCode:
-        """Returns the state after an end, or NONE if it was reached before.
-
-        Errors: INVALID_REQUEST, those of `next_end`.
-        """
-        if not transactional_id:
-            return ErrorCode.INVALID_REQUEST
-        known, asked = self.transactions.get(transactional_id), EndRequest(*identity, is_commit, client_version)
-        return next_end(known, asked, self._ports.take_producer_id, is_changing=self._is_changing(transactional_id))
 
     def _fence(self, known: Transaction, effects: Effects, then: OnError) -> None:
         """Aborts an open transaction with a new epoch, which its producer may ask for until another producer comes.
@@ -314,53 +287,40 @@ class Transactions:
             if transaction.state not in ENDING or error != ErrorCode.NONE:
                 # The record may be valid all the same, or has to be written again.
                 self.timers.schedule(("retry", name), later.now_ms + RETRY_MS)
-            elif transaction.partitions:
-                self.send_markers(transaction)
             else:
                 self.timers.cancel(("timeout", name))
-                self.complete(completed(transaction), later)
+                if not transaction.partitions:
+                    self._complete(transaction, later)
+                elif name not in self._sending_markers:
+                    self._sending_markers.add(name)
+                    self._ports.send_markers(transaction)
 
         return kept
 
-    def send_markers(self, transaction: Transaction) -> None:
-        """Sends markers to the partitions of a transaction, of which there is at least one: its end is committed."""
-        name = transaction.transactional_id
-        self.timers.cancel(("timeout", name))
-        if name not in self._sending_markers:
-            self._sending_markers.add(name)
-            self._ports.send_markers(transaction)
+    def on_all_marked(self, transactional_id: str, identity: Identity, effects: Effects) -> None:
+        """Records that all partitions have the marker of an end.
 
-    def plan_completion(
-        self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch
-    ) -> Transaction | None:
-        """Returns the state after all markers of an end.
-
-        Returns None if the transaction isn't ending in this epoch, or has an uncommitted record.
+        Does nothing if the transaction isn't ending with this id and epoch, or has an uncommitted record.
         """
         known = self.transactions.get(transactional_id)
-        if (
-            known is None
-            or known.state not in ENDING
-            or (known.producer_id, known.producer_epoch) != (producer_id, producer_epoch)
-        ):
-            return None
+        if known is None or known.state not in ENDING or (known.producer_id, known.producer_epoch) != identity:
+            return
         self._sending_markers.discard(transactional_id)
-        return None if self._uncommitted.has_record_of(transactional_id) else completed(known)
+        if not self._uncommitted.has_record_of(transactional_id):
+            self._complete(known, effects)
 
-    def complete(self, state: Transaction, effects: Effects) -> None:
-        """Records the state after all markers."""
-
+    def _complete(self, transaction: Transaction, effects: Effects) -> None:
         def kept(error: ErrorCode, later: Effects) -> None:
             if error != ErrorCode.NONE:
-                self.timers.schedule(("retry", state.transactional_id), later.now_ms + RETRY_MS)
+                self.timers.schedule(("retry", transaction.transactional_id), later.now_ms + RETRY_MS)
 
-        self._keep(state, effects, kept)
+        self._keep(completed(transaction), effects, kept)
 
     # ------------------------------------------------------------------ time
-    def watch(self, transaction: Transaction, now_ms: int, wall_ms: int) -> None:
+    def _watch(self, transaction: Transaction, effects: Effects) -> None:
         """Ends an open transaction when its time is up, at most its timeout from now: the wall clock may be wrong."""
-        left_ms = min(transaction.started_ms + transaction.timeout_ms - wall_ms, transaction.timeout_ms)
-        self.timers.schedule(("timeout", transaction.transactional_id), now_ms + max(left_ms, 0))
+        left_ms = min(transaction.started_ms + transaction.timeout_ms - effects.wall_ms, transaction.timeout_ms)
+        self.timers.schedule(("timeout", transaction.transactional_id), effects.now_ms + max(left_ms, 0))
 
     def on_timer(self, key: TimerKey, effects: Effects) -> None:
         """Handles a deadline."""
@@ -377,7 +337,7 @@ class Transactions:
         elif transaction.state is TransactionState.ONGOING and kind == "timeout":
             self._on_too_old(transaction, effects)
         elif transaction.state is TransactionState.ONGOING and self.timers.deadline_of(("timeout", name)) is None:
-            self.watch(transaction, effects.now_ms, effects.wall_ms)
+            self._watch(transaction, effects)
         elif transaction.state in ENDING and kind == "retry" and name not in self._sending_markers:
             self._keep(transaction, effects, self._when_ended(name, None))
 
@@ -392,8 +352,5 @@ class Transactions:
         oldest = effects.wall_ms - self.settings.id_expiration_ms
         for name, transaction in list(self.transactions.items()):
             if transaction.state in IDLE and transaction.updated_ms <= oldest and not self._uncommitted.includes(name):
-                self._uncommitted.append(name, None, encode_transaction(name, None), effects, _nothing)
-
-
-def _nothing(_error: ErrorCode, _effects: Effects) -> None:
-    """Does nothing: what could not be removed is removed another time."""
+                # An id that can't be removed now is removed by a later check.
+                self._uncommitted.append(name, None, encode_transaction(name, None), effects, lambda *_: None)

@@ -66,11 +66,14 @@ class TransactionEvent(Enum):
     EXPIRE = "the id was unused for too long"
 
 
+IDLE: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+"""No transaction is open or ending."""
+
 TRANSITIONS: Final[Mapping[tuple[TransactionState, TransactionEvent], TransactionState]] = {
-    (TransactionState.EMPTY, TransactionEvent.INIT): TransactionState.EMPTY,
-    (TransactionState.EMPTY, TransactionEvent.ADD): TransactionState.ONGOING,
-    (TransactionState.EMPTY, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
-    (TransactionState.EMPTY, TransactionEvent.EXPIRE): TransactionState.DEAD,
+    **{(state, TransactionEvent.INIT): TransactionState.EMPTY for state in IDLE},
+    **{(state, TransactionEvent.ADD): TransactionState.ONGOING for state in IDLE},
+    **{(state, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT for state in IDLE},
+    **{(state, TransactionEvent.EXPIRE): TransactionState.DEAD for state in IDLE},
     (TransactionState.ONGOING, TransactionEvent.ADD): TransactionState.ONGOING,
     (TransactionState.ONGOING, TransactionEvent.COMMIT): TransactionState.PREPARE_COMMIT,
     (TransactionState.ONGOING, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
@@ -78,14 +81,6 @@ TRANSITIONS: Final[Mapping[tuple[TransactionState, TransactionEvent], Transactio
     (TransactionState.PREPARE_COMMIT, TransactionEvent.ALL_MARKED): TransactionState.COMPLETE_COMMIT,
     (TransactionState.PREPARE_ABORT, TransactionEvent.SEND_AGAIN): TransactionState.PREPARE_ABORT,
     (TransactionState.PREPARE_ABORT, TransactionEvent.ALL_MARKED): TransactionState.COMPLETE_ABORT,
-    (TransactionState.COMPLETE_COMMIT, TransactionEvent.INIT): TransactionState.EMPTY,
-    (TransactionState.COMPLETE_COMMIT, TransactionEvent.ADD): TransactionState.ONGOING,
-    (TransactionState.COMPLETE_COMMIT, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
-    (TransactionState.COMPLETE_COMMIT, TransactionEvent.EXPIRE): TransactionState.DEAD,
-    (TransactionState.COMPLETE_ABORT, TransactionEvent.INIT): TransactionState.EMPTY,
-    (TransactionState.COMPLETE_ABORT, TransactionEvent.ADD): TransactionState.ONGOING,
-    (TransactionState.COMPLETE_ABORT, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
-    (TransactionState.COMPLETE_ABORT, TransactionEvent.EXPIRE): TransactionState.DEAD,
 }
 
 STATE_NAMES: Final[Mapping[TransactionState, str]] = {
@@ -98,9 +93,6 @@ STATE_NAMES: Final[Mapping[TransactionState, str]] = {
     TransactionState.DEAD: "Dead",
 }
 """The names in answers to clients."""
-
-IDLE: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
-"""No transaction is open or ending."""
 
 ENDING: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 

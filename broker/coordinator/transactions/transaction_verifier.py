@@ -19,12 +19,11 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from lowtide.broker.coordinator.runtime.effects import Effects, append_error
+from lowtide.broker.coordinator.runtime.effects import append_error
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import VERIFICATION_PURPOSE, TransactionCoordinator
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.partitions.produce.transaction_question import Answered, AskedTransaction, Question
-from lowtide.broker.pending import Pending
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -48,7 +47,7 @@ class PendingQuestion(msgspec.Struct):
 
     question: Question
     renew: Callable[[], None]
-    """Begins a new verification: a marker of the previous transaction ends the last one."""
+    """Begins a new verification. A marker of the previous transaction has ended the last one."""
     answered: Answered
     until_ms: int
     """The end of retries, on the monotonic clock."""
@@ -110,7 +109,7 @@ class TransactionVerifier:
         self._loop.call_soon(self._send, transaction)
 
     def _send(self, transaction: AskedTransaction) -> None:
-        """Asks what has gathered; without any question, forgets the transaction."""
+        """Sends the collected questions. Without any, forgets the transaction."""
         gathered = self._gathering[transaction]
         if not gathered:
             del self._gathering[transaction]
@@ -155,16 +154,12 @@ class TransactionVerifier:
             on_answers({key: shard.state.verify(name, *identity, key) for key in partitions})
             return
 
-        def decide(reply: Pending[ErrorCode], effects: Effects) -> None:
-            def done(error: ErrorCode, later: Effects) -> None:
-                later.answer(reply, error)
-
-            shard.state.add_partitions(name, identity, partitions, EPOCH_BUMPS_SINCE, effects, done)
-
         def on_answer(error: ErrorCode | None) -> None:
             on_answers(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE if error is None else error))
 
-        self._transactions.decide(shard, decide).listen(on_answer)
+        self._transactions.add_partitions(
+            shard, name, identity, partitions, EPOCH_BUMPS_SINCE, lambda error: error
+        ).listen(on_answer)
 
     async def _ask(
         self,
@@ -206,7 +201,12 @@ class TransactionVerifier:
         )
 
 
-def told_to_committer(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
+def producer_error(error: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
+    """Returns the error for a producer, whose version of an API may not have PRODUCER_FENCED yet."""
+    return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED and not knows_fenced else error
+
+
+def committer_error(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
     """Returns the error for a commit of offsets in a transaction.
 
     Source: `CoordinatorPartitionWriter.maybeStartTransactionVerification`, `CoordinatorOperationExceptionHelper`.

@@ -31,7 +31,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
 
 
 def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
-    """Returns the handler over the share groups of a broker."""
+    """Returns the handler."""
 
     async def handle(
         request: AlterShareGroupOffsetsRequest, _context: RequestContext

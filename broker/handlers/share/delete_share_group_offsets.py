@@ -31,7 +31,7 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
-    """Returns the handler over the share groups of a broker."""
+    """Returns the handler."""
 
     async def handle(
         request: DeleteShareGroupOffsetsRequest, _context: RequestContext

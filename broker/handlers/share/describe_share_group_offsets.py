@@ -31,7 +31,7 @@ CUT: Final = Cut(levels=(("groups", "groups"), ("topics", "topics"), ("partition
 
 
 def handler(offsets: ShareOffsets) -> HandlerSpec:
-    """Returns the handler over the share groups of a broker."""
+    """Returns the handler."""
 
     async def handle(
         request: DescribeShareGroupOffsetsRequest, _context: RequestContext

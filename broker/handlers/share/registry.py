@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
+from lowtide.broker.guards.guard import Verdict, judged
 from lowtide.broker.network.routing.features import serves_share_groups
 from lowtide.broker.network.routing.refusals import refusal_of_all
 from lowtide.broker.network.routing.routes import HandlerSpec
@@ -35,7 +34,7 @@ class ShareParts(NamedTuple):
 
     @property
     def ticks(self) -> tuple[Callable[[], None], ...]:
-        """Their periodic calls, once a second."""
+        """What is called once a second."""
         return self.coordinator.on_tick, self.partitions.on_tick
 
     def close(self) -> None:
@@ -60,20 +59,10 @@ def switched(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
     """Returns a handler that refuses requests while `share.version` is 0; unchanged for requests between brokers."""
     if spec.between_brokers:
         return spec
-    handle, handle_later = spec.handle, spec.handle_later
-    if handle is not None:
 
-        def at_once(request: Any, context: RequestContext) -> Any:
-            if not serves_share_groups(broker.metadata.image):
-                return _refused(spec.key, request, context.api_version)
-            return handle(request, context)
+    def judge(request: Any, context: RequestContext) -> Verdict:
+        if serves_share_groups(broker.metadata.image):
+            return Verdict(request)
+        return Verdict(answer=_refused(spec.key, request, context.api_version))
 
-        return msgspec.structs.replace(spec, handle=at_once)
-    assert handle_later is not None, spec.key
-
-    async def later(request: Any, context: RequestContext) -> Any:
-        if not serves_share_groups(broker.metadata.image):
-            return _refused(spec.key, request, context.api_version)
-        return await handle_later(request, context)
-
-    return msgspec.structs.replace(spec, handle_later=later)
+    return judged(spec, judge)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from lowtide.broker.authorizer.resources import Operation, topic
 from lowtide.broker.context import BrokerContext
@@ -13,7 +13,6 @@ from lowtide.broker.partitions.share.leader_share_partition import LeaderSharePa
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.broker.partitions.share.share_sessions import SessionKey
 from lowtide.broker.partitions.share.share_values import AcknowledgedRange, AcknowledgeType
-from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_acknowledge import (
@@ -26,8 +25,6 @@ from lowtide.protocol.types import TopicId
 
 MEMBER_ID_MAX: Final = 36
 """The most characters of a member id: those of a UUID."""
-
-RENEW_SINCE: Final = 2
 
 Batches = Sequence[ShareAcknowledgementBatch]
 
@@ -120,30 +117,6 @@ class ShareAccess:
             for broker_id, endpoint in endpoints_for(image, context.connection.listener_name).items()
             if broker_id in wanted
         ]
-
-
-class JoinedParts:
-    """A response that is made when all its parts have arrived."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.pending: Pending[Any] = Pending()
-        self._make = make
-        self._left = 1
-
-    def expect(self, count: int) -> None:
-        """Waits for more parts."""
-        self._left += count
-
-    def arrived(self) -> None:
-        """Counts a part. It is called once more than expected, when all parts have begun."""
-        self._left -= 1
-        if not self._left and not self.pending.done:
-            self.pending.complete(self._make())
-
-    def answer(self) -> Any:
-        """Returns the response, or the promise of it, after all parts have begun."""
-        self.arrived()
-        return self.pending.response if self.pending.done else self.pending
 
 
 def by_topic(places: Iterable[SharePlace]) -> dict[TopicId, list[SharePlace]]:

@@ -2,7 +2,7 @@
 
 Behaviour: a member acknowledges, within its share session, records that it has acquired from partitions that are led
 here. A row is answered when the share coordinator has stored it. The final epoch closes the session: the member's
-records are available again, and their delivery counts. If a partition is listed twice, the last entry wins.
+records become available again, and the delivery is counted. If a partition is listed twice, the last entry wins.
 
 Version notes: v2 may renew locks (IsRenewAck), and tells the lock duration (KIP-1222).
 
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lowtide.broker.guards.share_groups import for_members
-from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
+from lowtide.broker.guards.guard import for_members
+from lowtide.broker.handlers.share.share_access import ShareAccess, by_topic, session_key
+from lowtide.broker.joined_parts import JoinedParts
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -35,7 +36,7 @@ from lowtide.protocol.share_state_records import SharePlace
 
 
 def handler(access: ShareAccess) -> HandlerSpec:
-    """Returns the handler over the share partitions of a broker."""
+    """Returns the handler."""
     shares = access.shares
 
     def handle(request: ShareAcknowledgeRequest, context: RequestContext) -> Any:

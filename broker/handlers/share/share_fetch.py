@@ -2,11 +2,11 @@
 
 Behaviour: a member acquires records from the partitions of its share session that are led here, and may acknowledge
 earlier ones. A session begins with epoch 0, in place of an earlier one; each further request has the next epoch, adds
-partitions and forgets others. The final epoch closes it: the member's records are available again, and their delivery
-counts. The request waits up to MaxWaitMs for MinBytes. The response has partitions with acknowledgements, errors or
+partitions and forgets others. The final epoch closes it: the member's records become available again, and the delivery
+is counted. The request waits up to MaxWaitMs for MinBytes. The response has partitions with acknowledgements, errors or
 records. Records come in whole batches; the member must ignore those that AcquiredRecords don't name. Records that
-failed often come apart from others and fewer at a time, and the last time alone. Each fetch begins with another
-partition.
+failed often are returned apart from others and fewer at a time, at the last attempt alone. Each fetch begins with
+another partition.
 
 Version notes: v2 may keep to MaxRecords (ShareAcquireMode 1, KIP-1206), or only renew locks (IsRenewAck, KIP-1222).
 
@@ -22,8 +22,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards.share_groups import for_members
-from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
+from lowtide.broker.guards.guard import for_members
+from lowtide.broker.handlers.share.share_access import ShareAccess, by_topic, session_key
+from lowtide.broker.joined_parts import JoinedParts
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.share.share_fetch import FetchedShare, ShareFetch, ShareFetchParams
 from lowtide.broker.partitions.share.share_reading import ShareRead
@@ -48,7 +49,7 @@ RECORD_LIMIT: Final = 1
 
 
 def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
-    """Returns the handler over the share partitions of a broker."""
+    """Returns the handler."""
     shares = access.shares
 
     def handle(request: ShareFetchRequest, context: RequestContext) -> Any:
@@ -138,7 +139,7 @@ class _FetchAnswer:
     """Collects the rows of a response."""
 
     def __init__(self, access: ShareAccess, context: RequestContext, lock_ms: int) -> None:
-        self.joined = JoinedParts(self._make)
+        self.joined: JoinedParts[ShareFetchResponse] = JoinedParts(self._make)
         self._access = access
         self._context = context
         self._lock_ms = lock_ms

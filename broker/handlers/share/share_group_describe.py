@@ -16,7 +16,7 @@ from typing import Final
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions
+from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions, assignment_rows
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.modern_member import Assignment, ModernMember
 from lowtide.broker.coordinator.modern.share_groups import ASSIGNOR
@@ -24,7 +24,7 @@ from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import share_groups as guards
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
@@ -43,7 +43,7 @@ CUT: Final = Cut(levels=(("group_ids", "groups"),))
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """Returns the handler over the groups of a broker."""
+    """Returns the handler."""
 
     def describe(shard: Shard[Groups], group_id: str, operations: int) -> Generator[None, None, DescribedShareGroup]:
         group = shard.state.by_id.find_share(group_id)
@@ -69,9 +69,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
     descriptions = GroupDescriptions(groups, describe, _failed, respond)
 
-    def handle(
-        request: ShareGroupDescribeRequest, _context: RequestContext
-    ) -> ShareGroupDescribeResponse | Pending[ShareGroupDescribeResponse]:
+    def handle(request: ShareGroupDescribeRequest, _context: RequestContext) -> Answer[ShareGroupDescribeResponse]:
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
         return descriptions.answer(request.group_ids, operations)
 
@@ -91,15 +89,7 @@ def _member(member: ModernMember, image: MetadataImage) -> DescribedShareMember:
 
 
 def _assignment(assignment: Assignment, image: MetadataImage) -> DescribedShareAssignment:
-    return DescribedShareAssignment(
-        topic_partitions=[
-            DescribedShareTopicPartitions(
-                topic_id=topic_id, topic_name=image.topic_names[topic_id], partitions=sorted(numbers)
-            )
-            for topic_id, numbers in assignment.items()
-            if topic_id in image.topic_names
-        ]
-    )
+    return DescribedShareAssignment(topic_partitions=assignment_rows(assignment, image, DescribedShareTopicPartitions))
 
 
 def _failed(group_id: str, error: ErrorCode, message: str | None = None) -> DescribedShareGroup:

@@ -19,7 +19,7 @@ from lowtide.broker.coordinator.modern.share_heartbeats import check_heartbeat, 
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.guards import share_groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -29,13 +29,11 @@ from lowtide.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatResponse,
 )
 
-Answer = ShareGroupHeartbeatResponse | Pending[ShareGroupHeartbeatResponse]
-
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """Returns the handler over the groups of a broker."""
+    """Returns the handler."""
 
-    def handle(request: ShareGroupHeartbeatRequest, context: RequestContext) -> Answer:
+    def handle(request: ShareGroupHeartbeatRequest, context: RequestContext) -> Answer[ShareGroupHeartbeatResponse]:
         refusal = check_heartbeat(request)
         if refusal is not None:
             return heartbeat_failed(refusal.error, refusal.message)
@@ -43,7 +41,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return groups.joins.carry_out(partial(beat, request, context))
         return beat(request, context)
 
-    def beat(request: ShareGroupHeartbeatRequest, context: RequestContext) -> Answer:
+    def beat(request: ShareGroupHeartbeatRequest, context: RequestContext) -> Answer[ShareGroupHeartbeatResponse]:
         shard = groups.find(request.group_id)
         if isinstance(shard, ErrorCode):
             return heartbeat_failed(shard)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.share_state.share_states import ShareStates
-from lowtide.broker.guards.share_groups import for_brokers
+from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import ask_in_slices
@@ -17,6 +18,7 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import TopicId
+from lowtide.replication.refusal import Refusal
 
 GROUP_IS_EMPTY = "The group id must be specified and non-empty."
 
@@ -56,10 +58,10 @@ class StateApi(NamedTuple):
     row: Callable[..., Any]
 
     def handler(self, coordinator: ShareCoordinator) -> HandlerSpec:
-        """Returns the handler over the share coordinator of a broker."""
+        """Returns the handler."""
         return HandlerSpec(
             key=self.key,
-            guard=for_brokers(self.refused),
+            guard=on_cluster(Operation.CLUSTER_ACTION, self._denied),
             handle=lambda request, _context: self._answer(coordinator, request),
             between_brokers=True,
         )
@@ -72,6 +74,9 @@ class StateApi(NamedTuple):
                 for topic in request.topics
             }
         )
+
+    def _denied(self, request: StateRequest, _version: int, refusal: Refusal) -> Any:
+        return self.refused(request, refusal.error_code)
 
     def _refuse(self, number: int, error: ErrorCode, message: str | None = None) -> Any:
         return self.row(partition=number, error_code=error, error_message=message)

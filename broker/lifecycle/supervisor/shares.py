@@ -14,7 +14,7 @@ import msgspec
 
 from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Setting, load_config
 from lowtide.broker.config.http_listeners import HTTP_LISTENERS
-from lowtide.broker.config.listeners import Listener
+from lowtide.broker.config.listeners import ConfiguredListener
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import RefusedDirectoryError
 from lowtide.storage.folder_names import parse_folder_name
@@ -79,7 +79,7 @@ def log_directories(config: BrokerConfig, index: int) -> tuple[str, ...]:
     return tuple(f"{directory}/{PROCESSES_FOLDER}/{config.node_id + index}" for directory in config.log_dirs)
 
 
-def _moved(listeners: Sequence[Listener], index: int) -> str:
+def _moved(listeners: Sequence[ConfiguredListener], index: int) -> str:
     return ",".join(each._replace(port=each.port and each.port + index).text for each in listeners)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from lowtide.broker.config.listeners import Listener as ConfiguredListener
+from lowtide.broker.config.listeners import ConfiguredListener
 from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.network.connection.listener_security import OPEN, ListenerSecurity, make_connection
 from lowtide.broker.network.connection.slow_clients import why_to_end

@@ -19,7 +19,8 @@ from lowtide.broker.network.routing.client_quirks import SurplusBytes, without_a
 from lowtide.broker.network.routing.large_requests import ROWS_MAX
 from lowtide.broker.network.routing.request_times import RequestTimes
 from lowtide.broker.network.routing.routes import Handle, HandlerSpec, Part, Route, VersionRange
-from lowtide.broker.pending import Pending, Spawn, promised
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import Spawn, promised
 from lowtide.protocol.api_keys import (
     API,
     FIRST_OF_OURS,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lowtide.broker.pending import DelayedRequest, Pending, commit_deadline_ms
+from lowtide.broker.pending import Pending, commit_deadline_ms
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -30,6 +30,7 @@ from lowtide.protocol.messages.delete_records import (
 )
 from lowtide.protocol.messages.describe_deletes import NOT_YET
 from lowtide.protocol.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicPartition
+from lowtide.replication.purgatory import DelayedOperation
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.directory.log_starts import LogStartIncrement
 
@@ -202,7 +203,7 @@ def checked_row(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -
     )
 
 
-class DelayedDeleteRecords(DelayedRequest):
+class DelayedDeleteRecords(DelayedOperation):
     """A DeleteRecords request that waits, first for its own disk, then for its followers."""
 
     __slots__ = (

@@ -19,11 +19,12 @@ from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchPlan,
 from lowtide.broker.partitions.fetch.fetch_session import FetchSession, FetchTarget
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.broker.pending import DelayedQueue, DelayedRequest, Pending
+from lowtide.broker.pending import DelayedQueue, Pending
 from lowtide.broker.slices import PARTITIONS_AT_ONCE
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication.purgatory import DelayedOperation
 
 _LOOK_AGAIN_MS: Final = 50
 """The pause after very many partitions were tested in vain, to leave most of the loop's time to others."""
@@ -40,7 +41,7 @@ def threshold_of(reader: FetchReader, target: FetchTarget, rules: FetchRules) ->
     )
 
 
-class DelayedFetch(DelayedRequest):
+class DelayedFetch(DelayedOperation):
     """A fetch that waits for `minimum_bytes` or its deadline.
 
     Cases, after Kafka's: A, B leadership or replica gone; C partition unknown; D directory offline; E leader epoch

@@ -16,11 +16,12 @@ import msgspec
 
 from lowtide.broker.network.endpoints import endpoints_for
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.broker.pending import DelayedQueue, DelayedRequest, Pending, commit_deadline_ms
+from lowtide.broker.pending import DelayedQueue, Pending, commit_deadline_ms
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, ProduceResponse
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Offset, TopicPartition
 from lowtide.replication.partition import Partition
+from lowtide.replication.purgatory import DelayedOperation
 from lowtide.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class ProduceWait(msgspec.Struct):
     commits: bool
 
 
-class DelayedProduce(DelayedRequest):
+class DelayedProduce(DelayedOperation):
     """A Produce request that waits for a flush or for followers."""
 
     __slots__ = ("_deadline_ms", "_flushing", "_replicas", "_response", "_waits", "on_misdirected", "pending")

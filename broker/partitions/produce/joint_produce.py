@@ -24,13 +24,14 @@ from lowtide.broker.partitions.produce.produce_attempt import (
     CURRENT_LEADER_SINCE,
 )
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question, needs_no_question
-from lowtide.broker.pending import DelayedRequest, Pending
+from lowtide.broker.pending import Pending
 from lowtide.protocol import native
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from lowtide.protocol.records import ATTRIBUTES_POSITION, MAGIC_POSITION
 from lowtide.protocol.types import NO_TIMESTAMP, ZERO_TOPIC_ID
 from lowtide.replication.partition import Partition
+from lowtide.replication.purgatory import DelayedOperation
 from lowtide.storage.log.validation.validator import ValidatedBatch
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class JointProduce:
         return True
 
 
-class DelayedJointProduce(DelayedRequest):
+class DelayedJointProduce(DelayedOperation):
     """A request with one small batch that waits for followers. Its response is encoded when the wait begins.
 
     An unusual end of the wait (another leader epoch, a shrunken ISR, a timeout) is left to `DelayedProduce`, which

@@ -22,7 +22,7 @@ import msgspec
 from lowtide.broker.partitions.share.share_partition import NOTHING_TO_WRITE, SharePartition
 from lowtide.broker.partitions.share.share_rules import ShareRules
 from lowtide.broker.partitions.share.share_values import AcknowledgeType
-from lowtide.broker.pending import Spawn
+from lowtide.broker.promises import Spawn
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.partition import PartitionChange
 

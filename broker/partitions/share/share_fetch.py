@@ -18,8 +18,9 @@ import msgspec
 from lowtide.broker.partitions.share.leader_share_partition import LeaderSharePartition
 from lowtide.broker.partitions.share.share_reading import ShareRead, read_for_member, readable_end
 from lowtide.broker.partitions.share.share_values import AcquireLimits
-from lowtide.broker.pending import DelayedQueue, DelayedRequest, Pending
+from lowtide.broker.pending import DelayedQueue, Pending
 from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.purgatory import DelayedOperation
 from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ShareFetchParams(msgspec.Struct, frozen=True, kw_only=True):
 FetchedShare = tuple[LeaderSharePartition, ShareRead | ErrorCode]
 
 
-class ShareFetch(DelayedRequest):
+class ShareFetch(DelayedOperation):
     """A member's fetch from partitions that are led here. `pending` gets the records, partition by partition."""
 
     __slots__ = ("_changed", "_queue", "_ready", "_replicas", "_targets", "_wanted", "pending")
@@ -85,7 +86,7 @@ class ShareFetch(DelayedRequest):
 
     @property
     def deadline_ms(self) -> int:
-        """See `DelayedRequest`."""
+        """See `DelayedOperation`."""
         return self._wanted.deadline_ms
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
@@ -117,7 +118,7 @@ class ShareFetch(DelayedRequest):
         self._answer(self._acquire())
 
     def fail(self) -> None:
-        """See `DelayedRequest`."""
+        """See `DelayedOperation`."""
         self._leave()
         self.pending.fail()
 

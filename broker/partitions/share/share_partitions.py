@@ -16,12 +16,14 @@ from lowtide.broker.partitions.share.share_rules import ShareRules
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from lowtide.broker.partitions.share.share_values import ShareCounts
 from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
-from lowtide.broker.pending import DelayedQueue, DelayedRequest, Spawn, answer_of
+from lowtide.broker.pending import DelayedQueue
+from lowtide.broker.promises import Spawn, answer_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_acknowledge import INITIAL_EPOCH
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
+from lowtide.replication.purgatory import DelayedOperation
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.timestamps import LongSearch, SearchOn, search_timestamp
 
@@ -77,7 +79,7 @@ class SharePartitions:
             log=log,
         )
 
-        def on_bug(request: DelayedRequest, error: Exception) -> None:
+        def on_bug(request: DelayedOperation, error: Exception) -> None:
             log.error("request failed", request=type(request).__name__, exc_info=error)
 
         self.fetches = DelayedQueue(clock, loop, maximum_per_key=1, on_bug=on_bug, rounds=replicas.waiting.rounds)

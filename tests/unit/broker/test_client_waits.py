@@ -10,7 +10,8 @@ import pytest
 
 from lowtide.broker import handlers as handlers_package
 from lowtide.broker.client_waits import client_wait
-from lowtide.broker.pending import Pending, answer_of, promised
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import answer_of, promised
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from lowtide.broker.handlers import describe_producers
-from lowtide.broker.pending import Pending, answer_of
+from lowtide.broker.pending import Pending
+from lowtide.broker.promises import answer_of
 from lowtide.broker.slices import (
     IDLE_PASS_NS,
     OWN_SLICE_MS,

@@ -11,7 +11,7 @@ from lowtide.broker.administration import config_administrator as administration
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.config.dynamic_config import BrokerConfigs
-from lowtide.broker.config.resources import Resource, ResourceType
+from lowtide.broker.config.resources import ConfiguredResource, ConfiguredType
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.turns import Turns
@@ -30,7 +30,7 @@ from lowtide.runtime.tasks import TaskRegistry
 from tests.scenarios import played_by
 
 PREFIX = b"/lowtide/"
-TOPIC = Resource(ResourceType.TOPIC, "a")
+TOPIC = ConfiguredResource(ConfiguredType.TOPIC, "a")
 TOPIC_ID = b"A" * 16
 
 
@@ -58,7 +58,7 @@ class Broker:
         )
         self.administrator = ConfigAdministrator(cast("BrokerContext", parts), ())
 
-    async def set(self, resource: Resource, **configs: str) -> ErrorCode | None:
+    async def set(self, resource: ConfiguredResource, **configs: str) -> ErrorCode | None:
         changes = [KeyChange(name.replace("_", "."), Operation.SET, value) for name, value in configs.items()]
         refusal = await self.administrator.alter(resource, changes, validate_only=False)
         return None if refusal is None else refusal.error_code
@@ -174,7 +174,7 @@ async def test_a_change_of_two_keys_that_another_change_makes_impossible_is_refu
 @played_by(play)
 async def test_brokers_apply_what_is_set_on_all_and_on_them(world: World, /) -> None:
     first, second = world.brokers
-    everyone, one, other = (Resource(ResourceType.BROKER, name) for name in ("", "0", "1"))
+    everyone, one, other = (ConfiguredResource(ConfiguredType.BROKER, name) for name in ("", "0", "1"))
     assert await first.set(everyone, message_max_bytes="3000") is None
     assert await second.set(other, message_max_bytes="2000") is None
     await second.session.wait_for(first.session.image.revision)

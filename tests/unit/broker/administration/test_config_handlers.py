@@ -13,7 +13,7 @@ import pytest
 
 from lowtide.broker.config.keys_own import OWN_KEYS
 from lowtide.broker.config.log_levels import LOGGERS
-from lowtide.broker.config.resources import ResourceType
+from lowtide.broker.config.resources import ConfiguredType
 from lowtide.broker.handlers import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.compiler import codec_for
@@ -32,8 +32,8 @@ from .test_config_administrator import World, play
 NONE, UNKNOWN_TOPIC, INVALID_TOPIC, UNSUPPORTED_VERSION, INVALID_CONFIG, INVALID_REQUEST = 0, 3, 17, 35, 40, 42
 POLICY_VIOLATION = 44
 SET, DELETE, APPEND, SUBTRACT = range(4)
-BROKER_LOGGER, CLIENT_METRICS, GROUP = ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS, ResourceType.GROUP
-TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
+BROKER_LOGGER, CLIENT_METRICS, GROUP = ConfiguredType.BROKER_LOGGER, ConfiguredType.CLIENT_METRICS, ConfiguredType.GROUP
+TOPIC, BROKER = ConfiguredType.TOPIC, ConfiguredType.BROKER
 
 Rows = list[tuple[int, str, list[tuple[Any, ...]]]]
 CONTEXT: Any = SimpleNamespace(api_version=1)

@@ -20,7 +20,7 @@ from lowtide.broker.administration.forwarding import (
 )
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.network.routing.routes import Forwarding
-from lowtide.broker.pending import promised
+from lowtide.broker.promises import promised
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage
 from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, NEWEST_LEVEL, Listener
@@ -176,10 +176,7 @@ async def test_the_controller_is_asked_over_as_many_connections_as_requests_wait
 async def test_a_controller_of_a_version_without_envelopes_is_asked_without_one(
     session: Session, peers: Peers, forwarder: Forwarder, /
 ) -> None:
-    """In the middle of an upgrade.
-
-    It closed the connection, and no topic could be created by way of an upgraded broker.
-    """
+    """During an upgrade. It once closed the connection, and an upgraded broker could not create topics."""
     peers.know_no_envelopes = True
     session.level = LOG_START_REPORTING_LEVEL
     session.show(2)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer.acls import AclFilter, fault_of
+from lowtide.broker.authorizer.acls import AclSelector, fault_of
 from lowtide.metadata.records import AclRecord
 
 GOOD = AclRecord(2, "t", 3, "User:a", "*", 3, 3)
@@ -62,25 +62,25 @@ LITERAL, STAR, PREFIX = GOOD, replace(GOOD, resource_name="*"), replace(GOOD, re
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
-        (AclFilter(), [LITERAL, STAR, PREFIX]),
-        (AclFilter(resource_name="t"), [LITERAL, PREFIX]),
-        (AclFilter(resource_name="t", pattern_type=3), [LITERAL]),
-        (AclFilter(resource_name="t", pattern_type=4), [PREFIX]),
-        (AclFilter(resource_name="t", pattern_type=2), [LITERAL, STAR, PREFIX]),
-        (AclFilter(resource_name="tide", pattern_type=2), [STAR, PREFIX]),
-        (AclFilter(resource_name="u", pattern_type=2), [STAR]),
-        (AclFilter(resource_name="*", pattern_type=3), [STAR]),
-        (AclFilter(pattern_type=2), [LITERAL, STAR, PREFIX]),
-        (AclFilter(resource_type=3), []),
-        (AclFilter(principal="User:b"), []),
-        (AclFilter(host="10.0.0.1"), []),
-        (AclFilter(host="*"), [LITERAL, STAR, PREFIX]),
-        (AclFilter(operation=2), []),
-        (AclFilter(permission=2), []),
-        (AclFilter(2, "t", 3, "User:a", "*", 3, 3), [LITERAL]),
+        (AclSelector(), [LITERAL, STAR, PREFIX]),
+        (AclSelector(resource_name="t"), [LITERAL, PREFIX]),
+        (AclSelector(resource_name="t", pattern_type=3), [LITERAL]),
+        (AclSelector(resource_name="t", pattern_type=4), [PREFIX]),
+        (AclSelector(resource_name="t", pattern_type=2), [LITERAL, STAR, PREFIX]),
+        (AclSelector(resource_name="tide", pattern_type=2), [STAR, PREFIX]),
+        (AclSelector(resource_name="u", pattern_type=2), [STAR]),
+        (AclSelector(resource_name="*", pattern_type=3), [STAR]),
+        (AclSelector(pattern_type=2), [LITERAL, STAR, PREFIX]),
+        (AclSelector(resource_type=3), []),
+        (AclSelector(principal="User:b"), []),
+        (AclSelector(host="10.0.0.1"), []),
+        (AclSelector(host="*"), [LITERAL, STAR, PREFIX]),
+        (AclSelector(operation=2), []),
+        (AclSelector(permission=2), []),
+        (AclSelector(2, "t", 3, "User:a", "*", 3, 3), [LITERAL]),
     ],
 )
-def test_what_a_filter_means(wanted: AclFilter, found: list[AclRecord]) -> None:
+def test_what_a_filter_means(wanted: AclSelector, found: list[AclRecord]) -> None:
     assert wanted.fault is None
     assert [acl for acl in (LITERAL, STAR, PREFIX) if wanted.matches(acl)] == found
 
@@ -89,7 +89,7 @@ def test_what_a_filter_means(wanted: AclFilter, found: list[AclRecord]) -> None:
     "change", [{"resource_type": 0}, {"resource_type": 8}, {"pattern_type": 5}, {"operation": 0}, {"permission": 4}]
 )
 def test_filters_that_there_are_not(change: dict[str, int]) -> None:
-    assert AclFilter(**change).fault
+    assert AclSelector(**change).fault
 
 
 def test_a_filter_finds_every_spelling_of_an_address() -> None:
@@ -98,5 +98,5 @@ def test_a_filter_finds_every_spelling_of_an_address() -> None:
     What is no address is found as it is written, so that such a rule can be removed.
     """
     acls = [replace(GOOD, host=host) for host in ("::1", "0:0:0:0:0:0:0:1", "broker-1")]
-    assert [AclFilter(host="::0001").matches(acl) for acl in acls] == [True, True, False]
-    assert [AclFilter(host="broker-1").matches(acl) for acl in acls] == [False, False, True]
+    assert [AclSelector(host="::0001").matches(acl) for acl in acls] == [True, True, False]
+    assert [AclSelector(host="broker-1").matches(acl) for acl in acls] == [False, False, True]

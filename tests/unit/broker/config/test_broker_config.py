@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig, ConfigError, Setting, broker_key, load_config
-from lowtide.broker.config.listeners import Listener
+from lowtide.broker.config.listeners import ConfiguredListener
 from lowtide.protocol.api_keys import API, ApiKey
 
 UNLIMITED = 2**63 - 1
@@ -31,7 +31,7 @@ def test_a_broker_starts_without_a_file():
     assert (config.node_id, config.log_dirs, config.num_partitions) == (0, ("./data",), 1)
     assert config.queued_max_request_bytes == 256 << 20
     assert config.socket_request_max_bytes == 100 << 20
-    assert config.listeners == (Listener("PLAINTEXT", "PLAINTEXT", "", 9092),)
+    assert config.listeners == (ConfiguredListener("PLAINTEXT", "PLAINTEXT", "", 9092),)
     assert config.auto_create_topics_enable
     assert config.broker_rack is None
     assert config.given == {}
@@ -147,7 +147,7 @@ def test_a_misspelt_key_is_guessed():
 
 
 def test_keys_with_a_free_part_are_checked_as_their_last_part():
-    """`listener.name.<listener>.<key>` and those with a SASL mechanism between, as in Kafka; plug-ins' keys are free."""
+    """`listener.name.<listener>.<key>` and those with a SASL mechanism too, as in Kafka; plug-ins' keys are free."""
     config = load_config(
         settings={
             "listener.name.internal.ssl.client.auth": "none",
@@ -229,7 +229,7 @@ def test_a_listener_is_read(listeners: str, host: str, port: int):
         controller_listener_names="CONTROLLER",
         listener_security_protocol_map="PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     )
-    assert config.listeners == (Listener("PLAINTEXT", "PLAINTEXT", host, port),)
+    assert config.listeners == (ConfiguredListener("PLAINTEXT", "PLAINTEXT", host, port),)
 
 
 @pytest.mark.parametrize(
@@ -271,12 +271,12 @@ def test_clients_receive_an_address_that_they_can_use():
     told = load(
         listeners="PLAINTEXT://0.0.0.0:9092", advertised_listeners="PLAINTEXT://tide.example:19092"
     ).advertised_listeners
-    assert told == (Listener("PLAINTEXT", "PLAINTEXT", "tide.example", 19092),)
+    assert told == (ConfiguredListener("PLAINTEXT", "PLAINTEXT", "tide.example", 19092),)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", ""])
 def test_a_listener_on_every_interface_may_advertise_the_address_at_which_clients_arrive(host: str):
-    """Its own name stands for it where no client has arrived, as for a listener without a host."""
+    """Before a client connects, the host name is advertised, as for a listener without a host."""
     settings = {"listeners": f"PLAINTEXT://{host}:9092", "lowtide.advertise.local.address": "true"}
     config = load_config(settings=settings, host_name="tide-1")
     assert config.advertises_local_address

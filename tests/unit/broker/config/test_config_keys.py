@@ -46,11 +46,11 @@ OF_LOWTIDE = ("lowtide.", "http.", "console.")
 
 
 def test_all_keys_of_kafka_4_3_are_known():
-    """A file written for Apache Kafka must not be refused for a key that Kafka has: it has 360 for brokers and 34 for topics.
+    """A file for Apache Kafka must not be refused for a key that Kafka has: it has 360 for brokers and 34 for topics.
 
-    One more is from Kafka before 4.0, one from 4.0 alone, and three are keys that Kafka can set only while it runs. KIP-47 and
-    KIP-68, which Kafka has not adopted, have five for brokers and four for topics. Two more are keys of Kafka's authorizer, which
-    reads them itself. Two keys for topics are Lowtide's own.
+    One more is from Kafka before 4.0, one from 4.0 alone, and three are keys that Kafka can set only while it runs.
+    KIP-47 and KIP-68, which Kafka has not adopted, have five for brokers and four for topics. Two more are keys of
+    Kafka's authorizer, which reads them itself. Two keys for topics are Lowtide's own.
     """
     kafka = [name for name in BROKER_KEYS if not name.startswith(OF_LOWTIDE)]
     assert (len(kafka), len(TOPIC_KEYS)) == (360 + 5 + 5 + 2, 34 + 4 + 2)
@@ -59,7 +59,7 @@ def test_all_keys_of_kafka_4_3_are_known():
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: f"{key.scope.value}-{key.name}")
 def test_a_key_is_sound(key: ConfigKey):
-    """Its default is allowed and is written as it was read; its description is one sentence; its limit can be described."""
+    """Its default is valid and is written as read; its description is one sentence; its limit has a description."""
     if key.default is not None:
         value = key.default_value
         assert key.parse(value_text(value)) == value

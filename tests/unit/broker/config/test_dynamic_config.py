@@ -19,7 +19,7 @@ from lowtide.broker.config.described import (
 )
 from lowtide.broker.config.dynamic_config import CLUSTER_WIDE, DYNAMIC_KEYS, BrokerConfigs
 from lowtide.broker.config.keys_own import OWN_KEYS
-from lowtide.broker.config.topic_config import ConfigSource, describe_topic_configs, log_config, validate_topic_configs
+from lowtide.broker.config.topic_config import ValueSource, describe_topic_configs, log_config, validate_topic_configs
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import KEEPING_CONFIGS, MetadataImage
 from lowtide.metadata.image_change import KEEPING_BROKER_CONFIGS
@@ -73,7 +73,7 @@ def test_a_cluster_wide_key_that_is_stored_for_one_broker_has_no_effect_while_th
 
 
 def test_values_from_the_start_stay() -> None:
-    """A change in one place changes nothing else: neither the addresses, which need the machine's name, nor given values."""
+    """A change changes nothing else: neither the addresses, which need the machine's name, nor given values."""
     started = load_config(
         settings={"node.id": "7", "listeners": "PLAINTEXT://:1234", "num.partitions": "3"}, host_name="machine"
     )
@@ -430,14 +430,14 @@ def test_requested_keys_that_exist() -> None:
 
 
 def test_a_new_topic_has_its_sources() -> None:
-    """CreateTopics returns a topic's configuration too; it does not distinguish a source that DescribeConfigs has as a synonym."""
+    """CreateTopics also returns a topic's configuration, with the source that DescribeConfigs has as a synonym."""
     configs = running({"log.roll.hours": "2"}, of_all={"log.retention.ms": "8"}, broker_7={"message.max.bytes": "7"})
     sources = {entry.name: entry.source for entry in describe_topic_configs(configs.current, {"preallocate": "true"})}
-    assert sources["preallocate"] is ConfigSource.DYNAMIC_TOPIC
-    assert sources["max.message.bytes"] is ConfigSource.DYNAMIC_BROKER
-    assert sources["retention.ms"] is ConfigSource.DYNAMIC_DEFAULT
-    assert sources["segment.ms"] is ConfigSource.STATIC_BROKER
-    assert sources["segment.bytes"] is ConfigSource.DEFAULT
+    assert sources["preallocate"] is ValueSource.DYNAMIC_TOPIC
+    assert sources["max.message.bytes"] is ValueSource.DYNAMIC_BROKER
+    assert sources["retention.ms"] is ValueSource.DYNAMIC_DEFAULT
+    assert sources["segment.ms"] is ValueSource.STATIC_BROKER
+    assert sources["segment.bytes"] is ValueSource.DEFAULT
     described = {
         entry.name: entry.source
         for entry in describe_topic(describe_topic_defaults(configs), {"preallocate": "true"}, None)

@@ -1,4 +1,4 @@
-"""Keys of groups whose partitions the broker assigns, and of single groups: an impossible value is refused with a message."""
+"""Keys of modern groups and of single groups: an impossible value is refused with a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OAUTHBEARER at listeners, as it is configured: Kafka's keys with their prefixes, and sentences for what can't be."""
+"""OAUTHBEARER settings of listeners: Kafka's keys with their prefixes, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -152,7 +152,9 @@ def test_the_mechanism_may_stand_beside_others() -> None:
         (
             {
                 "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-                "listener.name.outside.scram-sha-512.sasl.server.callback.handler.class": f"{OAUTH}OAuthBearerValidatorCallbackHandler",
+                "listener.name.outside.scram-sha-512.sasl.server.callback.handler.class": (
+                    f"{OAUTH}OAuthBearerValidatorCallbackHandler"
+                ),
             },
             "is not possible for SCRAM-SHA-512: Java classes cannot be loaded",
         ),

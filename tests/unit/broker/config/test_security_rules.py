@@ -62,7 +62,7 @@ STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 @pytest.mark.parametrize(("name", "text"), [("super.users", "User:a"), ("allow.everyone.if.no.acl.found", "true")])
 def test_settings_of_an_authorizer_need_one(name: str, text: str):
-    """Who names administrators takes the broker to be closed to others."""
+    """An operator who names administrators expects a closed broker."""
     with pytest.raises(ConfigError, match=f"^{name} has no effect without authorizer.class.name"):
         load_config(settings={name: text})
     assert load_config(settings={name: text, "authorizer.class.name": STANDARD}).unenforced_keys_given == ()

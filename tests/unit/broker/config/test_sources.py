@@ -1,4 +1,4 @@
-"""Where configuration comes from: Java's properties syntax, the environment, the command line, and which one overrides which."""
+"""Sources of configuration: Java's properties syntax, the environment and the command line, and their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS at listeners, as it is configured; what can't be is refused in a sentence without a secret."""
+"""TLS settings of listeners. Invalid ones are refused with a sentence that has no secret."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_a_setting_of_tiered_storage_is_kept_without_effect(name: str):
 
 @pytest.mark.parametrize("name", ["log.local.retention.ms", "log.local.retention.bytes"])
 def test_a_broker_starts_with_the_defaults_of_topics_that_would_be_tiered(name: str):
-    """As Kafka 4.3.1 does without tiered storage, also above the total retention; topics without a value inherit them, without effect."""
+    """As Kafka 4.3.1 does without tiered storage, also above total retention. Topics inherit them without effect."""
     for value in ("-2", "-1", "0", "5", "9223372036854775807"):
         broker = load_config(settings={name: value, "log.retention.ms": "3", "log.retention.bytes": "3"})
         assert broker.topic_defaults[name.removeprefix("log.")] == int(value)

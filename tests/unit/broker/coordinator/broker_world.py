@@ -101,7 +101,7 @@ class BrokerWorld:
         )  # fmt: skip
 
     def set_topics(self, *topics: TopicImage) -> None:
-        """These are all topics from now on, though partitions of others may still be here."""
+        """Sets all topics. Partitions of others may still be here."""
         named = {each.name: each for each in topics}
         ids = {each.topic_id: each.name for each in topics}
         self.metadata.image = msgspec.structs.replace(self.metadata.image, topics=named, topic_names=ids)
@@ -133,7 +133,7 @@ class BrokerWorld:
         self.waiting.append((partition, offset, callback))
 
     def commit(self, partition: Any, end_offset: int | None = None, error: ErrorCode = NONE) -> None:
-        """The followers have all up to there, or there is a reason why they never will."""
+        """Commits up to an offset, or fails what waits for a reason."""
         log = partition.log
         if error == NONE:
             log.high_watermark = log.log_end_offset if end_offset is None else end_offset
@@ -167,7 +167,7 @@ class BrokerWorld:
 
     # ------------------------------------------------------------------ what happens next
     def run(self) -> None:
-        """All that is due now. Tasks don't wait: they get answers at once."""
+        """Runs what is due now. Tasks do not wait: they get answers at once."""
         while self.soon or self.tasks:
             if self.soon:
                 function, given = self.soon.popleft()

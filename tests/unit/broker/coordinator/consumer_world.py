@@ -54,7 +54,7 @@ class Cluster:
             self.set_topic(name, count)
 
     def set_topic(self, name: str, count: int) -> None:
-        """Create a topic, add partitions, or delete it with 0."""
+        """Creates a topic, adds partitions, or deletes it with 0."""
         old = self.image.topics.get(name)
         topics = {key: topic for key, topic in self.image.topics.items() if key != name}
         if count:
@@ -127,7 +127,7 @@ class ConsumerWorld(World):
         return answer
 
     def enter(self, member_id: str, *topics: str, **more: Any) -> Any:
-        """Join with the new protocol; returns the response."""
+        """Joins with the new protocol. Returns the response."""
         names = list(topics or ("t",)) if "subscribed_topic_regex" not in more else None
         answer = self.beat(
             member_id, 0, owned={}, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=names, **more

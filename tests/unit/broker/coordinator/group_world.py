@@ -12,7 +12,7 @@ from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import GroupChange, Groups
 from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, Then, WorkerCall
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommit, OffsetCommitKey, OffsetCommits, decode_record
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -87,7 +87,7 @@ class World:
         return Effects(self.now_ms, WALL_START_MS + self.now_ms)
 
     def carry_out(self, effects: Effects) -> None:
-        """Carry out effects as the runtime does."""
+        """Carries out effects as the runtime does."""
         error = ErrorCode.NONE
         if effects.records and self.append_fails is not None:
             error = self.append_fails
@@ -108,7 +108,7 @@ class World:
             self.do_work()
 
     def do_jobs(self) -> None:
-        """Take the steps of jobs to their end."""
+        """Takes the steps of jobs to their end."""
         jobs, self.jobs = self.jobs, []
         for job in jobs:
             for _step in job.steps:
@@ -118,7 +118,7 @@ class World:
             self.carry_out(after)
 
     def do_work(self) -> None:
-        """Let the worker do its work."""
+        """Lets the worker do its work."""
         work, self.work = self.work, []
         for each in work:
             after = self.effects()
@@ -126,7 +126,7 @@ class World:
             self.carry_out(after)
 
     def _append(self, effects: Effects) -> None:
-        """Append each record separately, as a coordinator that loads the log reads them."""
+        """Appends each record separately, as a coordinator that loads the log reads them."""
         producer, said = effects.producer, []
         for change in effects.changes:
             self.groups.note(
@@ -139,14 +139,14 @@ class World:
             self.end_offset += 1
 
     def append(self, change: GroupChange) -> None:
-        """Put a record, or a marker, at the end of the log."""
+        """Appends a record or a marker to the log."""
         self.log.append((self.end_offset, change))
         self.end_offset += 1
         self.groups.note(change, self.end_offset - 1)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """The marker of a producer's transaction is written."""
-        self.append(TransactionEnded(producer_id, is_commit))
+        """Writes the marker of a producer's transaction."""
+        self.append(EndMarker(producer_id, is_commit))
 
     def _go_on(self, then: list[Then], error: ErrorCode) -> None:
         for go_on in then:
@@ -155,13 +155,13 @@ class World:
             self.carry_out(effects)
 
     def commit(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        """Commit what was appended, or fail its commit."""
+        """Commits what was appended, or fails its commit."""
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             self._go_on(then, error)
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let time pass, and run what is due at its time."""
+        """Lets time pass, and runs what is due at its time."""
         end = self.now_ms + milliseconds
         while (next_ms := self.groups.timers.next_ms) is not None and next_ms <= end:
             self.now_ms = max(self.now_ms, next_ms)

@@ -1,4 +1,4 @@
-"""Shared by the tests of guards: authorizers that allow a few things, and a request that goes through a guard to a handler and back."""
+"""Shared by the tests of guards: authorizers that allow a few things, and a request through a guard and back."""
 
 from __future__ import annotations
 

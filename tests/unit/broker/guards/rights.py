@@ -281,7 +281,7 @@ async def bits_shown(client: WireClient) -> dict[str, int]:
 
 
 async def prepare(client: WireClient) -> None:
-    """Have what the requests of the table name: a group with an offset in the topic `t`, and a transactional id."""
+    """Creates what the requests name: a group with an offset in the topic `t`, and a transactional id."""
     for kind, name in ((0, "g"), (1, "x")):
         while (await client.request(FindCoordinatorRequest(key=name, key_type=kind), 3)).error_code:
             await asyncio.sleep(0.1)

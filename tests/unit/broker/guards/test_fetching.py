@@ -13,7 +13,7 @@ from lowtide.replication.follower_reads import FollowerReads
 
 
 class Follower:
-    """A partition of which this broker is a follower that has just heard of its leader."""
+    """A partition that this broker follows, in contact with its leader."""
 
     is_leader, leader_epoch, lag_time_max_ms = False, 3, 10_000
 

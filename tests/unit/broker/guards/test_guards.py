@@ -1,4 +1,4 @@
-"""Guards: which requests reach a handler, and what is returned instead, for clients that may do nothing, everything, or some of it."""
+"""Guards: which requests reach a handler, and what clients without the rights get instead."""
 
 from __future__ import annotations
 
@@ -402,7 +402,7 @@ KINDS = {2: "t", 4: "1", 8: "1", 16: "m", 32: "g", 77: "?"}
 
 @pytest.mark.parametrize("messages", [alter_configs, incremental_alter_configs])
 def test_configurations_are_not_changed(messages: Any) -> None:
-    """Topics and groups one by one, brokers, loggers and clients' metrics with the cluster; unknown kinds are left to the handler."""
+    """Topics and groups one by one; brokers, loggers and metrics with the cluster. Handlers refuse unknown kinds."""
     rows = [
         messages.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[])
         for kind, name in KINDS.items()
@@ -462,7 +462,7 @@ def test_keys_that_decide_who_may_log_in_need_alter_as_well(messages: Any, name:
 
 
 def test_keys_of_a_key_store_and_names_of_other_resources_need_no_alter() -> None:
-    """A key store says which certificate the broker shows; a logger, a topic or a group with such a key is none of a listener's."""
+    """A key store decides which certificate the broker shows. Such a key of a logger or topic is not a listener's."""
     rows = [
         (4, f"{_TLS}.ssl.keystore.location"),
         (2, OF_LOGINS[0]),
@@ -488,7 +488,7 @@ def test_keys_of_a_key_store_and_names_of_other_resources_need_no_alter() -> Non
 
 
 def test_what_alter_configs_does_not_name_is_removed_with_the_same_right() -> None:
-    """AlterConfigs of a broker on which a JAAS line is set takes it away. On all brokers none can be set."""
+    """AlterConfigs of a broker removes its JAAS setting if it does not name it. For all brokers, none can be set."""
     row = alter_configs.AlterConfigsResource(resource_type=4, resource_name="1", configs=[])
     request = alter_configs.AlterConfigsRequest(resources=[row], validate_only=False)
     empty = alter_configs.AlterConfigsResponse(responses=[])
@@ -517,7 +517,7 @@ def test_configurations_are_not_described() -> None:
 
 
 def test_the_cluster_is_closed() -> None:
-    """Log directories, resources, producer ids; the allowed operations on the cluster are returned to clients that may describe it."""
+    """Log directories, resources and producer ids. Clients that may describe the cluster get its allowed operations."""
     dirs = DescribeLogDirsRequest(topics=None)
     assert ask(Only(), dirs, DescribeLogDirsResponse(throttle_time_ms=0))[1].error_code == WHOLE
     assert ask(Only(), dirs, DescribeLogDirsResponse(throttle_time_ms=0), 1)[1].results == []

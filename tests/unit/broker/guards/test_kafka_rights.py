@@ -88,7 +88,7 @@ def test_a_first_producer_needs_write_on_any_topic_whether_or_not_it_is_there() 
 
 
 def test_create_is_asked_for_only_where_topics_are_created() -> None:
-    """Otherwise a client would be denied a topic that does not exist, instead of receiving that it does not exist."""
+    """Otherwise a client would be denied a missing topic instead of learning that it does not exist."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
     authorizer = Only((Operation.DESCRIBE, topic("new")))
     assert ask(authorizer, request, MetadataResponse(brokers=[], topics=[]), creates=False)[0].topics == request.topics
@@ -144,9 +144,8 @@ def test_markers_are_written_by_administrators_and_brokers(right: Operation, err
         producer_id=1, producer_epoch=0, transaction_result=False, topics=topics, coordinator_epoch=0
     )
     context: Any = SimpleNamespace(principal=ANONYMOUS)
-    found: list[Any] = []
-    handle(WriteTxnMarkersRequest(markers=[marker]), context).listen(found.append)
-    assert [row.error_code for row in found[0].markers[0].topics[0].partitions] == [error]
+    told = handle(WriteTxnMarkersRequest(markers=[marker]), context)
+    assert [row.error_code for row in told.markers[0].topics[0].partitions] == [error]
 
 
 def test_of_partitions_added_to_a_transaction_all_fail_for_one() -> None:
@@ -180,7 +179,7 @@ def test_a_name_that_is_none_is_no_secret() -> None:
 
 
 def test_share_groups_are_looked_for_by_brokers() -> None:
-    """Before v6 there is no such type, which the handler answers; and before v4 a refusal has a message."""
+    """Before v6 the handler refuses the type. Before v4 a refusal has a message."""
     share = FindCoordinatorRequest(key_type=2, coordinator_keys=["g:t:0"])
     empty = FindCoordinatorResponse()
     assert ask(Only((Operation.DESCRIBE, group("g:t:0"))), share, empty, 6)[1].coordinators[0].error_code == WHOLE
@@ -192,7 +191,7 @@ def test_share_groups_are_looked_for_by_brokers() -> None:
 
 @pytest.mark.parametrize("forwarded", [True, False])
 def test_what_a_broker_forwards_it_has_asked_about(forwarded: bool) -> None:
-    """A client id that looks like a broker's, and CLUSTER_ACTION, are not enough: it comes in an envelope."""
+    """A broker's client id and CLUSTER_ACTION are not enough: the request must come in an envelope."""
     request = ElectLeadersRequest(topic_partitions=None)
     empty = ElectLeadersResponse(replica_election_results=[])
     authorizer = Only((Operation.CLUSTER_ACTION, CLUSTER))

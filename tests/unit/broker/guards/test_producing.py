@@ -1,4 +1,4 @@
-"""What is remembered of a connection's permission to write, and when it is forgotten."""
+"""Which permissions of a connection to write are remembered, and when they are forgotten."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Guarded:
         self.authorizer.use({repr(rule).encode(): AclImage(rule, 1) for rule in rules})
 
     def is_joint(self, topic: str | bytes) -> bool:
-        """Whether the joint form takes requests for a topic, alone and with another client that may write; never transactional ones."""
+        """Whether the joint form takes requests, alone and with another client that may write."""
         other: Any = SimpleNamespace(principal=BOB, write_grants=WriteGrants(BOB))
         other.write_grants.remember(topic)
 

@@ -1,4 +1,4 @@
-"""What each request needs: the table of `rights.json`, tried in every version on a broker under simulation, with every kind of rules."""
+"""What each request needs: `rights.json`, tried in every version on a simulated broker, with every kind of rules."""
 
 from __future__ import annotations
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from lowtide.broker.authorizer.resources import Operation, ResourceType
+from lowtide.broker.authorizer.authorizer import Audit, Requester
+from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource
 from lowtide.broker.guards import share_groups
+from lowtide.broker.guards.guard import Asker
+from lowtide.broker.security.principal import ANONYMOUS
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_share_group_offsets import (
@@ -44,32 +48,27 @@ from lowtide.protocol.messages.share_group_describe import (
 from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tests.unit.broker.declared import SPECS
 
+from .asking import Only
 
-class Asker:
-    """May do what is in `allowed`: operations on names of resources."""
 
-    def __init__(self, *allowed: tuple[Operation, str]) -> None:
-        self.allowed = set(allowed)
+class Named(Only):
+    """Allows operations on resources of these names, whatever their types."""
 
-    def may(self, operation: Operation, resource: Any, *_: Any) -> bool:
-        assert resource.type in (ResourceType.GROUP, ResourceType.TOPIC)
+    def authorize(
+        self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
+    ) -> bool:
         return (operation, resource.name) in self.allowed
 
-    def may_cluster(self, operation: Operation) -> bool:
-        return (operation, "") in self.allowed
 
-    def split(self, operation: Operation, rows: list[Any], name_of: Any) -> tuple[list[Any], list[Any]]:
-        return [row for row in rows if (operation, name_of(row)) in self.allowed], [
-            row for row in rows if (operation, name_of(row)) not in self.allowed
-        ]
-
-    def operations(self, _resource: Any, _supported: int) -> int:
-        return 7
+def asker(*allowed: tuple[Operation, Any]) -> Asker:
+    context: Any = SimpleNamespace(principal=ANONYMOUS, api_version=0)
+    nothing: Any = None
+    return Asker(Named(*allowed), context, nothing, nothing)
 
 
 def heartbeat(*allowed: tuple[Operation, str]) -> ErrorCode | None:
     request = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t", "u"])
-    verdict = share_groups.share_group_heartbeat(request, Asker(*allowed))
+    verdict = share_groups.share_group_heartbeat(request, asker(*allowed))
     return None if verdict.request is request else ErrorCode(verdict.answer.error_code)
 
 
@@ -82,8 +81,8 @@ def test_a_member_reads_the_group_and_sees_its_topics() -> None:
 
 def test_only_what_may_be_seen_is_described() -> None:
     request = ShareGroupDescribeRequest(group_ids=["a", "b", "c"], include_authorized_operations=True)
-    asker = Asker((Operation.DESCRIBE, "a"), (Operation.DESCRIBE, "b"), (Operation.DESCRIBE, "seen"))
-    verdict = share_groups.share_group_describe(request, asker)
+    client = asker((Operation.DESCRIBE, "a"), (Operation.DESCRIBE, "b"), (Operation.DESCRIBE, "seen"))
+    verdict = share_groups.share_group_describe(request, client)
     assert verdict.request.group_ids == ["a", "b"]
 
     def described(group_id: str, topic: str) -> DescribedShareGroup:
@@ -104,15 +103,15 @@ def test_only_what_may_be_seen_is_described() -> None:
         ("a", 0, 1),
         ("b", ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0),
     ]
-    assert answer.groups[1].authorized_operations == 7
+    assert answer.groups[1].authorized_operations == 1 << Operation.DESCRIBE
 
 
 def test_states_are_for_brokers() -> None:
     topics = [ReadStateTopic(topic_id=bytes(16), partitions=[ReadStatePartition(partition=3, leader_epoch=0)])]
     request = ReadShareGroupStateRequest(group_id="g", topics=topics)
     guard = SPECS[ApiKey.READ_SHARE_GROUP_STATE].guard
-    assert guard(request, Asker((Operation.CLUSTER_ACTION, ""))).request is request
-    [row] = guard(request, Asker()).answer.results[0].partitions
+    assert guard(request, asker((Operation.CLUSTER_ACTION, CLUSTER.name))).request is request
+    [row] = guard(request, asker()).answer.results[0].partitions
     assert (row.partition, row.error_code) == (3, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -125,8 +124,8 @@ def test_offsets_are_described_as_far_as_topics_are_visible() -> None:
         ),
         DescribeShareOffsetsGroup(group_id="c", topics=None),
     ]
-    asker = Asker((Operation.DESCRIBE, "a"), (Operation.DESCRIBE, "b"), (Operation.DESCRIBE, "seen"))
-    verdict = share_groups.describe_share_group_offsets(DescribeShareGroupOffsetsRequest(groups=groups), asker)
+    client = asker((Operation.DESCRIBE, "a"), (Operation.DESCRIBE, "b"), (Operation.DESCRIBE, "seen"))
+    verdict = share_groups.describe_share_group_offsets(DescribeShareGroupOffsetsRequest(groups=groups), client)
     assert [group.group_id for group in verdict.request.groups] == ["a", "b"]
 
     def topic(name: str) -> DescribedShareOffsetsTopic:
@@ -157,9 +156,9 @@ def test_offsets_are_altered_and_deleted_with_rights_on_group_and_topic() -> Non
         for name in "tu"
     ]
     alter = AlterShareGroupOffsetsRequest(group_id="g", topics=topics)
-    refused = share_groups.alter_share_group_offsets(alter, Asker((Operation.READ, "t")))
+    refused = share_groups.alter_share_group_offsets(alter, asker((Operation.READ, "t")))
     assert refused.answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
-    verdict = share_groups.alter_share_group_offsets(alter, Asker((Operation.READ, "g"), (Operation.READ, "t")))
+    verdict = share_groups.alter_share_group_offsets(alter, asker((Operation.READ, "g"), (Operation.READ, "t")))
     assert [each.topic_name for each in verdict.request.topics] == ["t"]
     [row] = verdict.merge(AlterShareGroupOffsetsResponse()).responses  # type: ignore[misc]
     assert (row.topic_name, row.partitions[0].error_code) == ("u", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -167,9 +166,9 @@ def test_offsets_are_altered_and_deleted_with_rights_on_group_and_topic() -> Non
     delete = DeleteShareGroupOffsetsRequest(
         group_id="g", topics=[DeleteShareOffsetsTopic(topic_name=name) for name in "tu"]
     )
-    refused = share_groups.delete_share_group_offsets(delete, Asker((Operation.READ, "g"), (Operation.READ, "t")))
+    refused = share_groups.delete_share_group_offsets(delete, asker((Operation.READ, "g"), (Operation.READ, "t")))
     assert refused.answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
-    verdict = share_groups.delete_share_group_offsets(delete, Asker((Operation.DELETE, "g"), (Operation.READ, "u")))
+    verdict = share_groups.delete_share_group_offsets(delete, asker((Operation.DELETE, "g"), (Operation.READ, "u")))
     assert [each.topic_name for each in verdict.request.topics] == ["u"]
     [gone] = verdict.merge(DeleteShareGroupOffsetsResponse()).responses  # type: ignore[misc]
     assert (gone.topic_name, gone.error_code) == ("t", ErrorCode.TOPIC_AUTHORIZATION_FAILED)

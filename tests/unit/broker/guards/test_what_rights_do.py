@@ -1,4 +1,4 @@
-"""The tables of docs/security.md of what a right can do have every key and every request of our own, each with what the code asks for."""
+"""The tables of rights in docs/security.md have every key and every request of our own, with what the code asks for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS, is_dynamic
 from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.log_levels import LOGGERS
-from lowtide.broker.config.resources import ResourceType as Configured
+from lowtide.broker.config.resources import ConfiguredType
 from lowtide.broker.config.sasl_settings import LOGIN_KEYS
 from lowtide.broker.config.tls_settings import STORE_KEYS
 from lowtide.protocol.api_keys import API, api_name
@@ -32,12 +32,12 @@ DEFAULTS: Final = {str(key.broker_key) for key in TOPIC_KEYS} & DYNAMIC_KEYS
 
 PLACES: Final = {"topic": topic("t"), "cluster": CLUSTER, "group": Resource(ResourceType.GROUP, "g")}
 RESOURCES: Final = {
-    "a topic": (Configured.TOPIC, "t"),
-    "brokers": (Configured.BROKER, "1"),
-    "a listener": (Configured.BROKER, "1"),
-    "a group": (Configured.GROUP, "g"),
-    "clients' metrics": (Configured.CLIENT_METRICS, "m"),
-    "loggers": (Configured.BROKER_LOGGER, "1"),
+    "a topic": (ConfiguredType.TOPIC, "t"),
+    "brokers": (ConfiguredType.BROKER, "1"),
+    "a listener": (ConfiguredType.BROKER, "1"),
+    "a group": (ConfiguredType.GROUP, "g"),
+    "clients' metrics": (ConfiguredType.CLIENT_METRICS, "m"),
+    "loggers": (ConfiguredType.BROKER_LOGGER, "1"),
 }
 
 

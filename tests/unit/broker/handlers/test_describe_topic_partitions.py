@@ -177,7 +177,7 @@ def test_a_cursor_that_cannot_be(names: list[str], cursor: Place, refused: list[
 
 
 def test_replicas_that_cannot_serve() -> None:
-    """A broker that is not live, and a log directory that is offline here: no leader, listed as offline, and no error."""
+    """With a dead broker, or a log directory offline here: no leader, listed as offline, and no error."""
     dead = PartitionImage((0, 1), (1,), (8,), 1, 5, 7, 3)
     failed = PartitionImage((0,), (0,), (1,), 0, 5, 7, 3)
     topic = TopicImage("t", b"t" * 16, (dead, failed, failed), {}, 3)
@@ -191,7 +191,7 @@ def test_replicas_that_cannot_serve() -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "ab", "b", "c.d", "z"]), st.integers(1, 6)), st.integers(1, 7))
 def test_pages_together_are_everything(counts: dict[str, int], limit: int) -> None:
-    """Following the cursor returns every partition of every topic once, in order, and no page is larger than the limit."""
+    """The cursor leads to every partition of every topic once, in order, and no page is larger than the limit."""
     seen: list[Place] = []
     cursor: Place | None = None
     while True:

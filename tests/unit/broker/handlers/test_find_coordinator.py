@@ -14,7 +14,7 @@ KEY = "g"
 
 
 def test_a_broker_coordinates_what_it_leads() -> None:
-    """On a busy disk the logs of a topic come long after its metadata, and some clients give up where they are not there yet."""
+    """On a busy disk the logs of a topic come long after its metadata, and some clients do not wait for them."""
 
     async def run(loop: SimulatedLoop) -> None:
         world = World(loop, 1)

@@ -1,4 +1,4 @@
-"""ListTransactions: rows of many transactional ids, by state, producer, age and pattern; and that nothing blocks the loop."""
+"""ListTransactions: rows of many ids, by state, producer, age and pattern, without blocking the loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORK: list[Any] = []
 
 
 def known(*names: str) -> Any:
-    """A shard with these transactional ids; producers are counted from 0, every second one has been open since 1,000."""
+    """A shard with these ids. Producers are counted from 0; every second one has been open since 1,000."""
     state = Transactions(TransactionSettings(), ports=None)
     for number, name in enumerate(names):
         is_open = number % 2 == 1

@@ -1,4 +1,4 @@
-"""Users of SCRAM and quotas: a change is answered when every broker acts on it, and what changes nothing waits for none."""
+"""Users of SCRAM and quotas: a change is answered when every broker applies it. What changes nothing does not wait."""
 
 from __future__ import annotations
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.config.listeners import Listener
+from lowtide.broker.config.listeners import ConfiguredListener
 from lowtide.broker.lifecycle.start_lines import RESOLVED_WITHIN_S, tell_plain_walk, warn_of_unresolved, with_ports
 from lowtide.protocol import native
 
-INSIDE, OUTSIDE = Listener("INSIDE", "PLAINTEXT", "broker-1", 19092), Listener("OUTSIDE", "PLAINTEXT", "10.0.0.1", 0)
+INSIDE, OUTSIDE = (
+    ConfiguredListener("INSIDE", "PLAINTEXT", "broker-1", 19092),
+    ConfiguredListener("OUTSIDE", "PLAINTEXT", "10.0.0.1", 0),
+)
 
 
 class Lines:

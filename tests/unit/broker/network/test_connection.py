@@ -23,7 +23,8 @@ from lowtide.broker.network.routing.dispatcher import Routes
 from lowtide.broker.network.routing.large_requests import Bounds
 from lowtide.broker.network.routing.request_times import ApiTimes
 from lowtide.broker.network.routing.routes import Route
-from lowtide.broker.pending import AnswerRounds, Pending, mapped
+from lowtide.broker.pending import AnswerRounds, Pending
+from lowtide.broker.promises import mapped
 from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ProtocolError
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation

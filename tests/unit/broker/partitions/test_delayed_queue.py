@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from lowtide.broker.pending import DelayedQueue, DelayedRequest
+from lowtide.broker.pending import DelayedQueue
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication.purgatory import DelayedOperation
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.simulated_ports import SimulatedClock
 
 KEY = TopicPartition("t", 0)
 
 
-class Waiting(DelayedRequest):
+class Waiting(DelayedOperation):
     """Records its outcome; `raises` names the step that fails."""
 
     def __init__(self, name: str, outcomes: list[str], deadline_ms: int, raises: str = "") -> None:

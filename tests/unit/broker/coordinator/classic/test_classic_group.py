@@ -363,7 +363,7 @@ def test_a_member_may_join_with_a_protocol_that_all_have() -> None:
     ],
 )
 def test_the_protocol_that_most_like_is_selected(liked: tuple[str, ...], selected: str) -> None:
-    """Of equals the one that the oldest member likes best."""
+    """If several have equally many votes, the favourite of the oldest member wins."""
     group = group_of(
         *(member(f"m{number}", tuple((name, b"") for name in names)) for number, names in enumerate(liked))
     )

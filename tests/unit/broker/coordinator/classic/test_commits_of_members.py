@@ -1,4 +1,4 @@
-"""Which commits a classic group accepts, in each of its states, and that they are signs of life."""
+"""Which commits a classic group accepts in each of its states, and that they extend sessions."""
 
 from __future__ import annotations
 

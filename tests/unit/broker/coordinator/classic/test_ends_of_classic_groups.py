@@ -119,7 +119,7 @@ def test_a_group_that_is_deleted_leaves_nothing_behind(world: World) -> None:
 
 @pytest.mark.parametrize("rejoins", [False, True])
 def test_nothing_is_awaited_of_a_group_that_is_taken_back(world: World, rejoins: bool) -> None:
-    """One that becomes a group of the other type may be in the middle of a rebalance."""
+    """A group that becomes another type may be in the middle of a rebalance."""
     [first], _ = world.stable()
     second, _ = world.new_member()
     if rejoins:
@@ -156,7 +156,7 @@ def test_assignments_that_are_awaited_at_a_deposed_coordinator_are_refused(world
 
 
 def test_a_group_that_is_gone_answers_no_member() -> None:
-    """A decision may have a group in hand when it goes."""
+    """A decision may still refer to a group that was removed."""
     groups = ClassicGroups({}, GroupSettings(), Timers(), MemberMemory(), random.Random(1))
     group = groups.create(GROUP, 0)
     group.close()

@@ -28,7 +28,7 @@ def deadline(world: World, kind: str, member_id: str = "") -> int | None:
 
 
 def beat(world: World, milliseconds: int, *members: str) -> None:
-    """Let time pass in which these members send heartbeats."""
+    """Lets time pass in which these members send heartbeats."""
     for _ in range(milliseconds // BEAT_MS):
         world.pass_time(BEAT_MS)
         for member_id in members:

@@ -21,7 +21,7 @@ GROUP = "g"
 
 
 class Persister:
-    """Share coordinators that do what they are asked, but for what a test has them refuse."""
+    """Share coordinators that do what is requested, unless a test makes them refuse."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -79,7 +79,7 @@ class World(BrokerWorld):
         return found
 
     def decide(self, shard: Shard[Groups], decide: Any) -> Any:
-        """The answer to what is decided, which is there at once; None where there is none."""
+        """Returns the answer to a decision, which is complete at once; None if there is none."""
         pending: Pending[Any] = self.coordinator.decide(shard, decide)
         return pending.response
 
@@ -91,7 +91,7 @@ class World(BrokerWorld):
         name: str = "t",
         topic_id: TopicId = ZERO_TOPIC_ID,
     ) -> Shard[Groups]:
-        """A group has committed for partition 0 of a topic. Returns where it is kept."""
+        """Commits an offset of partition 0 of a topic for a group. Returns the shard that has it."""
         shard = self.shard(group_id) if shard is None else shard
         value = OffsetCommitValue(offset=5, metadata="", commit_timestamp=1, topic_id=topic_id)
         self.decide(shard, lambda _reply, effects: effects.keep_offset(group_id, name, 0, value))
@@ -112,7 +112,7 @@ class World(BrokerWorld):
         return shard
 
     async def do_tasks(self) -> None:
-        """All tasks that were begun, in their order."""
+        """Runs all tasks that were begun, in their order."""
         while self.tasks:
             task: Coroutine[Any, Any, None] = self.tasks.pop(0)
             await task

@@ -38,7 +38,7 @@ OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
 def by(group_id: str, offset: int) -> ConsumedEnd:
-    """What one group has consumed that may delete."""
+    """What a group that may delete has consumed."""
     return ConsumedEnd(offset, group_id, Release(offset, group_id, None))
 
 
@@ -70,7 +70,7 @@ def commit(
 def add_pending(
     groups: Groups, group_id: str, offset: int, *, topic: str = "t", number: int = 0, topic_id: bytes = ZERO_TOPIC_ID
 ) -> None:
-    """Add an offset of an open transaction."""
+    """Adds an offset of an open transaction."""
     value = OffsetCommitValue(
         offset=offset, leader_epoch=-1, metadata="", commit_timestamp=0, expire_timestamp=-1, topic_id=topic_id
     )
@@ -145,7 +145,7 @@ def test_of_several_groups_that_may_delete_the_slowest_releases() -> None:
 
 
 def test_only_groups_that_the_topic_names_count() -> None:
-    """Neither does another group delete, with whatever right, nor does it keep."""
+    """No other group keeps or deletes records, whatever its rights."""
     groups = groups_of(reader=2, etl=9)
     commit(groups, "other", 1, committer="User:owner", may_delete=True)
     add_live(groups, "live", None)
@@ -158,7 +158,7 @@ def test_only_groups_that_the_topic_names_count() -> None:
 
 
 def test_a_group_that_is_named_by_its_id_is_waited_for() -> None:
-    """Also before it exists. One of a pattern counts when it is there."""
+    """Even before it exists. A group that matches a pattern counts once it exists."""
     groups = groups_of(etl=9)
     assert authorized(groups, "etl", "audit") == ConsumedEnd(-1, "audit", Release(9, "etl", None))
     assert authorized(groups, "etl", "audit*") == by("etl", 9)
@@ -333,7 +333,7 @@ def test_an_answer_names_the_partitions_that_it_covers() -> None:
 
 
 def test_it_does_not_cover_partitions_that_may_be_lost_or_are_led_by_another_broker() -> None:
-    """From its rows about them only a smaller offset can remain, which keeps more records."""
+    """Its rows about them can only have a smaller offset, which keeps more records."""
     coordinator = Coordinator(groups_of(a=7), groups_of(b=5), groups_of(c=3), groups_of())
     coordinator.uncommitted = [coordinator.shards[1]]
     coordinator.shards[2].leads = False
@@ -342,7 +342,7 @@ def test_it_does_not_cover_partitions_that_may_be_lost_or_are_led_by_another_bro
 
 
 def test_a_group_that_is_named_is_waited_for_by_its_coordinator_alone() -> None:
-    """The one whose partition its id belongs to: here `a` to the second, and `b` to the first."""
+    """Only by the coordinator of its id's partition: `a` by the second, and `b` by the first."""
     coordinator = Coordinator(groups_of(b=5), groups_of())
     asked = [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0], groups=["a", "b"])]
 

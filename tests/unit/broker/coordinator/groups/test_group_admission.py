@@ -145,7 +145,7 @@ def test_what_is_loaded_counts_and_is_never_refused():
 
 
 def test_that_most_groups_have_gone_is_said_once() -> None:
-    """What is remembered of their ids goes then: it would keep freed memory from the system."""
+    """The hashes of their ids are dropped then: they would keep freed memory from the system."""
     admission, count = GroupAdmission(GroupSettings()), 0
     admission.count_groups = lambda: count
     assert not admission.have_most_gone()

@@ -36,7 +36,7 @@ UNAVAILABLE, LOADING = ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATO
 def test_only_a_broker_that_stays_alone_makes_the_topic_with_fewer_replicas_than_the_default(
     *, is_alone: bool, given: dict[str, str], replicas: int
 ) -> None:
-    """Elsewhere the other brokers may still come. What was configured counts anyhow."""
+    """In a cluster, the other brokers may still register. A configured factor always applies."""
     world = World(is_alone=is_alone, **{f"offsets_topic_replication_{key}": value for key, value in given.items()})
     wanted, _ = world.make_topic(world.coordinator.topic)
     assert (wanted.name, wanted.replication_factor) == (GROUP_TOPIC, replicas)
@@ -55,8 +55,9 @@ def test_consumer_groups_are_served_by_the_configuration_and_the_level(
 
 
 def test_only_an_empty_group_id_is_invalid() -> None:
-    assert GroupCoordinator.check_group_id("g") is None
-    assert GroupCoordinator.check_group_id("") == ErrorCode.INVALID_GROUP_ID
+    coordinator = World(HERE).coordinator
+    assert coordinator.find_named("g") is coordinator.find("g")
+    assert coordinator.find_named("") == ErrorCode.INVALID_GROUP_ID
 
 
 # ---------------------------------------------------------------------- clients
@@ -130,8 +131,8 @@ def test_a_deadline_that_a_decision_has_set_has_a_timer() -> None:
     world = World(HERE)
     shard = world.shard()
     world.later.clear()
-    shard.state.timers.schedule(("expiry", "", ""), world.now_ms + 30)
-    world.coordinator.set_timer(shard)
+    deadline_ms = world.now_ms + 30
+    world.coordinator.carry_out(shard, lambda _: shard.state.timers.schedule(("expiry", "", ""), deadline_ms))
     assert [delay_s for delay_s, _, _ in world.later] == [0.03]
 
 

@@ -91,7 +91,7 @@ def test_a_group_that_another_broker_coordinates_meanwhile_is_not_described() ->
 
 @pytest.mark.parametrize("how", ["in its slices", "for want of one"])
 def test_a_description_takes_turns(how: str) -> None:
-    """Each step takes a slice. A description that fails is an unknown error where the others are there."""
+    """Each step takes a slice. If one description fails, its row is an unknown error and the others are returned."""
     world = World(HERE)
     world.commit_offset("a")
     world.later.clear()

@@ -10,11 +10,11 @@ import pytest
 
 import lowtide.broker
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.group import Group, GroupType
+from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
+from lowtide.broker.coordinator.modern.groups_by_id import Group, GroupsById
 from lowtide.protocol.errors import ErrorCode
 
 BROKER = Path(lowtide.broker.__file__).parent

@@ -107,7 +107,7 @@ class Groups(RuleBasedStateMachine):
         self.owners = {}
 
     def look(self, consumer: Consumer) -> None:
-        """React to the responses."""
+        """Reacts to the responses."""
         if consumer.joining is not None and consumer.joining.response is not None:
             response, consumer.joining = consumer.joining.response, None
             if response.error_code == ErrorCode.NONE:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups import pending_offsets
 from lowtide.broker.coordinator.groups.consumed import ConsumedEnd, ConsumedOffsets, Release
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommit, OffsetCommitKey, OffsetCommitValue
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic
@@ -225,9 +225,9 @@ class Offsets(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.world = World()
-        self.history: list[tuple[int, InTransaction | TransactionEnded | OffsetCommit]] = []
+        self.history: list[tuple[int, InTransaction | EndMarker | OffsetCommit]] = []
 
-    def append(self, change: InTransaction | TransactionEnded | OffsetCommit) -> None:
+    def append(self, change: InTransaction | EndMarker | OffsetCommit) -> None:
         self.history.append((self.world.end_offset, change))
         self.world.append(change)
 
@@ -239,7 +239,7 @@ class Offsets(RuleBasedStateMachine):
 
     @rule(producer_id=st.sampled_from(PRODUCERS), is_commit=st.booleans())
     def ends(self, producer_id: int, is_commit: bool) -> None:
-        self.append(TransactionEnded(producer_id, is_commit))
+        self.append(EndMarker(producer_id, is_commit))
 
     @rule(topic=st.sampled_from(TOPICS))
     def deletes(self, topic: str) -> None:
@@ -259,11 +259,11 @@ class Offsets(RuleBasedStateMachine):
     def is_compacted(self) -> None:
         """Below the first open transaction, each key's last committed record stays; aborted records are removed."""
         entries, end = self.world.log, self.last_stable_offset()
-        ends = [(offset, change) for offset, change in entries if isinstance(change, TransactionEnded)]
+        ends = [(offset, change) for offset, change in entries if isinstance(change, EndMarker)]
         last: dict[str, int] = {}
         counts: dict[int, bool] = {}
         for offset, change in entries:
-            if isinstance(change, TransactionEnded) or offset >= end:
+            if isinstance(change, EndMarker) or offset >= end:
                 continue
             is_committed = True
             if isinstance(change, InTransaction):
@@ -283,7 +283,7 @@ class Offsets(RuleBasedStateMachine):
         for offset, change in self.world.log:
             if isinstance(change, InTransaction):
                 opened.setdefault(change.producer_id, offset)
-            elif isinstance(change, TransactionEnded):
+            elif isinstance(change, EndMarker):
                 opened.pop(change.producer_id, None)
         return min(opened.values(), default=self.world.end_offset)
 
@@ -292,7 +292,7 @@ class Offsets(RuleBasedStateMachine):
         found: int | None = None
         unstable: set[int] = set()
         for index, (_, change) in enumerate(self.history):
-            if isinstance(change, TransactionEnded):
+            if isinstance(change, EndMarker):
                 unstable.discard(change.producer_id)
                 continue
             record = change.change if isinstance(change, InTransaction) else change
@@ -306,7 +306,7 @@ class Offsets(RuleBasedStateMachine):
             producer_id = change.producer_id
             rest = self.history[index:]
             ended = next(
-                (end for _, end in rest if isinstance(end, TransactionEnded) and end.producer_id == producer_id), None
+                (end for _, end in rest if isinstance(end, EndMarker) and end.producer_id == producer_id), None
             )
             if ended is None:
                 unstable.add(producer_id)

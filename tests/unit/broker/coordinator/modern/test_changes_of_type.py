@@ -165,7 +165,7 @@ def test_a_group_that_becomes_classic_has_taken_its_other_records_back(world: Co
 
 
 def test_a_group_that_changes_back_before_it_has_rebalanced_gives_out_nothing_that_a_member_still_has() -> None:
-    """`late` is to get a partition of `first`, which hasn't seen that, when the group is classic for a moment."""
+    """`late` is to get a partition of `first`, which does not know yet, when the group is classic for a moment."""
     world = ConsumerWorld(topics={"t": 6})
     first = mixed(world)
     had = world.group.members[first].assigned

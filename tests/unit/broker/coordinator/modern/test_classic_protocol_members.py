@@ -199,7 +199,7 @@ def test_a_static_member_that_has_spoken_the_classic_protocol_before_makes_no_gr
 def test_the_last_member_of_the_new_protocol_returns_with_the_classic_one(
     topics: tuple[str, ...], state: GroupState
 ) -> None:
-    """The group, in which all have what they are to have, rebalances only if the member consumes anything else."""
+    """All members have their targets. The group rebalances only if the member consumes something else."""
     world = ConsumerWorld(topics={"t": 4, "u": 1})
     enter_static(world)
     other = join_and_get(world, "static")
@@ -215,7 +215,7 @@ def test_the_last_member_of_the_new_protocol_returns_with_the_classic_one(
 def test_the_last_member_of_the_new_protocol_returns_before_all_have_what_they_are_to_have(
     world: ConsumerWorld, lacks: str
 ) -> None:
-    """No heartbeat of a classic group would say that there is more to get: it rebalances."""
+    """A classic group's heartbeats cannot announce more partitions, so it rebalances."""
     world.beat("new", -1)
     enter_static(world)
     other, owned = join(world), {"t": [0, 1, 2, 3]} if lacks == "what another has" else {}

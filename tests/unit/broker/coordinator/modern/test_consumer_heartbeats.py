@@ -191,7 +191,7 @@ def test_a_member_may_be_one_answer_behind_while_it_has_no_more_than_it_may(
 
 
 def test_a_previous_epoch_that_is_not_older_is_none(world: ConsumerWorld) -> None:
-    """One that has joined again may have been further before."""
+    """A member that joined again may have had a higher epoch before."""
     world.enter("a")
     member = world.group.members["a"]
     world.group.members["a"] = msgspec.structs.replace(member, previous_epoch=7)

@@ -176,7 +176,7 @@ class Group:
         self.owners = PartitionOwners(self.members)
 
     def set(self, name: str, assigned: Parts | None = None, revoking: Parts | None = None) -> None:
-        """A record says what a member has; with None, that it is gone."""
+        """Applies a record of a member's assignment; None is its tombstone."""
         old = self.members.pop(name, None)
         new = member(assigned, revoking, member_id=name) if assigned is not None else None
         if new is not None:

@@ -28,8 +28,7 @@ def described(world: ConsumerWorld) -> dict[str, Any]:
     service: Any = SimpleNamespace(
         settings=world.settings,
         serves_consumer_groups=True,
-        check_group_id=lambda _group_id: None,
-        find=lambda _group_id: SimpleNamespace(state=world.groups, unloaded=False),
+        find_named=lambda _group_id: SimpleNamespace(state=world.groups, unloaded=False),
         when_readable=readable,
         broker=SimpleNamespace(metadata=world.cluster, turns=ONE_SLICE, log=None),
     )

@@ -47,7 +47,7 @@ def assigned_by_sync(world: ConsumerWorld, member_id: str, generation_id: int) -
 
 
 def go_on(world: ConsumerWorld, member_id: str, owned: set[int]) -> tuple[int, set[int]]:
-    """A member of the classic protocol joins with its partitions, and syncs: its generation, and its new partitions."""
+    """A classic member joins with its partitions and syncs. Returns its generation and its new partitions."""
     said = (("cooperative-sticky", subscription("t", owned={"t": sorted(owned)} if owned else {})),)
     answer = world.join(member_id, protocols=said)
     assert answer.error == ErrorCode.NONE, answer.error

@@ -1,4 +1,4 @@
-"""What the services of both types of modern groups do alike: timers, memory, epochs, targets and failed writes."""
+"""The common part of both services of modern groups: timers, memory, epochs, targets and failed writes."""
 
 from __future__ import annotations
 

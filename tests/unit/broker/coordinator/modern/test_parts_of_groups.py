@@ -224,7 +224,7 @@ def test_a_group_is_found_by_its_id_and_type() -> None:
 
 # ------------------------------------------------------------------ decisions
 def kinds(decision: GroupDecision) -> list[tuple[Any, str, bool]]:
-    """Of each record of a decision: what it is about, whom, and whether it takes that back."""
+    """Returns, for each record of a decision, its subject, its member, and whether it is a tombstone."""
     assert {change.group for change in decision.changes} == {"g"}
     return [(change.kind, change.name, change.value is None) for change in decision.changes]
 

@@ -94,7 +94,7 @@ def starts(world: ShareGroupWorld, name: str = "t") -> dict[int, int]:
 
 
 def test_partitions_that_were_added_to_a_topic_begin_at_their_first_record() -> None:
-    """Else `latest` would pass over what is written to them before the group notices them."""
+    """Otherwise `latest` would skip records that are written before the group notices the partitions."""
     world = waiting_world(t=2)
     world.enter("a")
     assert starts(world) == {0: LATEST, 1: LATEST}
@@ -105,7 +105,7 @@ def test_partitions_that_were_added_to_a_topic_begin_at_their_first_record() -> 
 
 
 def test_what_is_asked_for_again_begins_where_it_was_to_begin() -> None:
-    """Some partitions were there from the first, others were added, and the share coordinator has answered for none."""
+    """Some partitions were there from the start, others were added, and the share coordinator has not answered yet."""
     world = waiting_world(t=2)
     world.enter("a")
     world.cluster.set_topic("t", 3)
@@ -161,7 +161,7 @@ def test_a_topic_that_the_group_has_forgotten_is_a_new_one() -> None:
 
 
 def test_partitions_whose_starts_were_not_set_with_others_are_not_added_ones() -> None:
-    """An administrator sets where one partition of a topic starts, before the group is used."""
+    """An administrator sets the start of one partition of a topic before the group is used."""
     world = waiting_world(t=3)
     assert ask(world, "initialize_again", {world.ids(): ("t", [0])}) == 2
     ask(world, "on_initialized", GROUP, {world.ids(): [0]})

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.group import Group, GroupType
+from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.modern.groups_by_id import Group
 from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest

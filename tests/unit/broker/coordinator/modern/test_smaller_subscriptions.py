@@ -72,7 +72,7 @@ def changes(world: ConsumerWorld, member_id: str, **said: Any) -> None:
 
 
 def check_settles(world: ConsumerWorld, *topics: str, members: tuple[str, ...] = ("a", "b"), epoch: int) -> None:
-    """Without any time passing all is given out; the epochs are one, and above `epoch`."""
+    """Without waiting, all partitions are assigned, and all epochs are equal and above `epoch`."""
     world.settle(*members)
     assert owned(world) == every(world, *topics)
     assert world.group.state is ConsumerGroupState.STABLE
@@ -119,7 +119,7 @@ def test_a_pattern_is_taken_back_where_nobody_names_its_topics() -> None:
 
 @pytest.mark.parametrize("is_matched_meanwhile", [False, True])
 def test_a_pattern_is_taken_back_before_its_topics_are_known(is_matched_meanwhile: bool) -> None:
-    """The first change gives everything up; the second leaves the member with the same topics, which are none."""
+    """The first change removes all topics. After the second, the member still has none."""
     world = pair(PATTERN)
     epoch, world.holds_jobs = world.group.group_epoch, True
     changes(world, "a", subscribed_topic_regex=NOTHING)
@@ -166,7 +166,7 @@ def test_a_member_takes_a_pattern_that_is_being_matched_already() -> None:
 
 
 def test_a_pattern_that_can_not_be_compiled_here_matches_nothing() -> None:
-    """A record of another broker may say one, and the patterns of other members are matched all the same."""
+    """Another broker's record may have one. The patterns of other members are still matched."""
     world = pair(PATTERN)
     epoch = world.group.group_epoch
     said = world.group.members["a"].subscription_record()
@@ -180,7 +180,7 @@ def test_a_pattern_that_can_not_be_compiled_here_matches_nothing() -> None:
 
 # ------------------------------------------------------------------ what a pattern stands for
 def test_a_right_to_describe_a_topic_is_taken_away() -> None:
-    """What members may see is found out again after `group.consumer.regex.refresh.interval.ms`, as in Kafka."""
+    """Permissions are checked again after `group.consumer.regex.refresh.interval.ms`, as in Kafka."""
     world = pair(PATTERN)
     epoch = world.group.group_epoch
     for _ in range(world.settings.consumer_regex_refresh_interval_ms // 20_000):
@@ -300,7 +300,7 @@ def test_a_static_member_is_replaced_while_a_worker_makes_the_target() -> None:
 
 
 def test_a_static_member_has_its_place_in_a_full_group() -> None:
-    """The group is no larger by it. Without it no member has its partitions until its session ends."""
+    """The group does not grow. Otherwise its partitions would have no owner until its session ends."""
     world = ConsumerWorld(GroupSettings(consumer_max_size=1, consumer_assignment_interval_ms=0))
     world.enter("a", instance_id="i")
     world.beat("a", -2, instance_id="i")
@@ -321,7 +321,7 @@ def test_a_group_without_members_has_one_epoch() -> None:
 
 
 def test_the_preferred_assignor_changes() -> None:
-    """The target has to be made by the other one. Source: `GroupMetadataManager.hasPreferredServerAssignorChanged`."""
+    """The new assignor computes the target. Source: `GroupMetadataManager.hasPreferredServerAssignorChanged`."""
     world = pair(NAMES)
     epoch = world.group.group_epoch
     changes(world, "a", server_assignor="uniform")
@@ -383,7 +383,7 @@ def test_a_classic_member_leaves() -> None:
 
 @pytest.mark.parametrize("count", [0, 5])
 def test_topics_change_in_a_group_that_has_classic_members_only(count: int) -> None:
-    """Where such a group stays one of consumers, the members of the classic protocol are all that could notice."""
+    """If such a group stays a consumer group, only its classic members can notice the change."""
     world, member_id = classic_world("t1", "t2", consumer_migration_policy="upgrade")
     world.beat("new", -1)
     joins(world, member_id, "t1", "t2")
@@ -402,7 +402,7 @@ def test_topics_change_in_a_group_that_has_classic_members_only(count: int) -> N
 
 
 def test_a_classic_group_that_rebalances_is_taken_over_by_a_member_that_subscribes_to_nothing() -> None:
-    """The members that are left have what they had; the rest is given out."""
+    """The remaining members keep their partitions; the rest is assigned."""
     world = ConsumerWorld(
         GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0), topics={"t1": 2}
     )

@@ -154,7 +154,7 @@ class World:
         return found
 
     def keep(self, shard: Shard[State], *groups: str) -> list[ErrorCode]:
-        """Append a record for each of these groups; the outcome is put into the list that is returned."""
+        """Appends a record for each of these groups. The outcome is put into the returned list."""
         effects, outcomes = self.runtime.effects(), list[ErrorCode]()
         for group in groups:
             effects.keep_group(group, None)

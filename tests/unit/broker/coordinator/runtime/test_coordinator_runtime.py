@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, WorkerCall
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.shard import Shard, make_batch
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
@@ -83,9 +83,9 @@ def test_a_state_that_is_being_loaded_is_not_used_yet(world: World) -> None:
     world.runtime.note_marker(world.replicas.partitions[0], marker(), 4)
     assert world.runtime.shards[0].state.events == []
     assert len(world.work) == 1
-    world.runtime.set_timer(world.runtime.shards[0])
+    world.runtime._set_timer(world.runtime.shards[0])
     world.runtime.shards[0].state.timers.schedule("early", 1)
-    world.runtime.set_timer(world.runtime.shards[0])
+    world.runtime._set_timer(world.runtime.shards[0])
     assert world.timer() is None
 
 
@@ -104,7 +104,7 @@ def test_a_runtime_that_is_closed_has_no_state(world: World) -> None:
     assert world.timer() is None
     assert world.runtime.find(0) == ErrorCode.NOT_COORDINATOR
     shards[0].loaded, shards[0].state.timers.has_sooner = True, True
-    world.runtime.set_timer(shards[0])
+    world.runtime._set_timer(shards[0])
     assert world.timer() is None
 
 
@@ -144,7 +144,6 @@ def test_a_batch_may_be_as_large_as_the_topic_allows(world: World, spare_bytes: 
     shard = world.shard()
     records = [encode_group_metadata("a", None)]
     shard.partition.log.config.max_message_bytes = make_batch(records, WALL_MS).size_bytes + spare_bytes  # type: ignore[misc]
-    assert world.runtime.keep(shard, records, WALL_MS) == (0 if not spare_bytes else None)
     assert world.keep(shard, "a") == [NONE if not spare_bytes else ErrorCode.MESSAGE_TOO_LARGE]
 
 
@@ -152,7 +151,6 @@ def test_records_are_kept_in_order_behind_those_that_wait() -> None:
     world, shard = waiting_world()
     first = world.keep(shard, "a")
     shard.partition.leadership = None
-    assert world.runtime.keep(shard, [encode_group_metadata("b", None)], WALL_MS) is None
     second = world.keep(shard, "b")
     assert world.replicas.appended == [("append", 1)] * 2
     assert (first, second) == ([], [])
@@ -162,7 +160,6 @@ def test_an_unloaded_state_appends_nothing(world: World) -> None:
     shard = world.shard()
     world.runtime._unload(shard)
     assert shard.leads
-    assert world.runtime.keep(shard, [encode_group_metadata("a", None)], WALL_MS) is None
     assert world.keep(shard, "a") == [DEPOSED]
     other = world.shard(1)
     other.partition.is_leader = False
@@ -418,7 +415,7 @@ def test_a_state_notes_the_markers_of_its_partition(world: World, is_commit: boo
     shard = world.shard()
     assert world.runtime.may_mark(shard.partition)
     world.runtime.note_marker(shard.partition, marker(is_commit=is_commit), 9)
-    assert shard.state.events[1:] == [(TransactionEnded(7, is_commit), 9)]
+    assert shard.state.events[1:] == [(EndMarker(7, is_commit), 9)]
     world.runtime.note_marker(partition_of(1), marker(), 9)
     world.runtime.note_marker(partition_of(0), marker(), 9)
     assert len(shard.state.events) == 2

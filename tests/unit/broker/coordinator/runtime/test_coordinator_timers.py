@@ -15,7 +15,7 @@ def world() -> World:
 
 def schedule(world: World, shard: Shard[State], key: str, deadline_ms: int) -> None:
     shard.state.timers.schedule(key, deadline_ms)
-    world.runtime.set_timer(shard)
+    world.runtime._set_timer(shard)
 
 
 def delay_ms(world: World) -> int:

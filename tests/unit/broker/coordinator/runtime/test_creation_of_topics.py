@@ -9,15 +9,21 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker.administration.envelopes import OF_THE_BROKER
+from lowtide.broker.administration.forwarding import OWN_IMAGE_MS
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.offsets_topic import (
     CREATION_LIMIT_MS,
     CREATION_TIMEOUT_MS,
     GROUP_TOPIC,
+    OF_OFFSETS,
     REMEMBERED_LENGTH_MAX,
     OffsetsTopic,
     java_hash,
 )
+from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.api_keys import ApiKey
@@ -35,7 +41,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
 
 SETTINGS = GroupSettings(topic_partition_count=6, topic_replication_factor=3, topic_segment_bytes=1_000)
-OF_OFFSETS = (("cleanup.policy", "compact"), ("compression.type", "producer"), ("segment.bytes", "1000"))
+CONFIGS = (*OF_OFFSETS, ("segment.bytes", "1000"))
 REFUSED = Refusal(ErrorCode.POLICY_VIOLATION, "not here")
 
 
@@ -97,22 +103,30 @@ class World:
         self.lines: list[tuple[str, str]] = []
         self.seconds = seconds
 
-    async def create(self, *asked: Any) -> Refusal | None:
-        self.created.append(asked)
+    async def create_here(self, *asked: Any) -> Refusal | None:
+        topic, configs, timeout_ms = asked
+        self.created.append((topic, tuple(configs), timeout_ms))
         await asyncio.sleep(self.seconds)  # Of virtual time.
         return self.outcomes.pop(0)
 
-    def topic(self, *, factor_is_given: bool = False, configs: Any = None, name: str = GROUP_TOPIC) -> OffsetsTopic:
+    def topic(
+        self,
+        *,
+        factor_is_given: bool = False,
+        configs: Any = OF_OFFSETS,
+        name: str = GROUP_TOPIC,
+        settings: Any = SETTINGS,
+    ) -> OffsetsTopic:
         log = SimpleNamespace(
             info=lambda _event, **words: self.lines.append(("info", str(words["replicas"]))),
             warning=lambda _event, **words: self.lines.append(("warning", words["reason"])),
             error=lambda _event, **words: self.lines.append(("error", words["reason"])),
         )
         tasks = TaskRegistry(lambda _name, error: self.lines.append(("failed", repr(error))))
-        broker: Any = SimpleNamespace(log=log, metadata=self.metadata, tasks=tasks)
-        administrator: Any = self
+        broker: Any = SimpleNamespace(log=log, metadata=self.metadata, tasks=tasks, config=load_config())
+        administrator: Any = Administrator(self, broker)
         return OffsetsTopic(
-            broker, administrator, SETTINGS, factor_is_given=factor_is_given, name=name, configs=configs
+            broker, administrator, settings, factor_is_given=factor_is_given, name=name, configs=configs
         )
 
     def run(self, topic: OffsetsTopic, times: int = 1) -> float:
@@ -123,6 +137,17 @@ class World:
             return loop.time()
 
         return run_simulation(ask, 1)
+
+
+class Administrator(TopicAdministrator):
+    """Asks the controller as the broker's does; as the controller, it asks the world."""
+
+    def __init__(self, world: World, broker: Any) -> None:
+        self.broker, self.forwarder = broker, world.forwarder  # a stand-in
+        self.create_here = world.create_here
+
+    async def _settled(self, deadline: float) -> bool:
+        return True
 
 
 # ------------------------------------------------------------------ where a group is
@@ -164,14 +189,16 @@ def test_fewer_brokers_than_the_default_factor_are_enough(
 ) -> None:
     world = World(image_of(brokers=brokers, fenced=fenced))
     world.run(world.topic(factor_is_given=factor_is_given))
-    assert world.created == [(NewTopic(GROUP_TOPIC, 6, factor), OF_OFFSETS, CREATION_LIMIT_MS)]
+    assert world.created == [(NewTopic(GROUP_TOPIC, 6, factor), CONFIGS, CREATION_LIMIT_MS)]
     assert world.lines == lines
 
 
 def test_a_topic_may_have_a_configuration_of_its_own() -> None:
     world = World(image_of(brokers=2))
-    world.run(world.topic(name="other", configs=lambda replicas: [("min.insync.replicas", str(replicas))]))
-    assert world.created == [(NewTopic("other", 6, 2), [("min.insync.replicas", "2")], CREATION_LIMIT_MS)]
+    own, settings = (("retention.ms", "-1"),), TransactionSettings(topic_partition_count=6, topic_segment_bytes=1_000)
+    world.run(world.topic(name="other", configs=own, settings=settings))
+    configs = (*own, ("segment.bytes", "1000"), ("min.insync.replicas", "2"))
+    assert world.created == [(NewTopic("other", 6, 2), configs, CREATION_LIMIT_MS)]
 
 
 def test_the_topic_is_created_once_for_all_who_ask() -> None:
@@ -240,11 +267,11 @@ def test_the_controller_is_asked_and_the_topic_awaited() -> None:
         num_partitions=6,
         replication_factor=3,
         assignments=[],
-        configs=[CreatableTopicConfig(name=name, value=value) for name, value in OF_OFFSETS],
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in CONFIGS],
     )
     request = CreateTopicsRequest(topics=[wanted], timeout_ms=CREATION_LIMIT_MS, validate_only=False)
-    assert forwarder.asked == [(ApiKey.CREATE_TOPICS, 7, request, CREATION_LIMIT_MS)]
-    assert forwarder.waited == [(False, True, CREATION_TIMEOUT_MS)]
+    assert forwarder.asked == [(ApiKey.CREATE_TOPICS, 7, request, CREATION_LIMIT_MS, OF_THE_BROKER)]
+    assert forwarder.waited == [(False, True, OWN_IMAGE_MS)]
 
 
 @pytest.mark.parametrize(

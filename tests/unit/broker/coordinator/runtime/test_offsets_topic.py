@@ -68,7 +68,7 @@ def test_another_reason_is_logged_and_so_is_the_same_after_a_success() -> None:
 
 
 def test_what_passes_by_itself_is_no_error() -> None:
-    """A controller that has just died is replaced, and the next search creates the topic."""
+    """A failed controller is replaced soon, and the next search creates the topic."""
     assert lines_of(Administrator(Refusal(ErrorCode.NOT_CONTROLLER, "no controller")), 1)[1:] == [
         ("warning", "no controller")
     ]

@@ -231,15 +231,6 @@ def test_a_new_shard_is_not_loaded():
     )
 
 
-def test_a_shard_without_other_replicas_commits_at_once_unless_something_waits():
-    assert shard_of().commits_at_once
-    assert not shard_of(leadership="other replicas").commits_at_once
-    waiting, unloaded = shard_of(), shard_of()
-    waiting.wait(1, 0, [])
-    unloaded.unloaded = True
-    assert (waiting.commits_at_once, unloaded.commits_at_once) == (False, False)
-
-
 def test_what_waits_continues_in_the_order_in_which_it_was_asked_for():
     shard = shard_of()
     for end_offset in (5, 3, 7, 6):

@@ -71,7 +71,7 @@ class World:
         self.shard = found
 
     def commit(self, count: int) -> ErrorCode:
-        """Commit offsets of so many partitions; returns the error code of the response."""
+        """Commits offsets of so many partitions. Returns the error code of the response."""
         told: list[ErrorCode] = []
         effects = self.runtime.effects()
         values = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.runtime.shard_loader import (
     LOAD_BYTES_MAX,
@@ -115,7 +115,7 @@ class World:
         return self.now_ms
 
     def run(self) -> World:
-        """Let the worker and the loop do all their work."""
+        """Lets the worker and the loop do all their work."""
         while self.work or self.soon:
             if self.soon:
                 self.soon.pop(0)()
@@ -195,16 +195,16 @@ def test_records_of_transactions_and_markers_are_applied_as_such() -> None:
     world = World(log).run()
     assert world.applied == [
         (InTransaction(7, (b"k", b"1")), 0),
-        (TransactionEnded(7, is_commit=True), 1),
+        (EndMarker(7, is_commit=True), 1),
         (InTransaction(8, (b"k", b"2")), 2),
-        (TransactionEnded(8, is_commit=False), 3),
+        (EndMarker(8, is_commit=False), 3),
     ]
     assert (world.outcomes, world.shard.records_loaded) == (["loaded"], 2)
 
 
 def test_a_marker_at_the_start_of_the_log_is_applied() -> None:
     world = World(Log(marker(3, is_commit=True), start_offset=3)).run()
-    assert world.applied == [(TransactionEnded(7, is_commit=True), 3)]
+    assert world.applied == [(EndMarker(7, is_commit=True), 3)]
 
 
 def test_a_control_batch_that_ends_no_transaction_is_passed_over() -> None:

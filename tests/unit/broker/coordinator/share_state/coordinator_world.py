@@ -34,7 +34,7 @@ class World(BrokerWorld):
         return self.partitions[TopicPartition(SHARE_TOPIC, number)]
 
     def request_log_starts(self, increments: list[Any]) -> None:
-        """What the coordinator wants to be cut."""
+        """What the coordinator wants to cut."""
         self.cut += [(each.log, each.log_start_offset) for each in increments]
 
     def shard(self, place: SharePlace = PLACE) -> Shard[ShareStates]:
@@ -45,7 +45,7 @@ class World(BrokerWorld):
     def initialize(
         self, shard: Shard[ShareStates] | None = None, place: SharePlace = PLACE, start_offset: int = 5
     ) -> ErrorCode:
-        """Have a state begin."""
+        """Initializes a state."""
         shard = self.shard(place) if shard is None else shard
         row, states = (
             InitializeStatePartition(partition=place.partition, state_epoch=1, start_offset=start_offset),

@@ -23,7 +23,7 @@ ACCEPTED, AVAILABLE = 2, 0
 
 
 class Answer:
-    """What a request is answered, when it is."""
+    """The answer to a request, if there is one yet."""
 
     def __init__(self) -> None:
         self.response: Any = None
@@ -91,7 +91,7 @@ class ShareWorld:
             self.carry_out(later)
 
     def commit(self) -> None:
-        """All of the log is committed."""
+        """Commits the whole log."""
         self.holds_back, self.committed = False, len(self.log)
         held, self.held = self.held, []
         for _, then in held:
@@ -116,7 +116,7 @@ class ShareWorld:
         self.decide(self.state.on_loaded)
 
     def run_timers(self, passed_ms: int) -> None:
-        """So much time passes."""
+        """Lets so much time pass."""
         self.now_ms += passed_ms
         while (key := self.state.timers.take_due(self.now_ms)) is not None:
             effects = Effects(self.now_ms, self.now_ms)

@@ -39,7 +39,7 @@ def test_other_texts_are_no_share_keys(key: str) -> None:
 def test_only_a_broker_that_stays_alone_makes_the_topic_with_fewer_replicas_than_the_default(
     *, is_alone: bool, given: dict[str, str], replicas: int
 ) -> None:
-    """Elsewhere the other brokers may still come. What was configured counts anyhow."""
+    """In a cluster, the other brokers may still register. A configured factor always applies."""
     world = World(
         is_alone=is_alone, **{f"share_coordinator_state_topic_replication_{key}": value for key, value in given.items()}
     )

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.share_state import share_states
 from lowtide.broker.coordinator.share_state.share_settings import ShareSettings
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -37,7 +37,7 @@ def test_a_state_begins_and_is_read_and_written() -> None:
 
 
 def test_a_leader_that_another_has_followed_is_fenced() -> None:
-    """By the read of the other one, which is in the log: a coordinator that takes over fences it, too."""
+    """The read of its successor fences it. The read is in the log, so that a new coordinator fences it too."""
     world = ShareWorld()
     world.initialize()
     world.read(leader_epoch=3)
@@ -50,7 +50,7 @@ def test_a_leader_that_another_has_followed_is_fenced() -> None:
 
 
 def test_a_write_that_comes_late_takes_nothing_back() -> None:
-    """A leader that got no answer has sent it again, and then a later one; the first copy arrives last."""
+    """A leader without an answer sent it again, and then a later one. The first copy arrives last."""
     world = ShareWorld()
     world.initialize()
 
@@ -145,7 +145,7 @@ def test_states_of_deleted_topics_go() -> None:
 
 
 def test_nothing_is_answered_that_may_be_lost() -> None:
-    """Neither to the one that wrote, nor to one that reads what was written."""
+    """Neither to the writer, nor to a reader of what was written."""
     world = ShareWorld()
     world.initialize()
     world.holds_back = True
@@ -216,7 +216,7 @@ def test_a_record_in_a_transaction_is_an_error() -> None:
     """None is ever written."""
     world = ShareWorld()
     world.initialize()
-    for change in (InTransaction(7, ShareStateChange(PLACE, None)), TransactionEnded(7, is_commit=True)):
+    for change in (InTransaction(7, ShareStateChange(PLACE, None)), EndMarker(7, is_commit=True)):
         with pytest.raises(ProtocolError):
             world.state.apply(change, 9)
     assert world.state.count == 1
@@ -240,7 +240,7 @@ def test_nothing_is_answered_on_a_deletion_that_may_be_lost() -> None:
 
 
 def test_the_first_thing_that_is_wrong_is_what_is_answered() -> None:
-    """A group coordinator, or a leader, that another has followed needn't know of topics that are gone."""
+    """A replaced group coordinator or leader does not learn which topics are gone."""
     world = ShareWorld()
     world.initialize(5)
     world.read(leader_epoch=3)

@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(place=PLACE)
     def lose_a_write(self, place: SharePlace) -> None:
-        """A write that wasn't committed isn't answered as one that was, and is gone with its coordinator."""
+        """An uncommitted write is not answered as successful, and is lost with its coordinator."""
         self.world.holds_back = True
         answer = self.world.write(batch(0, 30, 4, 9), state_epoch=-1, leader_epoch=-1, place=place)
         assert answer.error in (None, ErrorCode.INVALID_REQUEST)

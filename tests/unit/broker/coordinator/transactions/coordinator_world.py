@@ -52,7 +52,10 @@ class World(BrokerWorld):
         known = shard.state.transactions[NAME]
         if partitions:
             identity = known.producer_id, known.producer_epoch
-            assert self.coordinator.at_once.add(shard, NAME, identity, frozenset(partitions), client_version) == NONE
+            added = self.coordinator.add_partitions(
+                shard, NAME, identity, partitions, client_version, lambda error: error
+            )
+            assert added.response == NONE
         return shard.state.transactions[NAME]
 
     def end(self, *, is_commit: bool = True, client_version: int = 2) -> Transaction:
@@ -60,9 +63,19 @@ class World(BrokerWorld):
         shard = self.shard()
         known = shard.state.transactions[NAME]
         identity = known.producer_id, known.producer_epoch
-        answer = self.coordinator.at_once.end(shard, NAME, identity, is_commit=is_commit, client_version=client_version)
-        assert answer is not None
-        assert answer[0] == NONE
+        answers: list[ErrorCode] = []
+        self.coordinator.carry_out(
+            shard,
+            lambda effects: shard.state.end(
+                NAME,
+                identity,
+                is_commit=is_commit,
+                client_version=client_version,
+                effects=effects,
+                done=lambda error, *_: answers.append(error),
+            ),
+        )
+        assert answers == [NONE]
         return shard.state.transactions[NAME]
 
 

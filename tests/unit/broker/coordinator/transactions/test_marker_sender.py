@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.transactions.marker_sender import RETRY_S, TIMEOUT_MS, MarkerSender, MarkerSending
+from lowtide.broker.coordinator.transactions.marker_sender import RETRY_S, TIMEOUT_MS, MarkerSender, PendingMarkers
 from lowtide.broker.coordinator.transactions.marker_writer import TransactionEnd
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -124,7 +124,7 @@ class Told:
     ) -> None:
         self.ours, self.count = True, 0
         end = TransactionEnd(producer_id, 5, is_commit, 9, bumped)
-        self.sending = MarkerSending(end, set(keys), lambda: self.ours, self.on_sent)
+        self.sending = PendingMarkers(end, set(keys), lambda: self.ours, self.on_sent)
         world.sender.send(self.sending)
 
     def on_sent(self) -> None:

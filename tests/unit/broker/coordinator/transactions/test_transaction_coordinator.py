@@ -25,7 +25,7 @@ KEY = TopicPartition(TRANSACTION_TOPIC, 0)
 def test_only_a_broker_that_stays_alone_makes_the_topic_with_fewer_replicas_than_the_default(
     *, is_alone: bool, given: dict[str, str], replicas: int
 ) -> None:
-    """Elsewhere the other brokers may still come. What was configured counts anyhow."""
+    """In a cluster, the other brokers may still register. A configured factor always applies."""
     world = World(
         is_alone=is_alone, **{f"transaction_state_log_replication_{key}": value for key, value in given.items()}
     )
@@ -73,7 +73,7 @@ def test_nothing_is_coordinated_by_a_broker_that_stops() -> None:
 
 
 def test_connections_to_a_broker_that_registered_again_are_closed() -> None:
-    """They may lead to a machine that lost its power, from which not even an end comes."""
+    """They may lead to a machine without power, which never closes them."""
     world = World(HERE)
     peers = world.coordinator.peers = PeerClients(None, None, None)  # nothing is sent
     listeners = (Listener("PLAINTEXT", "host", 9092),)
@@ -114,7 +114,7 @@ def test_an_end_is_written_to_the_partitions_and_then_completed(*, is_commit: bo
 
 
 def test_a_coordinator_that_another_has_followed_sends_no_end() -> None:
-    """The other one may have loaded a log without it."""
+    """Its successor may have loaded a log without this end."""
     world = World(HERE)
     world.begin()
     world.end()
@@ -137,7 +137,7 @@ def test_a_state_that_was_loaded_again_sends_its_own_ends_only() -> None:
 
 
 def test_an_end_that_all_partitions_have_is_completed_by_its_own_coordinator_only() -> None:
-    """The log may be another one's by then."""
+    """Another broker may coordinate the transaction by then."""
     world = World(HERE)
     world.begin()
     ending = world.end()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_MAX, Transaction
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.broker.coordinator.transactions.transaction_shard import RETRY_MS, Transactions
@@ -54,32 +54,35 @@ def loaded(state: Transactions) -> Effects:
 
 
 def add(world: World, identity: tuple[int, int], *partitions: TopicPartition) -> ErrorCode:
-    """As where records wait for other replicas; but here they are committed soon."""
     told: list[ErrorCode] = []
     world.decide(
         lambda effects: world.state.add_partitions(
             NAME, identity, partitions, 0, effects, lambda error, _: told.append(error)
         )
     )
-    (error,) = told
-    return error
+    return told[0]
 
 
-def end(world: World, identity: tuple[int, int], *, is_commit: bool) -> tuple[ErrorCode, int, int]:
-    """As `add`."""
-    told: list[tuple[ErrorCode, int, int]] = []
-    world.decide(
-        lambda effects: world.state.end(
-            NAME,
-            identity,
-            is_commit=is_commit,
-            client_version=0,
-            effects=effects,
-            done=lambda *given: told.append(given[:3]),
-        )
+def added(state: Transactions, partitions: list[TopicPartition]) -> list[ErrorCode]:
+    """The answer to an addition; none while its record isn't committed."""
+    told: list[ErrorCode] = []
+    state.add_partitions(NAME, (7, 3), partitions, 0, Effects(0, 0), lambda error, _: told.append(error))
+    return told
+
+
+def ended(state: Transactions, name: str = NAME) -> list[ErrorCode]:
+    told: list[ErrorCode] = []
+    state.end(
+        name, (7, 3), is_commit=True, client_version=0, effects=Effects(0, 0), done=lambda error, *_: told.append(error)
     )
-    (answer,) = told
-    return answer
+    return told
+
+
+def completed(state: Transactions, identity: tuple[int, int]) -> list[TransactionState]:
+    """The states that are recorded when all partitions have the marker of an end."""
+    effects = Effects(0, 0)
+    state.on_all_marked(NAME, identity, effects)
+    return [change.state.state for change in effects.changes]
 
 
 # ---------------------------------------------------------------------- what the log says
@@ -99,7 +102,7 @@ def test_the_last_record_of_an_id_counts_and_a_tombstone_forgets_it() -> None:
 
 def test_a_marker_says_nothing_and_has_to_be_committed_like_a_record() -> None:
     state = loading()
-    state.apply(TransactionEnded(7, is_commit=True), 5)
+    state.apply(EndMarker(7, is_commit=True), 5)
     assert (state.count, loaded(state).barrier) == (0, 5)
 
 
@@ -120,10 +123,9 @@ def test_what_was_appended_has_to_be_committed_before_the_state_is_relied_upon()
 
 
 def test_a_record_says_when_it_was_made() -> None:
-    state = loading()
-    changed = known(TransactionState.EMPTY)
-    state.record_of(changed, 4_711)
-    assert changed.updated_ms == 4_711
+    world = World()
+    start(world)
+    assert world.state.transactions[NAME].updated_ms == world.now_ms
 
 
 # ---------------------------------------------------------------------- after a load
@@ -132,12 +134,12 @@ def test_nothing_is_decided_on_what_was_loaded_before_it_is_committed() -> None:
     state.note(TransactionChange(NAME, known()), 0)
     waits = loaded(state)
     assert state.verify(NAME, 7, 3, PARTITIONS[0]) == CONCURRENT
-    assert state.plan_partitions(NAME, (7, 3), frozenset(PARTITIONS), 0, 0) == CONCURRENT
-    assert state.plan_end(NAME, (7, 3), is_commit=True, client_version=0) == CONCURRENT
+    assert added(state, PARTITIONS) == [CONCURRENT]
+    assert ended(state) == [CONCURRENT]
     (settled,) = waits.then
     settled(NONE, Effects(0, 0))
     assert state.verify(NAME, 7, 3, PARTITIONS[0]) == NONE
-    assert isinstance(state.plan_end(NAME, (7, 3), is_commit=True, client_version=0), Transaction)
+    assert ended(state) == [], "its record has to be committed"
 
 
 def test_ids_expire_first_an_interval_after_the_load_and_then_in_intervals() -> None:
@@ -184,7 +186,7 @@ def test_requests_without_a_name_are_invalid() -> None:
     state.init_producer_id("", TIMEOUT_MS, None, Effects(0, 0), lambda error, *_: told.append(error))
     assert told == [ErrorCode.INVALID_REQUEST]
     assert state.verify("", 7, 3, PARTITIONS[0]) == ErrorCode.INVALID_REQUEST
-    assert state.plan_end("", (7, 3), is_commit=True, client_version=0) == ErrorCode.INVALID_REQUEST
+    assert ended(state, "") == [ErrorCode.INVALID_REQUEST]
 
 
 # ---------------------------------------------------------------------- partitions
@@ -223,8 +225,7 @@ def test_partitions_that_are_there_already_need_no_record() -> None:
     state = loading()
     state.transactions[NAME] = known(partitions=frozenset(PARTITIONS[:2]))
     for partitions, is_there in ((PARTITIONS[:1], True), (PARTITIONS[:2], True), ([], True), (PARTITIONS[1:], False)):
-        planned = state.plan_partitions(NAME, (7, 3), frozenset(partitions), 0, 0)
-        assert (planned == NONE) == is_there, partitions
+        assert added(state, partitions) == ([NONE] if is_there else []), partitions
 
 
 def test_a_request_without_partitions_begins_a_transaction_too() -> None:
@@ -234,7 +235,7 @@ def test_a_request_without_partitions_begins_a_transaction_too() -> None:
     assert add(world, identity) == NONE
     assert world.state.transactions[NAME].state is TransactionState.ONGOING
     assert world.state.timers.deadline_of(("timeout", NAME)) is not None
-    assert end(world, identity, is_commit=True) == (NONE, *identity)
+    assert world.end(identity, is_commit=True) == (NONE, *identity)
     assert world.state.transactions[NAME].state is TransactionState.COMPLETE_COMMIT
     assert world.state.timers.deadline_of(("timeout", NAME)) is None
 
@@ -265,14 +266,14 @@ def test_a_request_that_changes_nothing_is_answered_without_a_record() -> None:
     kept = len(world.log)
     stranger = (identity[0] + 1, 0)
     assert add(world, stranger, PARTITIONS[0]) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert end(world, stranger, is_commit=True) == (ErrorCode.INVALID_PRODUCER_ID_MAPPING, -1, -1)
-    assert end(world, identity, is_commit=True) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
+    assert world.end(stranger, is_commit=True) == (ErrorCode.INVALID_PRODUCER_ID_MAPPING, -1, -1)
+    assert world.end(identity, is_commit=True) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
     assert len(world.log) == kept
     add(world, identity, PARTITIONS[0])
-    assert end(world, identity, is_commit=True) == (NONE, *identity)
+    assert world.end(identity, is_commit=True) == (NONE, *identity)
     world.complete(world.told.pop())
     kept = len(world.log)
-    assert end(world, identity, is_commit=True) == (NONE, *identity), "its response was lost"
+    assert world.end(identity, is_commit=True) == (NONE, *identity), "its response was lost"
     assert len(world.log) == kept
 
 
@@ -375,15 +376,13 @@ def test_a_completion_that_could_not_be_kept_is_tried_again() -> None:
 
 def test_only_the_end_of_the_present_epoch_is_completed() -> None:
     state = loading()
-    assert state.plan_completion(NAME, 7, 3) is None
-    state.transactions[NAME] = known(TransactionState.PREPARE_ABORT)
-    assert state.plan_completion(NAME, 7, 2) is None
-    assert state.plan_completion(NAME, 8, 3) is None
-    done = state.plan_completion(NAME, 7, 3)
-    assert done is not None
-    assert done.state is TransactionState.COMPLETE_ABORT
+    assert completed(state, (7, 3)) == []
     state.transactions[NAME] = known()
-    assert state.plan_completion(NAME, 7, 3) is None
+    assert completed(state, (7, 3)) == []
+    state.transactions[NAME] = known(TransactionState.PREPARE_ABORT)
+    assert completed(state, (7, 2)) == []
+    assert completed(state, (8, 3)) == []
+    assert completed(state, (7, 3)) == [TransactionState.COMPLETE_ABORT]
 
 
 # ---------------------------------------------------------------------- time
@@ -399,7 +398,7 @@ def test_only_the_end_of_the_present_epoch_is_completed() -> None:
 )
 def test_a_transaction_ends_when_its_time_is_up_and_in_any_case_that_long_from_now(wall_ms: int, left_ms: int) -> None:
     state = loading()
-    state.watch(known(), 60, wall_ms)
+    state._watch(known(), Effects(60, wall_ms))
     assert state.timers.deadline_of(("timeout", NAME)) == 60 + left_ms
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TRANSACTION_TOPIC
-from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, told_to_committer
+from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, committer_error
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question
 from lowtide.protocol.errors import ErrorCode
@@ -322,5 +322,5 @@ def test_a_verification_is_not_repeated() -> None:
     ],
 )
 def test_a_commit_of_offsets_gets_errors_that_its_client_knows(error: ErrorCode, answered: ErrorCode) -> None:
-    assert told_to_committer(error, knows_abortable=False) == answered
-    assert told_to_committer(error, knows_abortable=True) == (error if error == ABORTABLE else answered)
+    assert committer_error(error, knows_abortable=False) == answered
+    assert committer_error(error, knows_abortable=True) == (error if error == ABORTABLE else answered)

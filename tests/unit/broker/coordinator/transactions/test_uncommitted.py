@@ -19,7 +19,7 @@ def effects() -> Effects:
 
 
 def go_on(before: Effects, error: ErrorCode = NONE) -> Effects:
-    """What was asked for is committed, or failed."""
+    """Commits or fails what was requested."""
     (then,) = before.then
     later = effects()
     then(error, later)
@@ -95,7 +95,7 @@ def test_every_id_is_changing_until_what_was_loaded_is_committed(failures: list[
 
 
 def test_nothing_is_settled_where_another_coordinator_follows() -> None:
-    """It may have lost what this one has loaded."""
+    """Its successor may have lost what this one has loaded."""
     uncommitted = UncommittedTransactions()
     loaded = effects()
     uncommitted.on_loaded(loaded)

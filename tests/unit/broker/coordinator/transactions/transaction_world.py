@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.transactions.at_once import AtOnce
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
@@ -37,27 +35,6 @@ class World:
         self.first_epoch = first_epoch
         self.state = Transactions(TransactionSettings(), self)
         self.epoch = 0
-        self.kept = 0
-        clock: Any = SimpleNamespace(
-            monotonic_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms + self.wall_offset_ms
-        )
-        self.at_once = AtOnce(self, clock)
-
-    @property
-    def shard(self) -> Any:
-        return SimpleNamespace(state=self.state, commits_at_once=True)
-
-    def keep(self, _shard: Any, records: list[tuple[bytes, bytes | None]], _wall_ms: int) -> int | None:
-        """Two of three records that may be committed with their append are."""
-        self.kept += 1
-        if self.refuses or self.holds_back or self.held or self.kept % 3 == 0:
-            return None
-        self.log += records
-        self.committed = len(self.log)
-        return self.committed - 1
-
-    def set_timer(self, shard: Any) -> None:
-        """Timers are run by hand."""
 
     def take_producer_id(self) -> int | None:
         self.next_id += 1
@@ -143,9 +120,6 @@ class World:
         return answers[0] if answers else None
 
     def add(self, identity: tuple[int, int], partition: TopicPartition, version: int = 0) -> ErrorCode | None:
-        error = self.at_once.add(self.shard, NAME, identity, frozenset((partition,)), version)
-        if error is not None:
-            return error
         answers: list[ErrorCode] = []
         self.decide(
             lambda effects: self.state.add_partitions(
@@ -155,9 +129,6 @@ class World:
         return answers[0] if answers else None
 
     def end(self, identity: tuple[int, int], *, is_commit: bool, version: int = 0) -> tuple[ErrorCode, int, int] | None:
-        outcome = self.at_once.end(self.shard, NAME, identity, is_commit=is_commit, client_version=version)
-        if outcome is not None:
-            return outcome
         answers: list[tuple[ErrorCode, int, int]] = []
         self.decide(
             lambda effects: self.state.end(
@@ -172,11 +143,8 @@ class World:
         return answers[0] if answers else None
 
     def complete(self, transaction: Transaction) -> None:
-        state = self.state.plan_completion(
-            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
-        )
-        if state is not None and not self.at_once.complete(self.shard, state):
-            self.decide(lambda effects: self.state.complete(state, effects))
+        identity = (transaction.producer_id, transaction.producer_epoch)
+        self.decide(lambda effects: self.state.on_all_marked(transaction.transactional_id, identity, effects))
 
 
 def start(world: World) -> tuple[int, int]:
