@@ -1,24 +1,23 @@
-"""How Lowtide is packaged: the compiled module, and the version.
+"""Packages Lowtide: compiles the module and determines the version.
 
-`protocol/native/` is compiled when Lowtide is installed or its wheel is built. Without a C compiler (`CC`, or the one that built this
-Python) or Python's headers a warning says so, and the plain Python form is used: it does the same, more slowly
+`protocol/native/` is compiled when Lowtide is installed or its wheel is built. Without a C compiler (`CC`, or the one
+that built this Python) or Python's headers, the build warns, and Lowtide uses the plain Python form, which is slower
 (docs/adr/0009-compiled-walk.md). The module uses the stable interface, so a wheel serves the Python that built it and
-every later version. It is not compiled for Windows, for a Python without its lock, or for anything but CPython.
-`LOWTIDE_PURE=1` leaves the module out; with
-`LOWTIDE_PURE=0` a failed compilation fails the build.
+all later versions. It is compiled only for CPython with the interpreter's lock, and not for Windows. `LOWTIDE_PURE=1`
+omits the module; with `LOWTIDE_PURE=0` a failed compilation fails the build.
 
-A build never writes into the source tree, because environments of several Pythons may have that tree installed as
-editable. The module is compiled into a temporary folder, and pip copies it into the environment that it installs into.
+A build never writes into the source tree, because several environments may have that tree installed as editable. The
+module is compiled into a temporary folder, and pip copies it into the environment.
 
-The version comes from git: `v1.2.3` on the commit gives 1.2.3. Three commits after that tag it is 1.2.4.dev3+g1a2b3c4,
-and without any tag
-`NEXT_VERSION`.dev3+g1a2b3c4. A source distribution carries its version in PKG-INFO. A folder without either is `NEXT_VERSION`.dev0.
+The version comes from git: the tag `v1.2.3` gives 1.2.3; three commits after it the version is 1.2.4.dev3+g1a2b3c4, and
+without a tag `NEXT_VERSION`.dev3+g1a2b3c4. A source distribution has its version in PKG-INFO. Without both it is
+`NEXT_VERSION`.dev0.
 """
 
 from __future__ import annotations
 
 import itertools
-import os  # noqa: TID251 - it runs before anything of Lowtide is there
+import os  # noqa: TID251 - it runs before Lowtide is installed
 import re
 import shlex
 import subprocess
@@ -30,25 +29,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = (
-    "protocol/native/arguments.c",
-    "protocol/native/codec.c",
-    "protocol/native/decode.c",
-    "protocol/native/encode.c",
-    "protocol/native/head.c",
-    "protocol/native/keys.c",
-    "protocol/native/module.c",
-    "protocol/native/plain.c",
-    "protocol/native/produce.c",
-    "protocol/native/produces.c",
-    "protocol/native/records.c",
-    "protocol/native/rows.c",
-    "protocol/native/shapes.c",
-    "protocol/native/syncs.c",
-    "protocol/native/walks.c",
-)
 MODULE = "_lowtide_walk.abi3.so"
-"""Where a wheel has the module, and so an environment. An editable installation is a wheel too, of the module and a line with the path."""
+"""The path of the module in a wheel and an environment. An editable installation is a wheel too."""
 
 FLAGS = (
     "-std=c11",
@@ -63,18 +45,18 @@ FLAGS = (
 COMPILER_TIMEOUT_S = 300
 
 NEXT_VERSION = "0.1.0"
-"""The version that the next release has, as long as no commit has a tag."""
+"""The version of the next release while no commit has a tag."""
 
 GIT_TIMEOUT_S = 30
 
 
 class CompiledWalkHook(BuildHookInterface):
-    """Compiles the module, and adds it to the wheel that is built."""
+    """Compiles the module and adds it to the wheel."""
 
     folder: tempfile.TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Hatchling calls this before it writes a wheel or an editable installation."""
+        """Runs before hatchling writes a wheel or an editable installation."""
         wish = os.environ.get("LOWTIDE_PURE", "")
         if wish not in ("", "0"):
             return
@@ -93,16 +75,13 @@ class CompiledWalkHook(BuildHookInterface):
         build_data["tag"] = wheel_tag()
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Hatchling calls this when the wheel is written."""
+        """Runs after hatchling has written the wheel."""
         if self.folder is not None:
             self.folder.cleanup()
 
 
 def wheel_tag() -> str:
-    """The tag of a wheel that this Python builds: for itself and later versions.
-
-    Only older headers than the interpreter's are tested.
-    """
+    """Returns the tag of a wheel that this Python builds, for itself and later versions."""
     major, minor = sys.version_info[:2]
     return f"cp{major}{minor}-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
@@ -110,12 +89,13 @@ def wheel_tag() -> str:
 def compile_module(
     module: Path, root: Path, include: str = sysconfig.get_path("include"), flags: tuple[str, ...] = FLAGS
 ) -> str | None:
-    """Compile the module with the headers in `include`. Returns the reason if that fails, else None."""
+    """Compiles the module with the headers in `include`. Returns the reason of a failure, or None."""
     if sys.implementation.name != "cpython" or os.name == "nt" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "this Python is not supported"
     if not Path(include, "Python.h").exists():
         return "Python's headers are missing"
-    command = [*link_command(), *flags, f"-I{include}", *SOURCES, "-o", str(module)]
+    sources = sorted(map(str, root.glob("protocol/native/*.c")))
+    command = [*link_command(), *flags, f"-I{include}", *sources, "-o", str(module)]
     try:
         done = subprocess.run(  # noqa: S603 - the compiler
             command, cwd=root, capture_output=True, text=True, timeout=COMPILER_TIMEOUT_S, check=False
@@ -126,7 +106,7 @@ def compile_module(
 
 
 def link_command() -> list[str]:
-    """The command that compiles and links a module for this Python."""
+    """Returns the command that compiles and links a module for this Python."""
     given = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
     compiler = shlex.split(os.environ["CC"]) if os.environ.get("CC") else given[:1]
     words = [word for word in given[1:] if not word.startswith(("-L", "-Wl", "-g"))]
@@ -137,7 +117,7 @@ def link_command() -> list[str]:
 
 
 def version(root: Path | None = None) -> str:
-    """The version of a source tree, by default of this one, in the form of PEP 440. `[tool.hatch.version]` calls it."""
+    """Returns the version of a source tree (PEP 440), by default of this one. `[tool.hatch.version]` calls it."""
     root = root or Path(__file__).parent
     if not (root / ".git").exists():
         return f"{NEXT_VERSION}.dev0"
@@ -150,10 +130,7 @@ def version(root: Path | None = None) -> str:
 
 
 def version_after(tag: str, distance: int, commit: str) -> str:
-    """The version `distance` commits after a tag (`v1.2.3`, `v1.2.3rc1`).
-
-    Errors: ValueError for a tag of another form.
-    """
+    """Returns the version `distance` commits after a tag (`v1.2.3`, `v1.2.3rc1`). Errors: ValueError for other tags."""
     matched = re.fullmatch(r"v(\d+\.\d+\.)(\d+)((?:a|b|rc)\d+)?", tag)
     if matched is None:
         raise ValueError(f"tag {tag} is not vMAJOR.MINOR.PATCH, optionally with a1, b1 or rc1")
@@ -165,7 +142,7 @@ def version_after(tag: str, distance: int, commit: str) -> str:
 
 
 def git(root: Path, *arguments: str) -> str | None:
-    """What git prints, or None: git is missing, or it fails."""
+    """Returns the output of git; None if it is missing or fails."""
     try:
         done = subprocess.run(  # noqa: S603 - no argument comes from outside
             ["git", "-C", str(root), *arguments],  # noqa: S607 - git is where PATH has it

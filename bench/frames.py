@@ -16,8 +16,7 @@ from typing import Any
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.framing import frame
-from lowtide.protocol.headers import request_header, response_header
+from lowtide.protocol.headers import frame, request_header, response_header
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.delete_records import (
     DeleteRecordsPartition,

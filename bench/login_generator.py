@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from lowtide.protocol.client.sasl import ClientSaslSettings, SaslExchange
+from lowtide.protocol.client.sasl import ClientSaslExchange, ClientSaslSettings
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
@@ -33,7 +33,7 @@ def log_in(client: Client, context: ssl.SSLContext) -> None:
     with client:
         client.socket = context.wrap_socket(client.socket, server_hostname=LOOPBACK)
         check(client.ask(SaslHandshakeRequest(mechanism=MECHANISM), _VERSION).error_code, "SaslHandshake")
-        exchange, received = SaslExchange(_SETTINGS, os.urandom(16).hex()), None
+        exchange, received = ClientSaslExchange(_SETTINGS, os.urandom(16).hex()), None
         while (token := exchange.step(received)) is not None:
             answer = client.ask(SaslAuthenticateRequest(auth_bytes=token), _VERSION)
             check(answer.error_code, "SaslAuthenticate")

@@ -2,6 +2,6 @@
 
 Guards: decisions are made in `storage`, `replication` and the coordinators' pure modules; here they are executed in one
 event loop, and answered. Each folder is a room whose imports `.importlinter` restricts, from `lifecycle` at the top to
-`config` at the bottom. The modules beside the rooms are shared: `pending`, `turns`, `slices`, `request_context`,
-`context`. Begin with `network` for the path of a request, and with `lifecycle` for that of a broker.
+`config` at the bottom. The modules beside the rooms are shared: `pending`, `turns`, `request_context`, `context`.
+Begin with `network` for the path of a request, and with `lifecycle` for that of a broker.
 """

@@ -47,7 +47,7 @@ class BrokerContext(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def turns(self) -> Turns:
         """For long work of requests."""
-        return self.replicas.slices.turns
+        return self.replicas.turns
 
     @property
     def config(self) -> BrokerConfig:

@@ -29,9 +29,10 @@ from lowtide.pipeline.cluster import (
 )
 from lowtide.pipeline.tasks import DataLossError, FetchSettings, PlannedRange
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
+from lowtide.protocol.columns import RecordColumns
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from lowtide.protocol.record_columns import Appended, ColumnLimits, RecordColumns, Wanted, append_batches
+from lowtide.protocol.record_columns import AppendOutcome, ColumnLimits, FetchRange, append_batches
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class RangeReader:
         limits = ColumnLimits(columns_bytes_max=COLUMN_BYTES_MAX)
         while True:
             columns = RecordColumns(with_headers=self._settings.include_headers)
-            appended = append_batches(columns, records, Wanted(self._next, self._until, aborted), limits)
+            appended = append_batches(columns, records, FetchRange(self._next, self._until, aborted), limits)
             self._on_appended(appended)
             if columns.row_count:
                 if not appended.is_full:
@@ -115,7 +116,7 @@ class RangeReader:
             if not appended.is_full:
                 return
 
-    def _on_appended(self, appended: Appended) -> None:
+    def _on_appended(self, appended: AppendOutcome) -> None:
         if appended.next_offset == self._next and appended.cut_batch_bytes > self._fetch_bytes:
             self._fetch_bytes = min(appended.cut_batch_bytes, BATCH_BYTES_MAX)
         self._next = appended.next_offset

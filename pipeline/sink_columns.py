@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lowtide.pipeline.partitioner import StickyPartition, partitions_of_keys
-from lowtide.protocol.record_columns import BinaryInput, HeaderInput, RecordRows
+from lowtide.protocol.columns import BinaryInput, HeaderInput, RecordRows
 from lowtide.protocol.types import TopicPartition
 
 _TEXT: Final = ("string", "binary")

@@ -28,7 +28,8 @@ from lowtide.pipeline.options import KAFKA, Options
 from lowtide.pipeline.producer import Producer
 from lowtide.pipeline.producer_settings import ProducerSettings
 from lowtide.pipeline.sink_columns import PartitionRows, RowPlaces, SinkError, check_columns, record_rows
-from lowtide.protocol.record_columns import BatchSettings, BuiltBatch, RecordRows, RecordTooLargeError, build_batches
+from lowtide.protocol.columns import RecordRows
+from lowtide.protocol.record_columns import BatchSettings, BuiltBatch, RecordTooLargeError, build_batches
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD
 from lowtide.runtime.clock import SystemClock
 

@@ -175,17 +175,6 @@ _DECLARED = {each.name for each in pkgutil.iter_modules(messages.__path__)}
 API: Mapping[ApiKey, ApiSpec] = MappingProxyType({key: _spec(key) for key in ApiKey if key.name.lower() in _DECLARED})
 """The APIs that Lowtide speaks. Looked up by `ApiKey` or by the plain integer from the wire."""
 
-SHARE_STATE_KEYS: Final = frozenset(
-    {
-        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE,
-        ApiKey.WRITE_SHARE_GROUP_STATE,
-        ApiKey.DELETE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
-    }
-)
-"""The APIs of share coordinators, for brokers (KIP-932)."""
-
 _FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in API.items()}
 _NEVER_FLEXIBLE = 32_768
 

@@ -1,4 +1,6 @@
-"""Record batches built from records, byte by byte as `records.py` describes them.
+"""Builds record batches from records, for tools, tests and rewritten batches. Slow: it handles one object per record.
+
+A broker builds its own batches with `plain_batches`.
 
     >>> from lowtide.protocol.records import read_batch_header
     >>> batch = build_batch([(1_600_000_000_000, b"k", b"v", ())])
@@ -7,9 +9,7 @@
     >>> batch[61:].hex(" ")
     '10 00 00 00 02 6b 02 76 00'
 
-Slow by design, an object per record: for tools, tests and what a broker rewrites. What a broker writes itself per
-request is built by
-`plain_batches.py`. Source: Kafka's `DefaultRecordBatch` and `DefaultRecord`.
+Source: Kafka's `DefaultRecordBatch` and `DefaultRecord`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,34 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 
-_AFTER_CRC_STRUCT = struct.Struct(">hiqqqhii")
+AFTER_CRC_STRUCT = struct.Struct(">hiqqqhii")
+"""The forty bytes from the attributes to the record count."""
+
 _BEFORE_CRC_STRUCT = struct.Struct(">qiibI")
 
 UnplacedRecord: TypeAlias = "tuple[int, bytes | None, bytes | None, Sequence[Header]]"
 """A record without an offset: timestamp in milliseconds, key, value, headers."""
 
 
-def append_varint(out: bytearray, value: int) -> None:
-    """Append `value` (64 bits, signed) as a zigzag varint."""
+def _encode_varint(value: int) -> bytes:
     assert -(2**63) <= value < 2**63, value
+    out = bytearray()
     raw = (value << 1) ^ (value >> 63)
     while raw >= VARINT_CONTINUES:
         out.append(raw & 0x7F | VARINT_CONTINUES)
         raw >>= 7
     out.append(raw)
+    return bytes(out)
+
+
+class _Varints(dict[int, bytes]):
+    """Zigzag varints of signed 64-bit numbers. Those of small numbers, which are most, are stored."""
+
+    def __missing__(self, value: int) -> bytes:
+        return _encode_varint(value)
+
+
+VARINTS: Final = _Varints({value: _encode_varint(value) for value in range(-1, 1024)})
 
 
 def append_record(
@@ -61,43 +74,24 @@ def append_record(
     *,
     headers: Sequence[Header] = (),
 ) -> None:
-    """Append one record in the batch's format."""
-    fields = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]
+    """Appends one record in the batch's format."""
+    fields = [b"\0", VARINTS[timestamp_delta], VARINTS[offset_delta]]
     _append_bytes(fields, key)
     _append_bytes(fields, value)
-    fields.append(_varint(len(headers)))
+    fields.append(VARINTS[len(headers)])
     for name, content in headers:
         _append_bytes(fields, name)
         _append_bytes(fields, content)
     body = b"".join(fields)
-    out += _varint(len(body))
+    out += VARINTS[len(body)]
     out += body
 
 
 def _append_bytes(fields: list[bytes], content: bytes | None) -> None:
     if content is None:
-        fields.append(_ABSENT)
+        fields.append(VARINTS[-1])
     else:
-        fields.append(_varint(len(content)))
-        fields.append(content)
-
-
-def _varint(value: int) -> bytes:
-    """A zigzag varint. Deltas and lengths are small more often than not: those are there already."""
-    return _SMALL_VARINTS[value] if 0 <= value < _SMALL_VARINTS_COUNT else _encode_varint(value)
-
-
-def _encode_varint(value: int) -> bytes:
-    out = bytearray()
-    append_varint(out, value)
-    return bytes(out)
-
-
-_ABSENT: Final = b"\x01"
-"""A length of -1."""
-
-_SMALL_VARINTS_COUNT: Final = 256
-_SMALL_VARINTS: Final = [_encode_varint(value) for value in range(_SMALL_VARINTS_COUNT)]
+        fields += (VARINTS[len(content)], content)
 
 
 def build_batch(  # noqa: PLR0913  fields of the header
@@ -113,10 +107,7 @@ def build_batch(  # noqa: PLR0913  fields of the header
     is_control: bool = False,
     timestamp_type: TimestampType = TimestampType.CREATE_TIME,
 ) -> bytes:
-    """Build one batch from at least one record, with consecutive offsets from `base_offset` on.
-
-    Base timestamp is the first record's, as Kafka's clients write it.
-    """
+    """Builds a batch of at least one record, with consecutive offsets and the first timestamp as base."""
     assert records, "a batch has at least one record"
     base_timestamp = records[0][0]
     payload = bytearray()
@@ -142,8 +133,17 @@ def build_batch(  # noqa: PLR0913  fields of the header
 
 
 def assemble_batch(header: BatchHeader, payload: Buffer) -> bytes:
-    """Join a header and the (compressed) records; batch length and CRC are computed, the header's own are not looked at."""
-    after_crc = pack_after_crc(header)
+    """Joins a header and its (compressed) records. Computes the batch length and CRC, whatever the header has."""
+    after_crc = AFTER_CRC_STRUCT.pack(
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+    )
     before_crc = _BEFORE_CRC_STRUCT.pack(
         header.base_offset,
         SMALLEST_BATCH_LENGTH + len(payload),
@@ -154,22 +154,8 @@ def assemble_batch(header: BatchHeader, payload: Buffer) -> bytes:
     return b"".join((before_crc, after_crc, payload))
 
 
-def pack_after_crc(header: BatchHeader) -> bytes:
-    """The forty bytes from the attributes to the record count."""
-    return _AFTER_CRC_STRUCT.pack(
-        header.attributes,
-        header.last_offset_delta,
-        header.base_timestamp,
-        header.max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        header.record_count,
-    )
-
-
 def renumber_records(records: Buffer, count: int) -> bytes:
-    """Rewrites the offset deltas of sound records as 0, 1, 2, ...."""
+    """Rewrites the offset deltas of valid records as 0, 1, 2, ...."""
     out = bytearray()
     position = 0
     for index in range(count):
@@ -178,8 +164,8 @@ def renumber_records(records: Buffer, count: int) -> bytes:
         _, offset_start = read_varint(records, start + 1)
         _, offset_end = read_varint(records, offset_start)
         body = bytearray(records[start:offset_start])
-        append_varint(body, index)
+        body += VARINTS[index]
         body += records[offset_end:position]
-        append_varint(out, len(body))
+        out += VARINTS[len(body)]
         out += body
     return bytes(out)

@@ -1,10 +1,10 @@
-"""Between the records of one batch and columns, in plain Python: what a record means, for both forms of the walk.
+"""Converts between the records of one batch and columns, in plain Python.
 
-The compiled form (`native/`) does the same for batches of which everything is as it should be, and leaves the others to
-these functions: so errors are named in one place. Tests hold the two against each other.
+The compiled form (`native/`) does the same for valid batches. It leaves all others to these functions, so only they
+report errors. Tests compare the two.
 
-Guards: columns are changed when the whole batch is sound, or not at all; nothing outside of the given bytes is read.
-Source: Kafka's DefaultRecord.
+Guards: an invalid batch leaves the columns unchanged, and nothing outside the given bytes is read. Source: Kafka's
+DefaultRecord.
 """
 
 from __future__ import annotations
@@ -21,20 +21,17 @@ from lowtide.protocol.records import read_varint
 from lowtide.protocol.types import Offset
 
 _ONE_BYTE: Final = 0x80
-"""Below it a varint's byte is its last."""
+"""A smaller byte is the last of its varint."""
 
 _MICROSECONDS: Final = 1000
 LATEST_MS: Final = (2**63 - 1) // _MICROSECONDS
-"""The latest time of which the microseconds are 64 bits; its opposite is the earliest."""
-
-VARINT_BYTES_MAX: Final = 5
-"""Of the length of a record."""
+"""The latest time whose microseconds fit into 64 bits; the earliest is its negative."""
 
 _SET: Final = b"\xff"
 
 
 class BatchRecords(NamedTuple):
-    """The uncompressed records of a batch, and those of them that are wanted. Its header was looked at."""
+    """The uncompressed records of a batch with a valid header, and the range of offsets to read."""
 
     payload: Buffer
     record_count: int
@@ -43,14 +40,14 @@ class BatchRecords(NamedTuple):
     base_timestamp: int
     """In milliseconds."""
     append_time: int | None
-    """The time of all records, if the broker has set it."""
+    """The time of all records if the broker set it."""
     from_offset: Offset
     until_offset: Offset
     """Exclusive."""
 
 
 class _Rows:
-    """What is read of a batch before the columns take it over."""
+    """The fields of a batch, before they are added to the columns."""
 
     __slots__ = ("contents", "header_counts", "keys", "names", "offsets", "timestamps", "values")
 
@@ -67,8 +64,7 @@ class _Rows:
 def append_records(columns: RecordColumns, batch: BatchRecords) -> int:
     """Appends the records from `from_offset` to `until_offset`, without their timestamp types.
 
-    Returns how many rows that are.
-    Errors: ProtocolError; then the columns are as they were.
+    Returns the number of rows. Errors: ProtocolError; the columns are unchanged then.
     """
     rows = _read_rows(batch, with_headers=columns.headers is not None)
     columns.offsets += array("q", rows.offsets)
@@ -124,7 +120,7 @@ def _read_rows(batch: BatchRecords, *, with_headers: bool) -> _Rows:
 
 
 def _read_headers(payload: bytes, at: int, end: int, count: int, rows: _Rows) -> int:
-    """Reads the headers of a record that ends at `end`, and returns where they end."""
+    """Reads the headers of a record that ends at `end`. Returns their end."""
     for _ in range(count):
         place = at
         name, at = _bytes(payload, at, end)
@@ -137,7 +133,7 @@ def _read_headers(payload: bytes, at: int, end: int, count: int, rows: _Rows) ->
 
 
 def _signed(payload: bytes, at: int) -> tuple[int, int]:
-    """The signed varint at `at`, and the place behind it; nearly all have one byte or two."""
+    """Returns the signed varint at `at`, and its end. Nearly all have one or two bytes."""
     try:
         raw = payload[at]
         if raw < _ONE_BYTE:
@@ -151,7 +147,7 @@ def _signed(payload: bytes, at: int) -> tuple[int, int]:
 
 
 def _bytes(payload: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """The nullable byte string at `at`, of a record that ends at `end`, and the place behind it."""
+    """Returns the nullable byte string at `at` of a record that ends at `end`, and its end."""
     size, start = _signed(payload, at)
     stop = start + size
     if 0 <= size <= end - start:
@@ -189,7 +185,7 @@ def _append_headers(column: HeaderColumn, row_count: int, rows: _Rows) -> None:
 
 
 def _append_validity(validity: bytearray, row_count: int, nulls: list[int]) -> None:
-    """Makes the bitmap one of `row_count` rows, and clears the bits of `nulls`; those behind the last row are set."""
+    """Extends the bitmap to `row_count` rows, and clears the bits of `nulls`. Bits after the last row are set."""
     validity += _SET * ((row_count + 7) // 8 - len(validity))
     for number in nulls:
         validity[number >> 3] &= ~(1 << (number & 7))
@@ -197,38 +193,37 @@ def _append_validity(validity: bytearray, row_count: int, nulls: list[int]) -> N
 
 # ------------------------------------------------------------------ columns to records
 class RowRun(NamedTuple):
-    """Rows that are to become one batch."""
+    """Rows to write as one batch."""
 
     rows: RecordRows
     selected: Buffer | None
-    """int64: the numbers of the rows, in the order in which they are written; None: all."""
+    """int64: the row numbers in the order of writing; None: all rows."""
     first: int
-    """The place in `selected` of the batch's first record."""
+    """The index in `selected` of the batch's first record."""
     row_count: int
-    """How many there are at most, from there on; at least one."""
+    """The maximum number of rows from there; at least one."""
     size_max: int
-    """What the records may take in bytes."""
+    """The maximum size of the records in bytes."""
     timestamp_ms: int
-    """Of all records, where rows have none of their own."""
+    """The timestamp of rows without their own."""
 
 
 class WrittenRows(NamedTuple):
-    """What became of a run."""
+    """The rows that were written."""
 
     row_count: int
-    """0 if not even the first record fits."""
+    """0 if the first record does not fit."""
     base_timestamp: int
     max_timestamp: int
 
 
 def append_rows(out: bytearray, run: RowRun) -> WrittenRows:
-    """Appends rows to `out` as the records of a batch, as many as fit.
+    """Appends as many rows to `out` as fit, as the records of a batch.
 
-    Timestamps are in milliseconds, relative to the first one's.
-    Errors: ValueError (or IndexError) for columns that contradict themselves, and for a header without a name.
+    Errors: ValueError (or IndexError) for inconsistent columns, and for a header without a name.
     """
     rows = run.rows
-    keys, values = _Reader.of(rows.keys), _Reader.of(rows.values)
+    keys, values = (None if each is None else _ColumnReader(each) for each in (rows.keys, rows.values))
     headers = _HeaderReader(rows.headers) if rows.headers is not None else None
     selected = memoryview(run.selected).cast("B").cast("q") if run.selected is not None else None
     timestamps = memoryview(rows.timestamps_ms).cast("B").cast("q") if rows.timestamps_ms is not None else None
@@ -265,8 +260,8 @@ def _within_64_bits(delta: int) -> int:
     return delta
 
 
-class _Reader:
-    """The entries of a column that is to be written."""
+class _ColumnReader:
+    """Reads the entries of a column."""
 
     __slots__ = ("_first", "_offsets", "_validity", "_values")
 
@@ -278,44 +273,38 @@ class _Reader:
         if column.first < 0:
             raise ValueError(f"a column begins at {column.first}")
 
-    @classmethod
-    def of(cls, column: BinaryInput | None) -> _Reader | None:
-        """One for a column, if there is one."""
-        return cls(column) if column is not None else None
-
     def read(self, row: int) -> bytes | None:
-        """The byte string of a row, or None for a null."""
+        """Returns the byte string of a row, or None for a null."""
         entry = self._first + row
         if self._validity is not None and not self._validity[entry >> 3] >> (entry & 7) & 1:
             return None
         start, end = self._offsets[entry], self._offsets[entry + 1]
         if not 0 <= start <= end <= len(self._values):
-            raise ValueError(f"row {row} is said to lie from {start} to {end} of {len(self._values)} bytes")
+            raise ValueError(f"row {row} is from {start} to {end} of {len(self._values)} bytes")
         return bytes(self._values[start:end])
 
 
 class _HeaderReader:
-    """The lists of a column of headers that is to be written."""
+    """Reads the lists of a column of headers."""
 
     __slots__ = ("_contents", "_first", "_names", "_offsets", "_validity")
 
     def __init__(self, column: HeaderInput) -> None:
         self._offsets = memoryview(column.offsets).cast("B").cast("i")
         self._validity = memoryview(column.validity).cast("B") if column.validity is not None else None
-        self._names = _Reader(column.names)
-        self._contents = _Reader(column.contents)
+        self._names = _ColumnReader(column.names)
+        self._contents = _ColumnReader(column.contents)
         self._first = column.first
         if column.first < 0:
             raise ValueError(f"a column begins at {column.first}")
 
     def read(self, row: int) -> list[tuple[bytes, bytes | None]]:
-        """The headers of a row."""
         entry = self._first + row
         if self._validity is not None and not self._validity[entry >> 3] >> (entry & 7) & 1:
             return []
         start, end = self._offsets[entry], self._offsets[entry + 1]
         if not 0 <= start <= end:
-            raise ValueError(f"the headers of row {row} are said to lie from {start} to {end}")
+            raise ValueError(f"the headers of row {row} are from {start} to {end}")
         headers: list[tuple[bytes, bytes | None]] = []
         for number in range(start, end):
             name = self._names.read(number)

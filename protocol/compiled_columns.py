@@ -1,6 +1,6 @@
-"""The two steps of `record_columns` that go over records, in the form that is there: compiled, or plain (`column_walk.py`).
+"""Chooses the compiled or the plain form (`column_walk`) of the steps of `record_columns` that visit each record.
 
-What the compiled form leaves to the plain one is rare, and right: records with something about them that no client writes.
+The compiled form leaves records that no client writes to the plain one.
 """
 
 from __future__ import annotations

@@ -1,34 +1,32 @@
-"""The compression codecs of record batches, decompressing only as far as a limit allows.
+"""The compression codecs of record batches. Decompression is limited.
 
-Invariant: `decompress` never hands out, and never holds, much more than `max_bytes`, whatever the compressed bytes
-claim. The sender chooses those bytes, so a small request must not become gigabytes of memory.
+Guards: a decompression uses not much more memory than its limit, whatever the compressed bytes claim. A sender chooses
+those bytes, and a small request must not become gigabytes.
 
-Which library, and why:
+The libraries:
 
-| codec  | library       | reason                                                                                                  |
-|--------|---------------|---------------------------------------------------------------------------------------------------------|
-| gzip   | zlib          | in the standard library, streams, stops at a maximum length                                             |
-| snappy | cramjam       | writes into a buffer of ours, whose size the block's own header gives                                   |
-| lz4    | lz4           | streams and stops at a maximum length; cramjam costs four times as much to read and ten times to write  |
-| zstd   | cramjam       | writes into a buffer of ours and refuses windows above 128 MiB, as Kafka's Java library does            |
+| codec  | library | reason                                                                                 |
+| ------ | ------- | -------------------------------------------------------------------------------------- |
+| gzip   | zlib    | in the standard library, streams, stops at a maximum length                            |
+| snappy | cramjam | writes into our buffer, whose size is in the header of the block                       |
+| lz4    | lz4     | stops at a maximum length; cramjam takes 4 times as long to read, 10 to write          |
+| zstd   | cramjam | writes into our buffer and refuses windows above 128 MiB, as Kafka's Java library does |
 
-Framing. Snappy is written as snappy-java's `SnappyOutputStream` does, because Kafka's consumers expect it: the 16 bytes
-`82 53 4e 41 50 50 59 00 | version 1 | compatible version 1`, then blocks of at most 32 KiB, each `int32 length | raw snappy`.
-Raw snappy without that header is read too, for librdkafka and old clients write it. LZ4 is one frame of independent
-blocks: Kafka's Java reader knows no others (`Lz4BlockInputStream`).
+Snappy is written in the framing of snappy-java's `SnappyOutputStream`, which Kafka's consumers expect: the 16 bytes
+`82 53 4e 41 50 50 59 00 | version 1 | compatible version 1`, then blocks of at most 32 KiB, each
+`int32 length | raw snappy`. Raw snappy is also read, because librdkafka and old clients write it. LZ4 is one frame of
+independent blocks, the only kind that Kafka's Java reader accepts (`Lz4BlockInputStream`).
 
-A content that is cut into many tiny pieces (gzip members, snappy blocks) is refused: each piece costs as much as
-thousands of bytes, and a sender chooses how many there are.
-
-Does not choose levels: each codec's default is used.
+Contents in many tiny pieces (gzip members, snappy blocks) are refused, because each piece costs as much as thousands of
+bytes. All codecs use their default level.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import cramjam
 import lz4.frame  # type: ignore[import-untyped]
@@ -39,7 +37,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Compression(IntEnum):
-    """The lowest three bits of a batch's attributes. Values 5 to 7 have no meaning."""
+    """The lowest three bits of a batch's attributes. Values 5 to 7 are invalid."""
 
     NONE = 0
     GZIP = 1
@@ -49,11 +47,11 @@ class Compression(IntEnum):
 
 
 class CompressionError(ProtocolError):
-    """Compressed bytes that cannot be turned back."""
+    """Invalid compressed bytes."""
 
 
 class DecompressedTooLargeError(CompressionError):
-    """The bytes behind the compression are more than the limit allows."""
+    """The decompressed content exceeds the limit."""
 
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -66,25 +64,26 @@ _GZIP_WINDOW_BITS = 31
 
 _LZ4_FLAGS_POSITION = 4
 _LZ4_INDEPENDENT_BLOCKS = 0x20
-"""The bit of the frame's flag byte that says that no block needs the ones before it."""
+"""The bit of the frame's flag byte for independent blocks."""
 
 _PIECES = 64
 _BYTES_PER_PIECE = 512
-"""So many pieces a content may have, and one more for so many bytes of it. Clients write one gzip member, and snappy blocks of 32 KiB."""
+"""The allowed number of pieces: `_PIECES`, and one for each `_BYTES_PER_PIECE` of content. Clients write one gzip
+member, and snappy blocks of 32 KiB."""
 
 _INPUT_BYTES = 64 * 1024
 _OUTPUT_BYTES = 256 * 1024
-"""What `decompress_into` hands to a codec that copies under the interpreter's lock, and takes from it, at a time."""
+"""The sizes of the pieces in which `decompress_into` feeds codecs that copy while they hold the interpreter's lock."""
 
 _ZSTD_FIRST_GUESS_RATIO = 8
 _ZSTD_SMALLEST_GUESS_BYTES = 16 * 1024
 _ZSTD_GROWTH = 4
 _OUTPUT_FULL = "failed to write whole buffer"
-"""How cramjam says that the output does not fit; a test notices when it changes."""
+"""The text of cramjam's error if the output does not fit; a test detects a change of it."""
 
 
 def compress(codec: Compression, data: Buffer) -> bytes:
-    """Compress `data` so that Kafka's clients of every language can read it back."""
+    """Returns `data` compressed, in a form that Kafka's clients of all languages can read."""
     if codec is Compression.NONE:
         return bytes(data)
     if codec is Compression.GZIP:
@@ -98,45 +97,43 @@ def compress(codec: Compression, data: Buffer) -> bytes:
 
 
 def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> bytes | bytearray:
-    """Turn compressed bytes back, at most `max_bytes` (inclusive) of them.
+    """Returns the decompressed content, at most `max_bytes` (inclusive).
 
-    Errors: DecompressedTooLargeError above the limit; CompressionError when the bytes are broken, cut short, or
-    continue behind their end.
+    Errors: DecompressedTooLargeError above the limit; CompressionError for invalid, truncated or surplus bytes.
     """
     assert max_bytes >= 0
     if codec is Compression.NONE:
         if len(data) > max_bytes:
             raise _too_large(codec, max_bytes)
         return bytes(data)
-    if codec is Compression.GZIP:
-        return _decompress_gzip(data, max_bytes)
     if codec is Compression.SNAPPY:
         return _decompress_snappy(data, max_bytes)
-    if codec is Compression.LZ4:
-        return _decompress_lz4(data, max_bytes)
-    return _decompress_zstd(data, max_bytes)
+    if codec is Compression.ZSTD:
+        return _decompress_zstd(data, max_bytes)
+    parts = list(_STREAMS[codec](data, max_bytes, max_bytes + 1))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def decompress_into(codec: Compression, data: Buffer, room: memoryview) -> memoryview:
-    """Turn compressed bytes back into `room`, whose length is the limit. Returns the part of it that was written.
+    """Decompresses into `room`, whose length is the limit. Returns the part that was written.
 
-    For large contents in a thread: nothing large is allocated or freed, and the interpreter's lock is never held for
-    long. Errors: those of `decompress`.
+    For large contents in a thread: allocates nothing large, and holds the interpreter's lock only briefly. Errors:
+    those of `decompress`.
     """
     assert codec is not Compression.NONE
-    if codec is Compression.GZIP:
-        size = _gzip_into(data, room)
-    elif codec is Compression.SNAPPY:
-        size = _snappy_into(data, room)
-    elif codec is Compression.LZ4:
-        size = _lz4_into(data, room)
-    else:
-        size = _zstd_into(data, room)
+    if codec is Compression.SNAPPY:
+        return room[: _snappy_into(data, room)]
+    if codec is Compression.ZSTD:
+        return room[: _zstd_into(data, room)]
+    size = 0
+    for part in _STREAMS[codec](data, len(room), _OUTPUT_BYTES):
+        room[size : size + len(part)] = part
+        size += len(part)
     return room[:size]
 
 
 def _check_pieces(codec: Compression, count: int, size: int) -> None:
-    """Errors: CompressionError when `size` bytes came in more pieces than `_PIECES` and `_BYTES_PER_PIECE` allow."""
+    """Errors: CompressionError if `size` bytes came in too many pieces (`_PIECES`, `_BYTES_PER_PIECE`)."""
     if count > _PIECES + size // _BYTES_PER_PIECE:
         raise _broken(codec, f"{size} bytes in {count} pieces")
 
@@ -149,23 +146,11 @@ def _broken(codec: Compression, why: object) -> CompressionError:
     return CompressionError(f"broken {codec.name.lower()} data: {why}")
 
 
-def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
-    parts = list(_gzip_parts(data, max_bytes, max_bytes + 1))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _gzip_into(data: Buffer, room: memoryview) -> int:
-    size = 0
-    for part in _gzip_parts(data, len(room), _OUTPUT_BYTES):
-        room[size : size + len(part)] = part
-        size += len(part)
-    return size
-
-
 def _gzip_parts(data: Buffer, max_bytes: int, part_bytes: int) -> Iterator[bytes]:
-    """Read one or more gzip members (RFC 1952 allows several; Java's reader joins them), at most `part_bytes` at a time.
+    """Yields the content of one or more gzip members, at most `part_bytes` at a time.
 
-    zlib copies what it has not consumed, so it is fed in pieces: else many members would copy the whole rest each.
+    RFC 1952 allows several members, and Java's reader joins them. zlib copies its unconsumed input, so it is fed in
+    pieces; otherwise each of many members would copy the whole rest.
     """
     view = memoryview(data)
     member = zlib.decompressobj(_GZIP_WINDOW_BITS)
@@ -196,54 +181,33 @@ def _gzip_parts(data: Buffer, max_bytes: int, part_bytes: int) -> Iterator[bytes
     raise _broken(Compression.GZIP, "it ends too early")
 
 
-def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
-    """Read one LZ4 frame."""
-    _check_lz4(data)
-    frame = lz4.frame.LZ4FrameDecompressor()
-    try:
-        content: bytes = frame.decompress(data, max_length=max_bytes + 1)
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise _broken(Compression.LZ4, error) from error
-    if len(content) > max_bytes:
-        raise _too_large(Compression.LZ4, max_bytes)
-    _check_lz4_end(frame)
-    return content
-
-
-def _lz4_into(data: Buffer, room: memoryview) -> int:
-    _check_lz4(data)
-    view = memoryview(data)
-    frame = lz4.frame.LZ4FrameDecompressor()
-    size = position = 0
-    while not frame.eof and (position < len(view) or not frame.needs_input):
-        fed = view[position : position + _INPUT_BYTES] if frame.needs_input else b""
-        position += len(fed)
-        try:
-            part = frame.decompress(fed, max_length=_OUTPUT_BYTES)
-        except (RuntimeError, EOFError, ValueError) as error:
-            raise _broken(Compression.LZ4, error) from error
-        if size + len(part) > len(room):
-            raise _too_large(Compression.LZ4, len(room))
-        room[size : size + len(part)] = part
-        size += len(part)
-    _check_lz4_end(frame, is_whole=position == len(view))
-    return size
-
-
-def _check_lz4(data: Buffer) -> None:
+def _lz4_parts(data: Buffer, max_bytes: int, part_bytes: int) -> Iterator[bytes]:
+    """Yields the content of one LZ4 frame, at most `part_bytes` at a time."""
     if len(data) > _LZ4_FLAGS_POSITION and not data[_LZ4_FLAGS_POSITION] & _LZ4_INDEPENDENT_BLOCKS:
         raise _broken(Compression.LZ4, "its blocks depend on each other, which Kafka's Java clients cannot read")
-
-
-def _check_lz4_end(frame: lz4.frame.LZ4FrameDecompressor, *, is_whole: bool = True) -> None:
+    view = memoryview(data)
+    frame = lz4.frame.LZ4FrameDecompressor()
+    fed_bytes = len(view) if part_bytes > max_bytes else _INPUT_BYTES
+    size = position = 0
+    while not frame.eof and (position < len(view) or not frame.needs_input):
+        fed = view[position : position + fed_bytes] if frame.needs_input else b""
+        position += len(fed)
+        try:
+            part: bytes = frame.decompress(fed, max_length=part_bytes)
+        except (RuntimeError, EOFError, ValueError) as error:
+            raise _broken(Compression.LZ4, error) from error
+        size += len(part)
+        if size > max_bytes:
+            raise _too_large(Compression.LZ4, max_bytes)
+        yield part
     if not frame.eof:
         raise _broken(Compression.LZ4, "it ends too early")
-    if frame.unused_data or not is_whole:
+    if frame.unused_data or position < len(view):
         raise _broken(Compression.LZ4, "bytes follow the frame")
 
 
 def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
-    """Read zstd frames into a buffer that grows until they fit: most producers do not write the size of the content."""
+    """Decompresses into a buffer that grows until it is large enough: most producers do not store the size."""
     room = min(max_bytes, max(_ZSTD_SMALLEST_GUESS_BYTES, _ZSTD_FIRST_GUESS_RATIO * len(data)))
     while True:
         content = bytearray(room)
@@ -281,7 +245,7 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes | bytearray:
-    """Read snappy-java's blocks, or one raw snappy block when its header is not there."""
+    """Decompresses snappy-java's blocks, or one raw block without its header."""
     parts: list[bytearray] = []
     room = max_bytes
     for block in _snappy_blocks(data):
@@ -320,7 +284,7 @@ def _snappy_blocks(data: Buffer) -> Iterator[memoryview]:
 
 
 def _raw_snappy_size(block: memoryview, room: int, max_bytes: int) -> int:
-    """What a block's first bytes claim to be the size of its content, so a lie costs no memory above `room`."""
+    """Returns the content size in a block's header, which may be wrong. Errors: CompressionError above `room`."""
     try:
         size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
@@ -331,10 +295,16 @@ def _raw_snappy_size(block: memoryview, room: int, max_bytes: int) -> int:
 
 
 def _raw_snappy_into(block: memoryview, content: bytearray | memoryview) -> None:
-    """Fill `content`, which is as long as the block claims."""
     try:
         written = cramjam.snappy.decompress_raw_into(block, content)
     except cramjam.DecompressionError as error:
         raise _broken(Compression.SNAPPY, error) from error
     if written != len(content):
         raise _broken(Compression.SNAPPY, f"{written} bytes instead of {len(content)}")
+
+
+_STREAMS: Final[Mapping[Compression, Callable[[Buffer, int, int], Iterator[bytes]]]] = {
+    Compression.GZIP: _gzip_parts,
+    Compression.LZ4: _lz4_parts,
+}
+"""The codecs that decompress in parts. Arguments: the data, the limit, and the size of a part."""

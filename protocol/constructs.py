@@ -1,9 +1,8 @@
-"""The shapes of Kafka's wire as constructs: strings, bytes, arrays, tagged fields, structs.
+"""Kafka's wire types as constructs: strings, bytes, arrays, tagged fields, structs.
 
-The reference form of every message. They parse and build when the construct library runs them, slowly; the compiler
-walks the same tree to write fast code, and tests compare the two. The validity rules are those of `primitives.py`.
-
-This module doesn't know which field exists in which version: that is `schema.py`. Sources: protocol guide, KIP-482.
+They define every message. The construct library interprets them, slowly; the compiler generates fast code from the same
+tree, and tests compare the two. `primitives` has the validity rules, and `schema` knows which version has which field.
+Sources: protocol guide, KIP-482.
 """
 
 # ruff: noqa: SLF001 construct's extension points are untyped and begin with an underscore
@@ -40,8 +39,7 @@ def _read_varint(stream: IO[bytes], path: str) -> int:
             return number
         shift += 7
         if shift > VARINT_SHIFT_MAX:
-            message = "an unsigned varint of more than five bytes"
-            raise construct.IntegerError(message, path=path)
+            raise construct.IntegerError("an unsigned varint of more than five bytes", path=path)
 
 
 def _write(stream: IO[bytes], encoded: bytes, path: str) -> None:
@@ -49,10 +47,7 @@ def _write(stream: IO[bytes], encoded: bytes, path: str) -> None:
 
 
 class _Counted(AnyConstruct):
-    """What starts with a count: strings, bytes and arrays.
-
-    `fixed_count` is the construct of the older encoding's count.
-    """
+    """A type that starts with a count: strings, bytes and arrays. `fixed_count` is the count of the older encoding."""
 
     fixed_count: AnyConstruct = construct.Int32sb
 
@@ -65,14 +60,12 @@ class _Counted(AnyConstruct):
         count: int
         count = _read_varint(stream, path) - 1 if self.compact else self.fixed_count._parse(stream, context, path)
         if count < -1 or (count == -1 and not self.nullable):
-            message = f"count {count} is not allowed here"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError(f"count {count} is not allowed here", path=path)
         return count
 
     def _write_count(self, count: int, stream: IO[bytes], context: Any, path: str) -> None:
         if count == -1 and not self.nullable:
-            message = "null in a field that is not nullable"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError("null in a field that is not nullable", path=path)
         if self.compact:
             _write(stream, unsigned_varint(count + 1), path)
         else:
@@ -80,10 +73,7 @@ class _Counted(AnyConstruct):
 
 
 class Blob(_Counted):
-    """Bytes, `None` when null.
-
-    With `is_view` they are records: generated code then gives a view and takes anything of known size.
-    """
+    """Bytes, `None` when null. `is_view`: records, decoded as a view and encoded from anything with a size."""
 
     def __init__(self, *, compact: bool, nullable: bool, is_view: bool) -> None:
         super().__init__(compact=compact, nullable=nullable)
@@ -107,15 +97,13 @@ class Text(_Counted):
     def _parse(self, stream: IO[bytes], context: Any, path: str) -> Any:
         count = self._read_count(stream, context, path)
         if count > STRING_BYTES_MAX:
-            message = f"a string of {count} bytes"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError(f"a string of {count} bytes", path=path)
         return None if count == -1 else bytes(construct.stream_read(stream, count, path)).decode()
 
     def _build(self, obj: Any, stream: IO[bytes], context: Any, path: str) -> Any:
         encoded = b"" if obj is None else obj.encode()
         if len(encoded) > STRING_BYTES_MAX:
-            message = f"a string of {len(encoded)} bytes"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError(f"a string of {len(encoded)} bytes", path=path)
         self._write_count(-1 if obj is None else len(encoded), stream, context, path)
         _write(stream, encoded, path)
         return obj
@@ -141,14 +129,13 @@ class CountedArray(_Counted):
 
 NULL_STRUCT: Final = -1
 PRESENT_STRUCT: Final = 1
-"""What the byte before a nullable struct says."""
+"""The byte before a nullable struct."""
 
 
 class TaggedField:
-    """One known tag of a section: its number, the field's name and default (what an absent tag stands for), and its construct.
+    """A known tag: its number, the field's name, its default for an absent tag, and its construct.
 
-    All fields of a tagged struct that can't be null have defaults, for an absent tag stands for these (making the TaggedField raises
-    TypeError otherwise).
+    All fields of a tagged struct that is not nullable have defaults (otherwise the constructor raises TypeError).
     """
 
     def __init__(self, tag: int, name: str, default: object, content: AnyConstruct) -> None:
@@ -160,14 +147,14 @@ class TaggedField:
         self._stands_for_none = content.make() if isinstance(content, Entity) and not self._may_be_null else None
 
     def is_absent(self, value: object) -> bool:
-        """Whether `value` isn't written: it's the default, or None or a struct of defaults where the content is a struct."""
+        """Returns whether `value` is omitted: the default, or for a struct None or a struct of defaults."""
         if isinstance(self.content, Entity) and not self._may_be_null:
             return value is None or value == self._stands_for_none
         return value == self.default
 
 
 class TaggedFields(AnyConstruct):
-    """The section that ends every struct of a flexible version; parses to the values of the known tags that are there."""
+    """The section at the end of each struct of a flexible version. Parses to the values of the known tags in it."""
 
     def __init__(self, fields: Sequence[TaggedField]) -> None:
         super().__init__()
@@ -177,8 +164,7 @@ class TaggedFields(AnyConstruct):
         values: dict[str, Any] = {}
         count = _read_varint(stream, path)
         if count > SECTION_TAGS_MAX:
-            message = f"{count} tagged fields in one section"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError(f"{count} tagged fields in one section", path=path)
         for _ in range(count):
             tag = _read_varint(stream, path)
             content = construct.stream_read(stream, _read_varint(stream, path), path)
@@ -187,8 +173,7 @@ class TaggedFields(AnyConstruct):
                 inner = io.BytesIO(content)
                 values[field.name] = field.content._parse(inner, context, f"{path} -> {field.name}")
                 if inner.read(1):
-                    message = f"tag {tag} is longer than its content"
-                    raise construct.StreamError(message, path=path)
+                    raise construct.StreamError(f"tag {tag} is longer than its content", path=path)
         return values
 
     def _build(self, obj: Any, stream: IO[bytes], context: Any, path: str) -> Any:
@@ -206,10 +191,9 @@ class TaggedFields(AnyConstruct):
 
 
 class Entity(AnyConstruct):
-    """A struct at one version: its fields in wire order, then its tags when the version is flexible.
+    """A struct at one version: its fields in wire order, then its tags if the version is flexible.
 
-    Parses to an instance made by `make`, whose other fields keep their defaults; builds from anything with these
-    attributes.
+    Parses to the result of `make`, with defaults for other fields; builds from any object with these attributes.
     """
 
     def __init__(
@@ -235,13 +219,12 @@ class Entity(AnyConstruct):
 
 
 class NullableEntity(Entity):
-    """A struct that may be null: a byte before it is -1 for null (`None`) and 1 for a struct."""
+    """A nullable struct: the byte before it is -1 for null (`None`) and 1 for a struct."""
 
     def _parse(self, stream: IO[bytes], context: Any, path: str) -> Any:
         mark = construct.Int8sb._parse(stream, context, path)
         if mark not in {NULL_STRUCT, PRESENT_STRUCT}:
-            message = f"{mark} is not the mark of a struct"
-            raise construct.RangeError(message, path=path)
+            raise construct.RangeError(f"{mark} is not the mark of a struct", path=path)
         return None if mark == NULL_STRUCT else super()._parse(stream, context, path)
 
     def _build(self, obj: Any, stream: IO[bytes], context: Any, path: str) -> Any:
@@ -250,7 +233,7 @@ class NullableEntity(Entity):
 
 
 def fixed_format(content: AnyConstruct) -> str | None:
-    """The `struct` format character(s) of a construct of fixed width, for example `q`; None for all others."""
+    """Returns the `struct` format of a construct of fixed width, for example `q`; None for all others."""
     if isinstance(content, construct.FormatField):
         letter: str = content.fmtstr[1]
         return {"l": "i", "L": "I"}.get(letter, letter)
@@ -260,7 +243,7 @@ def fixed_format(content: AnyConstruct) -> str | None:
 
 
 def size_min(content: AnyConstruct) -> int:
-    """Fewest bytes that `content` can take on the wire, at least 1: with it a count is checked against the bytes that remain."""
+    """Returns the minimum size of `content` in bytes, at least 1, to check a count against the remaining bytes."""
     form = fixed_format(content)
     if form is not None:
         return struct.calcsize(f">{form}")
@@ -273,10 +256,7 @@ def size_min(content: AnyConstruct) -> int:
 
 
 def row_bytes_min(content: AnyConstruct) -> int | None:
-    """Fewest bytes that an element of any array within `content` can take on the wire; None where there is no array.
-
-    A message of n bytes can't have more than n / that many elements.
-    """
+    """Returns the minimum size in bytes of an element of any array in `content`; None without an array."""
     if isinstance(content, CountedArray):
         within = row_bytes_min(content.element)
         return size_min(content.element) if within is None else min(within, size_min(content.element))
@@ -287,7 +267,7 @@ def row_bytes_min(content: AnyConstruct) -> int | None:
 
 
 def nothing_of(content: AnyConstruct) -> Any:
-    """The value of `content` that says least: null where it may be, else empty, zero, or a struct of such."""
+    """Returns the minimal value of `content`: null if allowed, otherwise empty, zero, or a struct of these."""
     if isinstance(content, _Counted):
         if content.nullable:
             return None

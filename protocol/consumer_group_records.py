@@ -28,7 +28,7 @@ topics).
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, ClassVar, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -51,7 +51,7 @@ from lowtide.protocol.schema import (
     String,
     Tagged,
     Uuid,
-    Versions,
+    versions,
 )
 
 
@@ -67,11 +67,9 @@ class RecordType(IntEnum):
     PATTERN = 16
 
 
+@versions("0", flexible="0+")
 class GroupEpoch(ApiMessage, kw_only=True):
     """The group epoch, and the hash of the topics for which it was increased."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     epoch: Int32
     metadata_hash: Annotated[Int64, Tagged(0, "0+")] = 0
@@ -93,11 +91,9 @@ class TopicMetadata(Message, kw_only=True):
     partition_metadata: list[PartitionRacks]
 
 
+@versions("0", flexible="0+")
 class SubscribedTopics(ApiMessage, kw_only=True):
     """The topics of a group, in records before the hash."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     topics: list[TopicMetadata]
 
@@ -116,11 +112,9 @@ class ClassicMemberMetadata(Message, kw_only=True):
     supported_protocols: list[ClassicProtocol]
 
 
+@versions("0", flexible="0+")
 class MemberSubscription(ApiMessage, kw_only=True):
     """A member and its subscription."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     instance_id: String | None
     rack_id: String | None
@@ -133,11 +127,9 @@ class MemberSubscription(ApiMessage, kw_only=True):
     classic_member_metadata: Annotated[ClassicMemberMetadata | None, Tagged(0, "0+"), Nullable("0+")] = None
 
 
+@versions("0", flexible="0+")
 class TargetAssignmentEpoch(ApiMessage, kw_only=True):
     """The epoch of a target assignment, and its time in wall-clock milliseconds; 0 if unknown."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     assignment_epoch: Int32
     assignment_timestamp: Annotated[Int64, Tagged(0, "0+")] = 0
@@ -150,11 +142,9 @@ class TargetTopicPartitions(Message, kw_only=True):
     partitions: list[Int32]
 
 
+@versions("0", flexible="0+")
 class MemberTarget(ApiMessage, kw_only=True):
     """The target assignment of a member."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     topic_partitions: list[TargetTopicPartitions]
 
@@ -167,11 +157,9 @@ class CurrentTopicPartitions(Message, kw_only=True):
     assignment_epochs: Annotated[list[Int32] | None, Tagged(0, "0+")] = None
 
 
+@versions("0", flexible="0+")
 class MemberCurrent(ApiMessage, kw_only=True):
     """The current assignment, pending revocations and epoch of a member."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     member_epoch: Int32
     previous_member_epoch: Int32
@@ -180,11 +168,9 @@ class MemberCurrent(ApiMessage, kw_only=True):
     partitions_pending_revocation: list[CurrentTopicPartitions]
 
 
+@versions("0", flexible="0+")
 class PatternTopics(ApiMessage, kw_only=True):
     """The topics that match a pattern, at a metadata revision and a time in wall-clock milliseconds."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     topics: list[String]
     version: Int64

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Buffer
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import iterate_records, read_batch_header
-
-if TYPE_CHECKING:
-    from lowtide.protocol.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 
 _CONTROL_KEY = struct.Struct(">hh")
 _END_TRANSACTION_VALUE = struct.Struct(">hi")
@@ -41,28 +36,6 @@ class ControlRecord(msgspec.Struct, gc=False):
 def end_transaction_record(control: ControlRecord) -> tuple[bytes, bytes]:
     """Returns the key and value of a marker. Both start with version 0 (`ControlRecordTypeSchema`, `EndTxnMarker`)."""
     return _CONTROL_KEY.pack(0, control.type), _END_TRANSACTION_VALUE.pack(0, control.coordinator_epoch)
-
-
-def build_end_transaction_marker(
-    control: ControlRecord,
-    *,
-    timestamp_ms: int,
-    producer_id: ProducerId,
-    producer_epoch: ProducerEpoch,
-    base_offset: Offset = 0,
-    leader_epoch: LeaderEpoch = -1,
-) -> bytes:
-    """Builds the control batch that ends a producer's transaction on one partition. Markers have no sequence."""
-    key, value = end_transaction_record(control)
-    return build_batch(
-        [(timestamp_ms, key, value, ())],
-        base_offset=base_offset,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        leader_epoch=leader_epoch,
-        is_transactional=True,
-        is_control=True,
-    )
 
 
 def read_control_record(batch: Buffer, *, max_bytes: int) -> ControlRecord | None:

@@ -7,11 +7,11 @@ value (a tombstone) deletes the record with the same key. Sources: Kafka's `Coor
 from __future__ import annotations
 
 import struct
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.schema import ApiMessage, String, Versions
+from lowtide.protocol.schema import ApiMessage, String, versions
 
 CoordinatorRecord: TypeAlias = tuple[bytes, bytes | None]
 
@@ -20,20 +20,16 @@ V = TypeVar("V", bound=ApiMessage)
 INT16 = struct.Struct(">h")
 
 
+@versions("0", flexible="1+")
 class GroupRecordKey(ApiMessage, kw_only=True):
-    """The key of a record about a whole group."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
+    """The key of a record about a whole group or a transactional id."""
 
     group_id: String
 
 
+@versions("0", flexible="1+")
 class NamedRecordKey(ApiMessage, kw_only=True):
     """The key of a record about a member or a pattern of a group."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     group_id: String
     name: String
@@ -48,7 +44,7 @@ def record_type(key: bytes | None) -> int:
 
 
 def encode_value(value: ApiMessage, version: int = 0) -> bytes:
-    """Returns the value of a record."""
+    """Encodes the value of a record."""
     return INT16.pack(version) + codec_for(type(value), version).encode(value)
 
 
@@ -64,7 +60,7 @@ def decode_value(message: type[V], value: bytes | None) -> V | None:
 
 
 def encode_group_key(kind: int, group: str, name: str | None) -> bytes:
-    """Returns the key of a record about a group, or about the member or pattern `name`."""
+    """Returns the key of a record about a group, a transactional id, or the member or pattern `name` of a group."""
     if name is None:
         return INT16.pack(kind) + codec_for(GroupRecordKey, 0).encode(GroupRecordKey(group_id=group))
     return INT16.pack(kind) + codec_for(NamedRecordKey, 0).encode(NamedRecordKey(group_id=group, name=name))

@@ -1,21 +1,20 @@
-"""Writes the Python source that decodes one message at one version, from its construct.
+"""Generates the Python source that decodes one message at one version, from its construct.
 
-What makes the result fast, and where it's done here:
+The source is fast:
 
-- neighbouring fields of fixed width are read by one `unpack_from`, together with the first byte of a varint that follows (`_flush`);
-- an array whose elements have a fixed width is read by one `iter_unpack`, when no element has tags (`_fixed_array`);
-- tagged fields are read by a function out of line, which runs only when a section isn't empty (`_tags_function`);
-- records are a slice of a memoryview of the buffer, never copied.
+- One `unpack_from` reads adjacent fields of fixed width, and the first byte of a varint after them (`_flush`).
+- One `iter_unpack` reads an array of elements of fixed width if none has tags (`_fixed_array`).
+- A separate function reads tagged fields, only if a section is not empty (`_tags_function`).
+- Records are slices of a memoryview of the buffer, without a copy.
 
-What makes it safe: a position never goes backwards, and the last line compares it with `end`; so a cut field needs no
-check of its own where it stands. Only what would allocate or loop by a number from the wire is checked before: a count
-against the bytes that remain, each element taking at least `size_min` bytes. The generated code equals the construct in
-what it accepts and returns.
+It is safe: the position never decreases, and the last line compares it with `end`, so truncated fields need no checks
+of their own. Before allocating or looping by a number from the wire, that number is compared with the remaining bytes;
+each element has at least `size_min` bytes. The source accepts and returns the same as the construct.
 
-The function is `decode(buf, p, end, rows_max=ROWS_UNLIMITED)`. It raises TooManyRowsError at the array with which the
-rows of the message exceed `rows_max`: the elements of its arrays, at every level, and tagged fields.
+The function is `decode(buf, p, end, rows_max=ROWS_UNLIMITED)`. It raises TooManyRowsError when the elements of all
+arrays, and tagged fields, exceed `rows_max`.
 
-The names in generated code: `buf`, `p` (position), `end` (exclusive), `e` (end of the present field), `view`, `rows`.
+Names in the source: `buf`, `p` (position), `end` (exclusive), `e` (end of the current field), `view`, `rows`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class DecoderSource:
-    """One generated function's reading of the wire, left to right."""
+    """Generates the function `decode`, field by field."""
 
     def __init__(self, writer: SourceWriter, entity: Entity, label: str) -> None:
         self.writer = writer
@@ -67,11 +66,11 @@ class DecoderSource:
             self._tags_function(*self._functions.pop())
 
     def _take_view(self, *, has_view: bool) -> None:
-        """From here on `buf` is bytes or a bytearray, whose slices can be decoded as text, and `view` shows the same bytes."""
+        """Makes `buf` bytes or a bytearray, whose slices can be decoded as text, and `view` a view of it."""
         self.writer.line(1, "if buf.__class__ is memoryview:")
         if has_view:
             self.writer.line(2, "view = buf")
-        # Nearly always it is the buffer that all connections share: no call for that.
+        # Nearly always this is the buffer that all connections share, so the check is inline.
         self.writer.line(2, "whole = buf.obj")
         self.writer.line(
             2, "is_shared = whole.__class__ is bytearray and len(whole) == buf.nbytes and buf.c_contiguous"
@@ -84,7 +83,6 @@ class DecoderSource:
 
     # ------------------------------------------------------------ fields of fixed width
     def _flush(self, depth: int) -> None:
-        """Read what is pending by one statement."""
         pending, self._pending = self._pending, []
         if not pending:
             return
@@ -99,7 +97,7 @@ class DecoderSource:
         self.writer.line(depth, f"p += {size}")
 
     def _count(self, depth: int, form: str) -> str:
-        """Read a count (`B` for the first byte of a varint) with whatever is pending, into a fresh name."""
+        """Reads a count (`B` for the first byte of a varint) with the pending fields, into a fresh name."""
         name = self.writer.fresh("n")
         self._pending.append((form, name))
         self._flush(depth)
@@ -107,7 +105,7 @@ class DecoderSource:
 
     # ------------------------------------------------------------ one field
     def _read(self, content: AnyConstruct, depth: int, what: str) -> str:
-        """Write the reading of `content`; returns the name that will hold its value (perhaps only after the next flush)."""
+        """Generates the reading of `content`. Returns the name of its value, which the next flush may set."""
         form = fixed_format(content)
         if form is not None:
             name = self.writer.fresh("v")
@@ -125,7 +123,7 @@ class DecoderSource:
         return self._entity(content, depth, what)
 
     def _null(self, depth: int, content: Text | Blob, count: str, value: str, what: str) -> None:
-        """The branches for null and for a negative count; the caller writes the `else`."""
+        """Generates the branches for null and for a negative count, and the `else:` for the caller's."""
         if content.compact:
             self.writer.line(depth, f"if {count} == 0:")
             self.writer.line(depth + 1, f"{value} = None" if content.nullable else f"refuse_count({what!r}, -1)")
@@ -145,7 +143,7 @@ class DecoderSource:
             self.writer.line(depth, f"if {count} > 127: {count}, p = continue_string_length(buf, p, {count})")
         self._null(depth, content, count, value, what)
         self.writer.line(depth + 1, f"e = p + {count}{' - 1' if content.compact else ''}")
-        # Many are empty, a commit's metadata for one, and there is nothing to cut out then.
+        # Many texts are empty, such as the metadata of commits.
         self.writer.line(
             depth + 1, f"{value} = buf[p:e].decode() if {count}{' > 1' if content.compact else ''} else ''"
         )
@@ -167,7 +165,7 @@ class DecoderSource:
 
     # ------------------------------------------------------------ arrays
     def _array(self, array: CountedArray, depth: int, what: str) -> str:
-        """`base` is what the wire says for an empty array: the compact count is one more than the number of elements."""
+        """Generates an array. `base` is the count of an empty one: 1 in the compact form."""
         writer = self.writer
         value = writer.fresh("a")
         base = 1 if array.compact else 0
@@ -190,7 +188,7 @@ class DecoderSource:
         return value
 
     def _count_rows(self, array: CountedArray, depth: int, names: tuple[str, int, str, str]) -> None:
-        """Count the elements. A count that can't be is left to be refused."""
+        """Generates the counting of elements. Invalid counts are refused later."""
         count, base, _, what = names
         number = f"({count} - 1)" if base else count
         self.writer.line(depth, f"if {count} > {base}:")
@@ -214,7 +212,7 @@ class DecoderSource:
         writer.line(depth, f"elif {needed} > end - p: refuse_size({what!r}, {number}, end - p)")
 
     def _plain_array(self, form: str, depth: int, count: str, base: int, value: str) -> None:
-        """Numbers or uuids: one unpack of all of them."""
+        """Generates one unpack of all numbers or uuids."""
         writer = self.writer
         size = struct.calcsize(f">{form}")
         number = f"{count} - {base}" if base else count
@@ -227,7 +225,7 @@ class DecoderSource:
         writer.line(depth + 1, "p = e")
 
     def _fixed_array(self, entity: Entity, form: str, depth: int, names: tuple[str, int, str, str]) -> None:
-        """Structs of fixed width: one by `unpack_from`, several by `iter_unpack` if the byte that counts each one's tags is 0."""
+        """Generates structs of fixed width: one by `unpack_from`, several by `iter_unpack` if none has tags."""
         count, base, value, what = names
         writer = self.writer
         fields = [name for name, _ in entity.fields]
@@ -285,7 +283,7 @@ class DecoderSource:
         return value
 
     def _finish_entity(self, entity: Entity, values: list[str], depth: int, what: str) -> str:
-        """Read the tags, flush, and make the instance; returns its name."""
+        """Generates the tags, the flush and the instance. Returns its name."""
         writer = self.writer
         make = writer.refer(entity.make.__name__, entity.make)
         arguments = ", ".join(f"{name}={value}" for (name, _), value in zip(entity.fields, values, strict=True))
@@ -322,7 +320,7 @@ class DecoderSource:
         return function
 
     def _tags_function(self, function: str, tags: TaggedFields, what: str) -> None:
-        """The reading of a section that isn't empty, whose count's first byte `n` is already read."""
+        """Generates the reading of a non-empty section; `n` is the first byte of its count."""
         writer = self.writer
         writer.line(0, f"def {function}(buf, p, n, frame_end):")
         writer.line(1, "if n > 127: n, p = continue_tag_count(buf, p, n)")
@@ -331,7 +329,7 @@ class DecoderSource:
         writer.line(1, "tags = {}")
         writer.line(1, "while n:")
         writer.line(2, "n -= 1")
-        writer.line(2, "tag, size = buf[p], buf[p + 1]")  # Nearly always one byte each: no call for them.
+        writer.line(2, "tag, size = buf[p], buf[p + 1]")  # Nearly always one byte each, so this is inline.
         writer.line(2, "if tag < 128 and size < 128:")
         writer.line(3, "p += 2")
         writer.line(2, "else:")
@@ -354,7 +352,7 @@ class DecoderSource:
 
 
 def _has_view(content: AnyConstruct) -> bool:
-    """Whether records are anywhere within; they are never in tagged fields."""
+    """Returns whether `content` has records. Tagged fields have none."""
     if isinstance(content, CountedArray):
         return _has_view(content.element)
     if isinstance(content, Entity):

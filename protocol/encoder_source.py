@@ -1,11 +1,11 @@
-"""Writes the Python source that encodes one message at one version, from its construct: `encode_parts(m)`.
+"""Generates the Python source that encodes one message at one version, from its construct: `encode_parts(m)`.
 
-The generated function collects pieces in a list and joins them once. Neighbouring fields of fixed width are packed by
-one `pack`, together with a varint that fits one byte and with the zero that says "no tags" (`_flush`, `_varint`).
-Tagged fields are compared with their defaults where they stand, and written by a function out of line when one differs.
-Records that aren't empty are a part of their own, uncopied, whatever their type; what lies between is joined.
+The function collects pieces in a list and joins them once. One `pack` writes adjacent fields of fixed width, a varint
+of one byte, and the zero for no tags (`_flush`, `_varint`). Tagged fields are compared with their defaults inline, and
+a separate function writes them if one differs. Non-empty records are separate parts without a copy, whatever their
+type.
 
-The names in generated code: `m` (message), `out` (list of pieces), `w` (its append), `parts`, `part` (its append).
+Names in the source: `m` (message), `out` (list of pieces), `w` (its append), `parts`, `part` (its append).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lowtide.protocol.constructs import (
 from lowtide.protocol.source_writer import SMALL_ARRAY, SourceWriter, element_of
 
 _ZERO = ""
-"""Stands in a run for padding: a zero byte that takes no argument."""
+"""The argument of padding, a zero byte: none."""
 
 
 class EncoderSource:
-    """One generated function's writing of the wire, left to right."""
+    """Generates the function `encode_parts`, field by field."""
 
     def __init__(self, writer: SourceWriter, entity: Entity) -> None:
         self.writer = writer
@@ -55,7 +55,6 @@ class EncoderSource:
 
     # ------------------------------------------------------------ fields of fixed width
     def _flush(self, depth: int) -> None:
-        """Pack what is pending by one call."""
         pending, self._pending = self._pending, []
         if not pending:
             return
@@ -67,7 +66,7 @@ class EncoderSource:
             self.writer.line(depth, f"w({bytes(struct.calcsize('>' + form))!r})")
 
     def _varint(self, depth: int, number: str, long_form: str = "unsigned_varint") -> None:
-        """Write the varint in the variable `number`, with what is pending if it takes one byte."""
+        """Generates the varint of the variable `number`, together with the pending fields if it has one byte."""
         pending = self._pending
         if not pending and long_form == "unsigned_varint":
             self.writer.line(depth, f"w(VARINTS[{number}] if {number} < 4096 else unsigned_varint({number}))")
@@ -85,7 +84,7 @@ class EncoderSource:
 
     # ------------------------------------------------------------ one field
     def _write(self, content: AnyConstruct, expression: str, depth: int) -> None:
-        """Write the writing of `content`, whose value is `expression`."""
+        """Generates the writing of `content`, whose value is `expression`."""
         form = fixed_format(content)
         if form is not None:
             self._pending.append((form, expression))
@@ -197,7 +196,7 @@ class EncoderSource:
         self._flush(depth + 1)
 
     def _absent(self, field: TaggedField, expression: str) -> str:
-        """The quick test for "isn't written". A struct of defaults passes it; the function out of line looks closer."""
+        """Returns a quick test for an omitted field. A struct of defaults fails it; `is_absent` is exact."""
         if field.default is None:
             return f"{expression} is None"
         if field.default == []:
@@ -213,7 +212,7 @@ class EncoderSource:
         return function
 
     def _tags_function(self, function: str, tags: TaggedFields) -> None:
-        """The writing of a section in which something may differ from its default."""
+        """Generates the writing of a section that may have a field other than its default."""
         writer = self.writer
         writer.line(0, f"def {function}(m):")
         writer.line(1, "n = 0")

@@ -29,13 +29,21 @@ import struct
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, decode_change
-from lowtide.protocol.coordinator_records import INT16, CoordinatorRecord, decode_value, encode_value, record_type
+from lowtide.protocol.coordinator_records import (
+    INT16,
+    CoordinatorRecord,
+    decode_group_key,
+    decode_value,
+    encode_group_key,
+    encode_value,
+    record_type,
+)
 from lowtide.protocol.schema import (
     ApiMessage,
     Bool,
@@ -48,6 +56,7 @@ from lowtide.protocol.schema import (
     Tagged,
     Uuid,
     Versions,
+    versions,
 )
 from lowtide.protocol.share_group_records import ShareGroupChange, decode_share_change
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, TopicId
@@ -76,28 +85,23 @@ _TOPIC_ID_FOLLOWS = bytes((1, 0, len(ZERO_TOPIC_ID)))
 """One tagged field, tag 0, and its size."""
 
 _OFFSET_COMMIT_TYPE = INT16.pack(1)
-_GROUP_METADATA_TYPE = INT16.pack(GROUP_METADATA_TYPE)
 
 
+@versions("0", flexible="1+")
 class OffsetCommitKey(ApiMessage, kw_only=True):
     """The group, topic and partition of an offset."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     group: String
     topic: String
     partition: Int32
 
 
+@versions("0-4", flexible="4+")
 class OffsetCommitValue(ApiMessage, kw_only=True):
     """A committed offset: the next one to be read.
 
     Times are wall-clock milliseconds; without `expire_timestamp` the broker's retention applies.
     """
-
-    VERSIONS: ClassVar = Versions("0-4")
-    FLEXIBLE: ClassVar = Versions("4+")
 
     offset: Int64
     leader_epoch: Annotated[Int32, Versions("3+")] = NO_LEADER_EPOCH
@@ -109,15 +113,6 @@ class OffsetCommitValue(ApiMessage, kw_only=True):
     """Lowtide's own: the principal, if commits can delete records (KIP-68)."""
     may_delete: Annotated[Bool, Tagged(COMMITTER_TAG + 1, "4+")] = False
     """Lowtide's own: whether the principal had DELETE on the topic."""
-
-
-class GroupMetadataKey(ApiMessage, kw_only=True):
-    """The key of a classic group."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
-
-    group: String
 
 
 class MemberMetadata(Message, kw_only=True):
@@ -133,11 +128,9 @@ class MemberMetadata(Message, kw_only=True):
     assignment: Bytes
 
 
+@versions("0-4", flexible="4+")
 class GroupMetadataValue(ApiMessage, kw_only=True):
     """A classic group in one generation. `current_state_timestamp` is the time of its last state change."""
-
-    VERSIONS: ClassVar = Versions("0-4")
-    FLEXIBLE: ClassVar = Versions("4+")
 
     protocol_type: String
     generation: Int32
@@ -242,8 +235,7 @@ _remembered_key_start = lru_cache(REMEMBERED_KEYS)(_make_key_start)
 
 def encode_group_metadata(group: str, value: GroupMetadataValue | None) -> CoordinatorRecord:
     """Encodes a classic group, or a tombstone for None."""
-    name = group.encode()
-    key = _GROUP_METADATA_TYPE + INT16.pack(len(name)) + name
+    key = encode_group_key(GROUP_METADATA_TYPE, group, None)
     return key, None if value is None else encode_value(value, GROUP_METADATA_VERSION)
 
 
@@ -262,6 +254,6 @@ def decode_record(
             commit.committer = sys.intern(commit.committer)  # Many offsets share few principals.
         return OffsetCommit(codec_for(OffsetCommitKey, 0).decode(key, INT16.size, len(key)), commit)
     if kind == GROUP_METADATA_TYPE:
-        group = codec_for(GroupMetadataKey, 0).decode(key, INT16.size, len(key)).group
+        group, _ = decode_group_key(key, is_named=False)
         return GroupMetadata(group, decode_value(GroupMetadataValue, value))
     return decode_change(key, value) or decode_share_change(key, value)

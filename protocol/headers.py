@@ -1,21 +1,22 @@
-"""Request and response headers, the few bytes before every message, and the frames that they begin.
+"""Frames and the headers of requests and responses.
 
-    request  v1  api key i16, api version i16, correlation id i32, client id (nullable string, int16 length, never compact)
+A frame is the size of its content as an int32, and the content: a header and a message. `client.connection` and a
+broker's connections split a stream into frames; a broker refuses empty ones. A frame of two bytes: `00000002 abcd`.
+
+    request  v1  api key i16, api version i16, correlation id i32, client id (nullable string, never compact)
              v2  the same, then tagged fields
     response v0  correlation id i32
              v1  the same, then tagged fields
 
-Which version it is follows from API key and version (`api_keys.py`). Version 0 of the request header, without a client
-id, was only ever used by ControlledShutdown and isn't known here. Lowtide knows no tag of either header: they are
-passed over, and none is sent. Source: protocol guide, KIP-482, KIP-511.
+API key and version determine the header's version (`api_keys`). Version 0 of the request header, without a client id,
+is not supported: only ControlledShutdown used it. Tagged fields of headers are ignored, and none is sent. Source:
+protocol guide, KIP-482, KIP-511.
 """
 
 from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import msgspec
 
 from lowtide.protocol.api_keys import request_header_is_flexible
 from lowtide.protocol.errors import ProtocolError
@@ -33,24 +34,32 @@ _CORRELATION_ID, _FLEXIBLE_RESPONSE = struct.Struct(">i"), struct.Struct(">ix")
 _PLAIN_FRAME, _FLEXIBLE_FRAME = struct.Struct(">ii"), struct.Struct(">iix")
 """Size, correlation id and no tags."""
 
+FRAME_SIZE_BYTES = 4
+"""The bytes of the size before a frame."""
+
+FRAME_BYTES_MAX = 104_857_600
+"""The default maximum size of a frame: Kafka's `socket.request.max.bytes`."""
+
 REQUEST_HEADER_BYTES_MIN = _REQUEST.size
-"""A frame shorter than this is no request."""
+"""The minimum size of a request."""
 
 
-class RequestHeader(msgspec.Struct, gc=False, frozen=True):
-    """Who asks, and what for."""
+def check_frame_size(size: int, limit: int) -> int:
+    """Returns `size`, the number before a frame. Errors: ProtocolError if it is negative or above `limit`."""
+    if not 0 <= size <= limit:
+        raise ProtocolError(f"a frame of {size} bytes; allowed are 0 to {limit}")
+    return size
 
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
+
+def frame(*parts: bytes) -> bytes:
+    """Returns the parts as one frame with its size."""
+    return b"".join((struct.pack(">i", sum(map(len, parts))), *parts))
 
 
 def read_request_header(buffer: Buffer, start: int, end: int) -> tuple[int, int, int, str | None, int]:
-    """The header of the request in `buffer[start:end]` (`end` exclusive), whether or not Lowtide speaks that API and version.
+    """Returns API key, API version, correlation id, client id and body position of the request in `buffer[start:end]`.
 
-    Returns API key, API version, correlation id, client id, and the position where the body begins.
-    Errors: ProtocolError when it's cut short or malformed.
+    API and version need not be supported. Errors: ProtocolError for a truncated or invalid header.
     """
     check_request_size(start, end)
     api_key, api_version, correlation_id, _ = _REQUEST.unpack_from(buffer, start)
@@ -61,15 +70,14 @@ def read_request_header(buffer: Buffer, start: int, end: int) -> tuple[int, int,
 def check_request_size(start: int, end: int) -> None:
     """Errors: ProtocolError for a request in `[start, end)` that is shorter than any header."""
     if end - start < REQUEST_HEADER_BYTES_MIN:
-        message = f"a request of {end - start} bytes; its header alone has {REQUEST_HEADER_BYTES_MIN}"
-        raise ProtocolError(message)
+        raise ProtocolError(f"a request of {end - start} bytes; its header alone has {REQUEST_HEADER_BYTES_MIN}")
 
 
 def read_client_id(buffer: Buffer, start: int, end: int, *, flexible: bool) -> tuple[str | None, int]:
-    """The client id of the request in `buffer[start:end]`, and where the body begins; `flexible` says whether tagged fields come before it.
+    """Returns the client id of the request in `buffer[start:end]`, and the position of its body.
 
-    The request is at least as long as the smallest header (`check_request_size`).
-    Errors: ProtocolError when it's cut short or malformed.
+    `flexible`: the header has tagged fields. The size is already checked (`check_request_size`). Errors: ProtocolError
+    for a truncated or invalid header.
     """
     position = start + REQUEST_HEADER_BYTES_MIN
     (length,) = _CLIENT_ID_LENGTH.unpack_from(buffer, position - _CLIENT_ID_LENGTH.size)
@@ -78,16 +86,13 @@ def read_client_id(buffer: Buffer, start: int, end: int, *, flexible: bool) -> t
         text_start = position
         position += length
         if position > end:
-            message = f"a client id of {length} bytes, but only {end - text_start} remain"
-            raise ProtocolError(message)
+            raise ProtocolError(f"a client id of {length} bytes, but only {end - text_start} remain")
         try:
             client_id = str(buffer[text_start:position], "utf-8")
         except UnicodeDecodeError as error:
-            message = f"a client id that is not UTF-8: {error}"
-            raise ProtocolError(message) from error
+            raise ProtocolError(f"a client id that is not UTF-8: {error}") from error
     elif length != -1:
-        message = f"a client id of {length} bytes"
-        raise ProtocolError(message)
+        raise ProtocolError(f"a client id of {length} bytes")
     if not flexible:
         return client_id, position
     if position < end and buffer[position] == 0:
@@ -96,50 +101,38 @@ def read_client_id(buffer: Buffer, start: int, end: int, *, flexible: bool) -> t
 
 
 def skip_header_tags(buffer: Buffer, position: int, end: int) -> int:
-    """The position after a tagged field section. Errors: ProtocolError when it doesn't end before `end` (exclusive)."""
+    """Returns the end of the tagged fields at `position`. Errors: ProtocolError if it is after `end`."""
     try:
         number = buffer[position]
         position = position + 1 if number == 0 else skip_tags(buffer, position + 1, number, end)
     except IndexError as error:
-        message = "the header's tagged fields are cut short"
-        raise ProtocolError(message) from error
+        raise ProtocolError("the header's tagged fields are cut short") from error
     if position > end:
-        message = "the header's tagged fields are cut short"
-        raise ProtocolError(message)
+        raise ProtocolError("the header's tagged fields are cut short")
     return position
 
 
-def decode_request_header(buffer: Buffer, start: int, end: int) -> tuple[RequestHeader, int]:
-    """As `read_request_header`, as an object and the position where the body begins."""
-    api_key, api_version, correlation_id, client_id, position = read_request_header(buffer, start, end)
-    return RequestHeader(api_key, api_version, correlation_id, client_id), position
-
-
 def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """The header that a client sends, ready to be followed by the body.
-
-    Errors: struct.error when a number or the client id doesn't fit.
-    """
+    """Returns the header of a client's request. Errors: struct.error for a number out of range or a long client id."""
     encoded = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(encoded)
     tags = b"\0" if request_header_is_flexible(api_key, api_version) else b""
     return _REQUEST.pack(api_key, api_version, correlation_id, length) + encoded + tags
 
 
-def response_header(correlation_id: int, flexible: bool) -> bytes:  # noqa: FBT001 one flag, named at the call by api_keys' function
-    """The header that a broker sends; `flexible` as `response_header_is_flexible` says."""
+def response_header(correlation_id: int, flexible: bool) -> bytes:  # noqa: FBT001
+    """Returns the header of a broker's response; `flexible` is the result of `response_header_is_flexible`."""
     return _FLEXIBLE_RESPONSE.pack(correlation_id) if flexible else _CORRELATION_ID.pack(correlation_id)
 
 
 def read_response_header(buffer: Buffer, start: int, end: int, *, flexible: bool) -> tuple[int, int]:
-    """The correlation id of the response in `buffer[start:end]`, and the position where its body begins.
+    """Returns the correlation id of the response in `buffer[start:end]`, and the position of its body.
 
-    Errors: ProtocolError when it's cut short.
+    Errors: ProtocolError for a truncated header.
     """
     position = start + _CORRELATION_ID.size
     if position > end:
-        message = f"a response of {end - start} bytes"
-        raise ProtocolError(message)
+        raise ProtocolError(f"a response of {end - start} bytes")
     (correlation_id,) = _CORRELATION_ID.unpack_from(buffer, start)
     return correlation_id, skip_header_tags(buffer, position, end) if flexible else position
 

@@ -1,16 +1,13 @@
-"""Record batches to columns, and columns to record batches: what a program does that reads and writes millions of records.
+"""Converts record batches to columns and back, for programs that read and write millions of records.
 
     columns = RecordColumns()
-    appended = append_batches(columns, answer.records, Wanted(from_offset, until_offset, aborted))
+    appended = append_batches(columns, answer.records, FetchRange(from_offset, until_offset, aborted))
     for built in build_batches(RecordRows(row_count=rows, values=values, keys=keys), settings, timestamp_ms=now): ...
 
-The walk over a batch's records has two forms that do the same (`compiled_columns.py`): compiled, where it was built, and in plain Python.
-All that there is to do once a batch is here.
+This module does the work per batch; `compiled_columns` visits the records.
 
-Guards: no row comes from a batch whose CRC is wrong; no column grows beyond what int32 offsets can tell apart; a batch that claims to be
-gigabytes is refused before they are there.
-
-Source: Kafka's Fetcher (CompletedFetch.nextFetchedRecord) for what is left out, KIP-98.
+Guards: no row comes from a batch with a wrong CRC, no column exceeds int32 offsets, and batches that claim to have
+gigabytes are refused before memory is allocated. Source: Kafka's CompletedFetch.nextFetchedRecord, KIP-98.
 """
 
 from __future__ import annotations
@@ -24,15 +21,7 @@ import msgspec
 from crc32c import crc32c
 
 from lowtide.protocol.column_walk import BatchRecords, RowRun
-from lowtide.protocol.columns import (
-    COLUMN_BYTES_MAX,
-    BinaryColumn,
-    BinaryInput,
-    HeaderColumn,
-    HeaderInput,
-    RecordColumns,
-    RecordRows,
-)
+from lowtide.protocol.columns import COLUMN_BYTES_MAX, RecordColumns, RecordRows
 from lowtide.protocol.compiled_columns import append_records, append_rows
 from lowtide.protocol.compression import Buffer, Compression, compress, decompress
 from lowtide.protocol.control_records import ControlRecordType, read_control_record
@@ -54,7 +43,7 @@ from lowtide.protocol.records import (
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Offset, ProducerEpoch, ProducerId
 
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
-"""More than any broker's `message.max.bytes` lets through in one batch, a hundred times compressed."""
+"""More than a batch of any broker's `message.max.bytes`, compressed a hundredfold."""
 
 _OFFSET_MAX: Final = 2**63 - 1
 _CONTROL_BYTES_MAX: Final = 1 << 16
@@ -69,9 +58,9 @@ _TYPES: Final = (struct.pack("=i", 0), struct.pack("=i", 1))
 
 
 class DamagedBatchError(ProtocolError):
-    """A batch that can't be read: no retry helps unless the damage was on the way.
+    """An unreadable batch. A retry fails too, unless it was damaged in transit. Earlier batches were appended.
 
-    `offset` is where the batch begins, as far as is known: what was appended lies below it.
+    `offset` is the batch's first offset, as far as known.
     """
 
     def __init__(self, offset: Offset, why: object) -> None:
@@ -80,58 +69,57 @@ class DamagedBatchError(ProtocolError):
 
 
 class RecordTooLargeError(ValueError):
-    """A record that is larger than a whole batch may be."""
+    """A record that exceeds the maximum size of a batch."""
 
     def __init__(self, row: int, size_max: int) -> None:
         super().__init__(f"the record of row {row} doesn't fit into a batch of {size_max} bytes")
         self.row = row
 
 
-class Wanted(NamedTuple):
-    """The records that are wanted of a fetch answer."""
+class FetchRange(NamedTuple):
+    """The records to read from a fetch response."""
 
     from_offset: Offset
     until_offset: Offset
     """Exclusive."""
     aborted: Sequence[tuple[ProducerId, Offset]] = ()
-    """The aborted transactions that the answer names, each with its first offset: their records are left out. Those of an answer to
-    READ_UNCOMMITTED, which names none, are not."""
+    """The aborted transactions that the response lists, each with its first offset: their records are left out. A
+    response to READ_UNCOMMITTED lists none."""
 
 
 class ColumnLimits(NamedTuple):
-    """How large things may become."""
+    """The maximum sizes of columns and batches."""
 
     columns_bytes_max: int = COLUMN_BYTES_MAX
-    """All columns together, in bytes. A first batch may be larger: at most what int32 offsets allow."""
+    """All columns together. The first batch may exceed it, up to the limit of int32 offsets."""
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
-    """One batch's records."""
+    """The records of one batch."""
 
 
-class Appended(NamedTuple):
-    """What became of a fetch answer."""
+class AppendOutcome(NamedTuple):
+    """The part of a fetch response that was appended."""
 
     next_offset: Offset
-    """Everything below it that is wanted is in the columns, and nothing of what is at or above it. At most `until_offset`."""
+    """The columns contain all records of the range below this offset, and none from it on. At most `until_offset`."""
     row_count: int
-    """How many rows were appended."""
+    """The number of appended rows."""
     is_full: bool
-    """Whether the answer has more than the columns can take: continue with new columns and the same answer, from there."""
+    """Whether the columns are full: read the rest of the response into new columns, from `next_offset`."""
     cut_batch_bytes: int
-    """What the last batch takes, if only a part of it is in the answer and it may be wanted; otherwise 0. Where `next_offset` is still
-    `from_offset`, so much has to be fetched at once."""
+    """The size of the last batch if it is truncated and may be in the range; otherwise 0. If `next_offset` is still
+    `from_offset`, the next fetch needs at least this size."""
 
 
 def append_batches(
     columns: RecordColumns,
     records: Buffer,
-    wanted: Wanted,
+    wanted: FetchRange,
     limits: ColumnLimits = ColumnLimits(),  # noqa: B008
-) -> Appended:
-    """Appends what is wanted of the `records` of a fetch answer: whole batches, of which the last may be cut short.
+) -> AppendOutcome:
+    """Appends the records of a range from the batches of a fetch response, the last of which may be truncated.
 
-    Markers, and records of aborted transactions, are left out; `next_offset` goes beyond them, and beyond offsets that
-    compaction or a batch without records has left empty. Errors: DamagedBatchError; the batches before that one are in
-    the columns.
+    Markers and records of aborted transactions are left out. `next_offset` skips them, and offsets without records
+    after compaction. Errors: DamagedBatchError; the batches before it are appended.
     """
     assert max(limits) <= COLUMN_BYTES_MAX, limits
     assert 0 <= wanted.from_offset <= wanted.until_offset, wanted
@@ -145,7 +133,7 @@ def append_batches(
             next_offset = wanted.until_offset
             break
         if size > len(view) - position:
-            return Appended(next_offset, columns.row_count - rows_before, is_full=False, cut_batch_bytes=size)
+            return AppendOutcome(next_offset, columns.row_count - rows_before, is_full=False, cut_batch_bytes=size)
         header = read_batch_header(view, position)
         batch = view[position : position + size]
         _check_header(header, batch, log_offset)
@@ -153,15 +141,15 @@ def append_batches(
         if not _is_left_out(transactions, header, batch) and header.next_offset > wanted.from_offset:
             payload = _payload(header, batch, limits.decompressed_bytes_max)
             if columns.row_count and columns.size_bytes + len(payload) > limits.columns_bytes_max:
-                return Appended(next_offset, columns.row_count - rows_before, is_full=True, cut_batch_bytes=0)
+                return AppendOutcome(next_offset, columns.row_count - rows_before, is_full=True, cut_batch_bytes=0)
             _append_batch(columns, header, payload, wanted)
         next_offset = max(next_offset, min(header.next_offset, wanted.until_offset))
         position += size
-    return Appended(next_offset, columns.row_count - rows_before, is_full=False, cut_batch_bytes=0)
+    return AppendOutcome(next_offset, columns.row_count - rows_before, is_full=False, cut_batch_bytes=0)
 
 
 def _batch_place(view: memoryview, position: int, next_offset: Offset) -> tuple[int, Offset]:
-    """The bytes of the batch at `position`, all of which needn't be there, and its base offset."""
+    """Returns the size of the batch at `position`, which may be truncated, and its base offset."""
     if len(view) - position < LOG_OVERHEAD:
         return RECORD_BATCH_OVERHEAD, next_offset
     base_offset, length = _PLACE_STRUCT.unpack_from(view, position)
@@ -171,10 +159,7 @@ def _batch_place(view: memoryview, position: int, next_offset: Offset) -> tuple[
 
 
 def _check_header(header: BatchHeader, batch: memoryview, log_offset: Offset) -> None:
-    """Errors: DamagedBatchError if the batch isn't what was written, or says of itself what can't be.
-
-    `log_offset` is the offset behind the batch before it.
-    """
+    """Errors: DamagedBatchError for a wrong CRC or an invalid header. `log_offset` is the end of the previous batch."""
     if header.magic != CURRENT_MAGIC:
         raise DamagedBatchError(
             header.base_offset, f"its format is {header.magic}: only 2 is read, which Kafka writes since 0.11"
@@ -184,17 +169,17 @@ def _check_header(header: BatchHeader, batch: memoryview, log_offset: Offset) ->
             header.base_offset, f"its CRC is {crc32c(batch[ATTRIBUTES_POSITION:]):#010x} instead of {header.crc:#010x}"
         )
     if header.last_offset_delta < 0 or header.last_offset >= _OFFSET_MAX or header.record_count < 0:
-        why = f"it says that it has {header.record_count} records, and {header.last_offset_delta} as its last offset delta"
+        why = f"its header has {header.record_count} records and the last offset delta {header.last_offset_delta}"
         raise DamagedBatchError(header.base_offset, why)
     if header.base_offset < log_offset:
-        # The base offset isn't covered by the CRC.
+        # The CRC does not cover the base offset.
         raise DamagedBatchError(header.base_offset, f"the batch before it ends at {log_offset}")
 
 
 def _is_left_out(transactions: _AbortedTransactions, header: BatchHeader, batch: memoryview) -> bool:
     if not header.is_control:
         return transactions.have(header)
-    # Only those who leave out aborted transactions need to know where one ends.
+    # The ends of transactions matter only if some were aborted.
     if transactions.has_any:
         try:
             marker = read_control_record(batch, max_bytes=_CONTROL_BYTES_MAX)
@@ -215,7 +200,7 @@ def _payload(header: BatchHeader, batch: memoryview, bytes_max: int) -> Buffer:
         raise DamagedBatchError(header.base_offset, error) from error
 
 
-def _append_batch(columns: RecordColumns, header: BatchHeader, payload: Buffer, wanted: Wanted) -> None:
+def _append_batch(columns: RecordColumns, header: BatchHeader, payload: Buffer, wanted: FetchRange) -> None:
     has_append_time = bool(header.attributes & TIMESTAMP_TYPE_BIT)
     batch = BatchRecords(
         payload,
@@ -235,7 +220,7 @@ def _append_batch(columns: RecordColumns, header: BatchHeader, payload: Buffer, 
 
 
 class _AbortedTransactions:
-    """Which batches belong to aborted transactions, asked of one batch after the other.
+    """Decides which batches belong to aborted transactions, in the order of the log.
 
     Source: Kafka's CompletedFetch.consumeAbortedTransactionsUpTo, isBatchAborted.
     """
@@ -245,16 +230,16 @@ class _AbortedTransactions:
     def __init__(self, aborted: Sequence[tuple[ProducerId, Offset]]) -> None:
         self._to_come = deque(sorted((first_offset, producer_id) for producer_id, first_offset in aborted))
         self._open: set[ProducerId] = set()
-        """Producers in the midst of a transaction that will be aborted."""
+        """Producers within an aborted transaction."""
         self.has_any = bool(aborted)
 
     def have(self, header: BatchHeader) -> bool:
-        """Whether a batch with records belongs to one."""
+        """Returns whether a batch with records belongs to one."""
         self._open_up_to(header.last_offset)
         return header.producer_id in self._open and bool(header.attributes & TRANSACTIONAL_BIT)
 
     def on_abort(self, header: BatchHeader) -> None:
-        """A marker ends the transaction of its producer."""
+        """Ends the transaction of the marker's producer."""
         self._open_up_to(header.last_offset)
         self._open.discard(header.producer_id)
 
@@ -265,20 +250,20 @@ class _AbortedTransactions:
 
 # ------------------------------------------------------------------ columns to batches
 class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the batches of one producer have in common."""
+    """The common properties of one producer's batches."""
 
     batch_bytes_max: int
-    """A whole batch, in bytes, before compression; after it, it is never larger."""
+    """The maximum size of a batch, before and after compression."""
     compression: Compression = Compression.NONE
     producer_id: ProducerId = NO_PRODUCER_ID
     producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
     is_transactional: bool = False
     with_crc: bool = True
-    """False leaves it 0, for a caller that fills in fields that it covers."""
+    """If False the CRC is 0, for callers that still change the fields it covers."""
 
 
 class BuiltBatch(NamedTuple):
-    """A finished batch, as a produce request carries it."""
+    """A batch for a produce request."""
 
     batch: Buffer
     row_count: int
@@ -294,11 +279,11 @@ def build_batches(
     selected: Buffer | None = None,
     base_sequence: int = NO_SEQUENCE,
 ) -> Iterator[BuiltBatch]:
-    """Yields batches of all rows, or of those whose numbers `selected` has (int64, any order), each as full as it may be.
+    """Yields batches, as large as allowed, of all rows or of those in `selected` (int64 row numbers in any order).
 
-    `timestamp_ms` is the time of rows that have none of their own. Sequence numbers continue from batch to batch, and from 2^31-1 to 0; the
-    next one is `next_sequence` of the last batch's.
-    Errors: RecordTooLargeError; ValueError (or IndexError) for columns that contradict themselves. What was yielded before stays good.
+    `timestamp_ms` is the time of rows without their own. Sequence numbers continue from batch to batch, and wrap from
+    2^31-1 to 0. Errors: RecordTooLargeError; ValueError (or IndexError) for inconsistent columns. Batches that were
+    yielded before an error are valid.
     """
     room = settings.batch_bytes_max - RECORD_BATCH_OVERHEAD
     total = rows.row_count if selected is None else memoryview(selected).nbytes // 8
@@ -330,12 +315,12 @@ def build_batches(
 
 
 def next_sequence(base_sequence: int, count: int) -> int:
-    """The sequence number behind a batch of `count` records; -1 stays -1."""
+    """Returns the sequence number after a batch of `count` records; -1 stays -1."""
     return base_sequence if base_sequence < 0 else (base_sequence + count) & 0x7FFF_FFFF
 
 
 def _finish(header: BatchHeader, out: bytearray, *, with_crc: bool) -> bytearray:
-    """Puts the header before the records, which begin behind the room for it, and compresses them where that makes them smaller."""
+    """Writes the header into the space before the records, and compresses these if that makes them smaller."""
     codec = header.compression
     if codec is not Compression.NONE:
         with memoryview(out) as view:
@@ -351,23 +336,3 @@ def _finish(header: BatchHeader, out: bytearray, *, with_crc: bool) -> bytearray
             header.crc = crc32c(view[ATTRIBUTES_POSITION:])
         _CRC_STRUCT.pack_into(out, CRC_POSITION, header.crc)
     return out
-
-
-__all__ = [
-    "Appended",
-    "BatchSettings",
-    "BinaryColumn",
-    "BinaryInput",
-    "BuiltBatch",
-    "ColumnLimits",
-    "DamagedBatchError",
-    "HeaderColumn",
-    "HeaderInput",
-    "RecordColumns",
-    "RecordRows",
-    "RecordTooLargeError",
-    "Wanted",
-    "append_batches",
-    "build_batches",
-    "next_sequence",
-]

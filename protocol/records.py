@@ -1,32 +1,31 @@
-"""Record batches, format v2 (magic 2), read as a view over bytes.
+"""Record batches in format v2 (magic 2), read as a view of bytes.
 
-A batch is what producers send, the log stores and consumers fetch, byte for byte the same. All integers are big-endian:
+Producers send, the log stores, and consumers fetch the same bytes. All integers are big-endian:
 
-| position | bytes | field                  | remark                                                                        |
-|----------|-------|------------------------|-------------------------------------------------------------------------------|
-| 0        | 8     | base offset            | offset of the first record; 0 from a producer                                 |
-| 8        | 4     | batch length           | bytes that follow this field                                                  |
-| 12       | 4     | partition leader epoch | set by the leader                                                             |
-| 16       | 1     | magic                  | 2                                                                             |
-| 17       | 4     | CRC                    | CRC-32C of everything from the attributes to the end of the batch             |
-| 21       | 2     | attributes             | 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon |
-| 23       | 4     | last offset delta      | offset of the last record minus the base offset                               |
-| 27       | 8     | base timestamp         | milliseconds                                                                  |
-| 35       | 8     | max timestamp          | milliseconds                                                                  |
-| 43       | 8     | producer id            | -1 without idempotence                                                        |
-| 51       | 2     | producer epoch         |                                                                               |
-| 53       | 4     | base sequence          |                                                                               |
-| 57       | 4     | record count           |                                                                               |
-| 61       |       | records                | compressed as a whole if bits 0-2 say so                                      |
+| at | bytes | field                  | content                                                                        |
+| -- | ----- | ---------------------- | ------------------------------------------------------------------------------ |
+| 0  | 8     | base offset            | offset of the first record; 0 from a producer                                  |
+| 8  | 4     | batch length           | number of bytes after this field                                               |
+| 12 | 4     | partition leader epoch | set by the leader                                                              |
+| 16 | 1     | magic                  | 2                                                                              |
+| 17 | 4     | CRC                    | CRC-32C from the attributes to the end of the batch                            |
+| 21 | 2     | attributes             | bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon |
+| 23 | 4     | last offset delta      | offset of the last record minus the base offset                                |
+| 27 | 8     | base timestamp         | milliseconds                                                                   |
+| 35 | 8     | max timestamp          | milliseconds                                                                   |
+| 43 | 8     | producer id            | -1 without idempotence                                                         |
+| 51 | 2     | producer epoch         |                                                                                |
+| 53 | 4     | base sequence          |                                                                                |
+| 57 | 4     | record count           |                                                                                |
+| 61 |       | records                | compressed as a whole with the codec of bits 0-2                               |
 
-A record is `length | attributes int8 | timestamp delta | offset delta | key | value | headers`; the integers are zigzag
-varints, keys and values are length-prefixed with -1 for null, headers are counted pairs of name and nullable value.
-Base offset and leader epoch lie outside the CRC, so a leader may set them without touching the rest.
+A record is `length | attributes int8 | timestamp delta | offset delta | key | value | headers`. Integers are zigzag
+varints, keys and values have a length of -1 for null, and headers are a count and pairs of name and nullable value. The
+CRC does not cover base offset and leader epoch, so a leader can set them.
 
-`batch_building.py` makes such bytes and has an example; `control_records.py` has what markers hold.
-
-Does not judge what a producer may send: `lowtide.storage.log.validation.validator` does. Magic 0 and 1 (message sets) are not
-read. Source: KIP-98, the protocol guide's "Record Batch", Kafka's `DefaultRecordBatch` and `DefaultRecord`.
+`batch_building` builds such bytes and has an example; `control_records` describes markers;
+`storage/log/validation/validator` decides what producers may send. Magic 0 and 1 (message sets) are not supported.
+Source: KIP-98, the protocol guide's "Record Batch", Kafka's `DefaultRecordBatch` and `DefaultRecord`.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import Offset
 
 LOG_OVERHEAD = 12
-"""Base offset and batch length: the bytes of a batch that its length does not count."""
+"""The size of base offset and batch length, which the length does not include."""
 
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
-"""Where the bytes begin that the CRC covers."""
+"""The start of the bytes that the CRC covers."""
 
 RECORD_BATCH_OVERHEAD = 61
-"""Bytes of a batch before its records."""
+"""The size of a batch's header."""
 
 SMALLEST_BATCH_LENGTH = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 CURRENT_MAGIC = 2
@@ -73,7 +72,7 @@ _MAX_VARINT_BYTES = 10
 """Sixty-four bits in groups of seven."""
 
 VARINT_CONTINUES = 0x80
-"""The bit of a varint's byte that says that it is not the last."""
+"""The bit of a varint's byte that is not the last."""
 
 Header: TypeAlias = tuple[bytes, bytes | None]
 """A record header: name (UTF-8) and value."""
@@ -87,7 +86,7 @@ class TimestampType(IntEnum):
 
 
 class BatchHeader(msgspec.Struct, gc=False):
-    """The header of one batch. With a magic other than 2, only the fields up to the magic mean anything."""
+    """The header of one batch. If the magic is not 2, the fields after it are meaningless."""
 
     base_offset: int
     batch_length: int
@@ -110,12 +109,11 @@ class BatchHeader(msgspec.Struct, gc=False):
 
     @property
     def next_offset(self) -> Offset:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the whole batch, from its base offset on."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
@@ -125,25 +123,20 @@ class BatchHeader(msgspec.Struct, gc=False):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch carries a marker instead of a client's records."""
+        """Whether the batch contains a marker instead of a client's records."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def compression(self) -> Compression:
-        """The codec of the records.
-
-        Errors: ProtocolError for the values 5 to 7, which mean nothing.
-        """
+        """The codec of the records. Errors: ProtocolError for the invalid values 5 to 7."""
         return compression_of(self.attributes)
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Who set the timestamps."""
         return TimestampType.LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_BIT else TimestampType.CREATE_TIME
 
 
@@ -161,10 +154,7 @@ _CODECS = tuple(Compression)
 
 
 def compression_of(attributes: int) -> Compression:
-    """The codec that a batch's attributes name.
-
-    Errors: ProtocolError for the values 5 to 7.
-    """
+    """Returns the codec of a batch with these attributes. Errors: ProtocolError for the invalid values 5 to 7."""
     code = attributes & COMPRESSION_BITS
     if code >= len(_CODECS):
         raise ProtocolError(f"compression codec {code} does not exist")
@@ -172,10 +162,9 @@ def compression_of(attributes: int) -> Compression:
 
 
 def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Read the header that begins at `position`.
+    """Reads the header at `position`; the rest of the batch may be truncated or invalid.
 
-    Errors: ProtocolError when fewer than 61 bytes are left. Does not promise that the rest of the batch is there or
-    sound.
+    Errors: ProtocolError if fewer than 61 bytes are left.
     """
     try:
         return BatchHeader(*BATCH_HEADER_STRUCT.unpack_from(buffer, position))
@@ -186,7 +175,7 @@ def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the whole batch at `position` is in `buffer` and its bytes are those that its CRC was computed from."""
+    """Returns whether the batch at `position` is complete and its CRC is correct."""
     end = position + header.batch_length + LOG_OVERHEAD
     start = position + ATTRIBUTES_POSITION
     if header.batch_length < SMALLEST_BATCH_LENGTH or end > len(buffer):
@@ -195,10 +184,10 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
 
 
 def iterate_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of each whole batch.
+    """Yields position and header of each complete batch, without checking CRCs.
 
-    A last batch that is cut short, as Fetch answers may hold, ends the walk.
-    Errors: ProtocolError at a length below 49 or a magic other than 2. Does not check CRCs.
+    A Fetch response may end with a truncated batch, which is ignored. Errors: ProtocolError for a length below 49 or a
+    magic other than 2.
     """
     position = 0
     end = len(buffer)
@@ -215,10 +204,7 @@ def iterate_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read a zigzag varint of at most 64 bits: `(value, position behind it)`.
-
-    Errors: ProtocolError when it is longer than ten bytes or cut.
-    """
+    """Returns a zigzag varint of at most 64 bits, and its end. Errors: ProtocolError if it is too long or truncated."""
     raw = shift = 0
     try:
         for place in range(position, position + _MAX_VARINT_BYTES):
@@ -233,10 +219,10 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def iterate_records(batch: Buffer, *, max_bytes: int) -> Iterator[Record]:
-    """Yield the records of one batch, decompressing at most `max_bytes`.
+    """Yields the records of one batch, decompressing at most `max_bytes`, without checking the CRC.
 
-    Slow by design: it makes an object per record, for searches, tools and tests, never for the produce or fetch path.
-    Errors: ProtocolError (or CompressionError) when the batch is cut or broken. Does not check the CRC.
+    For searches, tools and tests: it creates an object per record, which is slow. Errors: ProtocolError (or
+    CompressionError) for a truncated or invalid batch.
     """
     header = read_batch_header(batch)
     if header.batch_length < SMALLEST_BATCH_LENGTH or header.size_bytes > len(batch) or header.magic != CURRENT_MAGIC:
@@ -256,10 +242,7 @@ def iterate_records(batch: Buffer, *, max_bytes: int) -> Iterator[Record]:
 
 
 def read_record(payload: Buffer, position: int, base_offset: Offset, base_timestamp: int) -> tuple[Record, int]:
-    """Read the record at `position` of the uncompressed records: `(record, position behind it)`.
-
-    Errors: ProtocolError when its lengths contradict each other or the buffer's end.
-    """
+    """Returns the record at `position` of the uncompressed records, and its end. Errors: ProtocolError."""
     size, start = read_varint(payload, position)
     end = start + size
     if size <= 0 or end > len(payload):

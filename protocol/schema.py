@@ -1,25 +1,22 @@
-"""The language in which a message is declared, once for all versions, as a class with annotated fields.
+"""Declares messages, each once for all versions, as a class with annotated fields.
 
+    @versions("0-3", flexible="2+")
     class DeleteRecordsRequest(ApiMessage, kw_only=True):
-        VERSIONS: ClassVar = Versions("0-3")
-        FLEXIBLE: ClassVar = Versions("2+")
-
         topics: list[DeleteRecordsTopic]
         timeout_ms: Int32
         leader_only: Annotated[Bool, Versions("3+")] = False
 
-The class is the msgspec struct that handlers see, so mypy knows its fields. The annotations carry what goes on the
-wire:
+The class is the msgspec struct that handlers use, so mypy checks its fields. The annotations describe the wire:
 
-- the wire type: `Int32`, `String`, `Records`, ...; another `Message` for a nested struct; `list[...]` for an array;
-- `Versions("3+")`: the versions that have the field. In others it isn't read (it keeps its default) and not written;
-- `X | None`: nullable, in all versions or in those of `Nullable("10+")`; numbers and uuids can't be;
-- `Tagged(0, "12+")`: a tagged field (KIP-482). It isn't written when it has its default. A tagged struct is declared `| None`: None
-  stands for Kafka's "all defaults", which spares making it for every partition. With a `Nullable` of its own, None is
-  Kafka's null.
+- The wire type: `Int32`, `String`, `Records`, ...; another `Message` for a nested struct; `list[...]` for an array.
+- `Versions("3+")`: the versions with the field. In other versions it is not written, and a decoded message has its
+  default.
+- `X | None`: nullable, in all versions or in those of `Nullable("10+")`; numbers and uuids cannot be.
+- `Tagged(0, "12+")`: a tagged field (KIP-482), which is not written if it has its default. A tagged struct is declared
+  `| None`: None is Kafka's struct of defaults, so that no partition needs an object for it. With its own `Nullable`,
+  None is Kafka's null.
 
-`wire_form` turns a class and a version into a construct: the slow reference codec, and the tree that `compiler.py` compiles.
-This module knows nothing of single APIs, and reads no bytes itself.
+`wire_form` turns a class and a version into a construct, which defines the codec and which `compiler` compiles.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar, Union
 
 import construct
 import msgspec
@@ -36,7 +33,7 @@ from lowtide.protocol.constructs import Blob, CountedArray, Entity, NullableEnti
 from lowtide.protocol.primitives import RecordsLike
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from lowtide.protocol.constructs import AnyConstruct
 
@@ -44,8 +41,8 @@ _VERSION_MAX = 32_767
 
 
 NO_ROWS: Any = ()
-"""The default of an array that rows of large answers seldom have: a list for each would be one more object that the collector of cycles
-goes through. What is decoded has a list."""
+"""The default of a rarely used array in rows of large responses. A list for each row would be one more object for the
+garbage collector. Decoded messages have a list."""
 
 
 class Versions:
@@ -68,15 +65,15 @@ class Nullable(Versions):
 
 
 class Tagged(Versions):
-    """The field is a tagged one, with this tag number, in these versions."""
+    """A tagged field with this tag number, in these versions."""
 
     def __init__(self, tag: int, text: str) -> None:
         super().__init__(text)
         self.tag = tag
 
 
-class _Counted:
-    """Mark of a wire type whose encoding depends on the version: compact in flexible ones, nullable in some."""
+class _CountedType:
+    """A wire type whose encoding depends on the version: compact in flexible ones, nullable in some."""
 
     def __init__(self, *, is_text: bool = False, is_view: bool = False) -> None:
         self.is_text = is_text
@@ -96,17 +93,17 @@ Int64: TypeAlias = Annotated[int, construct.Int64sb]
 Float64: TypeAlias = Annotated[float, construct.Float64b]
 Bool: TypeAlias = Annotated[bool, construct.FormatField(">", "?")]
 Uuid: TypeAlias = Annotated[bytes, construct.Bytes(16)]
-String: TypeAlias = Annotated[str, _Counted(is_text=True)]
-Bytes: TypeAlias = Annotated[bytes, _Counted()]
-Records: TypeAlias = Annotated[RecordsLike, _Counted(is_view=True)]
-"""Record batches: a memoryview into the frame when decoded, which must not outlive it; of any sized kind to be encoded."""
+String: TypeAlias = Annotated[str, _CountedType(is_text=True)]
+Bytes: TypeAlias = Annotated[bytes, _CountedType()]
+Records: TypeAlias = Annotated[RecordsLike, _CountedType(is_view=True)]
+"""Record batches. Decoded ones are a memoryview into the frame, which must not outlive it."""
 
 
 class Message(msgspec.Struct, gc=False):
-    """A struct on the wire. Untracked by the garbage collector: a message never holds a cycle.
+    """A struct on the wire. The garbage collector ignores it, because a message never contains a cycle.
 
-    Each class says `kw_only=True` itself, which msgspec doesn't inherit: fields stand in wire order, required ones
-    behind optional ones.
+    Each class sets `kw_only=True`, which msgspec does not inherit: fields are in wire order, and required ones may
+    follow optional ones.
     """
 
 
@@ -114,13 +111,26 @@ class ApiMessage(Message):
     """A whole request or response."""
 
     VERSIONS: ClassVar[Versions]
-    """The versions that Lowtide speaks."""
+    """The supported versions."""
     FLEXIBLE: ClassVar[Versions]
     """The versions with compact encodings and tagged fields (KIP-482)."""
 
 
-class _Field:
-    """One annotation, taken apart: the bare type, its marks, and whether None was allowed."""
+A = TypeVar("A", bound=ApiMessage)
+
+
+def versions(text: str, *, flexible: str) -> Callable[[type[A]], type[A]]:
+    """Sets `VERSIONS` and `FLEXIBLE` of a message."""
+
+    def declare(message: type[A]) -> type[A]:
+        message.VERSIONS, message.FLEXIBLE = Versions(text), Versions(flexible)
+        return message
+
+    return declare
+
+
+class _FieldForm:
+    """A parsed annotation: the bare type, its marks, and whether None is allowed."""
 
     def __init__(self, hint: object) -> None:
         self.versions = Versions("0+")
@@ -143,8 +153,7 @@ class _Field:
                 assert types.NoneType in members, f"{self.bare} is not `X | None`"
                 self.nullable = self.nullable or Nullable("0+")
                 rest = [member for member in members if member is not types.NoneType]
-                # typing flattens a union within the union, but not one within Annotated, which is how `Records` is
-                # declared.
+                # typing flattens nested unions, except those within Annotated, such as that of `Records`.
                 assert len(rest) == 1, f"{self.bare} is not `X | None`"
                 self.bare = rest[0]
             else:
@@ -163,15 +172,15 @@ class _Field:
             self.wire = mark
 
     def form(self, version: int, *, flexible: bool) -> AnyConstruct:
-        """The construct of the field's content at `version`."""
+        """Returns the construct of the field at `version`."""
         nullable = self.nullable is not None and version in self.nullable
-        if isinstance(self.wire, _Counted):
+        if isinstance(self.wire, _CountedType):
             return self.wire.form(compact=flexible, nullable=nullable)
         if isinstance(self.wire, construct.Construct):
             assert not nullable, f"{self.wire!r} cannot be null"
             return self.wire
         if typing.get_origin(self.bare) is list:
-            element = _Field(typing.get_args(self.bare)[0]).form(version, flexible=flexible)
+            element = _FieldForm(typing.get_args(self.bare)[0]).form(version, flexible=flexible)
             return CountedArray(element, compact=flexible, nullable=nullable)
         entity = _entity(self.bare, version, flexible=flexible)
         is_plain = not nullable or (self.tagged is not None and not self.is_null_when_absent)
@@ -180,10 +189,7 @@ class _Field:
 
 @functools.cache
 def _defaults(message: type[Message]) -> Mapping[str, object]:
-    """Field name to the value of a field that isn't given; a required field is left out.
-
-    To be read only: all versions share it.
-    """
+    """Returns the default of each optional field by name. All versions share the mapping."""
     defaults: dict[str, object] = {}
     for field in msgspec.structs.fields(message):
         if field.default is not msgspec.NODEFAULT:
@@ -204,7 +210,7 @@ def _entity(message: type[Message], version: int, *, flexible: bool) -> Entity:
     fields: list[tuple[str, AnyConstruct]] = []
     tags: list[TaggedField] = []
     for name in message.__struct_fields__:
-        field = _Field(hints[name])
+        field = _FieldForm(hints[name])
         if field.tagged is not None:
             if version in field.tagged:
                 assert flexible, f"{message.__name__}.{name} is tagged in version {version}, which is not flexible"
@@ -218,11 +224,9 @@ def _entity(message: type[Message], version: int, *, flexible: bool) -> Entity:
 
 
 def wire_form(message: type[ApiMessage], version: int) -> Entity:
-    """The construct of `message` at `version`: parses to and builds from instances of the class.
-
-    Errors: ValueError for a version outside `VERSIONS`.
-    """
+    """Returns the construct of `message` at `version`. Errors: ValueError for an unsupported version."""
     if version not in message.VERSIONS:
-        text = f"{message.__name__} has the versions {message.VERSIONS.low} to {message.VERSIONS.high}, not {version}"
-        raise ValueError(text)
+        raise ValueError(
+            f"{message.__name__} has the versions {message.VERSIONS.low} to {message.VERSIONS.high}, not {version}"
+        )
     return _entity(message, version, flexible=version in message.FLEXIBLE)

@@ -23,7 +23,7 @@ All have version 0. Migration: as in `group_records`. Source: Kafka's ShareGroup
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, ClassVar, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -36,7 +36,7 @@ from lowtide.protocol.coordinator_records import (
     encode_value,
     record_type,
 )
-from lowtide.protocol.schema import ApiMessage, Int8, Int32, Int64, Message, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int32, Int64, Message, String, Tagged, Uuid, versions
 
 UNKNOWN_PARTITION_COUNT: Final = -1
 
@@ -52,21 +52,17 @@ class ShareRecordType(IntEnum):
     STATES = 15
 
 
+@versions("0", flexible="0+")
 class ShareGroupEpoch(ApiMessage, kw_only=True):
     """The group epoch, and the hash of the topics and share partitions for which it was increased."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     epoch: Int32
     metadata_hash: Int64
 
 
+@versions("0", flexible="0+")
 class ShareMemberSubscription(ApiMessage, kw_only=True):
     """A member and its subscription."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     rack_id: String | None
     client_id: String
@@ -74,11 +70,9 @@ class ShareMemberSubscription(ApiMessage, kw_only=True):
     subscribed_topic_names: list[String]
 
 
+@versions("0", flexible="0+")
 class ShareMemberCurrent(ApiMessage, kw_only=True):
     """The current assignment and epoch of a member. `state` is always 0, stable."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     member_epoch: Int32
     previous_member_epoch: Int32
@@ -106,11 +100,9 @@ class DeletingStateTopic(Message, kw_only=True):
     topic_name: String
 
 
+@versions("0", flexible="0+")
 class SharePartitionStates(ApiMessage, kw_only=True):
     """The share partitions whose state is initialized, being initialized, or being deleted."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     initializing_topics: list[StatePartitions]
     initialized_topics: list[StatePartitions]

@@ -14,14 +14,14 @@ of complete deliveries).
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.coordinator_records import INT16, CoordinatorRecord, decode_value, encode_value, record_type
 from lowtide.protocol.messages.read_share_group_state import ShareStateBatch
-from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, versions
 from lowtide.protocol.types import Offset, TopicId
 
 SNAPSHOT_TYPE: Final = 0
@@ -42,23 +42,19 @@ class SharePlace(NamedTuple):
     partition: int
 
 
+@versions("0", flexible="1+")
 class _Key(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
-
     group_id: String
     topic_id: Uuid
     partition: Int32
 
 
+@versions("0", flexible="0+")
 class ShareSnapshot(ApiMessage, kw_only=True):
     """The state of a share partition.
 
     Times are wall-clock milliseconds: of the last change, and of this record.
     """
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     snapshot_epoch: Int32
     state_epoch: Int32
@@ -70,11 +66,9 @@ class ShareSnapshot(ApiMessage, kw_only=True):
     state_batches: list[ShareStateBatch]
 
 
+@versions("0", flexible="0+")
 class ShareUpdate(ApiMessage, kw_only=True):
     """The changes since the last snapshot or update. `start_offset` is -1 if unchanged."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     snapshot_epoch: Int32
     leader_epoch: Int32

@@ -14,14 +14,21 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Annotated, ClassVar, Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
-from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.coordinator_records import INT16, CoordinatorRecord, decode_value, encode_value, record_type
+from lowtide.protocol.coordinator_records import (
+    INT16,
+    CoordinatorRecord,
+    decode_group_key,
+    decode_value,
+    encode_group_key,
+    encode_value,
+    record_type,
+)
 from lowtide.protocol.primitives import unsigned_varint
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Tagged, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Tagged, versions
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
 
 TRANSACTION_TYPE: Final = 0
@@ -44,15 +51,6 @@ REMEMBERED_PARTITIONS_MAX: Final = 16
 megabytes in total."""
 
 
-class TransactionLogKey(ApiMessage, kw_only=True):
-    """The key of a transactional id."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("1+")
-
-    transactional_id: String
-
-
 class PartitionsSchema(Message, kw_only=True):
     """Partitions of one topic in a transaction."""
 
@@ -60,11 +58,9 @@ class PartitionsSchema(Message, kw_only=True):
     partition_ids: list[Int32]
 
 
+@versions("0-1", flexible="1+")
 class TransactionLogValue(ApiMessage, kw_only=True):
     """The state of a transactional id. Times are wall-clock milliseconds."""
-
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     producer_id: Int64
     previous_producer_id: Annotated[Int64, Tagged(0, "1+")] = NO_PRODUCER_ID
@@ -164,8 +160,7 @@ _remembered_partitions = lru_cache(REMEMBERED_PARTITIONS)(_encode_partitions)
 
 def encode_transaction(transactional_id: str, value: TransactionLogValue | None) -> CoordinatorRecord:
     """Encodes the state of a transactional id, or a tombstone for None."""
-    name = transactional_id.encode()
-    key = _KEY_TYPE + INT16.pack(len(name)) + name
+    key = encode_group_key(TRANSACTION_TYPE, transactional_id, None)
     return key, None if value is None else encode_value(value, TRANSACTION_VERSION)
 
 
@@ -176,5 +171,5 @@ def decode_transaction(key: bytes | None, value: bytes | None) -> TransactionRec
     """
     if record_type(key) != TRANSACTION_TYPE or key is None:
         return None
-    name = codec_for(TransactionLogKey, 0).decode(key, INT16.size, len(key)).transactional_id
+    name, _ = decode_group_key(key, is_named=False)
     return TransactionRecord(name, decode_value(TransactionLogValue, value))

@@ -31,7 +31,7 @@ _BEFORE: Final = timedelta(hours=1)
 _BOTH_SIDES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
-class Certified(msgspec.Struct, frozen=True):
+class CertificateWithKey(msgspec.Struct, frozen=True):
     """A certificate and its private key, in PEM. `repr` shows neither."""
 
     certificate: bytes
@@ -43,15 +43,15 @@ class Certified(msgspec.Struct, frozen=True):
         return self.key + self.certificate
 
     def __repr__(self) -> str:
-        return "Certified()"
+        return "CertificateWithKey()"
 
 
-def new_authority(name: str, now_ms: int) -> Certified:
+def new_authority(name: str, now_ms: int) -> CertificateWithKey:
     """Returns a self-signed authority with a new key."""
     return _signed_by_itself(name, ec.generate_private_key(ec.SECP256R1()), now_ms)
 
 
-def renewed_authority(authority: Certified, now_ms: int) -> Certified:
+def renewed_authority(authority: CertificateWithKey, now_ms: int) -> CertificateWithKey:
     """Returns the authority, with the same name and key but a new end if a certificate of today would outlive it.
 
     Certificates that it has signed stay valid. Errors: ValueError.
@@ -63,7 +63,7 @@ def renewed_authority(authority: Certified, now_ms: int) -> Certified:
     return _signed_by_itself(str(name.value), _key(authority.key), now_ms)
 
 
-def issue(authority: Certified, name: str, hosts: Sequence[str], now_ms: int) -> Certified:
+def issue(authority: CertificateWithKey, name: str, hosts: Sequence[str], now_ms: int) -> CertificateWithKey:
     """Returns a certificate with the subject `CN=name` for a server at `hosts` (names or addresses) and for a client.
 
     Errors: ValueError.
@@ -85,7 +85,7 @@ def issue(authority: Certified, name: str, hosts: Sequence[str], now_ms: int) ->
     return _certified(builder.sign(signer, SHA256()), key)
 
 
-def needs_renewal(certificate: bytes, authority: Certified, hosts: Sequence[str], now_ms: int) -> bool:
+def needs_renewal(certificate: bytes, authority: CertificateWithKey, hosts: Sequence[str], now_ms: int) -> bool:
     """Returns whether a certificate is near its end, lacks one of the hosts, or is from another authority.
 
     Errors: ValueError.
@@ -116,7 +116,7 @@ def hosts_of(certificate: bytes) -> list[str]:
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
-def _signed_by_itself(name: str, key: ec.EllipticCurvePrivateKey, now_ms: int) -> Certified:
+def _signed_by_itself(name: str, key: ec.EllipticCurvePrivateKey, now_ms: int) -> CertificateWithKey:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = _builder(name, subject, key, now_ms, AUTHORITY_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -154,9 +154,9 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _certified(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Certified:
+def _certified(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertificateWithKey:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Certified(certificate.public_bytes(Encoding.PEM), private)
+    return CertificateWithKey(certificate.public_bytes(Encoding.PEM), private)
 
 
 def _key(text: bytes) -> ec.EllipticCurvePrivateKey:

@@ -115,7 +115,7 @@ def _is_marked(request: web.Request, mark: str) -> bool:
     return getattr(request.match_info.handler, mark, False) is True
 
 
-class Answering:
+class HttpApp:
     """Answers the requests of all connections. `begin`, then `close`."""
 
     def __init__(self, gate: AccessGate, sites: Sequence[Site], visits: Visits, log: Any) -> None:
@@ -136,7 +136,6 @@ class Answering:
         return lambda _connection: _RequestHandler(server, loop=loop, **_HANDLER)
 
     async def close(self) -> None:
-        """Ends running requests."""
         await self._runner.cleanup()
 
     @web.middleware
@@ -162,7 +161,7 @@ class Answering:
     async def _answer(self, connection: HttpConnection, request: web.Request, handler: Handler) -> web.StreamResponse:
         is_probe = _is_marked(request, _ANSWERS_PROBES)
         request[CLIENT] = self._visits.proxies.client_of(request)
-        if not self._visits.may_ask(network_of(request[CLIENT]), is_probe=is_probe):
+        if not self._visits.admits_request(network_of(request[CLIENT]), is_probe=is_probe):
             return _text(429, "too many requests", {"Retry-After": "1"})
         if request.content_length is not None and request.content_length > BODY_BYTES_MAX:
             return _closing(_text(413, f"a body has {BODY_BYTES_MAX} bytes at most"))
@@ -172,7 +171,7 @@ class Answering:
                 return passed
             if passed:
                 self._visits.on_login(network_of(request[CLIENT]))
-                if not is_probe and not self._visits.may_go_on(passed):
+                if not is_probe and not self._visits.admits_login(passed):
                     return _text(429, "too many requests", {"Retry-After": "1"})
             if not _is_marked(request, _LIVES_LONG):
                 return await handler(request)

@@ -155,7 +155,6 @@ class HttpConnection(asyncio.Protocol):
         return now_ms - self.since_ms > allowed_ms
 
     def abort(self) -> None:
-        """Ends the connection at once."""
         self._visits.leave(self)
         if self.handshake is not None:
             self.handshake.cancel()

@@ -39,7 +39,7 @@ class VisitorKind(Enum):
 PLACES: Final[Mapping[VisitorKind, int]] = MappingProxyType(
     {VisitorKind.HERE: 16, VisitorKind.PROXY: 32, VisitorKind.KNOWN: 32, VisitorKind.STRANGER: 32}
 )
-"""The most open connections."""
+"""The maximum number of open connections."""
 
 ADDRESS_CONNECTIONS_MAX: Final = 16
 """Connections of one visitor, except a trusted proxy."""
@@ -79,7 +79,7 @@ _HERE: Final = frozenset({"127.0.0.1", "::1"})
 
 
 class Visit(Protocol):
-    """A connection, as counted here."""
+    """A counted connection."""
 
     kind: VisitorKind
     visitor: str
@@ -228,12 +228,12 @@ class Visits:
         """Removes a connection. A second call does nothing."""
         self._connections.pop(connection, None)
 
-    def may_ask(self, visitor: str, *, is_probe: bool) -> bool:
+    def admits_request(self, visitor: str, *, is_probe: bool) -> bool:
         """Counts a request before its sender is known. Returns whether it may be answered."""
         self.requests_count += 1
         return self._take(self._probes if is_probe else self._requests, visitor)
 
-    def may_go_on(self, login: str) -> bool:
+    def admits_login(self, login: str) -> bool:
         """Counts a request of a login. Returns whether it may be answered."""
         return self._take(self._logged_in, login)
 
@@ -249,14 +249,12 @@ class Visits:
                 each.kind = VisitorKind.KNOWN
 
     def end_slow(self) -> None:
-        """Ends connections that are too slow."""
         now_ms = self.now_ms()
         for connection in [each for each in self._connections if each.is_too_slow(now_ms)]:
             self.slow_count += 1
             connection.abort()
 
     def end_all(self) -> None:
-        """Ends every connection."""
         for connection in list(self._connections):
             connection.abort()
 

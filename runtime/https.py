@@ -13,9 +13,10 @@ import io
 import ssl
 from collections.abc import Mapping
 from http.client import HTTPException, HTTPResponse
-from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
+
+from lowtide.runtime.addresses import is_loopback
 
 _PORTS: Final = {"https": 443, "http": 80}
 _CHUNK_BYTES: Final = 64 * 1024
@@ -51,7 +52,7 @@ class Url(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether it names a file of this machine, with its path in `target`."""
+        """Whether it is a file of this machine; `target` is its path."""
         return self.scheme == "file"
 
 
@@ -73,7 +74,7 @@ def parse_url(text: str) -> Url:
         return Url("file", "", 0, parts.path)
     if parts.scheme not in _PORTS or not host:
         raise UrlError("is neither https://host/path nor file:/path")
-    if parts.scheme == "http" and not _is_loopback(host):
+    if parts.scheme == "http" and host != "localhost" and not is_loopback(host):
         raise UrlError("is not encrypted: allowed is https, and http on this machine (127.0.0.1, ::1, localhost)")
     target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
     return Url(parts.scheme, host, port or _PORTS[parts.scheme], target)
@@ -152,12 +153,3 @@ class _Answer:
 
     def makefile(self, *_: object) -> io.BytesIO:
         return io.BytesIO(self._answer)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

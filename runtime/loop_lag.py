@@ -31,10 +31,6 @@ class HistogramSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     def count(self) -> int:
         return self.cumulative_counts[-1]
 
-    def count_above(self, bound_ms: int) -> int:
-        """Returns the samples above one of the bounds."""
-        return self.count - self.cumulative_counts[BOUNDS_MS.index(bound_ms)]
-
 
 class LagHistogram:
     """Counts of milliseconds in fixed buckets."""
@@ -47,13 +43,11 @@ class LagHistogram:
         self._max_ms = 0.0
 
     def add(self, value_ms: float) -> None:
-        """Counts one sample, not negative."""
         self._counts[bisect_left(BOUNDS_MS, value_ms)] += 1
         self._sum_ms += value_ms
         self._max_ms = max(self._max_ms, value_ms)
 
     def snapshot(self) -> HistogramSnapshot:
-        """Returns the present counts."""
         cumulative, total = [], 0
         for count in self._counts:
             total += count
@@ -100,7 +94,7 @@ class LoopLag:
     def add(self, lag_ms: float, usage: ThreadUsage) -> Lateness:
         """Counts one sample: a timer fired `lag_ms` late, and the thread's usage is now `usage`.
 
-        Part of the usage may precede the due time, so each share is the most that is possible, starvation first: a busy
+        Part of the usage may precede the due time, so each share is the maximum possible one, starvation first: a busy
         machine must not look like our fault.
         """
         last, self._last = self._last, usage

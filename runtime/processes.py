@@ -146,7 +146,9 @@ class _Work:
     def cancel(self) -> None:
         with self._lock:
             self._is_cancelled = True
-            self._pass_on()
+            if self._process is not None and self._process.stdin is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    _write_frame(self._process.stdin, b"c", b"")
 
     def begin_in(self, process: subprocess.Popen[bytes]) -> bool:
         """Sends the work to a process, unless it is cancelled."""
@@ -170,11 +172,6 @@ class _Work:
         """Detaches finished work, so that a late `cancel` doesn't hit the next one."""
         with self._lock:
             self._process = None
-
-    def _pass_on(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):
-                _write_frame(self._process.stdin, b"c", b"")
 
 
 class _Attendant:
@@ -225,7 +222,7 @@ class _Attendant:
 
     def _attend(self, work: _Work) -> None:
         """Runs the work. Errors: WorkFailedError, OSError, EOFError."""
-        process = self._process_at_hand()
+        process = self._started_process()
         if not work.begin_in(process):
             return
         assert process.stdout is not None
@@ -241,7 +238,7 @@ class _Attendant:
             else:
                 return
 
-    def _process_at_hand(self) -> subprocess.Popen[bytes]:
+    def _started_process(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._owner.is_closed:
                 raise EOFError("the broker stops")

@@ -36,11 +36,11 @@ def read_properties(text: str, name: str) -> Iterator[Property]:
         try:
             key, value = _split(line)
         except ValueError:
-            message = f"{name} line {number} has a broken escape: allowed after \\u are four hexadecimal digits."
-            raise PropertiesError(message) from None
+            raise PropertiesError(
+                f"{name} line {number} has a broken escape: allowed after \\u are four hexadecimal digits."
+            ) from None
         if not key:
-            message = f"{name} line {number} has no key: allowed is key=value."
-            raise PropertiesError(message)
+            raise PropertiesError(f"{name} line {number} has no key: allowed is key=value.")
         yield Property(key, value, number)
 
 
@@ -57,8 +57,7 @@ def property_text(key: str, value: object) -> str:
         return str(value)
     if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
         return ",".join(property_text(key, each) for each in value)
-    message = f"{key} is {value!r}: allowed are texts, numbers, True and False, and lists of them."
-    raise PropertiesError(message)
+    raise PropertiesError(f"{key} is {value!r}: allowed are texts, numbers, True and False, and lists of them.")
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:

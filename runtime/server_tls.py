@@ -8,14 +8,13 @@ from __future__ import annotations
 import ssl
 import tempfile
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from lowtide.runtime.tls import TlsError
+from lowtide.runtime.tls import VERSIONS, TlsError, reason_of
 
 CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 _FLIGHTS_MAX: Final = 8
 """TLS 1.2 takes four, each sent in one piece here."""
@@ -50,8 +49,7 @@ def server_context(
         if ciphers:
             context.set_ciphers(ciphers)
     except ssl.SSLError:
-        message = f"OpenSSL knows none of the ciphers {ciphers}"
-        raise TlsError(message) from None
+        raise TlsError(f"OpenSSL knows none of the ciphers {ciphers}") from None
     context.verify_mode = CLIENT_AUTH[client_auth]
     return context
 
@@ -79,14 +77,14 @@ def _load(context: ssl.SSLContext, material: ServerMaterial, protocols: tuple[st
             file.flush()
             context.load_cert_chain(file.name, password=lambda: material.key_password)
     except (OSError, ValueError) as error:
-        message = f"the certificate and its key can't be read, or don't fit together: {_reason(error)}"
-        raise TlsError(message) from None
+        raise TlsError(
+            f"the certificate and its key can't be read, or don't fit together: {reason_of(error)}"
+        ) from None
     try:
         if material.authorities:
             context.load_verify_locations(cadata=material.authorities.decode("ascii"))
     except (OSError, ValueError) as error:
-        message = f"the trusted certificates can't be read as PEM: {_reason(error)}"
-        raise TlsError(message) from None
+        raise TlsError(f"the trusted certificates can't be read as PEM: {reason_of(error)}") from None
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
@@ -98,18 +96,24 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
             with suppress(ssl.SSLWantReadError):
                 side.do_handshake()
     except ssl.SSLError as error:
-        raise TlsError(_reason(error)) from None
+        raise TlsError(reason_of(error)) from None
+
+
+def _load_pkcs12(content: bytes, password: str) -> Any:
+    """Errors: TlsError."""
+    from cryptography.hazmat.primitives.serialization import pkcs12  # noqa: PLC0415 - slow import
+
+    try:
+        return pkcs12.load_pkcs12(content, password.encode() if password else None)
+    except ValueError as error:
+        raise TlsError("the PKCS12 file can't be read, or its password is wrong") from error
 
 
 def key_store(content: bytes, password: str) -> ServerMaterial:
     """Returns the certificate, its chain and its key from a PKCS12 file. Errors: TlsError."""
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12  # noqa: PLC0415  takes long
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # noqa: PLC0415
 
-    try:
-        loaded = pkcs12.load_pkcs12(content, password.encode() if password else None)
-    except ValueError as error:
-        message = "the PKCS12 file can't be read, or its password is wrong"
-        raise TlsError(message) from error
+    loaded = _load_pkcs12(content, password)
     if loaded.key is None or loaded.cert is None:
         raise TlsError("the PKCS12 file has no certificate with a key")
     chain = [loaded.cert, *loaded.additional_certs]
@@ -119,13 +123,9 @@ def key_store(content: bytes, password: str) -> ServerMaterial:
 
 def trust_store(content: bytes, password: str) -> bytes:
     """Returns the certificates of a PKCS12 file, in PEM. Errors: TlsError."""
-    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12  # noqa: PLC0415  takes long
+    from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - slow import
 
-    try:
-        loaded = pkcs12.load_pkcs12(content, password.encode() if password else None)
-    except ValueError as error:
-        message = "the PKCS12 file can't be read, or its password is wrong"
-        raise TlsError(message) from error
+    loaded = _load_pkcs12(content, password)
     found = [*([loaded.cert] if loaded.cert is not None else []), *loaded.additional_certs]
     if not found:
         raise TlsError("the PKCS12 file has no certificate")
@@ -159,11 +159,4 @@ def subject_name(certificate: bytes) -> str:
     try:
         return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
     except ValueError as error:
-        message = "the subject of the client's certificate can't be read"
-        raise TlsError(message) from error
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return (error.reason or "not PEM").lower().replace("_", " ")
-    return getattr(error, "strerror", None) or "not PEM"
+        raise TlsError("the subject of the client's certificate can't be read") from error

@@ -57,7 +57,6 @@ class ServiceManager:
         self.say("STOPPING=1", f"STATUS={status}")
 
     def close(self) -> None:
-        """Stops feeding the watchdog."""
         if self._timer is not None:
             self._timer.cancel()
 

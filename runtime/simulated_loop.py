@@ -23,9 +23,8 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.runtime.random import Random
-from lowtide.runtime.simulated_hosts import HostLoop
 from lowtide.runtime.simulated_network import LOCAL_HOST, SimulatedNetwork, SimulatedServer, unsupported
-from lowtide.runtime.simulated_node import SimulatedNode, current_node, node_in
+from lowtide.runtime.simulated_node import HostLoop, SimulatedNode, current_node, node_in
 from lowtide.runtime.simulated_transport import SimulatedTransport
 
 T = TypeVar("T")
@@ -46,11 +45,11 @@ PENDING_NAMES_MAX: Final = 20
 
 CANCELLED_TIMERS_MIN: Final = 100
 CANCELLED_TIMERS_SHARE: Final = 0.5
-"""Cancelled timers are dropped when they are more than this share of so many. Source: BaseEventLoop."""
+"""Cancelled timers are dropped if they exceed this share of at least `CANCELLED_TIMERS_MIN`. Source: BaseEventLoop."""
 
 
 class SimulatedDeadlockError(RuntimeError):
-    """What the simulation waits for can't happen any more, or has not happened within the limits of this module."""
+    """The simulation waits for an event that cannot happen, or did not happen within the limits of this module."""
 
 
 class SimulatedLoop(HostLoop):
@@ -102,7 +101,6 @@ class SimulatedLoop(HostLoop):
         return node_in(context)
 
     def on_node_killed(self, node: SimulatedNode, *, silently: bool) -> None:
-        """Stops everything of the node."""
         self.trace(f"{node.name} killed{' silently' if silently else ''}")
         for handle in [*self._ready, *self._scheduled, *(node.parked or ())]:
             if _node_of_handle(handle) is node:
@@ -111,7 +109,6 @@ class SimulatedLoop(HostLoop):
         self.network.on_node_killed(node, silently=silently)
 
     def on_node_paused(self, node: SimulatedNode) -> list[asyncio.Handle]:
-        """Removes everything of the node, and returns it in the order in which it would have run."""
         self.trace(f"{node.name} paused")
         parked: list[asyncio.Handle] = []
         for index, handle in enumerate(self._ready):
@@ -126,7 +123,6 @@ class SimulatedLoop(HostLoop):
         return parked
 
     def on_node_resumed(self, node: SimulatedNode, parked: list[asyncio.Handle]) -> None:
-        """Restores what `on_node_paused` removed, and what has come since."""
         self.trace(f"{node.name} resumed")
         for handle in parked:
             if handle.cancelled():
@@ -346,17 +342,13 @@ def _node_of_handle(handle: asyncio.Handle) -> SimulatedNode | None:
 
 
 def _nothing(loop: SimulatedLoop) -> asyncio.Handle:
-    """Returns a handle that will not run."""
-    handle = asyncio.Handle(_do_nothing, (), loop, Context())
+    handle = asyncio.Handle(lambda: None, (), loop, Context())
     handle.cancel()
     return handle
 
 
-def _do_nothing() -> None: ...
-
-
 class _Timer(asyncio.TimerHandle):
-    """A timer that compares only with its like."""
+    """A timer that is compared by its time only."""
 
     __slots__ = ()
     _scheduled: bool

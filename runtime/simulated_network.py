@@ -21,7 +21,7 @@ from contextvars import Context
 from typing import Any, Final, TypeVar
 
 from lowtide.runtime.random import Random
-from lowtide.runtime.simulated_hosts import Host, HostLoop
+from lowtide.runtime.simulated_node import HostLoop, SimulatedNode
 from lowtide.runtime.simulated_transport import Address, SimulatedTransport
 from lowtide.runtime.simulated_wire import Direction, WireSegment
 
@@ -175,7 +175,7 @@ class SimulatedNetwork:
                 delay_s = self.random.uniform(0, CONNECT_RETRY_S)
                 self.loop.call_at(self.loop.time() + delay_s, transport.on_reset, context=transport.context)
 
-    def on_node_killed(self, node: Host, *, silently: bool) -> None:
+    def on_node_killed(self, node: SimulatedNode, *, silently: bool) -> None:
         """Removes the dead process's listeners and sockets; with `silently` the machine died too."""
         if silently:
             self._hosts_down.add(node.name)

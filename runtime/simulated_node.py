@@ -9,17 +9,46 @@ are SIGSTOP and SIGCONT: what would have run meanwhile runs afterwards, and time
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, ContextVar
 from typing import Any, Final, ParamSpec, TypeVar
-
-from lowtide.runtime.simulated_hosts import HostLoop
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 # The process of the running code; None is the simulation itself.
 _CURRENT_NODE: Final[ContextVar[SimulatedNode | None]] = ContextVar("current_node", default=None)
+
+
+class HostLoop(asyncio.BaseEventLoop):
+    """A loop on which several hosts run (`simulated_loop`)."""
+
+    nodes: Mapping[str, SimulatedNode]
+
+    @abstractmethod
+    def current_host(self) -> str:
+        """Returns the host of the running code."""
+
+    @abstractmethod
+    def node_of(self, context: Context) -> SimulatedNode | None:
+        """Returns the process of code that runs in the context."""
+
+    @abstractmethod
+    def trace(self, event: str) -> None:
+        """Records an event of the run."""
+
+    @abstractmethod
+    def on_node_killed(self, node: SimulatedNode, *, silently: bool) -> None:
+        """Stops everything of the node."""
+
+    @abstractmethod
+    def on_node_paused(self, node: SimulatedNode) -> list[asyncio.Handle]:
+        """Removes everything of the node, and returns it in the order in which it would have run."""
+
+    @abstractmethod
+    def on_node_resumed(self, node: SimulatedNode, parked: list[asyncio.Handle]) -> None:
+        """Restores what `on_node_paused` removed, and what has come since."""
 
 
 class SimulatedNode:

@@ -21,7 +21,7 @@ from lowtide.runtime.simulated_wire import Direction, Links, WireSegment
 Address: TypeAlias = tuple[str, int]
 
 READ_BYTES_MAX: Final = 256 * 1024
-"""What asyncio reads at once for a plain Protocol."""
+"""The maximum size of one read for a plain Protocol, as in asyncio."""
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024
 HIGH_WATER_BYTES: Final = 64 * 1024
@@ -41,7 +41,6 @@ class UnsentBytes:
         return self.size_bytes > 0
 
     def add(self, data: bytes) -> None:
-        """Appends bytes."""
         self._parts.append(memoryview(data))
         self.size_bytes += len(data)
 
@@ -59,7 +58,6 @@ class UnsentBytes:
         return b"".join(parts)
 
     def clear(self) -> None:
-        """Drops all."""
         self._parts.clear()
         self.size_bytes = 0
 
@@ -88,7 +86,7 @@ class ProtocolReads:
             transport.loop.call_soon(self._read, context=transport.context)
 
     def _read(self) -> None:
-        """Passes the protocol what one read of the socket would return."""
+        """Passes to the protocol the bytes that one read of the socket would return."""
         self._is_scheduled = False
         transport = self._transport
         if self.is_paused or transport.is_closing():
@@ -239,7 +237,6 @@ class SimulatedTransport(asyncio.Transport):
         return bool(self._unsent) or self.outgoing.unread_bytes > 0
 
     def on_bytes(self, data: bytes) -> None:
-        """Receives bytes from the wire."""
         if self.is_gone:
             self.outgoing.send(WireSegment.RESET)
             return
@@ -247,7 +244,6 @@ class SimulatedTransport(asyncio.Transport):
         self.reads.schedule()
 
     def on_fin(self) -> None:
-        """Receives the peer's end of data."""
         self.reads.fin_received = True
         self.reads.schedule()
 

@@ -13,11 +13,11 @@ from enum import Enum
 from typing import Protocol
 
 from lowtide.runtime.random import Random
-from lowtide.runtime.simulated_hosts import HostLoop
+from lowtide.runtime.simulated_node import HostLoop
 
 
 class WireSegment(Enum):
-    """What travels."""
+    """The kind of a segment."""
 
     BYTES = "bytes"
     FIN = "fin"
@@ -32,20 +32,11 @@ class Links(Protocol):
     split_probability: float
     window_bytes: int
 
-    def delay_s(self) -> float:
-        """Returns the travel time of one segment."""
-
-    def arrival_s(self) -> float:
-        """Returns the arrival time of a segment sent now."""
-
-    def is_cut(self, source: str, target: str) -> bool:
-        """Returns whether segments from one host to the other are held back."""
-
-    def is_host_down(self, host: str) -> bool:
-        """Returns whether the machine is dead."""
-
-    def hold(self, direction: Direction) -> None:
-        """Records a direction that must be released."""
+    def delay_s(self) -> float: ...
+    def arrival_s(self) -> float: ...
+    def is_cut(self, source: str, target: str) -> bool: ...
+    def is_host_down(self, host: str) -> bool: ...
+    def hold(self, direction: Direction) -> None: ...
 
 
 class End(Protocol):
@@ -57,20 +48,11 @@ class End(Protocol):
     is_gone: bool
     """The socket is closed."""
 
-    def get_write_buffer_size(self) -> int:
-        """Returns the unsent bytes."""
-
-    def on_bytes(self, data: bytes) -> None:
-        """Receives bytes from the wire."""
-
-    def on_fin(self) -> None:
-        """Receives the peer's end of data."""
-
-    def on_reset(self) -> None:
-        """Receives a reset from the peer or its kernel."""
-
-    def on_window(self) -> None:
-        """Sends more after the peer has read."""
+    def get_write_buffer_size(self) -> int: ...
+    def on_bytes(self, data: bytes) -> None: ...
+    def on_fin(self) -> None: ...
+    def on_reset(self) -> None: ...
+    def on_window(self) -> None: ...
 
 
 class Direction:

@@ -29,13 +29,10 @@ class ThreadUsage(NamedTuple):
 
 ReadUsage: TypeAlias = Callable[[], ThreadUsage]
 
-NO_USAGE: Final = ThreadUsage(0, 0, 0)
-"""For a simulated loop, whose time stands still while it works."""
-
 
 def no_usage() -> ThreadUsage:
-    """Reads no usage, for a simulated loop."""
-    return NO_USAGE
+    """Returns no usage, for a simulated loop, whose time stands still while it works."""
+    return ThreadUsage(0, 0, 0)
 
 
 class ThreadUsageReader:

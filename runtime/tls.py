@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 import tempfile
+from typing import Final
 
 import msgspec
 
@@ -53,25 +54,23 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
             context.load_verify_locations(cafile=settings.authorities_file, cadata=settings.authorities_text)
     except (OSError, ssl.SSLError) as error:
         place = settings.authorities_file or "the text"
-        message = f"the trusted certificates of {place} can't be read as PEM: {_reason(error)}"
-        raise TlsError(message) from error
+        raise TlsError(f"the trusted certificates of {place} can't be read as PEM: {reason_of(error)}") from error
     if settings.certificate_file is not None or settings.certificate_text is not None:
         _load_certificate(context, settings)
     try:
         if settings.ciphers is not None:
             context.set_ciphers(settings.ciphers)
     except ssl.SSLError as error:
-        message = f"OpenSSL knows none of the ciphers {settings.ciphers}"
-        raise TlsError(message) from error
+        raise TlsError(f"OpenSSL knows none of the ciphers {settings.ciphers}") from error
     if settings.minimum_version is not None:
-        context.minimum_version = _VERSIONS[settings.minimum_version]
+        context.minimum_version = VERSIONS[settings.minimum_version]
     context.check_hostname = settings.check_host_name and settings.check_certificate
     if not settings.check_certificate:
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -90,12 +89,13 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
                 certificate, file.name if settings.key_text else settings.key_file, lambda: settings.key_password or ""
             )
     except (OSError, ssl.SSLError) as error:
-        message = f"our certificate and key of {shown} can't be read as PEM, or don't fit together: {_reason(error)}"
-        raise TlsError(message) from error
+        raise TlsError(
+            f"our certificate and key of {shown} can't be read as PEM, or don't fit together: {reason_of(error)}"
+        ) from error
 
 
-def _reason(error: OSError) -> str:
-    """Returns a few words; the text of an SSLError may be long."""
+def reason_of(error: Exception) -> str:
+    """Describes an error of a certificate in a few words; the text of an SSLError may be long."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or "not PEM").lower().replace("_", " ")
-    return error.strerror or str(error)
+    return getattr(error, "strerror", None) or "not PEM"

@@ -176,7 +176,6 @@ def _context(source: TokenSource) -> ssl.SSLContext | None:
 
 
 def _token_error(error: OSError) -> TokenError:
-    """Converts an error."""
     if isinstance(error, TokenError):
         return error
     if isinstance(error, TimeoutError):

@@ -1,7 +1,6 @@
-"""Found by Spark itself: it asks every module named `pyspark_*` for a format.
+"""Registers `format("lowtide")` in Spark, which imports every module named `pyspark_*`.
 
-So `format("lowtide")` is known wherever Lowtide is installed.
-Only Spark has a reason to import this. What is missing (PyArrow, for one) must not keep Spark from its other formats.
+A missing package, such as PyArrow, must not disable Spark's other formats.
 """
 
 try:

@@ -18,7 +18,6 @@ from lowtide.broker.administration.committing import GIVEN_UP, MAX_PLANS, decide
 from lowtide.broker.administration.spread import Spread
 from lowtide.broker.authorizer.acls import AclSelector
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.slices import walk_in_slices
 from lowtide.metadata.changes import NOTHING_TO_WRITE, ChangePlan
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import AclRecord
@@ -65,7 +64,7 @@ class AclAdministrator:
     async def find(self, wanted: AclSelector) -> dict[bytes, AclRecord]:
         """Returns the rules that match a filter, by key."""
         found: dict[bytes, AclRecord] = {}
-        await walk_in_slices(self.broker.turns, self._steps(wanted, found))
+        await self.broker.turns.walk(self._steps(wanted, found))
         return found
 
     async def create(self, acls: Sequence[AclRecord]) -> list[Refusal | None]:

@@ -22,7 +22,6 @@ from lowtide.broker.config.key import number
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.security.delegation_tokens import SALT_BYTES, credentials_of, is_shown, later, may_change, secret_of
 from lowtide.broker.security.principal import KafkaPrincipal
-from lowtide.broker.slices import walk_in_slices
 from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.records import ScramRecord, TokenRecord
@@ -195,7 +194,7 @@ class TokenAdministrator:
                 if index % _STEP_TOKENS == 0:
                     yield
 
-        await walk_in_slices(self.broker.turns, steps())
+        await self.broker.turns.walk(steps())
         return found
 
     def _limited(self, wanted_ms: int, key: str) -> int:

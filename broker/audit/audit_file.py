@@ -21,7 +21,7 @@ from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.runtime.worker import Worker
 
 WAITING_BYTES_MAX: Final = 16 << 20
-"""The most bytes of lines that wait for the disk: tens of thousands of events."""
+"""The maximum size of the lines that wait for the disk: tens of thousands of events."""
 
 WARN_INTERVAL_MS: Final = 60_000
 """How often the broker's log warns that the audit log can't be written."""
@@ -111,7 +111,7 @@ class RotatedFile:
 
 
 class AuditFile:
-    """Takes a logger's lines in the event loop, and lets a worker write them."""
+    """The destination of a logger: buffers lines in the event loop, which a worker writes."""
 
     def __init__(self, file: RotatedFile, worker: Worker, clock: Clock, log: Any) -> None:
         self._file = file
@@ -133,7 +133,7 @@ class AuditFile:
         self._waiting.append(line)
         self._waiting_bytes += len(line)
         if not self._is_writing:
-            self._write_on()
+            self._write_waiting()
 
     def close(self) -> None:
         """Stops using the worker after its present write. Later calls of `info` write directly."""
@@ -141,7 +141,7 @@ class AuditFile:
         if not self._is_writing:
             self._file.close()
 
-    def _write_on(self) -> None:
+    def _write_waiting(self) -> None:
         lines, self._waiting, self._waiting_bytes = self._waiting, [], 0
         lost = self._lost
         if lost:
@@ -166,7 +166,7 @@ class AuditFile:
             unwritten = len(lines) - outcome.lines
             self._lose(unwritten - (1 if lost and not outcome.lines else 0), outcome.failure)
         if self._waiting:
-            self._write_on()
+            self._write_waiting()
         elif self._is_closed:
             self._file.close()
 

@@ -19,7 +19,7 @@ LINES_PER_CLIENT: Final = 10
 """Limits of lines about mere attempts, per second."""
 
 TEXT_MAX: Final = 249
-"""The most characters of a name in a line, as many as a topic's name may have."""
+"""The maximum length of a name in a line: that of a topic name."""
 
 
 class AuditEvent(StrEnum):
@@ -69,11 +69,10 @@ class AuditLog:
             self._write(event, source, fields)
 
     def done(self, kind: AuditEvent, event: str, source: Source, **fields: Any) -> None:
-        """Writes an event that changed something."""
         if kind in self.events:
             self._write(event, source, fields)
 
-    def by_itself(self, kind: AuditEvent, event: str, **fields: Any) -> None:
+    def unrequested(self, kind: AuditEvent, event: str, **fields: Any) -> None:
         """Writes a change that no request caused."""
         if kind in self.events:
             self._log.info(event, principal=None, host=None, client_id=None, correlation_id=None, **fields)

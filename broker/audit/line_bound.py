@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 
 KEYS_NAMED: Final = 20
-"""The most clients whose left-out lines are counted by name."""
+"""The maximum number of clients whose omitted lines are counted by name."""
 
 
 class SuppressedLines(msgspec.Struct, frozen=True):
-    """How many lines were left out, in total and by client. `by_key` may count too few, never too many."""
+    """The number of omitted lines, in total and by client. `by_key` may count too few, never too many."""
 
     count: int
     by_key: dict[str, int]
@@ -45,7 +45,7 @@ class LineBound:
         self._suppressed_by_key: dict[str, int] = {}
 
     def admit(self, key: str, now_ms: int) -> bool:
-        """Whether one more line may be written. If not, it counts as left out."""
+        """Returns whether one more line may be written, and counts it as written or omitted."""
         second = now_ms // 1000
         if second != self._second:
             self._second, self._admitted, self._repeated = second, 0, 0
@@ -64,7 +64,7 @@ class LineBound:
         return False
 
     def take_suppressed(self, now_ms: int) -> SuppressedLines | None:
-        """Returns once what was left out in past seconds, or None."""
+        """Returns and clears the lines omitted in past seconds, or None."""
         if not self._suppressed or now_ms // 1000 == self._second:
             return None
         taken = SuppressedLines(self._suppressed, self._suppressed_by_key)

@@ -14,7 +14,7 @@ from lowtide.broker.authorizer.resources import Operation, topic
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics
 from lowtide.broker.guards.guard import Asker, Verdict, guarded
-from lowtide.broker.network.routing.answer_errors import AnswerErrors
+from lowtide.broker.network.routing.answer_errors import counting_errors
 from lowtide.broker.network.routing.routes import HandlerSpec, JointForm
 from lowtide.broker.partitions.produce.joint_produce import ProduceGroup
 from lowtide.broker.request_context import Client, RequestContext
@@ -24,14 +24,15 @@ from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
 
 def guarded_produce(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
     """Returns the handler of Produce behind its guard."""
-    errors = AnswerErrors(ApiKey.PRODUCE, API[ApiKey.PRODUCE].max_version, broker.replicas.traffic.errors)
+    errors, version = broker.replicas.traffic.errors, API[ApiKey.PRODUCE].max_version
+    count = counting_errors(ApiKey.PRODUCE, version, errors, lambda *_: None)
 
     def judge(request: ProduceRequest, asker: Asker) -> Verdict:
         verdict = topics.produce(request, asker)
         if isinstance(verdict.answer, ProduceResponse):
-            errors.note(verdict.answer)
+            count(0, verdict.answer)
         elif verdict.merge is not None:
-            errors.note(verdict.merge(ProduceResponse(responses=[])))  # The rows that the handler doesn't see.
+            count(0, verdict.merge(ProduceResponse(responses=[])))  # The rows that the handler doesn't see.
         return verdict
 
     behind_guard = guarded(spec, judge, broker)

@@ -25,7 +25,6 @@ from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_replica_log_dirs import (
@@ -52,7 +51,7 @@ class AlterReplicaLogDirs:
         self, request: AlterReplicaLogDirsRequest, _context: RequestContext
     ) -> Answer[AlterReplicaLogDirsResponse]:
         """Answers for each partition once, even if it was named more often."""
-        return answer_in_slices(self._broker.turns, self._broker.log, self._steps(_wanted(request)))
+        return self._broker.turns.answer(self._steps(_wanted(request)))
 
     def _steps(self, wanted: Mapping[TopicPartition, str]) -> Generator[None, None, AlterReplicaLogDirsResponse]:
         directories = self._manager.directories

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Final
 
 from lowtide.broker.guards.guard import FOR_EVERYONE
+from lowtide.broker.network.routing.answer_cache import AnswerCache
 from lowtide.broker.network.routing.features import features_of, finalized, supported
 from lowtide.broker.network.routing.routes import HandlerSpec, VersionRange
 from lowtide.broker.request_context import RequestContext
@@ -49,8 +49,8 @@ def handler(advertised: Mapping[ApiKey, VersionRange], seen: Callable[[], Metada
 
     `advertised` is the dispatcher's table, which is complete before the first request. `seen()` returns the metadata.
     """
+    answers = AnswerCache(_OFFERS_KEPT)
 
-    @lru_cache(maxsize=_OFFERS_KEPT)
     def offer(epoch: int, *, from_0: bool, tells_telemetry: bool) -> ApiVersionsResponse:
         features = features_of(seen(), advertised)
         return ApiVersionsResponse(
@@ -75,6 +75,11 @@ def handler(advertised: Mapping[ApiKey, VersionRange], seen: Callable[[], Metada
                 request.client_software_version[:_SOFTWARE_KEPT],
             )
         image, from_0 = seen(), context.api_version >= _FEATURES_FROM_0_SINCE
-        return offer(image.features_revision, from_0=from_0, tells_telemetry=bool(image.client_metrics))
+        key = epoch, _, tells_telemetry = image.features_revision, from_0, bool(image.client_metrics)
+        answer: ApiVersionsResponse | None = answers.find(key)
+        if answer is None:
+            answer = offer(epoch, from_0=from_0, tells_telemetry=tells_telemetry)
+            answers.keep(key, answer)
+        return answer
 
-    return HandlerSpec(key=ApiKey.API_VERSIONS, guard=FOR_EVERYONE, handle=handle, answers_again=_OFFERS_KEPT)
+    return HandlerSpec(key=ApiKey.API_VERSIONS, guard=FOR_EVERYONE, handle=handle, answers=answers)

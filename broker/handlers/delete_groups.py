@@ -21,7 +21,6 @@ from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -59,7 +58,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
                 yield
             return True
 
-        ask_in_slices(groups.broker.turns, groups.broker.log, joined.pending, ask())
+        groups.broker.turns.ask(joined.pending, ask())
         return joined.pending
 
     return HandlerSpec(key=ApiKey.DELETE_GROUPS, guard=guards.delete_groups, handle=handle, cut=CUT)

@@ -23,7 +23,6 @@ from lowtide.broker.pending import Answer
 from lowtide.broker.quotas.quota_entity import parse_entity, parse_values
 from lowtide.broker.quotas.quota_filter import Filter, filter_of, matches
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.describe_client_quotas import (
@@ -48,7 +47,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return refused(request, context.api_version, wanted)
         if not wanted and request.strict:
             return DescribeClientQuotasResponse(entries=[])
-        return answer_in_slices(broker.turns, broker.log, _steps(broker.metadata.image, wanted, strict=request.strict))
+        return broker.turns.answer(_steps(broker.metadata.image, wanted, strict=request.strict))
 
     return HandlerSpec(
         key=ApiKey.DESCRIBE_CLIENT_QUOTAS, guard=on_cluster(Operation.DESCRIBE_CONFIGS, refused), handle=handle

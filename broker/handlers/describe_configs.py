@@ -28,7 +28,6 @@ from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_configs import (
@@ -68,7 +67,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         ]
         if refusals:
             return DescribeConfigsResponse(results=[_refused(row, refusals[0]) for row in request.resources])
-        return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(request))
+        return administrator.broker.turns.answer(steps(request))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_CONFIGS, guard=guards.describe_configs, handle=handle, cut=CUT)
 

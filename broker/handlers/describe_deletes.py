@@ -27,7 +27,6 @@ from lowtide.broker.partitions.deletes.delayed_delete import DelayedDeleteRecord
 from lowtide.broker.pending import Answer
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import Client, RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
@@ -77,7 +76,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     def handle(request: DescribeDeletesRequest, context: RequestContext) -> Answer[DescribeDeletesResponse]:
         if not 0 <= request.waiting_max <= ROWS_MAX or not 0 <= request.finished_max <= ROWS_MAX:
             return DescribeDeletesResponse(error_code=ErrorCode.INVALID_REQUEST)
-        return answer_in_slices(broker.turns, broker.log, steps(request, viewer(context), context.connection))
+        return broker.turns.answer(steps(request, viewer(context), context.connection))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_DELETES, guard=CHECKS_ITSELF, handle=handle)
 

@@ -26,7 +26,6 @@ from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_groups import (
@@ -71,7 +70,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         return DescribeGroupsResponse(groups=rows)
 
     def handle(request: DescribeGroupsRequest, context: RequestContext) -> Answer[DescribeGroupsResponse]:
-        return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context.api_version))
+        return groups.broker.turns.answer(steps(request, context.api_version))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_GROUPS, guard=guards.describe_groups, handle=handle, cut=CUT)
 

@@ -20,7 +20,6 @@ from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.health import Vitals, lag_histogram, space_of
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_health import (
@@ -77,6 +76,6 @@ def handler(broker: BrokerContext, vitals: Vitals) -> HandlerSpec:
     def handle(_request: DescribeHealthRequest, context: RequestContext) -> Answer[DescribeHealthResponse]:
         if not broker.authorizer.authorize(context, Operation.DESCRIBE, CLUSTER):
             return DescribeHealthResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return answer_in_slices(broker.turns, broker.log, steps())
+        return broker.turns.answer(steps())
 
     return HandlerSpec(key=ApiKey.DESCRIBE_HEALTH, guard=CHECKS_ITSELF, handle=handle)

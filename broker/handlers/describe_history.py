@@ -23,7 +23,6 @@ from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_history import (
@@ -70,6 +69,6 @@ def handler(broker: BrokerContext, history: LogHistory) -> HandlerSpec:
         if sum(map(len, wanted.values())) > PARTITIONS_MAX:
             return DescribeHistoryResponse(error_code=ErrorCode.INVALID_REQUEST)
         allowed = allowed_topics(broker.authorizer, context, Operation.DESCRIBE, wanted)
-        return answer_in_slices(broker.turns, broker.log, steps(request, wanted, allowed))
+        return broker.turns.answer(steps(request, wanted, allowed))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_HISTORY, guard=CHECKS_ITSELF, handle=handle)

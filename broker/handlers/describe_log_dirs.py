@@ -27,7 +27,6 @@ from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_log_dirs import (
@@ -77,7 +76,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             wanted = {
                 TopicPartition(topic.topic, partition) for topic in request.topics for partition in topic.partitions
             }
-        return answer_in_slices(broker.turns, broker.log, steps(wanted))
+        return broker.turns.answer(steps(wanted))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, guard=on_cluster(Operation.DESCRIBE, refused), handle=handle)
 

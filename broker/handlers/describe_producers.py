@@ -23,7 +23,6 @@ from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_producers import (
@@ -85,7 +84,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
             wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-        return answer_in_slices(broker.turns, broker.log, answer(wanted))
+        return broker.turns.answer(answer(wanted))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_PRODUCERS, guard=guards.describe_producers, handle=handle, cut=CUT)
 

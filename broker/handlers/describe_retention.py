@@ -21,7 +21,6 @@ from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Doubt, Outcome
 from lowtide.broker.retention.explained import Explanations, PartitionOrError, refused
-from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import (
@@ -44,7 +43,7 @@ def handler(broker: BrokerContext, explanations: Explanations) -> HandlerSpec:
         if isinstance(consumed, ErrorCode):
             return DescribeRetentionResponse(error_code=consumed)
         topics: dict[str, RetainedTopic] = {}
-        await walk_in_slices(broker.turns, _rows(explanations, found, consumed, topics, context))
+        await broker.turns.walk(_rows(explanations, found, consumed, topics, context))
         return DescribeRetentionResponse(
             error_code=ErrorCode.NONE,
             checked_at_ms=broker.clock.wall_ms(),

@@ -26,7 +26,6 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import Doubt, Outcome
 from lowtide.broker.retention.explained import Explanations, refused
 from lowtide.broker.retention.log_retention import offsets_of
-from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_segments import (
@@ -80,7 +79,7 @@ class DescribeSegmentsHandler:
             if isinstance(partition, ErrorCode):
                 rows.append(_refused(key, partition))
             else:
-                await walk_in_slices(self._broker.turns, self._row(partition, answering, rows))
+                await self._broker.turns.walk(self._row(partition, answering, rows))
         return DescribeSegmentsResponse(
             error_code=ErrorCode.NONE,
             checked_at_ms=self._broker.clock.wall_ms(),

@@ -24,7 +24,6 @@ from lowtide.broker.network.endpoints import endpoints_for, leader_for, offline_
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
@@ -68,9 +67,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             (broker.replicas.broker_id, broker.replicas.offline.keys),
             limit,
         )
-        return answer_in_slices(
-            broker.turns, broker.log, steps(page, sorted(name for name in names if name >= first), cursor)
-        )
+        return broker.turns.answer(steps(page, sorted(name for name in names if name >= first), cursor))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, guard=guards.describe_topic_partitions, handle=handle)
 

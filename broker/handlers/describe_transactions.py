@@ -20,7 +20,6 @@ from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_transactions import (
@@ -74,6 +73,6 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
 
     def handle(request: DescribeTransactionsRequest, _context: RequestContext) -> Answer[DescribeTransactionsResponse]:
         broker = transactions.broker
-        return answer_in_slices(broker.turns, broker.log, steps(dict.fromkeys(request.transactional_ids)))
+        return broker.turns.answer(steps(dict.fromkeys(request.transactional_ids)))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_TRANSACTIONS, guard=guards.describe_transactions, handle=handle, cut=CUT)

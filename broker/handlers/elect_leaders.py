@@ -26,7 +26,6 @@ from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.elect_leaders import (
@@ -72,9 +71,7 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
             elected += await administrator.elect(now, election, request.timeout_ms)
             await asyncio.sleep(0)  # Where there is nothing to commit, nothing else waits.
         response = ElectLeadersResponse(replica_election_results=[])
-        await walk_in_slices(
-            broker.turns, _add_rows(response, rows, iter(elected), has_all=request.topic_partitions is not None)
-        )
+        await broker.turns.walk(_add_rows(response, rows, iter(elected), has_all=request.topic_partitions is not None))
         return response
 
     return HandlerSpec(

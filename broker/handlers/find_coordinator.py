@@ -33,7 +33,6 @@ from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.promises import answer_of, promised
 from lowtide.broker.request_context import Client, RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -96,7 +95,7 @@ def handler(
         )
 
     def answer(request: FindCoordinatorRequest, context: RequestContext) -> Answer[FindCoordinatorResponse]:
-        return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context))
+        return groups.broker.turns.answer(steps(request, context))
 
     async def answer_later(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | None:
         await topics[request.key_type].create()

@@ -22,7 +22,6 @@ from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_config_resources import (
@@ -56,7 +55,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         if not set(types) <= set(ConfiguredType):
             return refused(request, context.api_version, UNSUPPORTED)
         found = administrator.list(frozenset(map(ConfiguredType, types)))
-        return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(found))
+        return administrator.broker.turns.answer(steps(found))
 
     return HandlerSpec(
         key=ApiKey.LIST_CONFIG_RESOURCES, guard=on_cluster(Operation.DESCRIBE_CONFIGS, refused), handle=handle

@@ -21,7 +21,6 @@ from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
@@ -58,6 +57,6 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         shards = groups.loaded()
         if isinstance(shards, ErrorCode):
             return ListGroupsResponse(error_code=shards, groups=[])
-        return answer_in_slices(groups.broker.turns, groups.broker.log, steps(shards, request))
+        return groups.broker.turns.answer(steps(shards, request))
 
     return HandlerSpec(key=ApiKey.LIST_GROUPS, guard=guards.list_groups, handle=handle)

@@ -110,9 +110,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def handle(request: ListOffsetsRequest, context: RequestContext) -> Answer[ListOffsetsResponse]:
         named = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
-        searches = TimestampSearches[ListOffsetsPartitionResponse](
-            broker.replicas.slices, broker.batch_lane, broker.log
-        )
+        searches = TimestampSearches[ListOffsetsPartitionResponse](broker.replicas.turns, broker.batch_lane, broker.log)
         topics = []
         for topic in request.topics:
             rows: list[ListOffsetsPartitionResponse] = []

@@ -21,7 +21,6 @@ from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import walk_in_slices
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.list_partition_reassignments import (
@@ -51,7 +50,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         else:
             asked = [(topics[each.name], each.partition_indexes) for each in request.topics if each.name in topics]
         response = ListPartitionReassignmentsResponse(topics=[])
-        await walk_in_slices(broker.turns, _add_moving(response, asked))
+        await broker.turns.walk(_add_moving(response, asked))
         return response
 
     return HandlerSpec(

@@ -25,7 +25,6 @@ from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_transactions import (
@@ -139,7 +138,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
                     lambda: [found for found in long if matches(found.transactional_id)], on_matched
                 )
 
-        answer = answer_in_slices(transactions.broker.turns, transactions.broker.log, work())
+        answer = transactions.broker.turns.answer(work())
         if isinstance(answer, Pending):
             pending.on_abandoned = answer.abandon
             answer.listen(on_listed)

@@ -39,12 +39,11 @@ from lowtide.broker.network.endpoints import (
     offline_replicas,
     with_local,
 )
+from lowtide.broker.network.routing.answer_cache import AnswerCache
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.broker.pending import Answer, Pending
+from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import Client, RequestContext
-from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
@@ -150,36 +149,6 @@ class _RowsNow:
             self._kept = {name: kept for name, kept in self._kept.items() if name in image.topics}
 
 
-class _Answers:
-    """Answers about single topics, which clients request most often. They are kept while nothing changes."""
-
-    def __init__(self, replicas: ReplicaManager) -> None:
-        self._replicas = replicas
-        self._valid_for: tuple[object, object] = (None, None)
-        self._kept: dict[_AnswerKey, MetadataResponse] = {}
-
-    def check(self, image: MetadataImage) -> None:
-        """Drops the answers from another image, or with other offline partitions."""
-        if self._valid_for[0] is not image or self._valid_for[1] is not self._replicas.offline.keys:
-            self._valid_for = (image, self._replicas.offline.keys)
-            self._kept.clear()
-
-    def find(self, key: _AnswerKey, image: MetadataImage) -> MetadataResponse | None:
-        """Returns the kept answer, if it is right under this image and with the current offline partitions."""
-        self.check(image)
-        return self._kept.get(key)
-
-    def keep(self, key: _AnswerKey, response: MetadataResponse) -> None:
-        """Keeps an answer that `find` did not find."""
-        topic = response.topics[0]
-        if (
-            topic.error_code == ErrorCode.NONE
-            and len(topic.partitions) <= _KEPT_PARTITIONS
-            and len(self._kept) < KEPT_ANSWERS
-        ):
-            self._kept[key] = response
-
-
 class MetadataHandler:
     """Answers Metadata requests."""
 
@@ -187,7 +156,7 @@ class MetadataHandler:
         self._broker = broker
         self._administrator = administrator
         self._rows: dict[tuple[str, int], _RowsNow] = {}
-        self._answers = _Answers(broker.replicas)
+        self.answers = AnswerCache(KEPT_ANSWERS)
 
     def _find(
         self,
@@ -228,12 +197,14 @@ class MetadataHandler:
         """Answers at once, or in slices."""
         image = self._broker.metadata.image
         key = self._key_of(request, context.api_version, context.connection)
-        kept = None if key is None else self._answers.find(key, image)
+        kept: MetadataResponse | None = None
+        if key is not None:
+            kept = self.answers.find(key, image, self._broker.replicas.offline.keys)
         if kept is not None:
             return kept
-        response = answer_in_slices(self._broker.turns, self._broker.log, self._steps(request, image, context))
-        if key is not None and not isinstance(response, Pending):
-            self._answers.keep(key, response)
+        response = self._broker.turns.answer(self._steps(request, image, context))
+        if key is not None and isinstance(response, MetadataResponse) and _may_be_kept(response):
+            self.answers.keep(key, response)
         return response
 
     def _key_of(self, request: MetadataRequest, version: int, client: Client) -> _AnswerKey | None:
@@ -300,9 +271,14 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
         key=ApiKey.METADATA,
         guard=guards.metadata,
         handle=made.handle,
-        answers_again=KEPT_ANSWERS,
+        answers=made.answers,
         cut=CUT,
     )
+
+
+def _may_be_kept(response: MetadataResponse) -> bool:
+    topic = response.topics[0]
+    return topic.error_code == ErrorCode.NONE and len(topic.partitions) <= _KEPT_PARTITIONS
 
 
 def _distinct(topics: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:

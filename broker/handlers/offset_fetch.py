@@ -28,7 +28,6 @@ from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import ask_in_slices, run_in_turns
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitValue
@@ -75,24 +74,19 @@ class OffsetFetchHandler:
         left = len(wanted)
         broker, made = self._groups.broker, OffsetFetchResponse()
 
-        def on_made() -> None:
+        def on_made(_: None) -> None:
             if not pending.done:
                 pending.complete(made)
-
-        def on_failed(error: Exception) -> None:
-            broker.log.error("request failed", exc_info=error)
-            pending.fail()
 
         def answered(index: int, response: OffsetFetchResponseGroup | None) -> None:
             nonlocal left
             answers[index] = response
             left -= 1
             if not left and not pending.done:
-                run_in_turns(
-                    broker.turns,
+                broker.turns.run(
                     _put_together([each for each in answers if each is not None], version, made),
                     on_made,
-                    on_failed,
+                    partial(broker.turns.fail, pending),
                 )
 
         if not wanted:
@@ -112,7 +106,7 @@ class OffsetFetchHandler:
                 yield
             return True
 
-        ask_in_slices(self._groups.broker.turns, self._groups.broker.log, pending, ask())
+        self._groups.broker.turns.ask(pending, ask())
         return pending
 
     def _find(

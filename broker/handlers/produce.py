@@ -35,9 +35,8 @@ from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.produce.delayed_produce import CurrentLeaders, ProduceParts
 from lowtide.broker.partitions.produce.joint_produce import joint_produce
 from lowtide.broker.partitions.produce.produce_attempt import ProduceHandler
-from lowtide.broker.partitions.produce.produce_in_slices import SlicedProduce
-from lowtide.broker.partitions.produce.produce_slowly import SlowProduce
 from lowtide.broker.partitions.produce.slow_batches import KeptBytes
+from lowtide.broker.partitions.produce.slow_produce import SlowProduce
 from lowtide.broker.quotas.metered_handlers import produced_bytes
 from lowtide.protocol.api_keys import ApiKey
 
@@ -60,11 +59,7 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
         kept=KeptBytes(broker.config.queued_max_request_bytes),
         log=broker.log,
     )
-    produce = ProduceHandler(
-        parts,
-        continue_in_slices=lambda attempt, responses: SlicedProduce(attempt, responses).start(),
-        continue_slowly=lambda attempt, responses: SlowProduce(attempt, responses).start(),
-    )
+    produce = ProduceHandler(parts, lambda attempt, responses: SlowProduce(attempt, responses).start())
     return HandlerSpec(
         key=ApiKey.PRODUCE,
         guard=OwnGuard(guarded_produce),

@@ -25,7 +25,6 @@ from lowtide.broker.handlers.get_telemetry_subscriptions import telemetry_max_by
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import walk_in_slices
 from lowtide.broker.telemetry.client_facts import facts_of
 from lowtide.broker.telemetry.client_instances import ClientInstances, Push
 from lowtide.protocol.api_keys import ApiKey
@@ -71,7 +70,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return ErrorCode.NONE
         try:
             content = await _decompressed(broker, Compression(request.compression_type), bytes(request.metrics))
-            await walk_in_slices(broker.turns, _kept(clients, client, content))
+            await broker.turns.walk(_kept(clients, client, content))
         except ProtocolError:
             return ErrorCode.INVALID_RECORD
         return ErrorCode.NONE

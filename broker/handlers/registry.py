@@ -33,7 +33,7 @@ from lowtide.broker.handlers.share.registry import ShareParts, switched
 from lowtide.broker.handlers.share.share_access import ShareAccess
 from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.routes import HandlerSpec, Route, VersionRange
-from lowtide.broker.observation.health import Observed, Vitals
+from lowtide.broker.observation.health import BrokerObservation, Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.retention.explained import Explanations
 from lowtide.broker.retention.log_retention import Retention
@@ -57,7 +57,7 @@ class HandlerParts(NamedTuple):
     configs: ConfigAdministrator
     coordinators: Coordinators
     retention: Retention
-    observed: Observed
+    observed: BrokerObservation
     dispatcher: Dispatcher
 
     def by_type(self) -> dict[Any, object]:

@@ -43,7 +43,7 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="Lowtide", charset="UTF-8"
 
 
 class LocalTrust(NamedTuple):
-    """What is known about requests from this machine."""
+    """The trust in requests from this machine."""
 
     is_given: bool
     """The value of `http.trust.local`."""
@@ -51,7 +51,7 @@ class LocalTrust(NamedTuple):
     """The proxies that send requests for others."""
 
     def trusts(self, peer: str) -> bool:
-        """Whether a peer on this machine needs no login."""
+        """Returns whether a peer on this machine needs no login."""
         return self.is_given and not self.proxies.has(peer)
 
 
@@ -66,7 +66,7 @@ class Gate:
         self._local = local
 
     async def passed(self, request: web.Request) -> web.StreamResponse | str:
-        """Returns the login whose share of all requests this one uses, empty for this machine, or the refusal.
+        """Returns the login whose rate limit applies (empty for this machine), or the refusal.
 
         If it passed, `visitor_of` returns its sender.
         """
@@ -94,7 +94,6 @@ class Gate:
         return ""
 
     def _by_certificate(self, request: web.Request) -> Visitor | None:
-        """Returns the visitor that the certificate names."""
         tls = None if request.transport is None else request.transport.get_extra_info("ssl_object")
         certificate = None if tls is None or self._identify is None else tls.getpeercert(True)
         principal = None if certificate is None or self._identify is None else self._identify(certificate)

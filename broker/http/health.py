@@ -12,7 +12,6 @@ from typing import Final
 from aiohttp import web
 
 from lowtide.broker.http.readiness import Readiness
-from lowtide.broker.slices import walk_in_slices
 from lowtide.runtime.http_app import answers_probes, decides_itself
 
 IN_SYNC: Final = "in_sync"
@@ -52,11 +51,11 @@ class HealthSite:
         )
 
     async def _out_of_sync(self) -> list[str]:
-        """Returns the reason about partitions that aren't in sync, if there are any."""
+        """Returns the reason, if partitions are not in sync."""
         turns = self._readiness.turns
         async with self._looking:
             if turns.now_ms() - self._found_ms >= KEPT_MS:
                 found: list[str] = []
-                await walk_in_slices(turns, self._readiness.out_of_sync(found))
+                await turns.walk(self._readiness.out_of_sync(found))
                 self._found, self._found_ms = found, turns.now_ms()
             return self._found

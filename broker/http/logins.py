@@ -30,16 +30,16 @@ DELAY_MS_MIN: Final = 100
 """The shortest time until a failed login is answered, longer than the slow step."""
 
 WAITING_MAX: Final = 16
-"""The most logins that wait for the slow step."""
+"""The maximum number of logins that wait for the slow step."""
 
 STRANGERS_WAITING_MAX: Final = 12
-"""Of these, the most of users without a recent login from their address."""
+"""The maximum number of these by users without a recent login from their address."""
 
 VISITOR_WAITING_MAX: Final = 4
-"""Of these, the most from one address."""
+"""The maximum number of these from one address."""
 
 NAME_CHARACTERS_MAX: Final = 1024
-"""The most characters of a name or password."""
+"""The maximum length of a name or password."""
 
 _KEY_BITS: Final = 256
 
@@ -85,7 +85,7 @@ class Logins:
         self._turn = asyncio.Semaphore(1)
 
     async def is_right(self, address: str, listener_name: str, user: str, password: str) -> bool:
-        """Whether the user exists and has this password. Errors: TooManyLoginsError."""
+        """Returns whether the user exists and has this password. Errors: TooManyLoginsError."""
         mechanism, credential = self._of(user)
         digest = hmac.digest(self._key, f"{user}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
         if credential is not None and self._remembers(digest, credential):

@@ -11,7 +11,7 @@ from lowtide.metadata.session import MetadataSession
 from lowtide.storage.directory.log_directories import LogDirectorySet
 
 NAMED_MAX: Final = 10
-"""The most partitions that an answer names."""
+"""The maximum number of partitions in a response."""
 
 _PARTITIONS_OF_A_STEP: Final = 500
 
@@ -36,9 +36,9 @@ class Readiness:
         wants_in_sync: bool,
         away: Callable[[], Sequence[int]] = tuple,
     ) -> None:
-        """`wants_in_sync`: it is ready only while its own replicas, and those of partitions that it leads, are in sync.
+        """`wants_in_sync`: it is ready only if its replicas, and those of partitions that it leads, are in sync.
 
-        `away()`: the brokers of this machine that don't serve. If one supervisor runs several, they are ready together.
+        `away()` returns the brokers of this machine that do not serve; brokers of one supervisor are ready together.
         """
         self._away = away
         self._stage = BrokerStage.STARTS
@@ -49,7 +49,6 @@ class Readiness:
         self._directories = directories
 
     def enter(self, stage: BrokerStage) -> None:
-        """Enters a stage."""
         self._stage = stage
 
     def reasons(self) -> list[str]:

@@ -52,8 +52,7 @@ class HttpService:
             except OSError as error:
                 reason = (error.strerror or str(error)).rpartition(": ")[2]
                 if not self._is_default:
-                    message = f"{HTTP_LISTENERS}={listener.text} is not possible: {reason}."
-                    raise OSError(message) from error
+                    raise OSError(f"{HTTP_LISTENERS}={listener.text} is not possible: {reason}.") from error
                 remedy = f"set {HTTP_LISTENERS} to another address, or to nothing"
                 self._log.warning("no listener of HTTP", address=listener.text, reason=reason, remedy=remedy)
                 continue

@@ -57,8 +57,7 @@ async def adoption_due(
     """
     wish = f"{directories[0]}/{ADOPTION_WISH}"
     noted = prefix + keys.ADOPTION
-    # A suspended store is not new: a recovery or a restore was interrupted, and the session refuses it with that
-    # reason.
+    # A suspended store is not new: a recovery or a restore was interrupted, which the session reports.
     is_new = await store.get(prefix + keys.CLUSTER_ID) is None and await store.get(prefix + keys.SUSPENSION) is None
     if is_new:
         adoption = _wanted(filesystem, directories, metadata_file, wish)
@@ -91,13 +90,12 @@ def _wanted(filesystem: FileSystem, directories: Sequence[str], metadata_file: s
     ]
     used = [directory for directory, content in names.items() if REGISTRATION_COUNTER in content]
     if held and used and not filesystem.exists(wish):
-        reason = (
+        raise StorageError(
+            metadata_file,
             f"the metadata are missing or empty, but the log directory {used[0]} was in use and {held[0]} has "
-            "partitions; "
-            f"restore them from the log directories with `lowtide metadata recover`, or create an empty file {wish} to "
-            "start with these topics and the default configuration for all of them"
+            "partitions; restore them from the log directories with `lowtide metadata recover`, or create an empty "
+            f"file {wish} to start with these topics and the default configuration for all of them",
         )
-        raise StorageError(metadata_file, reason)
     if not held:
         return Adoption.NONE
     return Adoption.OF_OUR_OWN if used else Adoption.FROM_KAFKA
@@ -144,21 +142,13 @@ async def adopt_topics(
         if name in session.image.topics:
             continue  # Registered before an interruption.
         if sorted(epochs) != list(range(len(epochs))):
-            log.warning(
-                "topic on disk lacks partitions and is ignored",
-                topic=name,
-                partitions=sorted(epochs),
-            )
+            log.warning("topic on disk lacks partitions and is ignored", topic=name, partitions=sorted(epochs))
             continue
         leader_epochs = [epochs[number] for number in range(len(epochs))]
         plan = plan_adoption(session.image, name, topic_id, leader_epochs, session.broker_id, configs.get(topic_id, {}))
         await session.wait_for(await session.commit(plan))
-        log.info(
-            "topic on disk is taken over",
-            topic=name,
-            partitions=len(epochs),
-            configuration=dict(configs.get(topic_id, {})),
-        )
+        configuration = dict(configs.get(topic_id, {}))
+        log.info("topic on disk is taken over", topic=name, partitions=len(epochs), configuration=configuration)
     if next_producer_id > 0:
         with suppress(ConflictError):  # Done before an interruption.
             await session.wait_for(await session.commit(plan_producer_ids_from(next_producer_id)))

@@ -1,11 +1,10 @@
 """A broker's life: the order in which its parts start, and stop in reverse.
 
-Start: metadata store → cluster id → log directories (recovery) → port bound → registration → image → logs as the image
-says → requests are answered. Stop: no new connections, pending responses are sent, the registration ends, logs are
-flushed and marked clean.
+Start: open the metadata store, find the cluster id, open (and recover) the log directories, bind the ports, register,
+host the partitions of the image, answer requests. Stop: refuse new connections, send pending responses, end the
+registration, flush the logs and mark them clean.
 
-It is built upward: `BrokerBase`, then the store, the session and the logs, then `Serving` over them. Nothing here is
-global: several brokers can live in one process, on real ports or on simulated ones.
+Nothing is global: several brokers can run in one process, on real or simulated ports.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from lowtide.broker.lifecycle.log_directories import (
 from lowtide.broker.lifecycle.metadata_copies import MetadataCopies, read_copies
 from lowtide.broker.lifecycle.ports import Ports
 from lowtide.broker.lifecycle.serving import Serving
-from lowtide.broker.lifecycle.start_lines import tell_open_listeners, tell_recoveries
+from lowtide.broker.lifecycle.start_lines import log_recoveries, warn_of_open_listeners
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.partitions.strays import settle_strays
@@ -62,10 +61,6 @@ START_ERRORS = (StorageError, SessionError, MetadataStoreError, MetadataCorruptE
 """Expected errors that stop a start; each has a message for the operator."""
 
 
-def _ignore() -> None:
-    """Does nothing."""
-
-
 class Broker:
     """One broker. Call `start` once, then `stop` once."""
 
@@ -75,7 +70,7 @@ class Broker:
         ports: Ports,
         log: Any,
         *,
-        on_failed: Callable[[], None] = _ignore,
+        on_failed: Callable[[], None] = lambda: None,
         sites: Sequence[SiteLoader] = (),
     ) -> None:
         """Calls `on_failed` when the broker cannot continue.
@@ -173,7 +168,7 @@ class Broker:
                 "the key prefixes of two clusters are nested, each cluster ignores the other's keys",
                 reason=self._session.nested,
             )
-        self._image_lines.say_unreadable(MetadataImage(), self._session.image)
+        self._image_lines.log_unreadable(MetadataImage(), self._session.image)
         self._follow_configs(self._session.image)
         now = self._base.configs.current
         topics = {
@@ -192,7 +187,7 @@ class Broker:
             if ports.shared_metadata
             else {},
         )
-        tell_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
+        log_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
         self._session.keep(self._keep_copies)
         for path in self._log_manager.directories.strays:
             self.log.warning("folder is not a partition of this broker and is ignored", path=path)
@@ -208,7 +203,7 @@ class Broker:
     async def _serve(self, session: MetadataSession, log_manager: LogManager, adopts: Adoption) -> None:
         pieces = (self._check_store, self._image_lines.on_tick, self._wake_controller)
         self.serving = Serving(self._base, session, log_manager, pieces)
-        tell_open_listeners(self._base.configs.current, session.image, self.log)
+        warn_of_open_listeners(self._base.configs.current, session.image, self.log)
         self.ports = await self.serving.listen()
         await self._join(session, log_manager, self.serving.partitions.assigned, adopts)
         self.serving.begin()
@@ -244,13 +239,8 @@ class Broker:
         """Stops gracefully: leaderships move, pending responses are sent, logs are flushed and marked clean."""
         serving = self.serving
         if serving is not None:
-            is_one_of_many = serving.partitions.fence is not None
-            if (
-                is_one_of_many
-                and self._session is not None
-                and self.config.controlled_shutdown_enable
-                and not self.failed
-            ):
+            hands_over = serving.partitions.fence is not None and self.config.controlled_shutdown_enable
+            if hands_over and self._session is not None and not self.failed:
                 await self._leave(self._session)
             await serving.close(0 if self._hurries.is_set() else STOP_GRACE_S)
         await self._abandon(clean=True)
@@ -260,7 +250,7 @@ class Broker:
 
     async def _leave(self, session: MetadataSession) -> None:
         handing = self._tasks.spawn(hand_over(session, self._ports.clock, self.log), name="hand over")
-        hurrying = self._tasks.spawn(_until(self._hurries), name="hurry")
+        hurrying = self._tasks.spawn(self._hurries.wait(), name="hurry")
         await asyncio.wait([handing, hurrying], return_when=asyncio.FIRST_COMPLETED)
         handing.cancel()
         hurrying.cancel()
@@ -290,14 +280,14 @@ class Broker:
             self.serving.replicas.partitions.clear()
         if self._log_manager is not None:
             if clean:
-                await self._log_manager_closed(self._log_manager)
+                self._close_logs(self._log_manager)
             else:
                 self._log_manager.release()
         if self._store is not None:
             await self._store.close()
         self._ports.worker.close()
 
-    async def _log_manager_closed(self, log_manager: LogManager) -> None:
+    def _close_logs(self, log_manager: LogManager) -> None:
         try:
             log_manager.close()
         except (OSError, StorageError) as error:
@@ -374,7 +364,3 @@ class Broker:
         self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")
         if name.startswith("metadata-"):
             self._fail("the metadata session has ended, the broker stops")
-
-
-async def _until(event: asyncio.Event) -> None:
-    await event.wait()

@@ -1,4 +1,4 @@
-"""What a broker has before it opens anything: its configuration, the outside world, tasks, a log."""
+"""The parts of a broker that exist before it opens anything: configuration, ports, tasks, log."""
 
 from __future__ import annotations
 

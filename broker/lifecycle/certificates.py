@@ -59,7 +59,7 @@ class LoadedCertificates(msgspec.Struct, frozen=True):
 
 
 class Certificates:
-    """The certificates of one listener. Call `load` once, then `look` periodically."""
+    """The certificates of one listener. Call `load` once, then `reload` periodically."""
 
     def __init__(
         self, listener_name: str, settings: TlsListener, log: Any, *, is_between_brokers: bool = False
@@ -126,13 +126,13 @@ class Certificates:
             )
             self._log.warning(message, listener=self._name)
 
-    def want(self, settings: TlsListener) -> bool:
-        """Sets the settings for the next `look`. Returns whether they differ."""
+    def set_wanted(self, settings: TlsListener) -> bool:
+        """Sets the settings for the next `reload`. Returns whether they differ."""
         is_other = settings != self._wanted
         self._wanted = settings
         return is_other
 
-    async def look(self) -> None:
+    async def reload(self) -> None:
         """Applies changes of the files or settings."""
         settings = self._wanted
         try:
@@ -171,21 +171,16 @@ class MissingError(TlsError):
 
 def _check_names(old: LoadedCertificates, new: LoadedCertificates) -> None:
     """Checks that the new certificate is valid for the same hosts. Errors: TlsError."""
-    settings, before, now = (
-        new.settings,
-        certificate_names(old.material.certificate),
-        certificate_names(new.material.certificate),
-    )
+    settings = new.settings
+    before, now = (certificate_names(each.material.certificate) for each in (old, new))
     if before.subject != now.subject and not settings.may_change_subject:
-        message = (
+        raise TlsError(
             f"its subject is {now.subject!r}, but that of the current one is {before.subject!r}: "
             "set ssl.allow.dn.changes=true to allow this"
         )
-        raise TlsError(message)
     lost = before.alternatives - now.alternatives
     if lost and not settings.may_lose_names:
-        message = f"it lacks {', '.join(sorted(lost))}: set ssl.allow.san.changes=true to allow this"
-        raise TlsError(message)
+        raise TlsError(f"it lacks {', '.join(sorted(lost))}: set ssl.allow.san.changes=true to allow this")
 
 
 def _check_brokers(old: LoadedCertificates, new: LoadedCertificates) -> None:
@@ -268,14 +263,14 @@ class ListenerCertificates:
     async def watch(self, interval_ms: int) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            await self.look()
+            await self.reload()
 
-    async def look(self) -> None:
+    async def reload(self) -> None:
         for each in self.by_listener.values():
-            await each.look()
+            await each.reload()
 
     def follow(self, config: BrokerConfig) -> bool:
-        others = [name for name, settings in _settings(config).items() if self.by_listener[name].want(settings)]
+        others = [name for name, settings in _settings(config).items() if self.by_listener[name].set_wanted(settings)]
         return bool(others)
 
     async def prepare(self, config: BrokerConfig, named: Collection[str]) -> Callable[[], None]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.turns import run_in_slices
 from lowtide.runtime.clock import Clock
 from lowtide.storage.directory.log_directories import LogDirectorySet
 from lowtide.storage.errors import StorageError

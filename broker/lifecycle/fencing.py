@@ -41,10 +41,7 @@ class RegistrationFence:
     )
 
     def __init__(self, session: MetadataSession, clock: Clock) -> None:
-        """Creates a raised fence.
-
-        It goes down when the session has a registration and the metadata show its leaderships.
-        """
+        """Creates a raised fence. It goes down when the session is registered and the image has its leaderships."""
         self.session = session
         self.registration = session.registration
         self._clock = clock
@@ -54,7 +51,7 @@ class RegistrationFence:
         self._was_up = True
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._on_turned: Callable[[bool], None] = _nobody_listens
+        self._on_turned: Callable[[bool], None] = lambda _up: None
         session.registration.on_change(self._on_registration)
 
     def is_up(self) -> bool:
@@ -64,17 +61,14 @@ class RegistrationFence:
         return self._look()
 
     def _look(self) -> bool:
-        """Asks the session.
-
-        A lowered fence stays down until `down_until_ms`, as long as the registration is the same.
-        """
+        """Asks the session. A lowered fence stays down until `down_until_ms` while the registration is the same."""
         session = self.session
         if session.is_fenced:
             return True
         epoch, image = session.broker_epoch, session.image
         if epoch != self.epoch and self._looked_at != (epoch, image):
             self._looked_at = (epoch, image)
-            if image.revision >= epoch and _leads_anew(image, session.broker_id, epoch):
+            if image.revision >= epoch and _all_leaderships_are_new(image, session.broker_id, epoch):
                 self.epoch = epoch
         if epoch != self.epoch:
             return True
@@ -111,11 +105,7 @@ class RegistrationFence:
         self.tell()
 
 
-def _nobody_listens(_up: bool) -> None:  # noqa: FBT001 - the port of a callback
-    """Does nothing."""
-
-
-def _leads_anew(image: MetadataImage, broker_id: BrokerId, epoch: BrokerEpoch) -> bool:
+def _all_leaderships_are_new(image: MetadataImage, broker_id: BrokerId, epoch: BrokerEpoch) -> bool:
     """Returns whether all leaderships of the broker were elected under this epoch."""
     led = (
         partition for topic in image.topics.values() for partition in topic.partitions if partition.leader == broker_id

@@ -95,7 +95,6 @@ async def set_passwords(directory: str, passwords: Mapping[str, str], maker: Mak
 
 
 def _is_of(mechanism: ScramMechanism, known: ScramCredential, password: str) -> bool:
-    """Returns whether a credential matches a password."""
     salted = salted_password(mechanism, password, known.salt, known.iterations)
     return hmac.compare_digest(
         credential_of(mechanism, salted, known.salt, known.iterations).stored_key, known.stored_key

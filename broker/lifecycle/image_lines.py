@@ -49,11 +49,11 @@ class ImageLines:
 
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         self._image = new
-        self.say_unreadable(old, new)
+        self.log_unreadable(old, new)
         if new.controller_id == self._broker_id != old.controller_id:
             self._log.info("this broker is the controller", before=old.controller_id)
         if self._machine and new.controller_id == self._broker_id:
-            self._say_what_shares_a_machine(delta)
+            self._warn_of_shared_machine(delta)
         for broker_id in delta.brokers_changed:
             self._on_broker(broker_id, old, new)
         for key, before, now in _changed_partitions(old, delta):
@@ -61,7 +61,7 @@ class ImageLines:
                 self._elections.setdefault((before.leader, now.leader), {})[str(key)] = _election(now)
             self._on_replicas(str(key), before, now)
 
-    def say_unreadable(self, old: MetadataImage, new: MetadataImage) -> None:
+    def log_unreadable(self, old: MetadataImage, new: MetadataImage) -> None:
         """Logs the keys of the metadata that are unreadable, and those that are readable again."""
         if old.unreadable is new.unreadable:
             return
@@ -78,13 +78,10 @@ class ImageLines:
             self._log.error("more metadata keys are unreadable", keys=len(found) - UNREADABLE_LINES_MAX)
         mended = [key.decode(errors="replace") for key in old.unreadable if key not in new.unreadable]
         if mended:
-            self._log.info(
-                "metadata keys are readable again or deleted",
-                keys=len(mended),
-                some_keys=mended[:PARTITIONS_NAMED],
-            )
+            some = mended[:PARTITIONS_NAMED]
+            self._log.info("metadata keys are readable again or deleted", keys=len(mended), some_keys=some)
 
-    def _say_what_shares_a_machine(self, delta: ImageDelta) -> None:
+    def _warn_of_shared_machine(self, delta: ImageDelta) -> None:
         """Warns once of a topic with all replicas on this machine: it is allowed, but perhaps unexpected."""
         for topic in delta.topics_created:
             for number, partition in enumerate(topic.partitions):
@@ -113,11 +110,7 @@ class ImageLines:
     def _on_replicas(self, name: str, before: PartitionImage, now: PartitionImage) -> None:
         was_moving, is_moving = bool(before.adding or before.removing), bool(now.adding or now.removing)
         if is_moving and (now.adding, now.removing) != (before.adding, before.removing):
-            values: dict[str, Any] = {
-                "replicas": list(now.replicas),
-                "adding": list(now.adding),
-                "removing": list(now.removing),
-            }
+            values = {name: list(getattr(now, name)) for name in ("replicas", "adding", "removing")}
             self._moves.setdefault("reassignment begins", {})[name] = values
         elif was_moving and not is_moving:
             self._moves.setdefault("reassignment ends", {})[name] = {"replicas": list(now.replicas)}

@@ -74,10 +74,12 @@ class TokenVerifier:
         """Fetches the keys before the listener opens. Errors: OSError for an unusable file."""
         await self._fetch()
         if self.failure and self.settings.keys.url.is_file:
-            message = (
-                f"the listener {self._name} has no keys to verify tokens by: {self.settings.keys.text}: {self.failure}"
-            )
-            raise OSError(message)
+            raise OSError(self.no_keys)
+
+    @property
+    def no_keys(self) -> str:
+        """The sentence about the failed fetch."""
+        return f"the listener {self._name} has no keys to verify tokens by: {self.settings.keys.text}: {self.failure}"
 
     async def run(self) -> None:
         """Fetches the keys when they are due, until cancelled; at once if they were not loaded."""
@@ -131,7 +133,7 @@ class TokenVerifier:
 
 
 def token_verifier(listener_name: str, settings: OAuthSettings, base: BrokerBase) -> TokenVerifier:
-    """Creates the verifier of a listener, whose keys are not fetched yet."""
+    """Creates the verifier of a listener, without keys yet."""
     unset = [f"sasl.oauthbearer.expected.{name}" for name in unchecked(settings.rules)]
     if unset:
         consequence = "tokens that the issuer signed for others are accepted"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.turns import run_in_slices
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, SessionError
 from lowtide.metadata.store import AmbiguousError, MetadataStoreError
@@ -42,14 +42,10 @@ _NOT_MADE: Final = (AmbiguousError, ConflictError, FencedError, MetadataStoreErr
 
 def cost(traffic: Traffic) -> float:
     """Returns the cost of a partition since the broker's start, in requests."""
+    requests = traffic.produce_requests + traffic.fetch_requests
     bytes_in = traffic.bytes_in + traffic.replication_bytes_in
     bytes_out = traffic.bytes_out + traffic.replication_bytes_out
-    return (
-        traffic.produce_requests
-        + traffic.fetch_requests
-        + bytes_in / BYTES_IN_PER_REQUEST
-        + bytes_out / BYTES_OUT_PER_REQUEST
-    )
+    return requests + bytes_in / BYTES_IN_PER_REQUEST + bytes_out / BYTES_OUT_PER_REQUEST
 
 
 class LeaderLoads:
@@ -135,20 +131,13 @@ class LeaderLoads:
                 metadata.image, self._context.metadata.broker_id, topic, move.partition, move.receiver
             )
         if step is None:
-            log.info(
-                "partition changed, its leadership stays here",
-                partition=name,
-                receiver=move.receiver,
-            )
+            log.info("partition changed, its leadership stays here", partition=name, receiver=move.receiver)
             return
         try:
             await metadata.commit(ChangePlan((step,), needs_controller=False))
         except _NOT_MADE as error:
             log.info(
-                "partition leadership could not be moved",
-                partition=name,
-                receiver=move.receiver,
-                error=str(error),
+                "partition leadership could not be moved", partition=name, receiver=move.receiver, error=str(error)
             )
             return
         self.moves += 1

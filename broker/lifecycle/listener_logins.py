@@ -73,7 +73,7 @@ class ListenerLogins:
             oauth = _oauth(settings)
             if oauth is not None and oauth != _oauth(in_force):
                 self._loaded[name] = await self._with_keys(name, oauth)
-        return _nothing
+        return lambda: None
 
     def follow(self, config: BrokerConfig) -> None:
         """Applies a configuration to later handshakes."""
@@ -117,16 +117,8 @@ class ListenerLogins:
         except OSError as error:
             raise ConfigError(str(error)) from None
         if verifier.failure:
-            message = (
-                f"the listener {listener_name} has no keys to verify tokens by: {settings.keys.text}: "
-                f"{verifier.failure}"
-            )
-            raise ConfigError(message)
+            raise ConfigError(verifier.no_keys)
         return verifier
-
-
-def _nothing() -> None:
-    """Does nothing."""
 
 
 def _settings(config: BrokerConfig) -> dict[str, SaslListener]:
@@ -160,9 +152,8 @@ def _check_brokers(listener_name: str, old: SaslListener, new: SaslListener) -> 
         (now.own, before.users, "the new user of brokers"),
     ):
         if users.get(own.username) != own.password:
-            message = (
+            age = "new" if users is now.users else "old"
+            raise ConfigError(
                 f"brokers could not log in to each other at the listener {listener_name} during the change: {which} is "
-                "not among the "
-                f"{'new' if users is now.users else 'old'} users of PLAIN, or has another password there; {steps}"
+                f"not among the {age} users of PLAIN, or has another password there; {steps}"
             )
-            raise ConfigError(message)

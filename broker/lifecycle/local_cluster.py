@@ -57,11 +57,10 @@ def configurations_of_several(
     """
     for name, value in given.items():
         if name in _OWN_KEYS:
-            message = (
+            raise ConfigError(
                 f"{name}={value.text} is invalid for several brokers of one process: each has its own (in "
                 f"{value.source})."
             )
-            raise ConfigError(message)
     # If there are fewer brokers than the default factor, there will never be more.
     given = {"offsets.topic.replication.factor": Setting(str(min(count, 3)), "the default"), **given}
     assert not racks or len(racks) == count, f"{count} brokers and {len(racks)} racks"
@@ -91,10 +90,6 @@ def http_listeners_of(text: str, index: int) -> str:
     return ",".join(moved)
 
 
-def _ignore_failure(_broker_id: int) -> None:
-    """Does nothing."""
-
-
 class LocalCluster:
     """Brokers by id. Call `start` first and `stop` last. Used from one event loop."""
 
@@ -104,7 +99,7 @@ class LocalCluster:
         directory: str | None,
         make_logger: Callable[[int], Any],
         *,
-        on_failed: Callable[[int], None] = _ignore_failure,
+        on_failed: Callable[[int], None] = lambda _broker_id: None,
     ) -> None:
         """`directory` gets the shared metadata; None leaves them in the log directory of a single broker.
 
@@ -183,10 +178,8 @@ class LocalCluster:
         ports = replace(ports, open_files=open_file_limit() // len(self._given))
         if self._directory is None:
             return ports
-        return replace(ports, open_store=self._join_store, shared_metadata=f"{self._directory}/{METADATA_FILE}")
-
-    async def _join_store(self, _log_directory: str) -> OwnedStore:
-        return await self._store.join()
+        place = f"{self._directory}/{METADATA_FILE}"
+        return replace(ports, open_store=lambda _log_directory: self._store.join(), shared_metadata=place)
 
     async def _open_store(self) -> OwnedStore:
         """Opens the shared store. Errors: StorageError, MetadataFileError, OSError."""

@@ -120,11 +120,5 @@ class LoopHealth:
 
 
 def _told(late: Lateness) -> dict[str, Any]:
-    figures = {
-        "lag_ms": late.lag_ms,
-        "cpu_ms": late.cpu_ms,
-        "blocked_ms": late.blocked_ms,
-        "starved_ms": late.starved_ms,
-    }
-    rounded: dict[str, Any] = {name: round(value, 1) for name, value in figures.items()}
-    return rounded | {"full_collections": late.full_collections}
+    times = ("lag_ms", "cpu_ms", "blocked_ms", "starved_ms")
+    return {name: round(getattr(late, name), 1) for name in times} | {"full_collections": late.full_collections}

@@ -106,6 +106,7 @@ class DirectoryCopy:
         self._commit = commit
         self._on_failed = on_failed
         self._file: File | None = None
+        """Replaced without closing it, because a sync may be in progress."""
         self._position = 0
         self._limit = 0
         self._is_rewriting = False
@@ -155,10 +156,6 @@ class DirectoryCopy:
 
     def close(self) -> None:
         self._is_closed = True
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Forgets the file without closing it, because a sync may be in progress."""
         self._file = None
 
     def _write(self, content: bytes) -> tuple[File, int]:
@@ -166,7 +163,6 @@ class DirectoryCopy:
         return self._filesystem.open(self._path, write=True), len(content)
 
     def _take(self, written: tuple[File, int]) -> None:
-        self._let_go()
         self._file, self._position = written
         self._limit = self._position + max(APPENDED_BYTES_MIN, APPENDED_PER_BYTE * self._position)
 
@@ -179,7 +175,7 @@ class DirectoryCopy:
             raise outcome
         self._take(outcome)
         if self._is_closed:
-            self._let_go()
+            self._file = None
             return
         if self._is_outdated:
             self._is_outdated = False
@@ -203,6 +199,6 @@ class DirectoryCopy:
 
     def _on_error(self, error: OSError) -> None:
         """Handles an error. If the disk is full, the next change rewrites the file."""
-        self._let_go()
+        self._file = None
         if not is_passing(error):
             self._on_failed(error)

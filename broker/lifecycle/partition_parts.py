@@ -51,7 +51,7 @@ class PartitionParts(msgspec.Struct, frozen=True, kw_only=True):
 def build_partitions(
     base: BrokerBase, session: MetadataSession, log_manager: LogManager, peers: PeerClients
 ) -> PartitionParts:
-    """Builds the parts over an open session and loaded logs. Nothing is hosted before `AssignedPartitions.on_image`."""
+    """Builds the parts for an open session and loaded logs. `AssignedPartitions.on_image` hosts the partitions."""
     config, ports, log = base.configs.current, base.ports, base.log
     fence = RegistrationFence(session, ports.clock) if ports.shared_metadata else None
     waiting = Waiting(ports.clock, ports.loop, log, maximum_per_partition=MAXIMUM_WAITING_PER_PARTITION)

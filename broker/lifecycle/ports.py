@@ -104,8 +104,9 @@ async def _open_etcd(etcd: EtcdAddress) -> OwnedStore:
     try:
         from lowtide.metadata.etcd import EtcdStore  # noqa: PLC0415 - slow, and only brokers with etcd have its packages.
     except ImportError as error:
-        message = f"the packages for etcd are not installed ({error}): install Lowtide with its extra `etcd`"
-        raise MetadataStoreError(message) from error
+        raise MetadataStoreError(
+            f"the packages for etcd are not installed ({error}): install Lowtide with its extra `etcd`"
+        ) from error
     return await EtcdStore.open(etcd.endpoints, access=etcd.access, prefix=etcd.prefix)
 
 

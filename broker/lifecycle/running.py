@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.ports import real_ports
-from lowtide.broker.lifecycle.start_lines import tell_plain_walk, warn_of_unresolved, with_ports
+from lowtide.broker.lifecycle.start_lines import warn_of_unresolved, warn_without_compiled_module, with_ports
 from lowtide.metadata.etcd_address import EtcdAddress
 from lowtide.runtime.http_site import Site
 from lowtide.runtime.long_lived import LongLived
@@ -37,7 +37,7 @@ async def run_broker(
 
     Returns the exit code: 0 stopped, 1 failed. `etcd` is the address of the metadata store, if it is etcd. `console`
     creates the console's site at the first visit. With a `supervisor`, it provides the ports and stops the broker;
-    further signals are ignored then, for a service manager may signal all processes of a service. Errors: those of
+    further signals are ignored then, because a service manager may signal all processes of a service. Errors: those of
     `Broker.start`.
     """
     loop = asyncio.get_running_loop()
@@ -64,7 +64,7 @@ async def run_broker(
             supervisor.follow(stopping.set, broker.hurry, partial(_own_page, broker), partial(give, broker)),
             name="supervisor",
         )
-    tell_plain_walk(logger)
+    warn_without_compiled_module(logger)
     await broker.start()
     address = broker.address
     long_lived.freeze()

@@ -34,7 +34,7 @@ from lowtide.runtime.random import Random, system_random
 from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from lowtide.runtime.authority import Certified
+    from lowtide.runtime.authority import CertificateWithKey
 
 ADMIN: Final = "admin"
 BROKER: Final = "broker"
@@ -127,9 +127,9 @@ class Maker(msgspec.Struct, frozen=True):
             self._certificate(f"{directory}/{ETCD_PEM}", authority, "etcd", etcd_hosts)
             self._certificate(f"{directory}/{METADATA_PEM}", authority, BROKER, ())
 
-    def _authority(self, directory: str) -> Certified:
+    def _authority(self, directory: str) -> CertificateWithKey:
         """Errors: OSError, StorageError."""
-        from lowtide.runtime.authority import Certified, new_authority, renewed_authority  # noqa: PLC0415  slow import
+        from lowtide.runtime.authority import CertificateWithKey, new_authority, renewed_authority  # noqa: PLC0415  slow import
 
         certificate, key = f"{directory}/{CA_FILE}", f"{directory}/ca.key"
         now_ms = self.clock.wall_ms()
@@ -137,7 +137,7 @@ class Maker(msgspec.Struct, frozen=True):
             made = new_authority(AUTHORITY_NAME, now_ms)
             found = None
         else:
-            found = Certified(self.files.read_bytes(certificate), self.files.read_bytes(key))
+            found = CertificateWithKey(self.files.read_bytes(certificate), self.files.read_bytes(key))
             try:
                 made = renewed_authority(found, now_ms)
             except ValueError as error:
@@ -148,7 +148,7 @@ class Maker(msgspec.Struct, frozen=True):
             self.files.replace_file(key, made.key)
         return made
 
-    def _certificate(self, path: str, authority: Certified, name: str, hosts: Sequence[str]) -> None:
+    def _certificate(self, path: str, authority: CertificateWithKey, name: str, hosts: Sequence[str]) -> None:
         """Renews a certificate; it keeps its previous hosts, for brokers refuse one with fewer.
 
         Errors: OSError, StorageError.

@@ -31,7 +31,7 @@ from lowtide.broker.lifecycle.auditing import make_audit, make_authorizer
 from lowtide.broker.lifecycle.certificates import ListenerCertificates
 from lowtide.broker.lifecycle.disk_space import DiskSpace
 from lowtide.broker.lifecycle.due_work import DueWork, MemoryUpkeep
-from lowtide.broker.lifecycle.http_parts import HttpParts, make_http
+from lowtide.broker.lifecycle.http_parts import make_http
 from lowtide.broker.lifecycle.leader_loads import LeaderLoads
 from lowtide.broker.lifecycle.listener_logins import ListenerLogins
 from lowtide.broker.lifecycle.listener_security import listener_security, peer_login
@@ -43,7 +43,7 @@ from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.network.connection.server import Server, open_listeners
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.dispatcher import Dispatcher
-from lowtide.broker.observation.health import Observed, Vitals
+from lowtide.broker.observation.health import BrokerObservation, Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
@@ -128,14 +128,7 @@ class Serving:
             self.host, idle_after_ms=idle_ms, login_timeout_ms=login_ms, backlog=base.descriptors.accept_backlog
         )
         self.http, self._readiness = make_http(
-            HttpParts(
-                base=base,
-                context=context,
-                log_manager=log_manager,
-                certificates=self._certificates,
-                on_login=self._on_login,
-                sites=(self._load_metrics,),
-            )
+            base, context, log_manager, self._certificates, self._on_login, (self._load_metrics,)
         )
         self._health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
         self._leader_loads = self._make_leader_loads(context)
@@ -152,10 +145,10 @@ class Serving:
             return None
         return LeaderLoads(context, ports, ports.neighbours, full=rules.full)
 
-    def _observed(self) -> Observed:
+    def _observed(self) -> BrokerObservation:
         ports = self._base.ports
         vitals = Vitals(ports.clock.monotonic_ms(), self._health.snapshot, lambda: len(self.host.connections))
-        return Observed(LogHistory(self.replicas.partitions, ports.loop, ports.clock), vitals)
+        return BrokerObservation(LogHistory(self.replicas.partitions, ports.loop, ports.clock), vitals)
 
     def _context(self, session: MetadataSession) -> BrokerContext:
         base, ports = self._base, self._base.ports
@@ -218,7 +211,7 @@ class Serving:
             follower_fetch_bytes=config.follower_fetch_bytes,
             limits=connection_limits(config, base.descriptors),
             request_rows_max=config.request_rows_max,
-            turns=self.replicas.slices.turns,
+            turns=self.replicas.turns,
             rounds=self.replicas.waiting.rounds,
             connection_wait_ms=lambda address, listener: self._quotas.connect(
                 address, listener, ports.clock.monotonic_ms()
@@ -301,7 +294,7 @@ class Serving:
         self._creation_rates = creation_rates(base.configs.current)
         self.host.admission.follow(connection_limits(base.configs.current, base.descriptors))
         if self._certificates.follow(base.configs.current):
-            base.tasks.spawn(self._certificates.look(), name="renewed certificates")
+            base.tasks.spawn(self._certificates.reload(), name="renewed certificates")
         self._logins.follow(base.configs.current)
         if base.configs.current.inter_broker_login != self._own_login:
             self._own_login = base.configs.current.inter_broker_login

@@ -27,7 +27,7 @@ def with_ports(listeners: Sequence[ConfiguredListener], ports: Mapping[str, int]
     return [each._replace(port=each.port or ports.get(each.name, 0)).text for each in listeners]
 
 
-def tell_plain_walk(log: Any) -> None:
+def warn_without_compiled_module(log: Any) -> None:
     """Warns if the compiled module is missing unexpectedly."""
     if reason := why_plain():
         remedy = (
@@ -38,12 +38,12 @@ def tell_plain_walk(log: Any) -> None:
         )
 
 
-def tell_open_listeners(config: BrokerConfig, image: MetadataImage, log: Any) -> None:
+def warn_of_open_listeners(config: BrokerConfig, image: MetadataImage, log: Any) -> None:
     """Warns of listeners that serve other machines without a login, and of users and ACLs that have no effect."""
     if open_to_all := open_beyond_loopback(config):
         remedy = "listen on 127.0.0.1, or require logins with SASL_SSL, see docs/security.md"
         log.warning("listeners serve other machines without a login", listeners=open_to_all, remedy=remedy)
-    if left_out := protection_left_out(config, image):
+    if left_out := ineffective_protection(config, image):
         remedy = "start it with the security settings of the other brokers, such as authorizer.class.name and SASL_SSL"
         log.warning("users and ACLs of this cluster have no effect on this broker", **left_out, remedy=remedy)
 
@@ -76,7 +76,7 @@ def open_beyond_loopback(config: BrokerConfig) -> list[str]:
     return found
 
 
-def protection_left_out(config: BrokerConfig, image: MetadataImage) -> dict[str, int]:
+def ineffective_protection(config: BrokerConfig, image: MetadataImage) -> dict[str, int]:
     """Counts the ACLs and users that have no effect, because a listener is open and there is no authorizer.
 
     Returns nothing if there are none. ACLs and users show that the cluster was secured; a broker that starts with its
@@ -92,7 +92,7 @@ LOGS_NAMED: Final = 20
 """The maximum number of repaired logs that get a line each; the others are counted."""
 
 
-def tell_recoveries(log_manager: LogManager, took_ms: int, log: Any) -> None:
+def log_recoveries(log_manager: LogManager, took_ms: int, log: Any) -> None:
     """Logs the recoveries and repairs of all directories, which took `took_ms` to load."""
     for found in log_manager.directories.recoveries:
         event = (

@@ -19,7 +19,6 @@ from lowtide.broker.metrics.record_times import ProducedTimes
 from lowtide.broker.metrics.registry import SUBJECTS
 from lowtide.broker.metrics.remote_ends import RemoteEnds
 from lowtide.broker.metrics.sources import IdleShare, Scrape, ScrapeMemory, Sources
-from lowtide.broker.slices import walk_in_slices
 
 KEPT_MS: Final = 1_000
 """The minimum time for which a page is cached. Prometheus scrapes every fifteen seconds."""
@@ -86,19 +85,19 @@ class Collector:
         turns = self._sources.broker.turns
         if kind.is_packed:  # Compresses the page that other clients read uncompressed.
             packed: list[bytes] = []
-            await walk_in_slices(turns, _pack(await self.page(kind._replace(is_packed=False)), packed))
+            await turns.walk(_pack(await self.page(kind._replace(is_packed=False)), packed))
             return packed
         if self._others is not None and not kind.is_own:
             return await self._merged(self._others, kind)
         page = Page(kind.form)
-        await walk_in_slices(turns, self._steps(page))
+        await turns.walk(self._steps(page))
         return page.finish()
 
     async def _merged(self, ask_others: OtherPages, kind: PageKind) -> Sequence[bytes]:
         others, own = await asyncio.gather(ask_others(kind.form), self.page(kind._replace(is_own=True)))
         broker, merged = self._sources.broker, MergedPage(kind.form)
         for node_id, pieces in sorted([(broker.config.node_id, own), *((node_id, [page]) for node_id, page in others)]):
-            await walk_in_slices(broker.turns, merged.add(node_id, pieces))
+            await broker.turns.walk(merged.add(node_id, pieces))
         return merged.finish()
 
     def _steps(self, page: Page) -> Iterator[None]:
@@ -109,7 +108,6 @@ class Collector:
 
 
 def _pack(pieces: Sequence[bytes], packed: list[bytes]) -> Iterator[None]:
-    """Compresses pieces as one stream."""
     packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
     for piece in pieces:
         packed.append(packer.compress(piece))

@@ -89,7 +89,6 @@ class Page:
         return name
 
     def one(self, metric: Metric, value: float) -> None:
-        """Writes a metric with a single series."""
         self._lines.append(f"{self.begin(metric)} {value}\n")
 
     def rows(self, metric: Metric, rows: Iterable[tuple[Sequence[object], float]]) -> None:
@@ -98,7 +97,7 @@ class Page:
         self.write([f"{name}{labelled(metric, values)} {value}\n" for values, value in rows])
 
     def series(self, metric: Metric, samples: Iterable[str], *, begins: bool = True) -> Iterator[None]:
-        """Writes a metric of many series, in steps. `samples` are labels and values; not `begins` continues a family."""
+        """Writes a metric of many series, in steps. `samples` are labels and values; `begins` starts a family."""
         name = self.begin(metric) if begins else metric.name
         left = iter(samples)
         while some := [f"{name}{sample}\n" for sample in islice(left, SERIES_A_STEP)]:
@@ -132,7 +131,6 @@ class Page:
             self.write(lines)
 
     def finish(self) -> list[bytes]:
-        """Ends the page and returns its pieces."""
         if self.form is Format.OPEN_METRICS:
             self._lines.append("# EOF\n")
         self._flush()

@@ -79,7 +79,7 @@ _LOADING: Final = gauge(
 )
 
 
-class GroupLagRow(NamedTuple):
+class GroupPartitionRow(NamedTuple):
     """A partition of a group. Unknown values are None."""
 
     labels: str
@@ -108,7 +108,7 @@ class _GroupReading:
     """The groups read in one scrape."""
 
     def __init__(self, scrape: Scrape) -> None:
-        self.rows: list[GroupLagRow] = []
+        self.rows: list[GroupPartitionRow] = []
         self.sums: list[_Sum] = []
         self.members: list[tuple[str, int]] = []
         self.states: dict[tuple[str, str], int] = {}
@@ -146,7 +146,7 @@ class _GroupReading:
                 offset = value.offset
             lag, lag_seconds = self._lag(TopicPartition(topic, number), offset)
             if len(self.rows) < ROWS_MAX:
-                self.rows.append(GroupLagRow(f'{labels},partition="{number}"}}', offset, lag, lag_seconds))
+                self.rows.append(GroupPartitionRow(f'{labels},partition="{number}"}}', offset, lag, lag_seconds))
             else:
                 self.left_out += 1
             if offset == NOT_COMMITTED:

@@ -38,7 +38,6 @@ class Subject(NamedTuple):
         return tuple(dict.fromkeys(_metrics_in(tuple(vars(self.module).values()))))
 
     def write(self, scrape: Scrape, page: Page) -> Iterator[None]:
-        """Writes the metrics, in steps."""
         steps: Iterator[None] = self.module.write(scrape, page)
         return steps
 

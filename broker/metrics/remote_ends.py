@@ -66,7 +66,6 @@ class RemoteEnds:
             self._round = self._broker.tasks.spawn(self._ask(list(wanted)), name="ends of partitions")
 
     async def _ask(self, wanted: list[TopicPartition]) -> None:
-        """Asks all leaders once."""
         image = self._broker.metadata.image
         by_leader: dict[BrokerId, list[TopicPartition]] = {}
         for key in wanted:

@@ -33,7 +33,7 @@ ROWS_A_STEP: Final = 16
 
 
 class Viewer(msgspec.Struct, frozen=True):
-    """What a client can see: the deletes of which topics, and whether the senders of other principals' deletes."""
+    """The rights of a client: the topics whose deletes it can see, and whether it sees the senders of others."""
 
     may_describe: Callable[[str], bool]
     sees_all_origins: bool

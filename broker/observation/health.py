@@ -35,8 +35,8 @@ def lag_histogram(snapshot: HistogramSnapshot) -> LoopLagHistogram:
     return LoopLagHistogram(count=snapshot.count, sum_ms=snapshot.sum_ms, max_ms=snapshot.max_ms, buckets=buckets)
 
 
-class Observed(msgspec.Struct, frozen=True):
-    """The parts, of one broker."""
+class BrokerObservation(msgspec.Struct, frozen=True):
+    """The history and the vitals of one broker."""
 
     history: LogHistory
     vitals: Vitals

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.turns import run_in_slices
 from lowtide.protocol.messages.describe_history import LogSample
 
 if TYPE_CHECKING:

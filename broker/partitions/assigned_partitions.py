@@ -1,15 +1,14 @@
-"""The partitions that the metadata give to this broker: brought here, made to lead or follow, and let go.
+"""Applies the metadata to the partitions of this broker: opens them, makes them lead or follow, and removes them.
 
-Metadata changes come in as images. What they ask for on disk (a thousand new logs, say) is done in slices, so that no
-client waits for it; `settled` returns when all of it is done.
-
-It is built over everything that serves partitions (`replica_manager`, `followed_partitions`), none of which knows it.
+The work on disk that an image requires, such as a thousand new logs, runs in slices so that no client waits for it;
+`settled` returns when all of it is done.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +16,7 @@ import msgspec
 
 from lowtide.broker.partitions.hosted_logs import HostedLogs
 from lowtide.broker.partitions.strays import has_to_go
-from lowtide.broker.slices import OWN_SLICE_MS, SlicedWork
+from lowtide.broker.turns import OWN_SLICE_MS, Turns, raise_error
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
@@ -35,16 +34,16 @@ NOTHING_KNOWN: Final[Mapping[str, Sequence[int]]] = {}
 
 
 class AssignmentRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the partitions of a broker follow besides the metadata."""
+    """What determines partitions besides the metadata."""
 
     log_config: Callable[[TopicImage], LogConfig]
-    """The effective configuration of a topic's logs."""
+    """Returns the effective configuration of a topic's logs."""
     own_epoch: Callable[[], BrokerEpoch]
-    """Our registration, 0 for none. What was won under another one is not led (rule DR8)."""
+    """Returns our registration, or 0. Leaderships of another one are not taken (rule DR8)."""
 
 
 class AssignedPartitions:
-    """The partitions that are this broker's to host."""
+    """The partitions that the metadata assign to this broker."""
 
     def __init__(  # noqa: PLR0913  parts of a broker
         self,
@@ -71,7 +70,9 @@ class AssignedPartitions:
         self._loop = loop
         self._image: MetadataImage | None = None
         self._configured: tuple[TopicImage | None, LogConfig] = (None, LogConfig())
-        self._work = SlicedWork(loop, clock, self._on_worked, self._rest_ms)
+        self._turns = Turns(loop, clock, rest_ms=self._rest_ms)
+        self._work: deque[Callable[[], None]] = deque()
+        self._is_working = False
         self._has_created = False
         self._settled: dict[asyncio.Future[None], None] = {}
 
@@ -85,15 +86,15 @@ class AssignedPartitions:
         new_defaults: bool = False,
         different: Mapping[str, Sequence[int]] = NOTHING_KNOWN,
     ) -> None:
-        """Follow a change of the metadata: `changed` topics are new or different, `deleted` ones are gone; `brokers` came, went or changed.
+        """Applies an image: `changed` topics are new or different, `brokers` appeared, disappeared or changed.
 
-        To be called for every image, also where nothing concerns a topic: what followers report is compared with the latest. Of a topic
-        that is different only the partitions that are; all of them with `new_defaults`, or when it is the very one of the image before.
-        `different` has their numbers by topic, where that is known: it must be about the step from the latest image to this one.
+        Must be called for every image, because follower reports are compared with the latest one. Only changed
+        partitions of a topic are visited; all of them with `new_defaults`, or if the topic object is the same as in the
+        previous image. `different` has the changed partitions by topic, if known, since the previous image.
         """
         self.hosted_logs.tell_failed()
         before, self._image = self._replicas.follow(image), image
-        self._configured = (None, LogConfig())  # What topics follow from may have changed, though they haven't.
+        self._configured = (None, LogConfig())  # Defaults may have changed.
         gone = {
             TopicPartition(topic.name, index): topic.topic_id
             for topic in deleted
@@ -108,26 +109,33 @@ class AssignedPartitions:
                 if index < len(known) and known[index] is state:
                     continue
                 if self.broker_id in state.replicas:
-                    self._work.add(partial(self._host, topic, index, state))
+                    self._work.append(partial(self._host, topic, index, state))
                 elif (topic.name, index) in self._partitions or (topic.name, index) in self._offline.keys:
-                    gone[TopicPartition(topic.name, index)] = topic.topic_id  # Its reassignment is through.
+                    gone[TopicPartition(topic.name, index)] = topic.topic_id  # Its reassignment is complete.
         if gone:
             self.remove(gone)
         for broker_id in (*brokers, *self._led.take_settled(image.revision)):
-            self._work.add(partial(self._follow_broker, broker_id))
-        self._work.begin()
+            self._work.append(partial(self._follow_broker, broker_id))
+        if not self._is_working:
+            self._is_working = True
+            self._turns.run(self._work_steps(), self._on_worked, raise_error)
+
+    def _work_steps(self) -> Iterator[None]:
+        while self._work:
+            self._work.popleft()()
+            yield
 
     def on_registration(self) -> None:
-        """We have registered, or the registration is lost: what we lead is another matter now."""
+        """Applies the image again after a change of our registration, which decides what we lead."""
         if self._image is not None:
             self.on_image(self._image, self._image.topics.values(), [])
 
     @property
     def _is_settled(self) -> bool:
-        return not self._work.waits and not self.hosted_logs.leaving
+        return not self._work and not self.hosted_logs.leaving
 
     async def settled(self) -> None:
-        """Wait until all that was asked for is done on disk."""
+        """Waits until all work on disk is done."""
         if not self._is_settled:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._settled[waiter] = None
@@ -137,11 +145,11 @@ class AssignedPartitions:
                 self._settled.pop(waiter, None)
 
     def tick(self) -> None:
-        """Try again to make logs for which there was no room. On the order of once a second."""
+        """Retries to create logs for which there was no disk space. Called about once a second."""
         self._host_again(*self.hosted_logs.take_without_room())
 
     def _host(self, topic: TopicImage, index: int, state: PartitionImage) -> None:
-        """Have the partition here as the metadata say."""
+        """Makes a partition what the metadata say."""
         assert self._image is not None
         current = self._image.topics.get(topic.name)
         if (
@@ -171,7 +179,7 @@ class AssignedPartitions:
         return (self.broker_id, self._rules.own_epoch()) in zip(state.isr, state.isr_epochs, strict=True)
 
     def _follow_broker(self, broker_id: BrokerId) -> None:
-        """A broker came, went or changed: the partitions that it follows here, or that it leads, are concerned."""
+        """Reacts to a change of a broker, for the partitions that it follows here and those that it leads."""
         self._removals.on_broker_changed(broker_id)
         self._work.extend(
             partial(self._led.on_broker_changed, partition, broker_id) for partition in self._led.of_follower(broker_id)
@@ -179,18 +187,17 @@ class AssignedPartitions:
         self._work.extend(partial(self._reassign, partition) for partition in self._followed.of_leader(broker_id))
 
     def _reassign(self, partition: Partition) -> None:
-        """The leader's address may be another."""
         if self._partitions.get(partition.topic_partition) is partition and self._image is not None:
             self._followed.on_leader_changed(partition, self._image)
 
     def _config_of(self, topic: TopicImage) -> LogConfig:
-        """The configuration of a topic's logs, which is built once for all of its partitions that are worked on in turn."""
+        """Returns the configuration of a topic's logs, built once for consecutive partitions."""
         if self._configured[0] is not topic:
             self._configured = (topic, self._rules.log_config(topic))
         return self._configured[1]
 
     def _open(self, key: TopicPartition, topic: TopicImage, config: LogConfig) -> Partition | None:
-        """The partition over its log, which is created where there is none; None when its directory cannot be written."""
+        """Returns the partition with its log, which may be new; None if the log can't be created."""
         is_new = not self.hosted_logs.has(key)
         log = self.hosted_logs.open(key, topic.topic_id, config)
         if log is None:
@@ -208,12 +215,12 @@ class AssignedPartitions:
         return partition
 
     def _rest_ms(self) -> int:
-        """As long as a slice in which logs were created: clients may cause any number of them, and there is more to do for each."""
+        """Returns a pause as long as a slice in which logs were created: clients may cause any number of them."""
         has_created, self._has_created = self._has_created, False
         return OWN_SLICE_MS if has_created else 0
 
     def remove(self, gone: Mapping[TopicPartition, TopicId]) -> None:
-        """Stop partitions that aren't this broker's any more, and let their logs go."""
+        """Stops partitions that are no longer on this broker, and removes their logs."""
         self._offline.discard(gone)
         for key in gone:
             self._followed.forget(key)
@@ -226,18 +233,19 @@ class AssignedPartitions:
 
     def _on_names_free(self, names: Iterable[str]) -> None:
         self._host_again(*names)
-        self._tell_settled()
+        self._notify_settled()
 
     def _host_again(self, *names: str) -> None:
-        """Topics whose names were taken by logs on their way out may have been created again since."""
+        """Hosts topics again whose names were taken by logs that are gone now."""
         if self._image is not None:
             self.on_image(self._image, [self._image.topics[name] for name in names if name in self._image.topics], [])
 
-    def _on_worked(self) -> None:
+    def _on_worked(self, _: None) -> None:
+        self._is_working = False
         self.hosted_logs.tell_failed()
-        self._tell_settled()
+        self._notify_settled()
 
-    def _tell_settled(self) -> None:
+    def _notify_settled(self) -> None:
         if self._is_settled:
             waiters, self._settled = self._settled, {}
             for waiter in waiters:

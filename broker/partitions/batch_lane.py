@@ -1,10 +1,8 @@
-"""Work on batches that takes long, by the worker: one piece at a time, the requests in turn, each within its limit of decompressed bytes.
+"""Long work on batches, in the worker: one piece at a time, requests in turn, within a limit of decompressed bytes.
 
-A sender chooses how much comes out of a compressed batch: a request of a megabyte may hold 30 GB. So all batches of a request together may
-decompress to so much; one of the worker's threads at most is busy with batches, whatever clients send; and a request's second batch waits
-behind the first ones of the others. All batches are decompressed into the same memory, whose pages are given back.
-
-Does not decide which work is done here (`handlers/produce`, `timestamp_search`), nor append anything.
+A request of a megabyte may decompress to 30 GB. So the batches of a request have a common limit, at most one thread of
+the worker is busy with batches, and the second batch of a request waits for the first ones of the others. All batches
+are decompressed into the same memory, whose pages are released.
 """
 
 from __future__ import annotations
@@ -15,55 +13,52 @@ from functools import partial
 from mmap import mmap
 from typing import Any, Final, TypeAlias
 
+from lowtide.broker.pending import Pending
+from lowtide.broker.turns import TurnQueue
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX
 from lowtide.storage.log.validation.decompression_room import DecompressionRoom, release_pages
 
 Work: TypeAlias = Callable[[DecompressionRoom], Any]
-"""Runs in the worker. Nothing of the room may be in its result."""
+"""Runs in the worker. Its result must not refer to the room."""
 
 OnDone: TypeAlias = Callable[[Any], None]
-"""Gets in the event loop what the work returned, or raised."""
+"""Gets the result of the work, or its exception, in the event loop."""
 
 RELEASED_FROM_BYTES: Final = 4 << 20
-"""Memory up to this stays for the next batch: less comes and goes with every client."""
+"""Memory up to this size is kept for the next batch."""
 
 
 class BatchLane:
-    """The work of one broker. Used from the event loop."""
+    """The long work of one broker. Used from the event loop."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._memory: mmap | None = None
-        self._turns: deque[RequestLane] = deque()
-        self._busy = False
+        self.queue = TurnQueue[RequestLane](lambda: 0, 1, self._take_turn)
 
     def begin(self, limit_bytes: int) -> RequestLane:
-        """The work of one request, whose batches may decompress to `limit_bytes` (inclusive) together."""
+        """Returns the lane of a request, whose batches may decompress to `limit_bytes` (inclusive) together."""
         return RequestLane(self, limit_bytes)
 
-    def take_turn(self, request: RequestLane) -> None:
-        """Let a request's next piece be done after those of the requests before it."""
-        if request.pieces and not request.has_turn:
-            request.has_turn = True
-            self._turns.append(request)
-        self._run()
-
-    def _run(self) -> None:
-        if self._busy or not self._turns:
-            return
-        self._busy = True
-        request = self._turns.popleft()
-        request.has_turn = False
+    def _take_turn(self, request: RequestLane, _began_ms: int) -> Pending[None]:
+        """Submits a request's next piece. The next turn begins when it is done."""
         work, on_done = request.pieces.popleft()
-        self._worker.submit(partial(self._work, request, work), partial(self._on_done, request, on_done))
+        turn: Pending[None] = Pending()
+
+        def end(outcome: Any) -> None:
+            if request.pieces:
+                self.queue.enter(request)
+            turn.complete(None)
+            on_done(outcome)
+
+        self._worker.submit(partial(self._work, request, work), end)
+        return turn
 
     def _work(self, request: RequestLane, work: Work) -> Any:
-        """In the worker, which has only one of these at a time: the memory is its own."""
+        """Runs in the worker, one at a time, so that the memory is not shared."""
         if self._memory is None or len(self._memory) < request.limit_bytes:
-            self._memory = mmap(
-                -1, max(request.limit_bytes, DECOMPRESSED_BYTES_MAX)
-            )  # Pages are taken when they are used.
+            self._memory = mmap(-1, max(request.limit_bytes, DECOMPRESSED_BYTES_MAX))  # Pages are allocated at use.
         room = DecompressionRoom(memoryview(self._memory)[: request.limit_bytes], request.left_bytes)
         try:
             return work(room)
@@ -72,24 +67,18 @@ class BatchLane:
             if room.used_bytes > RELEASED_FROM_BYTES:
                 release_pages(self._memory, room.used_bytes)
 
-    def _on_done(self, request: RequestLane, on_done: OnDone, outcome: Any) -> None:
-        self._busy = False
-        self.take_turn(request)
-        on_done(outcome)
-
 
 class RequestLane:
-    """The pieces of one request's work that wait; `left_bytes` is what its batches may still decompress to."""
+    """The waiting work of one request; `left_bytes` is what its batches may still decompress to."""
 
-    __slots__ = ("_lane", "has_turn", "left_bytes", "limit_bytes", "pieces")
+    __slots__ = ("_lane", "left_bytes", "limit_bytes", "pieces")
 
     def __init__(self, lane: BatchLane, limit_bytes: int) -> None:
         self._lane = lane
         self.pieces: deque[tuple[Work, OnDone]] = deque()
         self.limit_bytes = self.left_bytes = limit_bytes
-        self.has_turn = False
 
     def submit(self, work: Work, on_done: OnDone) -> None:
-        """Do a piece after the request's others, and call `on_done` in the event loop, never before this has returned."""
+        """Runs a piece after the request's others, then calls `on_done` in a later pass of the event loop."""
         self.pieces.append((work, on_done))
-        self._lane.take_turn(self)
+        self._lane.queue.enter(self)

@@ -1,7 +1,7 @@
-"""Waiting within this process until what was appended is committed: coordinators, whose records are their state, and markers.
+"""Waits within the broker until appended records are committed: those of coordinators, and transaction markers.
 
-Where a flush is due (`flush.messages`), which Kafka carries out in the append itself, it is waited for as well, after the high watermark:
-that doesn't wait for the leader's own disk.
+The high watermark does not wait for the leader's own disk. So if a flush is due (`flush.messages`), which Kafka runs in
+the append itself, the wait continues until that is done.
 """
 
 from __future__ import annotations
@@ -21,28 +21,23 @@ if TYPE_CHECKING:
 
 
 def committed_end(log: Log) -> Offset:
-    """The exclusive end of what is committed, and flushed where that is due."""
+    """Returns the exclusive end of the committed records, of those that are flushed if a flush is due."""
     return min(log.high_watermark, log.recovery_point) if log.flush_is_due else log.high_watermark
 
 
 class CommittingReplicas(Protocol):
-    """The partitions of this broker, and who waits for them."""
+    """The part of `ReplicaManager` that a wait needs."""
 
     waiting: Waiting
 
-    def find(self, topic: str, partition: int) -> Partition | ErrorCode:
-        """The partition, or why it isn't here."""
-        ...
-
-    def flush(self, partition: Partition) -> None:
-        """Have what was appended synced."""
-        ...
+    def find(self, topic: str, partition: int) -> Partition | ErrorCode: ...
+    def flush(self, partition: Partition) -> None: ...
 
 
 class CommitWait(DelayedOperation):
-    """Waits for the high watermark of one partition, and its flush if that is due, within the leadership that created it."""
+    """Waits for the high watermark of a partition, and a due flush, within the leadership that appended."""
 
-    __slots__ = ("_callback", "_deadline_ms", "_led_since", "_offset", "_partition", "_queue", "_replicas")
+    __slots__ = ("_callback", "_led_since", "_offset", "_partition", "_queue", "_replicas", "deadline_ms")
 
     def __init__(
         self,
@@ -59,23 +54,18 @@ class CommitWait(DelayedOperation):
         self._led_since = partition.led_since
         self._offset = offset
         self._callback = callback
-        self._deadline_ms = deadline_ms
+        self.deadline_ms = deadline_ms  # type: ignore[misc]
         self._queue: DelayedQueue | None = None
         """Where it waits."""
 
-    @property
-    def deadline_ms(self) -> int:
-        """On the monotonic clock."""
-        return self._deadline_ms
-
     def start(self) -> None:
-        """Call back now, or wait."""
+        """Calls the callback now, or waits."""
         if self._partition.log.flush_is_due:
             self._replicas.flush(self._partition)
         self.try_complete()
 
     def try_complete(self) -> bool:
-        """Call back if it is committed, or can no longer be by this leadership; or wait on, first for the others, then for the disk."""
+        """Calls the callback if the records are committed or can no longer be; else waits for followers or the disk."""
         error = self._error()
         if error is None:
             is_committed = self._partition.log.high_watermark >= self._offset
@@ -90,19 +80,19 @@ class CommitWait(DelayedOperation):
         return True
 
     def on_complete(self) -> None:
-        """Call back, with REQUEST_TIMED_OUT where it isn't committed."""
+        """Calls the callback, with REQUEST_TIMED_OUT if the records are not committed."""
         error = self._error()
         self._callback(ErrorCode.REQUEST_TIMED_OUT if error is None else error)
 
     def fail(self) -> None:
-        """A bug came in between, in the callback itself; it isn't called again."""
+        """Does nothing: the callback itself has raised."""
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
-        """The high watermark, or the recovery point, to reach."""
+        """Returns the high watermark, or the recovery point, to reach."""
         return ((self._partition.topic_partition, self._offset),)
 
     def _error(self) -> ErrorCode | None:
-        """NONE when committed, None while it isn't."""
+        """Returns NONE if the records are committed, None if they may still be, or why they no longer can be."""
         partition = self._partition
         found = self._replicas.find(*partition.topic_partition)
         if isinstance(found, ErrorCode):

@@ -1,4 +1,4 @@
-"""What partitions see of the fence of their broker (`broker/lifecycle/fencing.py`)."""
+"""The part of the broker's fence (`broker/lifecycle/fencing.py`) that partitions read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from lowtide.protocol.types import BrokerEpoch
 
 
 class Fence(Protocol):
-    """What can be seen of a broker's fence (`broker/lifecycle/fencing.py`) without a call, at each look for a partition."""
+    """A broker's fence. The fields are read without a call at each lookup of a partition."""
 
     epoch: BrokerEpoch
-    """The registration under which it is down."""
+    """The registration under which the fence is down."""
     down_until_ms: int
-    """Under that registration it is down until then, on the monotonic clock, at least."""
+    """The monotonic time until which it is down at least, under that registration."""
 
     def is_up(self) -> bool:
         """Whether the broker must not act now."""
@@ -21,11 +21,11 @@ class Fence(Protocol):
 
     @property
     def registration(self) -> Registered:
-        """The registration that is in force."""
+        """The current registration."""
         ...
 
 
 class Registered(Protocol):
-    """What the broker is registered as; `metadata/held_registration.py`."""
+    """The broker's registration; see `metadata/held_registration.py`."""
 
     broker_epoch: BrokerEpoch

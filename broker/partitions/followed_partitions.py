@@ -1,46 +1,29 @@
-"""The partitions that this broker follows, by their leaders; the fetchers learn what becomes of each.
-
-Decisions are in `replication/`; the fetching is `replica_fetchers`.
-"""
+"""The partitions that this broker follows, by leader. `replica_fetchers` fetches them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lowtide.broker.partitions.replica_fetchers import ReplicaFetchers
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerId, TopicPartition
     from lowtide.replication.partition import Partition
 
 
-class FollowerAssignments(Protocol):
-    """Who fetches what this broker follows."""
-
-    def assign(self, partition: Partition, image: MetadataImage) -> None:
-        """This broker follows: the leader, its leader epoch or its address is new. The partition has a leader."""
-        ...
-
-    def unassign(self, key: TopicPartition) -> None:
-        """This broker leads the partition, or no broker does, or it isn't here any more.
-
-        Also for one that was never assigned.
-        """
-        ...
-
-
 class FollowedPartitions:
     """The followed partitions. `AssignedPartitions` is built over it."""
 
-    def __init__(self, fetchers: FollowerAssignments) -> None:
+    def __init__(self, fetchers: ReplicaFetchers) -> None:
         self._fetchers = fetchers
         self._by_leader: dict[BrokerId, dict[TopicPartition, Partition]] = {}
 
     def of_leader(self, broker_id: BrokerId) -> list[Partition]:
-        """The partitions that this broker follows and that broker leads."""
+        """Returns the partitions that this broker follows and that broker leads."""
         return list(self._by_leader.get(broker_id, {}).values())
 
     def on_become(self, partition: Partition, image: MetadataImage) -> None:
-        """The partition's leader or leader epoch is another: have it fetched from there, if that is another broker."""
+        """Follows the new leader or leader epoch of a partition, if another broker leads it."""
         key = partition.topic_partition
         self._forget(key)
         if not _is_followed(partition):
@@ -50,12 +33,12 @@ class FollowedPartitions:
         self._fetchers.assign(partition, image)
 
     def on_leader_changed(self, partition: Partition, image: MetadataImage) -> None:
-        """The leader's broker came, went or changed: its address may be another."""
+        """Reacts to a change of the leader's broker, such as a new address."""
         if _is_followed(partition):
             self._fetchers.assign(partition, image)
 
     def forget(self, key: TopicPartition) -> None:
-        """The partition isn't here any more."""
+        """Removes a partition that is no longer on this broker."""
         self._forget(key)
         self._fetchers.unassign(key)
 

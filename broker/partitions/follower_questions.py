@@ -1,6 +1,6 @@
-"""What a follower must ask its leader before it can fetch some partitions: where its log begins and ends, or where an epoch ends.
+"""The requests of a follower before it can fetch: for the range of the leader's log, or the end of an epoch.
 
-Guards: an answer counts only for a partition that still waits for it, in the phase in which it was asked.
+Guards: an answer is used only for a partition that still waits for it, in the phase in which it was asked.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class QuestionParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What questions need of the fetcher."""
+    """The parts of a fetcher that its questions need."""
 
     broker_id: BrokerId
-    """Who asks."""
+    """Our own."""
     plan: FollowerFetchPlan
     clock: Clock
     timeout_ms: Callable[[], int]
     carry_out: Callable[[FollowedPartition, Decision], None]
-    """Called with what an answer means."""
+    """Called with the decision that follows from an answer."""
 
 
 class FollowerQuestions:
@@ -42,24 +42,23 @@ class FollowerQuestions:
         self._parts = parts
         self._waiting: dict[TopicPartition, FollowedPartition] = {}
         self._ends_at_start: set[TopicPartition] = set()
-        """Where a log may end just at its leader's log start, with records that were compared with nothing."""
+        """Partitions whose log may end at the leader's log start, so that its records were never compared."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def add(self, following: FollowedPartition, event: FollowerEvent) -> None:
-        """Ask about a partition, with the next round; `event` says what."""
+        """Asks about a partition in the next round; `event` says what."""
         following.on_event(event)
         self._waiting[following.key] = following
         self._parts.plan.touch(following)
 
     def remove(self, key: TopicPartition) -> None:
-        """It isn't followed any more."""
         self._waiting.pop(key, None)
         self._ends_at_start.discard(key)
 
     async def ask(self, client: PeerClient) -> None:
-        """Ask what is due. Errors: PeerError; all is asked again."""
+        """Sends the questions that are due. Errors: PeerError; then all are asked again."""
         parts = self._parts
         ranges = self._due(Phase.ASKING_RANGE)
         if ranges:
@@ -80,12 +79,11 @@ class FollowerQuestions:
             if following.phase is phase and following.delayed_until_ms <= now_ms
         ]
 
-    def _counts(self, following: FollowedPartition, phase: Phase) -> bool:
-        """Whether an answer still counts for the partition."""
+    def _is_awaited(self, following: FollowedPartition, phase: Phase) -> bool:
         return not following.has_left and following.phase is phase and self._waiting.get(following.key) is following
 
     def _on_range(self, following: FollowedPartition, found: LeaderRange | ErrorCode | None) -> None:
-        if not self._counts(following, Phase.ASKING_RANGE):
+        if not self._is_awaited(following, Phase.ASKING_RANGE):
             return
         if following.key in self._ends_at_start:
             self._on_start(following, found)
@@ -99,10 +97,7 @@ class FollowerQuestions:
             )
 
     def _on_start(self, following: FollowedPartition, found: LeaderRange | ErrorCode | None) -> None:
-        """The log may have to start over.
-
-        It is asked again until the leader's start is known; nothing else in the answer is of use.
-        """
+        """Resets the log if the leader's log start requires it. The question is repeated until that is known."""
         if not isinstance(found, LeaderRange):
             self._parts.carry_out(following, Delay("the leader's log start isn't known", lagging=True))
             return
@@ -112,13 +107,12 @@ class FollowerQuestions:
             self._parts.carry_out(following, decision)
 
     def _end(self, following: FollowedPartition) -> None:
-        """What was asked about the partition is answered."""
         self.remove(following.key)
         following.on_event(FollowerEvent.ANSWERED)
         self._parts.plan.touch(following)
 
     def _on_epoch(self, following: FollowedPartition, found: LeaderEpochEnd | ErrorCode | None) -> None:
-        if not self._counts(following, Phase.ASKING_EPOCH):
+        if not self._is_awaited(following, Phase.ASKING_EPOCH):
             return
         if not isinstance(found, LeaderEpochEnd):
             self._parts.carry_out(
@@ -130,7 +124,6 @@ class FollowerQuestions:
         if step.offset < following.log.log_end_offset:
             self._parts.carry_out(following, step)
         elif found.end_offset == following.log.log_end_offset and found.leader_epoch < following.leader_epoch:
-            # So it says, too, of an epoch before the first that it knows, which begins at its log start; Fetch doesn't
-            # tell that here.
+            # The leader also answers this for an epoch before its first one, which begins at its log start.
             self._ends_at_start.add(following.key)
             self.add(following, FollowerEvent.ASK_RANGE)

@@ -1,8 +1,7 @@
-"""The logs of the partitions that this broker hosts: made where there are none, removed when their partitions have gone.
+"""Creates and removes the logs of the partitions that this broker hosts. `assigned_partitions` says which ones.
 
-Guards: a partition doesn't get the log of an earlier topic of its name, nor a new one while an old one is on its way out. A log is removed
-only if the metadata hold that it has to go; else its folder is set aside (`strays`). It decides nothing about partitions:
-`assigned_partitions` says which ones are to be here.
+Guards: a partition never gets the log of an earlier topic of its name, nor a new log while an old one is being removed.
+A log is removed only if the metadata say so; otherwise its folder is set aside (`strays`).
 """
 
 from __future__ import annotations
@@ -17,22 +16,20 @@ from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import Log, LogConfig
 
 _PARTITIONS_NAMED: Final = 5
-"""In a line about any number of them."""
+"""The partitions that a log line names."""
 
 
 class OfflinePartitions:
-    """Partitions of this broker that it cannot serve: their log directory is offline, or their log could not be created or loaded."""
+    """Partitions that this broker cannot serve: their directory is offline, or their log was not created or loaded."""
 
     def __init__(self) -> None:
         self.keys: frozenset[TopicPartition] = frozenset()
-        """Another object after each change, by which others know that it is different."""
+        """A new object after each change, so that users see the change by identity."""
 
     def add(self, keys: Iterable[TopicPartition]) -> None:
-        """These can't be served from now on."""
         self.keys = self.keys.union(keys)
 
     def discard(self, keys: Iterable[TopicPartition]) -> None:
-        """These can, or aren't this broker's any more."""
         self.keys = self.keys.difference(keys)
 
 
@@ -48,9 +45,9 @@ class HostedLogs:
         on_free: Callable[[Iterable[str]], None],
         has_to_go: Callable[[TopicPartition, TopicId, LeaderEpoch], bool],
     ) -> None:
-        """`on_free` gets topics whose names were taken by logs that are gone now.
+        """`on_free` gets the topics whose names became free.
 
-        `has_to_go` answers whether the metadata hold that a log of this topic id and with this latest leader epoch is to be removed.
+        `has_to_go` returns whether the metadata say that a log with this topic id and latest leader epoch is removed.
         """
         self._offline = offline
         self._log_manager = log_manager
@@ -59,18 +56,21 @@ class HostedLogs:
         self._has_to_go = has_to_go
         self._leaving: set[TopicPartition] = set()
         self._stuck: set[TopicPartition] = set()
-        """Logs in the way of others that couldn't be set aside: nothing is created under their names before the next start."""
+        """Logs that could not be set aside: their names stay taken until the next start."""
         self._without_room: set[str] = set()
         self._failed: dict[TopicPartition, StorageError] = {}
-        """Logs that could not be created, and were not reported yet."""
+        """Logs that could not be created, until they are reported."""
 
     @property
     def leaving(self) -> bool:
-        """Whether logs are on their way out."""
+        """Whether logs are being removed or set aside."""
         return bool(self._leaving)
 
     def expect(self, image: MetadataImage, broker_id: BrokerId) -> None:
-        """Before any log is asked for: the broker's partitions were here, and aren't created again if their directory may have failed."""
+        """Notes this broker's partitions before any log is opened.
+
+        They existed, so they are not created again if their directory may have failed.
+        """
         here = [
             (TopicPartition(topic.name, index), topic.topic_id)
             for topic in image.topics.values()
@@ -85,11 +85,11 @@ class HostedLogs:
             )
 
     def has(self, key: TopicPartition) -> bool:
-        """Whether a partition has a log here, of whichever topic id."""
+        """Whether a partition has a log here, of any topic id."""
         return key in self._log_manager.logs
 
     def open(self, key: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log | None:
-        """The log of a partition, created where there is none; None when its directory can't be written, or its name isn't free."""
+        """Returns the log of a partition, which may be new; None if it can't be created or its name is taken."""
         log = self._log_manager.logs.get(key)
         if log is not None and log.topic_id != topic_id:
             self.remove({key: log.topic_id})
@@ -111,14 +111,11 @@ class HostedLogs:
             if key in self._offline.keys:
                 self._offline.discard((key,))
         if log.offline and key not in self._offline.keys:
-            self._offline.add((key,))  # Its directory has failed before its partition was here.
+            self._offline.add((key,))  # Its directory failed before the partition was hosted.
         return log
 
     def tell_failed(self) -> None:
-        """Logs that could not be created are offline from now on: one line for each directory.
-
-        To be called after many were asked for.
-        """
+        """Marks the logs that could not be created as offline, and logs one line for each directory."""
         failed, self._failed = self._failed, {}
         if not failed:
             return
@@ -136,7 +133,7 @@ class HostedLogs:
             )
 
     def _directory_of(self, error: StorageError) -> str:
-        """The log directory that an error is about, or what it names instead: several that are missing."""
+        """Returns the log directory of an error, or the missing directories that it names."""
         return next(
             (
                 path
@@ -147,14 +144,14 @@ class HostedLogs:
         )
 
     def take_without_room(self) -> set[str]:
-        """Topics with partitions that could not be created because a disk was full. Once."""
+        """Returns and clears the topics with partitions that were not created because a disk was full."""
         names, self._without_room = self._without_room, set()
         return names
 
     def remove(self, logs: Mapping[TopicPartition, TopicId]) -> None:
-        """Let logs of these topic ids go; topics can have the names again when `on_free` is called.
+        """Removes logs that the metadata say are deleted or moved away, and sets the others aside.
 
-        Those that the metadata hold to be deleted or moved away are removed; the others are set aside.
+        Their names are free when `on_free` is called.
         """
         gone: list[TopicPartition] = []
         kept: list[TopicPartition] = []
@@ -163,16 +160,16 @@ class HostedLogs:
             latest = NO_LEADER_EPOCH if log is None else log.leader_epochs.latest
             (gone if self._has_to_go(key, topic_id, latest) else kept).append(key)
         if gone:
-            self._let_go(gone, set_aside=False)
+            self._remove(gone, set_aside=False)
         if kept:
             self._log.warning(
                 "logs that the metadata lack are set aside: their folders get names that end in -stray, and stay",
                 partitions=len(kept),
                 some_partitions=[str(key) for key in kept[:_PARTITIONS_NAMED]],
             )
-            self._let_go(kept, set_aside=True)
+            self._remove(kept, set_aside=True)
 
-    def _let_go(self, keys: list[TopicPartition], *, set_aside: bool) -> None:
+    def _remove(self, keys: list[TopicPartition], *, set_aside: bool) -> None:
         self._leaving.update(keys)
 
         def left(error: OSError | StorageError | None) -> None:

@@ -1,7 +1,4 @@
-"""What a follower asks its leader besides Fetch: where an epoch ends, where the log starts and ends.
-
-One request for many partitions.
-"""
+"""The requests of a follower to its leader besides Fetch: ListOffsets and OffsetForLeaderEpoch, of many partitions."""
 
 from __future__ import annotations
 
@@ -31,14 +28,14 @@ Row = TypeVar("Row")
 
 
 class LeaderRange(NamedTuple):
-    """Where the leader's log starts, and ends (exclusive)."""
+    """The leader's log start and log end (exclusive)."""
 
     start: Offset
     end: Offset
 
 
 class LeaderEpochEnd(NamedTuple):
-    """The leader's largest epoch at or below the one asked for, and its end (exclusive); -1 where there is none."""
+    """The leader's largest epoch up to the requested one, and its end (exclusive); -1 if there is none."""
 
     leader_epoch: LeaderEpoch
     end_offset: Offset
@@ -47,9 +44,9 @@ class LeaderEpochEnd(NamedTuple):
 async def ask_ranges(
     client: PeerClient, broker_id: BrokerId, asked: list[FollowedPartition], timeout_ms: int
 ) -> dict[TopicPartition, LeaderRange | ErrorCode]:
-    """The leader's log start and log end by partition; a partition that it didn't answer is missing. Errors: PeerError.
+    """Returns the leader's range by partition, without unanswered partitions. Errors: PeerError.
 
-    A replica (`broker_id` is ours) gets the log end, a consumer only the high watermark.
+    With our `broker_id` we get the log end; a consumer would get the high watermark.
     """
     ends = await _list_offsets(client, broker_id, asked, LATEST, timeout_ms)
     starts = await _list_offsets(client, broker_id, asked, EARLIEST, timeout_ms)
@@ -83,10 +80,7 @@ async def _list_offsets(
 async def ask_epochs(
     client: PeerClient, broker_id: BrokerId, asked: list[FollowedPartition], timeout_ms: int
 ) -> dict[TopicPartition, LeaderEpochEnd | ErrorCode]:
-    """Where the last leader epoch of each log ends in the leader's; a partition that it didn't answer is missing.
-
-    Errors: PeerError.
-    """
+    """Returns the leader's end of each log's last epoch, without unanswered partitions. Errors: PeerError."""
 
     def row(following: FollowedPartition) -> OffsetForLeaderPartition:
         latest = following.log.leader_epochs.latest

@@ -1,17 +1,17 @@
-"""The partitions with several replicas that this broker leads: what follows from a fetch, an image or the passing of time.
+"""The partitions with several replicas that this broker leads: reacts to fetches, images and time.
 
-Whatever may raise a high watermark or a low watermark, or change an ISR, comes by here, and operations that wait for it are woken (rule
-DR4). There is one timer that looks for followers that have become slow, because no message says so; and one for parked deletes,
-which is exact. A broker that was paused itself changes no ISR before its followers, whose fetches wait to be read, had a moment to speak.
+Every event that may raise a high watermark or a low watermark, or change an ISR, is handled here, and wakes the
+operations that wait for it (rule DR4). One timer looks for slow followers, which no message announces; another one, for
+parked deletes, is exact. After a pause of this broker no ISR changes before its followers' fetches were read.
 
-Decisions are in `replication/`; the ISR is written by `alter_partition_manager`.
+Decisions are in `replication/`; `alter_partition_manager` writes the ISR.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.turns import run_in_slices
 from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.partition import Partition, PartitionChange
@@ -20,72 +20,54 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Iterator
 
+    from lowtide.broker.partitions.alter_partition_manager import IsrChanges
     from lowtide.broker.partitions.waiting import Waiting
     from lowtide.metadata.image import MetadataImage
     from lowtide.metadata.store import Revision
     from lowtide.replication.follower_state import FollowerFetch, FollowerState
-    from lowtide.replication.leadership import IsrProposal, Leadership
+    from lowtide.replication.leadership import Leadership
     from lowtide.runtime.clock import Clock
 
 LOOK_PART: Final = 8
-"""Followers are looked at so many times within `replica.lag.time.max.ms`; Kafka does it twice."""
+"""The looks at followers within `replica.lag.time.max.ms`; Kafka looks twice."""
 
 LOOK_MS_MIN: Final = 20
 LOOK_MS_MAX: Final = 2000
 
 
-class IsrWriter(Protocol):
-    """Who writes changes of ISRs to the metadata store."""
-
-    def submit(
-        self,
-        partition: Partition,
-        leadership: Leadership,
-        proposal: IsrProposal,
-        on_withdrawn: Callable[[Partition], None],
-    ) -> None:
-        """Write what was just proposed; the leadership gets the outcome.
-
-        `on_withdrawn` is called if it doesn't count any more.
-        """
-        ...
-
-
 class FollowerRequest(Protocol):
-    """A follower's fetch that waits."""
+    """A waiting fetch of a follower."""
 
     def wake(self) -> None:
-        """Answer it now."""
+        """Answers it now."""
         ...
 
 
 class ParkedFetches:
-    """Followers' fetches that wait here, by their brokers."""
+    """The waiting fetches of followers, by broker."""
 
     def __init__(self) -> None:
         self._requests: dict[BrokerId, dict[FollowerRequest, None]] = {}
 
     def add(self, broker_id: BrokerId, request: FollowerRequest) -> None:
-        """A follower's fetch begins to wait."""
         self._requests.setdefault(broker_id, {})[request] = None
 
     def remove(self, broker_id: BrokerId, request: FollowerRequest) -> None:
-        """It doesn't wait any more."""
         self._requests.get(broker_id, {}).pop(request, None)
 
     def wake(self, broker_id: BrokerId) -> None:
-        """Answer what waits of a follower: there is a partition that it must add (rule DR5)."""
+        """Answers the waiting fetches of a follower: it must add a partition (rule DR5)."""
         for request in list(self._requests.get(broker_id, ())):
             request.wake()
 
 
 class LedPartitions:
-    """The partitions that this broker leads. The replica manager is built over it."""
+    """The partitions that this broker leads."""
 
     def __init__(
         self,
         waiting: Waiting,
-        isr_writer: IsrWriter,
+        isr_writer: IsrChanges,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -97,10 +79,10 @@ class LedPartitions:
         self.parked = ParkedFetches()
         self.by_follower: dict[BrokerId, dict[TopicPartition, Partition]] = {}
         self.newest_leadership_ms = -lag_time_max_ms
-        """When this broker last began to lead a partition with several replicas, on the monotonic clock."""
+        """The monotonic time when this broker last became the leader of a partition with several replicas."""
         self._partitions: dict[TopicPartition, Partition] = {}
         self._unseen: dict[BrokerId, BrokerEpoch] = {}
-        """Of followers that fetched under a registration that the image doesn't show, the newest."""
+        """The newest registration of each follower that fetched under one that the image does not show yet."""
         self._image: MetadataImage | None = None
         self._waiting = waiting
         self._isr_writer = isr_writer
@@ -118,12 +100,12 @@ class LedPartitions:
         return len(self._partitions)
 
     def follow(self, image: MetadataImage) -> None:
-        """Act on these metadata from now on."""
+        """Uses these metadata from now on."""
         self._image = image
 
     # ------------------------------------------------------------------ leaderships
     def on_become(self, partition: Partition, *, changed: bool) -> None:
-        """The metadata have something new about a partition; `changed`: its leader or leader epoch."""
+        """Follows a change of a partition in the metadata; `changed`: of its leader or leader epoch."""
         leadership = partition.leadership
         key = partition.topic_partition
         if leadership is None:
@@ -154,11 +136,11 @@ class LedPartitions:
             followed.pop(key, None)
 
     def of_follower(self, broker_id: BrokerId) -> list[Partition]:
-        """The partitions that this broker leads and that broker follows."""
+        """Returns the partitions that this broker leads and that broker follows."""
         return list(self.by_follower.get(broker_id, {}).values())
 
     def on_broker_changed(self, partition: Partition, broker_id: BrokerId) -> None:
-        """A follower's broker came, went, registered again, wants to stop, or lost a directory."""
+        """Reacts to a change of a follower's broker: its registration, shutdown or directories."""
         image, leadership = self._image, partition.leadership
         if leadership is not None and image is not None:
             if leadership.follow_broker(broker_id, image):
@@ -166,7 +148,7 @@ class LedPartitions:
             self.look_at(partition)
 
     def take_settled(self, revision: Revision) -> list[BrokerId]:
-        """Whose registrations, that weren't known when they fetched, an image of this revision shows, or shows not to be there. Once."""
+        """Returns and clears the followers whose registration is now known, or known not to exist."""
         settled = [broker_id for broker_id, epoch in self._unseen.items() if epoch <= revision]
         for broker_id in settled:
             del self._unseen[broker_id]
@@ -174,10 +156,7 @@ class LedPartitions:
 
     # ------------------------------------------------------------------ fetches of followers
     def on_fetch(self, partition: Partition, fetch: FollowerFetch) -> FollowerState | None:
-        """Take over an accepted fetch, and what follows from it.
-
-        None where nothing is taken over yet; see `Leadership.note_fetch`.
-        """
+        """Notes an accepted fetch, and its consequences. Returns None if it can't be noted yet: see `note_fetch`."""
         leadership, image = partition.leadership, self._image
         assert leadership is not None
         assert image is not None
@@ -196,7 +175,7 @@ class LedPartitions:
         return follower
 
     def lacks_some(self, broker_id: BrokerId, count_fetched: Callable[[], int], now_ms: int) -> bool:
-        """Whether a follower fetches fewer partitions than it should, while one of them may have been given to it lately."""
+        """Whether a follower fetches fewer partitions than it should, after a recent change of leadership."""
         if now_ms - self.newest_leadership_ms > self.lag_time_max_ms:
             return False
         image, followed = self._image, self.by_follower.get(broker_id, {})
@@ -208,7 +187,7 @@ class LedPartitions:
 
     # ------------------------------------------------------------------ what rises
     def on_appended(self, partition: Partition) -> None:
-        """Records were appended to a partition with followers."""
+        """Reacts to records that were appended to a partition with followers."""
         partition.tell(PartitionChange.LOG_END)
         if partition.topic_partition in self._waiting.follower_fetches.watched:
             self._waiting.follower_fetches.advance(partition.topic_partition, partition.log.log_end_offset)
@@ -218,7 +197,7 @@ class LedPartitions:
             self.on_high_watermark(partition)
 
     def on_high_watermark(self, partition: Partition) -> None:
-        """It rose: consumers may read more, producers have their acknowledgement."""
+        """Wakes consumers and producers that wait for the high watermark."""
         key, high_watermark = partition.topic_partition, partition.log.high_watermark
         partition.tell(PartitionChange.HIGH_WATERMARK)
         for queue in (self._waiting.fetches, self._waiting.commits):
@@ -226,12 +205,12 @@ class LedPartitions:
                 queue.advance(key, high_watermark)
 
     def look_at(self, partition: Partition) -> None:
-        """Compare with what should be: the ISR, the high watermark, the deletes that wait."""
+        """Updates the high watermark and the ISR of a partition, and wakes its deletes."""
         leadership, image = partition.leadership, self._image
         if leadership is None or image is None:
             return
         now_ms = self._clock.monotonic_ms()
-        # The high watermark first: who was dropped and held it up would be in sync again at once.
+        # The high watermark first: otherwise a removed member that held it back would be in sync again at once.
         if partition.advance_high_watermark(image, now_ms):
             self.on_high_watermark(partition)
         self._propose(partition, leadership, now_ms)
@@ -261,14 +240,14 @@ class LedPartitions:
         return min(max(self.lag_time_max_ms // LOOK_PART, LOOK_MS_MIN), LOOK_MS_MAX)
 
     def _was_paused(self, now_ms: int) -> bool:
-        """Whether the look is overdue by as much as followers may be silent for, nearly: then this broker was away, not they."""
+        """Whether the look is so overdue that this broker was paused, rather than its followers."""
         return self._look_timer is not None and now_ms - self._look_due_ms > self.lag_time_max_ms // 2
 
     def _look(self) -> None:
         now_ms = self._clock.monotonic_ms()
         was_paused, was_patient = self._was_paused(now_ms), self._patient_until_ms == self._look_due_ms
         self._look_timer = None
-        if was_paused and not was_patient:  # Not twice in turn: a slow machine must not keep slow followers in sync.
+        if was_paused and not was_patient:  # Not twice in a row: a slow machine must not keep slow followers in sync.
             self._set_look_timer()
             self._patient_until_ms = self._look_due_ms
             return
@@ -288,7 +267,7 @@ class LedPartitions:
         self._set_look_timer()
 
     def await_slow_ones(self, keys: Iterable[TopicPartition]) -> None:
-        """Deletes wait for these: be there when a replica that they wait for has been silent for too long."""
+        """Sets the timer for deletes of these partitions: to when the first replica has been silent for too long."""
         image = self._image
         if image is None:
             return
@@ -318,7 +297,7 @@ class LedPartitions:
         self.await_slow_ones(waiting)
 
     def close(self) -> None:
-        """Look at nothing any more."""
+        """Stops the timers."""
         for timer in (self._look_timer, self._slow_timer):
             if timer is not None:
                 timer.cancel()

@@ -1,9 +1,10 @@
-"""Asks brokers whether they act on the removal of their replicas, as long as deletes would have to wait for that (rule DR3).
+"""Asks brokers whether they have applied the removal of their replicas, while deletes must wait for that (rule DR3).
 
-One task for each broker that is asked, one question for all of its replicas that were removed: whether it acts on metadata of the latest
-of those revisions. It answers as soon as it does, mostly at once.
+One task per broker asks one question for all of its removed replicas: whether it has applied the latest of the
+metadata revisions. A broker answers as soon as it has, mostly at once.
 
-Guards: every end of the wait, by an answer, by time, by the end of a registration or of the leadership, wakes the deletes (rule DR4).
+Guards: the end of every wait, by an answer, a timeout, or the end of a registration or leadership, wakes the deletes
+(rule DR4).
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
 PURPOSE: Final = "removal"
 
 RETRY_MS: Final = 100
-"""How long it rests after a question that failed."""
+"""The pause after a failed question."""
 
 WAIT_MS: Final = 2000
-"""How long an answer may take, and twice as long as a broker keeps the question: then it is asked about what was removed since, too."""
+"""The maximum time of a question, twice as long as a broker keeps it. The next one includes later removals."""
 
 
 class RemovalConfirmations:
-    """Asks for one broker, of the partitions that it leads."""
+    """The questions of one broker about the partitions that it leads."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class RemovalConfirmations:
         *,
         lag_time_max_ms: int,
     ) -> None:
-        """`lag_time_max_ms` is `replica.lag.time.max.ms`: so long a broker is asked."""
+        """A broker is asked for up to `lag_time_max_ms` (`replica.lag.time.max.ms`)."""
         self._session = session
         self._peers = peers
         self._waiting = waiting
@@ -62,7 +63,7 @@ class RemovalConfirmations:
         self._asked: set[BrokerId] = set()
 
     def follow(self, partition: Partition) -> None:
-        """A partition has changed: ask whom it waits for, if this broker leads it."""
+        """Asks the brokers that a changed partition waits for, if this broker leads it."""
         if partition.former_replicas is None or not partition.is_leader:
             return
         for broker_id in awaited_former(partition, self._session.image, self._clock.monotonic_ms()):
@@ -72,12 +73,12 @@ class RemovalConfirmations:
                 self._spawn(self._ask(broker_id), name=f"removal-confirmations-{self._session.broker_id}-{broker_id}")
 
     def on_broker_changed(self, broker_id: BrokerId) -> None:
-        """A broker came, went, or lost a directory: perhaps it is waited for no more."""
+        """Reacts to a change of a broker, which may end waits for it."""
         if broker_id in self._awaited:
             self._waited_for(broker_id)
 
     def _waited_for(self, broker_id: BrokerId) -> list[FormerReplica]:
-        """What the broker is to be asked about; deletes of the partitions where that is over are woken."""
+        """Returns the replicas to ask the broker about, and wakes the deletes of the other partitions."""
         image, now_ms, found = self._session.image, self._clock.monotonic_ms(), []
         waiting = self._awaited.get(broker_id, {})
         for key, partition in list(waiting.items()):
@@ -98,7 +99,7 @@ class RemovalConfirmations:
 
     async def _ask(self, broker_id: BrokerId) -> None:
         try:
-            await asyncio.sleep(0)  # What an image removes is asked about together.
+            await asyncio.sleep(0)  # One question for all removals of an image.
             while formers := self._waited_for(broker_id):
                 revision = max(former.revision for former in formers)
                 left_ms = (
@@ -110,7 +111,7 @@ class RemovalConfirmations:
             self._asked.discard(broker_id)
 
     async def _acts_on(self, broker_id: BrokerId, revision: Revision, wait_ms: int) -> bool:
-        """Whether the broker acts on a revision, or comes to within this time."""
+        """Returns whether the broker applies a revision within this time."""
         broker = self._session.image.brokers.get(broker_id)
         if broker is None:
             return False

@@ -1,11 +1,10 @@
-"""Follows one leader: a task that fetches, again and again, every partition that this broker follows there.
+"""Follows one leader: a task that repeatedly fetches all partitions that this broker follows there.
 
-What an answer means is decided in `replication/follower.py`, what is asked next in `replication/fetch_plan.py`. Here it
-is carried out: records are appended at once; truncations, log starts and flushes go to the disk, and the partition
-waits for them, not the others.
+`replication/follower.py` decides what an answer means, and `replication/fetch_plan.py` what to fetch next. Records are
+appended at once. For truncations, log starts and flushes only the affected partition waits for the disk.
 
-Guards: an answer counts only under the registration, leader epoch and topic id under which it was asked for (DR6, DR8);
-a received log start is durable before it is reported (DR1).
+Guards: an answer is used only under the registration, leader epoch and topic id of its request (DR6, DR8); a received
+log start is durable before it is reported (DR1).
 """
 
 from __future__ import annotations
@@ -51,20 +50,20 @@ if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
 
 TURN_MS: Final = 2
-"""How long answers are worked on before others have their turn."""
+"""How long rows of an answer are processed before other work runs."""
 
 UNREGISTERED_PAUSE_MS: Final = 100
-"""How long it waits while this broker is fenced, or the leader isn't there."""
+"""The pause while this broker is fenced, or the leader is not registered."""
 
 WARNING_INTERVAL_MS: Final = 60_000
-"""So often a replica that isn't fetched is logged."""
+"""The minimum time between two warnings about one replica."""
 
 _SESSION_RETRIES: Final = 3
-"""Sessions that are refused in a row before it rests."""
+"""The consecutive refused sessions before a pause."""
 
 
 class FetcherParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What all fetchers of a broker share."""
+    """The parts that all fetchers of a broker share."""
 
     session: MetadataSession
     replicas: ReplicaManager
@@ -73,15 +72,15 @@ class FetcherParts(msgspec.Struct, frozen=True, kw_only=True):
     log: Any
     truncations: TruncationLines
     limits: Callable[[], FetchLimits]
-    """The configuration in force."""
+    """Returns the current configuration."""
     timeout_ms: Callable[[], int]
     """`replica.socket.timeout.ms`."""
     throttle: ReplicationThrottle
-    """Of what is fetched by all of them together."""
+    """Limits all fetchers together."""
     on_settled: Callable[[TopicPartition], None]
-    """Called when a log waits for the disk no more, whichever fetcher has it now."""
+    """Called when a log no longer waits for the disk, whichever fetcher has it now."""
     on_idle: Callable[[ReplicaFetcher], None]
-    """Called when nothing is followed any more, and the task is about to end."""
+    """Called when no partition is left, before the task ends."""
 
 
 class ReplicaFetcher:
@@ -102,16 +101,16 @@ class ReplicaFetcher:
             plan=self.plan,
             clock=parts.clock,
             timeout_ms=parts.timeout_ms,
-            carry_out=self._carry_out_later,
+            carry_out=self._apply,
         )
         self._questions = FollowerQuestions(questions)
         self._refused_sessions = 0
         self._connected: tuple[PeerClient, BrokerEpoch] | None = None
-        self._is_anew = False
+        self._leader_is_new = False
 
     # ------------------------------------------------------------------ what is followed
     def add(self, following: FollowedPartition) -> None:
-        """Follow a partition, perhaps in a new leader epoch."""
+        """Follows a partition, possibly in a new leader epoch."""
         self.plan.add(following)
         log = following.log
         if log.truncating:
@@ -129,13 +128,11 @@ class ReplicaFetcher:
         self._wake.set()
 
     def remove(self, key: TopicPartition) -> None:
-        """Follow it no more."""
         self.plan.remove(key)
         self._questions.remove(key)
         self._wake.set()
 
     def on_disk(self, key: TopicPartition) -> None:
-        """A log of a partition that may be followed here waits for the disk no more."""
         following = self.plan.followed.get(key)
         if following is not None:
             self.plan.touch(following)
@@ -143,20 +140,17 @@ class ReplicaFetcher:
         self._wake.set()
 
     def on_leader_changed(self) -> None:
-        """The leader may have registered again.
-
-        What was asked of its former life is not waited for: a dead machine refuses nothing.
-        """
+        """Disconnects if the leader has registered again: a dead machine would never answer the request."""
         leader = self._parts.session.image.brokers.get(self.leader_id)
         if self._connected is not None and leader is not None and leader.epoch != self._connected[1]:
-            self._is_anew = True
+            self._leader_is_new = True
             self._connected[0].disconnect("it has registered again")
             self._connected = None
         self._wake.set()
 
     # ------------------------------------------------------------------ the task
     async def run(self) -> None:
-        """Fetch until nothing is followed any more."""
+        """Fetches until no partition is left."""
         while self.plan.followed:
             pause_ms = await self._round()
             if pause_ms is not None and self.plan.followed:
@@ -164,7 +158,7 @@ class ReplicaFetcher:
         self._parts.on_idle(self)
 
     async def _round(self) -> int | None:
-        """One request and its answer. Returns how long to rest, None for not at all; whatever happens ends the rest."""
+        """Sends one request and handles its answer. Returns the pause, which any event ends, or None."""
         parts = self._parts
         client = self._client()
         if client is None:
@@ -185,8 +179,8 @@ class ReplicaFetcher:
         except PeerError as error:
             self.failures += 1
             self.plan.start_full_session()
-            if self._is_anew:
-                self._is_anew = False
+            if self._leader_is_new:
+                self._leader_is_new = False
                 return None
             if self.plan.followed:
                 parts.log.info(
@@ -198,24 +192,24 @@ class ReplicaFetcher:
             return limits.backoff_ms
 
     def _client(self) -> PeerClient | None:
-        """The connection to the leader; None while one of the two brokers isn't registered."""
+        """Returns the connection to the leader; None while one of the two brokers is not registered."""
         parts = self._parts
         leader = parts.session.image.brokers.get(self.leader_id)
         is_fenced = parts.replicas.is_fenced is not None and parts.replicas.is_fenced()
         if leader is None or is_fenced or parts.session.broker_epoch == 0:
             return None
         client = parts.peers.client_of(leader, "fetch")
-        self._connected, self._is_anew = (client, leader.epoch), False
+        self._connected, self._leader_is_new = (client, leader.epoch), False
         return client
 
     def _idle_ms(self) -> int:
-        """How long nothing can be fetched: until a delayed partition is due. What ends earlier wakes."""
+        """Returns the pause until a delayed partition is due."""
         due_ms = self.plan.next_due_ms
         limit_ms = self._parts.limits().wait_ms
         return limit_ms if due_ms is None else max(min(due_ms - self._parts.clock.monotonic_ms(), limit_ms), 1)
 
     async def _pause(self, pause_ms: int) -> None:
-        """Rest, or until something is new."""
+        """Waits for this time, or until an event."""
         self._wake.clear()
         try:
             async with asyncio.timeout(pause_ms / 1000):
@@ -236,9 +230,15 @@ class ReplicaFetcher:
         rises: list[FollowedPartition] = []
         turn_ends_ms = parts.clock.monotonic_ms() + TURN_MS
         for following, row in rows:
-            if following.has_left or following.phase is not Phase.FETCHING:  # An answer may name a partition twice.
+            if following.has_left or following.phase is not Phase.FETCHING:  # A partition may be listed twice.
                 continue
-            self._carry_out(following, decide(following, row), fetch, row, rises)
+            decision = decide(following, row)
+            if decision is NextStep.APPEND:
+                self._append(following, fetch, row, rises)
+            elif decision is NextStep.ASK_RANGE:
+                self._ask(following, FollowerEvent.ASK_RANGE)
+            else:
+                self._apply(following, decision)
             if parts.clock.monotonic_ms() >= turn_ends_ms:
                 self._request_log_starts(rises)
                 rises = []
@@ -252,23 +252,8 @@ class ReplicaFetcher:
         self._parts.log.info("fetch session is refused", leader=self.leader_id, error=error.name)
         return None if self._refused_sessions <= _SESSION_RETRIES else self._parts.limits().backoff_ms
 
-    def _carry_out(
-        self,
-        following: FollowedPartition,
-        decision: Decision,
-        fetch: Fetch,
-        row: PartitionData,
-        rises: list[FollowedPartition],
-    ) -> None:
-        if decision is NextStep.APPEND:
-            self._take(following, fetch, row, rises)
-        elif decision is NextStep.ASK_RANGE:
-            self._ask(following, FollowerEvent.ASK_RANGE)
-        else:
-            self._carry_out_later(following, decision)
-
-    def _carry_out_later(self, following: FollowedPartition, decision: Decision) -> None:
-        """A decision for which nothing of the answer is needed any more."""
+    def _apply(self, following: FollowedPartition, decision: Decision) -> None:
+        """Carries out a decision that no longer needs the answer."""
         if isinstance(decision, Truncate):
             self._truncate(following, decision)
         elif isinstance(decision, Reset):
@@ -276,7 +261,7 @@ class ReplicaFetcher:
         elif isinstance(decision, Delay):
             self._delay(following, decision)
 
-    def _take(
+    def _append(
         self, following: FollowedPartition, fetch: Fetch, row: PartitionData, rises: list[FollowedPartition]
     ) -> None:
         parts, log = self._parts, following.log
@@ -313,7 +298,7 @@ class ReplicaFetcher:
             parts.replicas.on_follower_appended(following.partition)
 
     def _request_log_starts(self, rises: list[FollowedPartition]) -> None:
-        """Raise log starts to the leader's: one frame in the journal, and visible when it is durable."""
+        """Raises log starts to the leader's, in one journal frame. They are visible when that is durable."""
         if not rises:
             return
         for following in rises:
@@ -324,9 +309,8 @@ class ReplicaFetcher:
     def _on_log_starts_durable(self, rises: list[FollowedPartition]) -> None:
         for following in rises:
             if following.backoff_ms and not following.has_left and following.phase is Phase.FETCHING:
-                self.plan.end_delay(
-                    following
-                )  # Its disk was full; the leader waits for the report, and there may be room now.
+                # Its disk was full. There may be room now, and the leader waits for the report.
+                self.plan.end_delay(following)
             self._parts.replicas.on_follower_appended(following.partition)
         self.plan.on_disk()
         self._wake.set()
@@ -354,15 +338,15 @@ class ReplicaFetcher:
         )
 
     def _on_truncated(self, following: FollowedPartition, step: Truncate, error: OSError | None) -> None:
-        # A Fetch that says no epoch would be answered as if nothing diverged.
+        # A Fetch without an epoch would be answered as if nothing diverged.
         is_old = self.plan.version == OLD_FETCH_VERSION
         has_no_epoch = following.log.leader_epochs.latest == NO_LEADER_EPOCH
         self._on_cut(following, error, asks=is_old and step.again if error is None else is_old or has_no_epoch)
 
     def _on_cut(self, following: FollowedPartition, error: OSError | None, *, asks: bool = False) -> None:
-        """The log was cut, or is as it was for want of room or of a descriptor: then it is fetched again after a rest, and cut again.
+        """Continues after a truncation, or after a pause if there was no disk space or descriptor for it.
 
-        `asks`: the leader is to say first where the last leader epoch ends.
+        `asks`: first asks the leader where the last leader epoch ends.
         """
         lacks_room = error is not None and is_passing(error)
         if (error is None or lacks_room) and not following.has_left:
@@ -387,18 +371,15 @@ class ReplicaFetcher:
             log_end_offset_before=log.log_end_offset,
         )
 
-        def is_wanted() -> bool:
-            return not following.has_left
-
         self._parts.replicas.log_manager.begin_anew(
-            log, offset, following.leader_epoch, is_wanted, partial(self._on_reset, following)
+            log, offset, following.leader_epoch, lambda: not following.has_left, partial(self._on_reset, following)
         )
 
     def _on_reset(self, following: FollowedPartition, error: OSError | None) -> None:
         self._parts.replicas.on_follower_appended(following.partition)
         self._on_cut(following, error)
 
-    # ------------------------------------------------------------------ rests
+    # ------------------------------------------------------------------ delays
     def _delay(self, following: FollowedPartition, delay: Delay) -> None:
         now_ms = self._parts.clock.monotonic_ms()
         following.back_off(now_ms, self._parts.limits().backoff_ms, lagging=delay.lagging)

@@ -1,7 +1,6 @@
-"""All that this broker follows: one fetcher, which is one task and one connection, for each leader.
+"""The fetchers of a broker: one task and one connection for each leader that it follows.
 
-The replica manager says what is followed (`assign`, `unassign`), as the metadata have it. A partition that gets another
-leader or leader epoch moves at once; what is under way for it then counts for nothing.
+A partition with a new leader or leader epoch moves to its fetcher at once; a pending answer for it is ignored.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from lowtide.broker.config.key import number
 from lowtide.broker.partitions.replica_fetcher import FetcherParts, ReplicaFetcher
 from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
 from lowtide.broker.partitions.truncation_lines import TruncationLines
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaFetchers:
-    """The fetchers of all leaders. Implements `FollowerAssignments` of `followed_partitions`."""
+    """The fetchers of all leaders. `followed_partitions` assigns partitions."""
 
     def __init__(  # noqa: PLR0913  parts, each by its name
         self,
@@ -45,7 +45,7 @@ class ReplicaFetchers:
         tasks: TaskRegistry,
         log: Any,
     ) -> None:
-        """A broker that is set to an older protocol between brokers fetches as those do."""
+        """With an older `inter.broker.protocol.version` it fetches as those versions do."""
         self._by_leader: dict[BrokerId, ReplicaFetcher] = {}
         self._leaders: dict[TopicPartition, BrokerId] = {}
         self._version = FETCH_VERSION if configs.current.reports_log_starts else OLD_FETCH_VERSION
@@ -55,7 +55,7 @@ class ReplicaFetchers:
         self._closed = False
         self._ended_bytes = self._ended_failures = 0
         self.throttle = ReplicationThrottle("follower", configs, clock, session.broker_id, lambda: session.image)
-        """Of what is fetched, by all fetchers together."""
+        """Limits all fetchers together."""
         self._parts = FetcherParts(
             session=session,
             replicas=replicas,
@@ -65,7 +65,7 @@ class ReplicaFetchers:
             truncations=TruncationLines(log),
             limits=_Limits(configs).current,
             throttle=self.throttle,
-            timeout_ms=lambda: _number(configs.current, "replica.socket.timeout.ms"),
+            timeout_ms=lambda: number(configs.current.values["replica.socket.timeout.ms"]),
             on_settled=self.on_settled,
             on_idle=self._on_idle,
         )
@@ -73,10 +73,7 @@ class ReplicaFetchers:
 
     # ------------------------------------------------------------------ what the replica manager says
     def assign(self, partition: Partition, image: MetadataImage) -> None:
-        """Follow a partition: its leader, leader epoch or the leader's address is new.
-
-        The partition has a leader, another broker.
-        """
+        """Follows a partition whose leader, leader epoch or leader's address is new. Another broker leads it."""
         key, leader_id = partition.topic_partition, partition.leader_id
         if self._closed:
             return
@@ -96,13 +93,13 @@ class ReplicaFetchers:
         fetcher.on_leader_changed()
 
     def unassign(self, key: TopicPartition) -> None:
-        """Follow it no more. One that isn't followed is no fault."""
+        """Stops following a partition. It need not be followed."""
         leader_id = self._leaders.pop(key, None)
         if leader_id is not None:
             self._by_leader[leader_id].remove(key)
 
     def close(self) -> None:
-        """Follow nothing any more; tasks end by themselves."""
+        """Stops following all partitions; the tasks end by themselves."""
         self._closed = True
         for key in list(self._leaders):
             self.unassign(key)
@@ -114,7 +111,7 @@ class ReplicaFetchers:
             yield from fetcher.plan.followed.values()
 
     def totals(self) -> tuple[int, int]:
-        """Bytes that were fetched, and fetches that failed, since the start."""
+        """Returns the fetched bytes and failed fetches since the start."""
         present = self._by_leader.values()
         return (
             self._ended_bytes + sum(fetcher.fetched_bytes for fetcher in present),
@@ -122,12 +119,12 @@ class ReplicaFetchers:
         )
 
     def fetchers(self) -> Iterator[ReplicaFetcher]:
-        """The fetchers, with what they have counted."""
+        """Returns the fetchers, with their counts."""
         yield from self._by_leader.values()
 
     # ------------------------------------------------------------------ events
     async def _run(self, fetcher: ReplicaFetcher) -> None:
-        """Have it run, also after a bug of ours: what goes wrong with one answer must not end replication for good."""
+        """Runs a fetcher, also after an unexpected error: one answer must not end replication."""
         while True:
             try:
                 await fetcher.run()
@@ -145,7 +142,7 @@ class ReplicaFetchers:
         self._peers.forget(fetcher.leader_id, "fetch")
 
     def on_settled(self, key: TopicPartition) -> None:
-        """What a followed partition waited for on the disk is done, or its log is another one."""
+        """Resumes a followed partition that no longer waits for the disk, or has another log."""
         leader_id = self._leaders.get(key)
         if leader_id is not None:
             self._by_leader[leader_id].on_disk(key)
@@ -156,7 +153,7 @@ class ReplicaFetchers:
 
 
 class _Limits:
-    """`replica.fetch.*` as they are now, made once for each configuration."""
+    """The current `replica.fetch.*`, read once for each configuration."""
 
     def __init__(self, configs: BrokerConfigs) -> None:
         self._configs = configs
@@ -165,22 +162,13 @@ class _Limits:
     def current(self) -> FetchLimits:
         config = self._configs.current
         if self._made is None or self._made[0] is not config:
-            self._made = (config, fetch_limits(config))
+            values = config.values
+            limits = FetchLimits(
+                partition_bytes=number(values["replica.fetch.max.bytes"]),
+                response_bytes=number(values["replica.fetch.response.max.bytes"]),
+                minimum_bytes=number(values["replica.fetch.min.bytes"]),
+                wait_ms=number(values["replica.fetch.wait.max.ms"]),
+                backoff_ms=number(values["replica.fetch.backoff.ms"]),
+            )
+            self._made = config, limits
         return self._made[1]
-
-
-def fetch_limits(config: BrokerConfig) -> FetchLimits:
-    """What a configuration says about a follower's fetches."""
-    return FetchLimits(
-        partition_bytes=_number(config, "replica.fetch.max.bytes"),
-        response_bytes=_number(config, "replica.fetch.response.max.bytes"),
-        minimum_bytes=_number(config, "replica.fetch.min.bytes"),
-        wait_ms=_number(config, "replica.fetch.wait.max.ms"),
-        backoff_ms=_number(config, "replica.fetch.backoff.ms"),
-    )
-
-
-def _number(config: BrokerConfig, name: str) -> int:
-    value = config.values[name]
-    assert isinstance(value, int), f"{name} is {value!r}"
-    return value

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.broker.partitions.commit_waits import CommitWait
-from lowtide.broker.slices import RequestSlices
+from lowtide.broker.turns import Turns
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -83,8 +83,8 @@ class ReplicaManager:
         self.leader_throttle = leader_throttle
         self.traffic = TrafficTable()
         """The traffic of topics with partitions here."""
-        self.slices = RequestSlices(loop, clock, log)
-        """For requests of very many partitions."""
+        self.turns = Turns(loop, clock, log)
+        """For long work of requests."""
         self._fence = fence
         self.early_refusals = EarlyRefusals()
         self._fetches = waiting.fetches

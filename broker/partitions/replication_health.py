@@ -1,7 +1,7 @@
-"""The state of replication on this broker, in one place: for metrics, and once a minute for the operator, if it is unhealthy.
+"""The state of replication on this broker: for metrics, and once a minute in the log if it is unhealthy.
 
-Counted on demand, over the partitions that are here, so nothing is spent on it while requests are served. Words are those of
-Kafka's metrics (`UnderReplicatedPartitions`, `OfflinePartitionsCount`, `IsrShrinksPerSec`, `MaxLag`, `PurgatorySize`).
+It is counted on demand, at no cost to requests. The names follow Kafka's metrics (`UnderReplicatedPartitions`,
+`OfflinePartitionsCount`, `IsrShrinksPerSec`, `MaxLag`, `PurgatorySize`).
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ REPORT_INTERVAL_MS: Final = 60_000
 
 
 class ReplicationSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One moment. What ends in `_total` has been counted since the broker started."""
+    """The state at one moment. Fields with `_total` count since the start."""
 
     partitions: int = 0
-    """Hosted here."""
+    """Hosted partitions."""
     led_partitions: int = 0
     under_replicated_partitions: int = 0
-    """Led here, with fewer in-sync replicas than replicas, those not counted that are being added."""
+    """Led partitions with fewer in-sync replicas than replicas, without those being added."""
     under_min_isr_partitions: int = 0
-    """Led here, with fewer in-sync replicas than `min.insync.replicas`: acks=all is refused."""
+    """Led partitions with fewer in-sync replicas than `min.insync.replicas`: acks=all is refused."""
     offline_replicas: int = 0
-    """Replicas of this broker that it can't serve: their log directory failed, or their log could not be loaded."""
+    """Replicas that this broker can't serve: their log directory failed, or their log could not be loaded."""
     offline_partitions: int | None = None
-    """Partitions of the cluster without a leader; only the controller counts them, None elsewhere."""
+    """Partitions of the cluster without a leader, which only the controller counts; None elsewhere."""
     isr_shrinks_total: int = 0
     isr_expands_total: int = 0
     isr_failures_total: int = 0
-    """Changes of ISRs that the metadata store didn't take."""
+    """ISR changes that the metadata store refused."""
     followed_partitions: int = 0
     lagging_partitions: int = 0
-    """Followed here, and lacking a committed record, or without a response yet."""
+    """Followed partitions that lack a committed record, or have no response yet."""
     lag_max: int = 0
-    """Records that the one with most of them lacks, as of its leader's last answer."""
+    """The most records that a followed partition lacks, as of its leader's last answer."""
     fetched_bytes_total: int = 0
     fetch_failures_total: int = 0
     throttled_sent_bytes_total: int = 0
     throttled_fetched_bytes_total: int = 0
     parked_deletes: int = 0
-    """Requests that wait for followers."""
+    """Deletes that wait for followers."""
     parked_produces: int = 0
-    """Requests, and coordinators' writes, that wait for the high watermark."""
+    """Produce requests and coordinators' writes that wait for the high watermark."""
 
     @property
     def is_well(self) -> bool:
-        """Whether an operator need not look: a lag alone needs no attention as long as all replicas are in sync."""
+        """Whether no operator is needed. A lag alone is fine while all replicas are in sync."""
         return not (
             self.under_replicated_partitions
             or self.under_min_isr_partitions
@@ -64,7 +64,7 @@ class ReplicationSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReplicationHealth:
-    """How well the partitions of a broker are replicated."""
+    """Counts the state of replication, and reports it."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ReplicationHealth:
         is_controller: Callable[[], bool],
         log: Any,
     ) -> None:
-        """`is_controller()`: whether this broker is it now."""
+        """`is_controller()` returns whether this broker is the controller now."""
         self._replicas = replicas
         self._fetchers = fetchers
         self._isr_changes = isr_changes
@@ -84,7 +84,7 @@ class ReplicationHealth:
         self._told = ReplicationSnapshot()
 
     def snapshot(self) -> ReplicationSnapshot:
-        """How things are now."""
+        """Returns the current state."""
         replicas, changes = self._replicas, self._isr_changes
         led = [partition for partition in replicas.partitions.values() if partition.is_leader]
         states = [partition.leadership.state for partition in led if partition.leadership is not None]
@@ -120,10 +120,7 @@ class ReplicationHealth:
         return sum(not state.has_leader for topic in image.topics.values() for state in topic.partitions)
 
     def on_tick(self, now_ms: int) -> None:
-        """Tell how it goes, once a minute, if it doesn't go well.
-
-        On the order of once a second, on the monotonic clock.
-        """
+        """Logs the state once a minute if it is unhealthy. Call it about once a second, with the monotonic time."""
         if self._report_ms is None:
             self._report_ms = now_ms + REPORT_INTERVAL_MS
         if now_ms < self._report_ms:

@@ -1,12 +1,12 @@
-"""Logs that the metadata don't give to this broker, and what becomes of them: removed, set aside, or left alone.
+"""Logs that the metadata do not assign to this broker: removed, set aside, or left alone.
 
-A log is removed only where the metadata hold that it has to go: its topic id was deleted (a tombstone), or its
-partition was moved to other brokers since the log was led or followed here. That the metadata merely lack a topic
-proves nothing: they may have been put back to an earlier state. Such a log is set aside: its folder gets a name that
-ends in `-stray`, as in Kafka, and nothing removes it.
+A log is removed only if the metadata say so: its topic id was deleted (a tombstone), or its partition was moved to
+other brokers after the log was last led or followed here. A missing topic alone proves nothing, because the metadata
+may have been restored to an earlier state. Such a log is set aside: its folder gets a name that ends in `-stray`, as in
+Kafka, and is never removed.
 
-At a start logs are left where they are that were there before Lowtide used the directory, or that were left alone when
-topics were taken over from Apache Kafka: these get an empty file `lowtide-left-alone`.
+At a start, logs that were there before Lowtide used the directory, or that an adoption from Apache Kafka left out, stay
+where they are and get an empty file `lowtide-left-alone`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.log.log import Log
 
 LEFT_ALONE: Final = "lowtide-left-alone"
-"""In the folder of a partition: it stays where it is."""
+"""A file in the folder of a partition that stays where it is."""
 
 
 def settle_strays(
@@ -31,10 +31,9 @@ def settle_strays(
     new_directories: Collection[str],
     log: Any,
 ) -> dict[TopicPartition, TopicId]:
-    """Mark what a start found, the image doesn't give to this broker, and is to stay.
+    """Marks the logs that are left alone, and returns the other stray logs, with their topic ids.
 
-    Returns what has to leave, with its topic ids.
-    `new_directories` weren't used by Lowtide before this start.
+    `new_directories` were not used by Lowtide before this start.
     """
     strays: dict[TopicPartition, TopicId] = {}
     for key, each in logs.items():
@@ -54,9 +53,9 @@ def settle_strays(
 def has_to_go(
     image: MetadataImage, broker_id: BrokerId, key: TopicPartition, topic_id: TopicId, latest_epoch: LeaderEpoch
 ) -> bool:
-    """Whether the metadata hold that a log is to be removed: its topic was deleted, or its partition is elsewhere by now.
+    """Whether the metadata say that a log is removed: its topic was deleted, or its partition is on other brokers.
 
-    `latest_epoch` is the newest leader epoch that the log has seen: metadata that are older than that prove nothing.
+    `latest_epoch` is the log's newest leader epoch: older metadata prove nothing.
     """
     topic = image.topic_by_id(topic_id)
     if topic is None or key.partition >= len(topic.partitions):
@@ -66,10 +65,7 @@ def has_to_go(
 
 
 def _is_here(image: MetadataImage, key: TopicPartition, broker_id: BrokerId) -> bool:
-    """Whether this broker has a partition, or may have it.
-
-    A log of an earlier topic in its place goes when the place is needed.
-    """
+    """Whether this broker hosts a partition, or may host it, under any topic id."""
     topic = image.topics.get(key.topic)
     if topic is None or key.partition >= len(topic.partitions):
         return False

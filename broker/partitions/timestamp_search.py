@@ -1,10 +1,8 @@
-"""Searches of ListOffsets that take long: in batches that decompress to much or hold many records, or over very many batches.
+"""Long searches of ListOffsets: in batches that decompress to much or have many records, or over very many batches.
 
-One row after the other: what a thread has to look into is read and searched in the batch lane, anything else continues in the event loop,
-where other requests run in between. Each time a row continues it is looked up again, so leadership, truncation and deletes that came
-meanwhile count.
-
-Does not decide what a row is answered with (`handlers/list_offsets`).
+Rows are searched one after the other. Large batches are searched in the batch lane; everything else continues in the
+event loop, and other requests run in between. A row is looked up again each time it continues, so changes of
+leadership, truncations and deletes in the meantime take effect.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from lowtide.storage.log.timestamps import (
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.batch_lane import BatchLane
-    from lowtide.broker.slices import RequestSlices
+    from lowtide.broker.turns import Turns
     from lowtide.replication.partition import Partition
     from lowtide.storage.log.segments.segment_file import FileSlice
     from lowtide.storage.log.validation.decompression_room import DecompressionRoom
@@ -36,7 +34,7 @@ RowT = TypeVar("RowT")
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 STEPS_MAX: Final = 10_000
-"""How often one row may continue: each time past one batch of at most a million records, or past thousands of batches."""
+"""The most steps of a row: each passes one batch of at most a million records, or thousands of batches."""
 
 
 class Unfinished(NamedTuple):
@@ -47,12 +45,12 @@ class Unfinished(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far the search for a row is. The log may have changed since."""
+    """The progress of a search. The log may have changed since."""
 
     start_offset: Offset = 0
-    """Where it continues."""
+    """Where the search continues."""
     found: TimestampedOffset | None = None
-    """What was found, which ends the search if it is still there."""
+    """The result, if it is still in the log."""
     largest: TimestampedOffset | None = None
     """As in `SearchOn`."""
 
@@ -64,7 +62,7 @@ class LookUp(Protocol[AnswerT_co]):
 
 
 class LongRow(NamedTuple, Generic[RowT]):
-    """A row that takes long: `put` gets its answer, `fail` makes that of a row whose batch can't be read."""
+    """A long row: `put` gets its answer, and `fail` makes the answer if a batch can't be read."""
 
     unfinished: Unfinished
     look_up: LookUp[RowT]
@@ -74,10 +72,10 @@ class LongRow(NamedTuple, Generic[RowT]):
 
 
 class TimestampSearches(Generic[RowT]):
-    """The rows of one request that take long."""
+    """The long rows of one request."""
 
-    def __init__(self, slices: RequestSlices, lane: BatchLane, log: Any) -> None:
-        self._slices = slices
+    def __init__(self, turns: Turns, lane: BatchLane, log: Any) -> None:
+        self._turns = turns
         self._lane = lane
         self._log = log
         self._rows: deque[LongRow[RowT]] = deque()
@@ -88,28 +86,27 @@ class TimestampSearches(Generic[RowT]):
         return bool(self._rows)
 
     def add(self, row: LongRow[RowT]) -> None:
-        """Search on for a row."""
         self._rows.append(row)
 
     def start(self, response: Any) -> Pending[Any]:
-        """Answer with `response` when all rows are in their places."""
+        """Answers with `response` when all rows have their answers."""
         self._response = response
-        self._go_on()
+        self._continue()
         return self._pending
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if not self._rows:
             self._pending.complete(self._response)
             return
         partition, step = self._rows[0].unfinished
         if isinstance(step, LongSearch) and self._read(partition, step):
             return
-        # A batch that has gone: from the beginning.
+        # If the batch is gone, the search starts again.
         progress = Progress(step.start_offset, largest=step.largest) if isinstance(step, SearchOn) else Progress()
-        self._slices.call_later(0, partial(self._guarded, self._look_up_again, progress))
+        self._turns.call_later(0, partial(self._guarded, self._look_up_again, progress))
 
     def _read(self, partition: Partition, step: LongSearch) -> bool:
-        """Have the batch searched; False if it was deleted or truncated meanwhile."""
+        """Submits the search of a batch. Returns False if the batch was deleted or truncated."""
         log = partition.log
         read = log.read(max(step.base_offset, log.log_start_offset), step.size_bytes, end_offset=log.log_end_offset)
         if read.slice is None or step.next_offset <= log.log_start_offset:
@@ -128,7 +125,7 @@ class TimestampSearches(Generic[RowT]):
         elif isinstance(outcome, Exception):
             row = self._rows.popleft()
             row.put(row.fail(outcome))
-            self._go_on()
+            self._continue()
         elif step.timestamp_ms is None:
             assert not isinstance(outcome, BaseException)
             largest = outcome or TimestampedOffset(step.next_offset, NO_RECORD, NO_LEADER_EPOCH)
@@ -147,10 +144,10 @@ class TimestampSearches(Generic[RowT]):
             self._rows.appendleft(row._replace(unfinished=again, steps_left=row.steps_left - 1))
         else:
             row.put(row.fail(TimeoutError(f"the search has taken {STEPS_MAX} steps")))
-        self._go_on()
+        self._continue()
 
     def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
-        """A bug of ours costs one connection."""
+        """Runs a step. An unexpected error closes one connection."""
         if self._pending.abandoned:
             return
         try:
@@ -161,6 +158,6 @@ class TimestampSearches(Generic[RowT]):
 
 
 def _search(read: FileSlice, step: LongSearch, room: DecompressionRoom) -> TimestampedOffset | None:
-    """In the worker."""
+    """Runs in the worker."""
     content = read.file.pread(min(read.size, step.size_bytes), read.position)
     return find_in_batch(content, step.timestamp_ms, step.start_offset, room)

@@ -1,6 +1,6 @@
-"""What followers say in the log of the logs that they cut: each of the first, and of the others how many.
+"""Logs truncations by followers: the first ones one by one, and the number of the others.
 
-A broker that comes back after a failover may have ten thousand logs to cut in one second.
+A broker that returns after a failover may truncate ten thousand logs in one second.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from typing import Any, Final
 
 TOLD_ONE_BY_ONE: Final = 20
-"""Lines in a period. What is left out is logged by its number when the period is over."""
+"""Lines in a period. At its end the number of the others is logged."""
 
 PERIOD_MS: Final = 1_000
 
@@ -24,7 +24,7 @@ class TruncationLines:
         self._told = self._left_out = self._lossy_left_out = 0
 
     def tell(self, event: str, *, is_lossy: bool = False, **values: object) -> None:
-        """Log that a log is cut, or starts over. `is_lossy`: what was committed goes with it, which is a warning."""
+        """Logs that a log is truncated or reset, as a warning if committed records are lost (`is_lossy`)."""
         if not self._told:
             asyncio.get_running_loop().call_later(PERIOD_MS / 1000, self._end_period)
         if self._told < TOLD_ONE_BY_ONE:

@@ -1,7 +1,7 @@
-"""All that waits for the partitions of a broker: one queue for each kind of wait, made before anything that waits in it.
+"""The requests that wait for partitions of a broker: one queue for each kind of wait.
 
-Guards: an event that concerns a whole partition (its leader or leader epoch is another, its directory failed, it has left) reaches every
-queue (rule DR4). Which value of a partition each queue is advanced with is said beside it.
+Guards: an event of a whole partition (a new leader or leader epoch, a failed directory, its removal) reaches every
+queue (rule DR4). Each queue names the value of a partition that advances it.
 """
 
 from __future__ import annotations
@@ -22,46 +22,41 @@ class Waiting:
     """The queues of a broker."""
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, log: Any, *, maximum_per_partition: int) -> None:
-        """Of the requests for one partition, `maximum_per_partition` may wait in each queue; others are answered with what there is."""
+        """At most `maximum_per_partition` requests for a partition wait in each queue; others are answered at once."""
         self.rounds = AnswerRounds(loop)
-        """In which the answers to all of these are sent."""
+        self._all: list[DelayedQueue] = []
 
         def on_bug(request: DelayedOperation, error: Exception) -> None:
             log.error("request failed", request=type(request).__name__, exc_info=error)
 
-        def queue() -> DelayedQueue:
-            return DelayedQueue(clock, loop, maximum_per_key=maximum_per_partition, on_bug=on_bug, rounds=self.rounds)
+        def queue(maximum: int = maximum_per_partition) -> DelayedQueue:
+            made = DelayedQueue(clock, loop, maximum_per_key=maximum, on_bug=on_bug, rounds=self.rounds)
+            self._all.append(made)
+            return made
 
         self.fetches = queue()
-        """Consumers' fetches, by high watermark."""
+        """Fetches of consumers, by high watermark."""
         self.follower_fetches = queue()
-        """Followers' fetches, by log end."""
+        """Fetches of followers, by log end."""
         self.session_fetches = queue()
-        """Fetches of sessions, which see changes through the session."""
+        """Fetches of sessions, which are woken through the session."""
         self.flushes = queue()
         """Produce requests that wait for our disk, by recovery point."""
         self.commits = queue()
-        """Those that wait for followers, by high watermark."""
+        """Produce requests that wait for followers, by high watermark."""
+        self.share_fetches = queue(1)
+        """Fetches of share groups, which are woken by their share partitions."""
         self.log_starts = queue()
         """Deletes that wait for our disk, by log start."""
         self.deletes = queue()
         """Deletes that wait for followers, by low watermark."""
-        self._all = (
-            self.fetches,
-            self.follower_fetches,
-            self.session_fetches,
-            self.flushes,
-            self.commits,
-            self.log_starts,
-            self.deletes,
-        )
 
     def release(self, key: TopicPartition) -> None:
-        """Something happened to a partition that all who wait for it must see."""
+        """Tests all requests that wait for a partition, after an event that concerns all of it."""
         for queue in self._all:
             queue.release(key)
 
     def close(self) -> None:
-        """Answer all that waits, and let nothing wait any more."""
+        """Completes all waits at shutdown, and refuses new ones."""
         for queue in self._all:
             queue.close()

@@ -43,11 +43,7 @@ class SampledRate:
 
     def per_second(self, now_ms: int, window: Window) -> float:
         """Returns the present rate."""
-        return self._forget(now_ms, window) * 1000 / self._span_ms(now_ms, window)
-
-    def total(self, now_ms: int, window: Window) -> float:
-        """Returns the total of all samples."""
-        return self._forget(now_ms, window)
+        return self.total(now_ms, window) * 1000 / self._span_ms(now_ms, window)
 
     def throttle_ms(self, limit: float, now_ms: int, window: Window) -> int:
         """Returns how long to wait until the rate is within the limit, 0 if it is."""
@@ -58,8 +54,8 @@ class SampledRate:
             return MOST_THROTTLE_MS
         return min(round((rate - limit) / limit * self._span_ms(now_ms, window)), MOST_THROTTLE_MS)
 
-    def _forget(self, now_ms: int, window: Window) -> float:
-        """Drops old samples. Returns the total of the others."""
+    def total(self, now_ms: int, window: Window) -> float:
+        """Returns the total of all samples, without old ones."""
         samples, oldest_ms = self._samples, now_ms - window.samples * window.sample_ms
         while samples and samples[0][0] <= oldest_ms:
             self._total -= samples.popleft()[1]

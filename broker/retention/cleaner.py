@@ -19,7 +19,7 @@ from typing import Final
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.retention.deletion_ledger import DeletionLedger
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.turns import run_in_slices
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT, HeavyWorker
 from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleanable
@@ -102,7 +102,6 @@ class Cleaner:
             run_in_slices(self._loop, self._clock, self._steps(due), lambda: self._begin(due))
 
     def _steps(self, due: list[tuple[float, Log]]) -> Iterator[None]:
-        """Finds due logs, with their dirty ratios."""
         for key in [key for key, log in self.uncleanable.items() if self._log_manager.logs.get(key) is not log]:
             del self.uncleanable[key]
         self._told = {key: reason for key, reason in self._told.items() if key in self._log_manager.logs}

@@ -47,16 +47,18 @@ class DeletedCount(msgspec.Struct):
     offsets: int = 0
     """Compaction may have left fewer records."""
 
+    def add(self, segments: int, size_bytes: int, offsets: int) -> None:
+        self.segments += segments
+        self.size_bytes += size_bytes
+        self.offsets += offsets
+
 
 def total_counts(several: Iterable[Mapping[Reason, DeletedCount]]) -> dict[Reason, DeletedCount]:
     """Adds counts, with an entry for every reason."""
     totals = {reason: DeletedCount() for reason in Reason}
     for counts in several:
         for reason, count in counts.items():
-            total = totals[reason]
-            total.segments += count.segments
-            total.size_bytes += count.size_bytes
-            total.offsets += count.offsets
+            totals[reason].add(count.segments, count.size_bytes, count.offsets)
     return totals
 
 
@@ -165,14 +167,12 @@ class DeletionLedger:
         log_start_offset: Offset,
     ) -> None:
         size_bytes = sum(segment.size for segment in removed)
-        _add(
-            self._counts.setdefault(key.topic, {}).setdefault(reason, DeletedCount()), len(removed), size_bytes, offsets
-        )
+        self._count_of(key.topic, reason).add(len(removed), size_bytes, offsets)
         name = key.topic, reason
         is_new = name not in self._untold
         untold = self._untold.setdefault(name, _UnloggedDeletes(key, log_start_offset, set(), DeletedCount()))
         untold.partitions.add(key)
-        _add(untold.count, len(removed), size_bytes, offsets)
+        untold.count.add(len(removed), size_bytes, offsets)
         if untold.partition == key:
             untold.log_start_offset = log_start_offset
         quiet_s = 0.0 if removed else self._quiet_until.get(name, 0.0) - self._loop.time()
@@ -183,16 +183,14 @@ class DeletionLedger:
 
     def count_compaction(self, key: TopicPartition, segments: int, size_bytes: int, records: int) -> None:
         """Counts what compaction removed: segments, bytes and records."""
-        _add(
-            self._counts.setdefault(key.topic, {}).setdefault(Reason.COMPACTION, DeletedCount()),
-            segments,
-            size_bytes,
-            records,
-        )
+        self._count_of(key.topic, Reason.COMPACTION).add(segments, size_bytes, records)
+
+    def _count_of(self, topic: str, reason: Reason) -> DeletedCount:
+        return self._counts.setdefault(topic, {}).setdefault(reason, DeletedCount())
 
     def _audit_consumed(self, key: TopicPartition, start: Offset, end: Offset, release: Release | None) -> None:
         partition = self._partitions.get(key)
-        self._audit.by_itself(
+        self._audit.unrequested(
             AuditEvent.DELETES,
             "records deleted",
             reason=Reason.CONSUMED.value,
@@ -235,9 +233,3 @@ class DeletionLedger:
             bytes=row.count.size_bytes,
             offsets=row.count.offsets,
         )
-
-
-def _add(count: DeletedCount, segments: int, size_bytes: int, offsets: int) -> None:
-    count.segments += segments
-    count.size_bytes += size_bytes
-    count.offsets += offsets

@@ -128,7 +128,7 @@ class Explanations:
 
 
 def refused(key: TopicPartition, error: ErrorCode) -> RetainedPartition:
-    """Returns the row of an error."""
+    """Returns the response row for an error."""
     return RetainedPartition(partition_index=key.partition, error_code=error)
 
 

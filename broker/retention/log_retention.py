@@ -1,9 +1,9 @@
 """Deletes old records of the partitions that this broker leads, by their topics' configuration.
 
-Only the leader decides; followers delete below the log start offset that they learn. `storage/log/retention/retention_plan.py`
-decides what is deleted. It works like a client's delete: the new log start offset becomes durable in the journal, then
-visible, then files are removed (`ReplicaManager.request_log_starts`). Each deletion is logged and counted
-(`deletion_ledger`).
+Only the leader decides; followers delete below the log start offset that they learn.
+`storage/log/retention/retention_plan.py` decides what is deleted. It works like a client's delete: the new log start
+offset becomes durable in the journal, then visible, then files are removed (`ReplicaManager.request_log_starts`). Each
+deletion is logged and counted (`deletion_ledger`).
 
 A pass runs in slices, and looks at the oldest segment of each partition. If consumed records can be deleted and some
 are old enough, all coordinators are asked first (`consumption`), once per pass. State can change between two
@@ -26,7 +26,6 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
 from lowtide.broker.retention.consumption import Consumption, ConsumptionQuery, Doubt, Outcome, consumption_query
 from lowtide.broker.retention.deletion_ledger import DeletedCount, DeletionLedger
-from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.directory.log_starts import LogStartIncrement
@@ -127,13 +126,13 @@ class Retention:
         consumed: Outcome = {}
         if self.asks_groups:
             asked: list[ConsumptionQuery] = []
-            await walk_in_slices(self._turns, self._note_askable(asked))
+            await self._turns.walk(self._note_askable(asked))
             consumed = await self._ask(asked)
             self.held = Counter(each.group_id for each in consumed.values() if each.group_id is not None)
             self._tell_unreleased(consumed)
         left = deque(self._replicas.partitions.items())
         while left:
-            await walk_in_slices(self._turns, self._steps(left, consumed))
+            await self._turns.walk(self._steps(left, consumed))
             await self._made_durable()
         if self._replicas.image is not None:
             self.ledger.forget_all_but(self._replicas.image.topics)
@@ -159,7 +158,7 @@ class Retention:
                 continue  # It is logged when the partition is checked.
 
     async def _ask(self, asked: list[ConsumptionQuery]) -> Outcome:
-        """Returns what all groups have consumed of these partitions, or of `ASKED_MAX` of them; nothing in doubt."""
+        """Returns what all groups have consumed of at most `ASKED_MAX` of these partitions; nothing in doubt."""
         if not asked:
             return {}
         if len(asked) > ASKED_MAX:

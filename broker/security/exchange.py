@@ -30,10 +30,7 @@ class LoginSuccess(msgspec.Struct, frozen=True, gc=False):
 
 
 class LoginFailure(msgspec.Struct, frozen=True, gc=False):
-    """The client isn't let in.
-
-    `reason` is for the log and holds no secret. `user` is whom it claimed to be, empty if unknown.
-    """
+    """A refused login. `reason` is for the log and contains no secret. `user` is the claimed user, empty if unknown."""
 
     reason: str
     user: str = ""
@@ -50,7 +47,7 @@ class SaslExchange(Protocol):
 
 
 def same_user(authorization_id: str, user: str) -> bool:
-    """Whether a client acts for itself. Acting for another user isn't possible. Source: CVE-2017-12610."""
+    """Returns whether a client acts for itself. Acting for another user is refused. Source: CVE-2017-12610."""
     return not authorization_id or authorization_id == user
 
 

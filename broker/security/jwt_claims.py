@@ -145,5 +145,4 @@ def _date(claims: Claims, name: str) -> float | None:
 
 
 def _shown(claim: object) -> str:
-    """Shortens a claim for a log line."""
     return repr(claim)[:_SHOWN_CHARACTERS]

@@ -20,7 +20,7 @@ from joserfc.jws import CompactSignature, JWSRegistry, extract_compact, validate
 from lowtide.broker.security.exchange import LoginFailure
 
 KEYS_MAX: Final = 64
-"""The most keys of a set; others are ignored. An issuer has two or three."""
+"""The maximum number of keys in a set; others are ignored. An issuer has two or three."""
 
 RSA_BITS_MIN, RSA_BITS_MAX = 2048, 8192
 """Shorter keys can be broken; longer ones block the event loop for more than a millisecond per signature."""
@@ -125,11 +125,10 @@ def read_key_set(content: bytes) -> TokenKeys:
         raise KeySetError("it is not a set of keys")
     keys = tuple(key for key in map(_key, members[:KEYS_MAX]) if key is not None)
     if not keys:
-        message = (
+        raise KeySetError(
             f"none of its {len(members)} keys can be used: allowed are public keys of the types "
             f"{', '.join(_PUBLIC_MEMBERS)}"
         )
-        raise KeySetError(message)
     return TokenKeys(keys)
 
 
@@ -158,10 +157,7 @@ def _key(member: Any) -> Key | None:
 
 
 def _has_fitting_length(public: Mapping[str, str]) -> bool:
-    """Whether an RSA key has an acceptable length, by its base64 digits.
-
-    Other keys have fixed lengths.
-    """
+    """Returns whether an RSA key has an acceptable length, by its base64 digits; other keys have fixed lengths."""
     digits = len(public["n"].rstrip("=")) if public["kty"] == "RSA" and "n" in public else _RSA_DIGITS.start
     return digits in _RSA_DIGITS
 
@@ -178,7 +174,7 @@ class UnknownKeys:
         """The end of each id's grace period, ordered by age."""
 
     def is_reason(self, key_id: str, now_ms: int) -> bool:
-        """Whether to fetch the key set for this id. If so, the id is remembered."""
+        """Returns whether to fetch the key set for this id, and remembers the id if so."""
         if len(key_id) > ID_CHARACTERS_MAX or self._until_ms.get(key_id, now_ms) > now_ms:
             return False
         self._until_ms.pop(key_id, None)

@@ -28,7 +28,7 @@ NEVER_MS: Final = 1 << 62
 """The end of logins without an end."""
 
 _SHOWN_CHARACTERS: Final = 100
-"""The most characters of client input in a log line."""
+"""The maximum length of client input in a log line."""
 
 
 class Mechanism(msgspec.Struct, frozen=True):
@@ -94,7 +94,6 @@ class Login:
         return self.expires_ms != NEVER_MS and now_ms - self._began_ms >= AGAIN_INTERVAL_MS
 
     def on_handshake(self, version: int, wanted: str, now_ms: int) -> Reply:
-        """Handles SaslHandshake."""
         is_again = self.state is LoginState.LOGGED_IN
         if is_again and (wanted != self.mechanism or version < 1):
             return self.fail(f"a login again asks for {_shown(wanted)} v{version} instead of {self.mechanism} v1")
@@ -113,7 +112,6 @@ class Login:
         return Reply(SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=list(self._mechanisms)))
 
     def on_token(self, token: bytes, now_ms: int) -> Reply:
-        """Handles SaslAuthenticate or a bare token."""
         exchange = self._exchange
         if exchange is None:
             return self.fail("SaslAuthenticate comes before SaslHandshake")
@@ -164,5 +162,4 @@ def _answer(token: bytes, lifetime_ms: int = 0) -> SaslAuthenticateResponse:
 
 
 def _shown(text: str) -> str:
-    """Shortens external text for a log line."""
     return repr(text[:_SHOWN_CHARACTERS])

@@ -1,4 +1,4 @@
-"""How far a connection of a SASL listener is: before its login nothing but the login itself is answered.
+"""The states of a login at a SASL listener. Before the login a connection answers only the login itself.
 
     BEGINS ── STRANGE_VERSIONS ──> BEGINS
     BEGINS ── VERSIONS ──> VERSIONS_SENT
@@ -11,7 +11,7 @@
     LOGGED_IN ── HANDSHAKE ──> TOKENS_AGAIN
     BEGINS, VERSIONS_SENT, BARE_TOKENS, TOKENS, LOGGED_IN, TOKENS_AGAIN ── FAILURE ──> ENDED
 
-Sources: Kafka's `SaslServerAuthenticator`, KIP-43 (handshake), KIP-152 (SaslAuthenticate), KIP-368 (a login again).
+Sources: Kafka's `SaslServerAuthenticator`, KIP-43 (handshake), KIP-152 (SaslAuthenticate), KIP-368 (re-authentication).
 """
 
 from __future__ import annotations
@@ -22,42 +22,40 @@ from typing import Final
 
 
 class LoginState(Enum):
-    """Where a login stands."""
+    """The state of a login."""
 
     BEGINS = "nothing was accepted yet"
-    """action: ApiVersions and SaslHandshake are answered. transition: ApiVersions in a version that isn't served, or of
-    a client with an impossible name, is answered with the error (STRANGE_VERSIONS) → BEGINS; VERSIONS →
-    VERSIONS_SENT; a handshake with a mechanism of the listener, v0 (OLD_HANDSHAKE) → BARE_TOKENS, v1 (HANDSHAKE) →
-    TOKENS; anything else (FAILURE) → ENDED."""
+    """action: answers ApiVersions and SaslHandshake. transition: ApiVersions in an unsupported version, or of a client
+    with an invalid name, gets an error (STRANGE_VERSIONS) → BEGINS; VERSIONS → VERSIONS_SENT; a handshake with an
+    enabled mechanism, v0 (OLD_HANDSHAKE) → BARE_TOKENS, v1 (HANDSHAKE) → TOKENS; other requests (FAILURE) → ENDED."""
     VERSIONS_SENT = "ApiVersions was answered"
-    """action: SaslHandshake is answered. transition: OLD_HANDSHAKE → BARE_TOKENS; HANDSHAKE → TOKENS;
-    FAILURE → ENDED."""
+    """action: answers SaslHandshake. transition: OLD_HANDSHAKE → BARE_TOKENS; HANDSHAKE → TOKENS; FAILURE → ENDED."""
     BARE_TOKENS = "tokens come in frames without a header"
-    """action: each frame is a token. transition: the mechanism goes on (CHALLENGE) → BARE_TOKENS; it is satisfied
-    (SUCCESS) → LOGGED_IN; it isn't, which is answered by closing (FAILURE) → ENDED."""
+    """action: handles each frame as a token. transition: a challenge of the mechanism (CHALLENGE) → BARE_TOKENS; a
+    valid login (SUCCESS) → LOGGED_IN; an invalid one, which closes the connection (FAILURE) → ENDED."""
     TOKENS = "tokens come in SaslAuthenticate"
-    """action: SaslAuthenticate is answered. transition: CHALLENGE → TOKENS; SUCCESS → LOGGED_IN; a wrong credential, or
+    """action: answers SaslAuthenticate. transition: CHALLENGE → TOKENS; SUCCESS → LOGGED_IN; a wrong credential, or
     another request (FAILURE) → ENDED."""
     LOGGED_IN = "the client is a principal"
-    """action: requests go to the dispatcher. transition: a login again, where logins end after a time (HANDSHAKE) →
-    TOKENS_AGAIN; the login has ended, or another mechanism is asked for (FAILURE) → ENDED."""
+    """action: passes requests to the dispatcher. transition: re-authentication, if logins expire (HANDSHAKE) →
+    TOKENS_AGAIN; an expired login, or another mechanism (FAILURE) → ENDED."""
     TOKENS_AGAIN = "the client logs in again on the same connection"
     """action: as in TOKENS. transition: CHALLENGE → TOKENS_AGAIN; the same principal (SUCCESS) → LOGGED_IN; FAILURE →
     ENDED."""
     ENDED = "the connection is about to be closed"
-    """action: nothing is read. transition: none."""
+    """action: reads nothing. transition: none."""
 
 
 class LoginEvent(Enum):
-    """What happens during a login."""
+    """An event of a login."""
 
-    VERSIONS = "ApiVersions is answered with what is served"
-    STRANGE_VERSIONS = "ApiVersions is answered with an error, and may be asked again"
+    VERSIONS = "ApiVersions is answered with the supported versions"
+    STRANGE_VERSIONS = "ApiVersions is answered with an error, and may be retried"
     OLD_HANDSHAKE = "SaslHandshake v0 names a mechanism of the listener"
     HANDSHAKE = "SaslHandshake v1 names a mechanism of the listener"
-    CHALLENGE = "the mechanism has a token for the client and wants another one"
-    SUCCESS = "the mechanism is satisfied"
-    FAILURE = "anything that doesn't lead on"
+    CHALLENGE = "the mechanism sends a token and expects another one"
+    SUCCESS = "the login is valid"
+    FAILURE = "any other input"
 
 
 _FALLIBLE: Final = (

@@ -42,7 +42,6 @@ class PlainExchange:
         self._users = users
 
     def step(self, token: bytes) -> Outcome:
-        """Checks the only token."""
         try:
             parts = token.decode().split("\0")
         except UnicodeDecodeError:

@@ -48,10 +48,9 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
     while position < len(text):
         match = _SPLIT.match(text, position)
         if match is None:
-            message = (
+            raise MappingError(
                 f"allowed is a list of DEFAULT and RULE:pattern/replacement/[LU], and {text[position:]!r} is neither"
             )
-            raise MappingError(message)
         rules.append(Rule() if match[1] else _rule(match[2], match[3], match[4]))
         position = match.end()
     return tuple(rules)
@@ -64,12 +63,10 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
     try:
         compiled = re2.compile(pattern)
     except re2.error as error:
-        message = f"the pattern {pattern!r} can't be read"
-        raise MappingError(message) from error
+        raise MappingError(f"the pattern {pattern!r} can't be read") from error
     groups = [int(number) for number in re.findall(r"\$(\d)", replacement)]
     if max(groups, default=0) > compiled.groups:
-        message = f"{replacement!r} names a group that the pattern {pattern!r} doesn't have"
-        raise MappingError(message)
+        raise MappingError(f"{replacement!r} names a group that the pattern {pattern!r} doesn't have")
     return Rule(compiled, replacement, case)
 
 

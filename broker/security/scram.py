@@ -133,7 +133,6 @@ class ScramExchange:
         self._credential = NO_CREDENTIAL
 
     def step(self, token: bytes) -> Outcome:
-        """Processes the client's next token."""
         is_first = self.state is ScramState.BEGINS
         match = (_FIRST if is_first else _PROOF).fullmatch(token) if len(token) <= TOKEN_BYTES_MAX else None
         event = ScramEvent.UNREADABLE if match is None else ScramEvent.FIRST if is_first else ScramEvent.PROOF
@@ -172,7 +171,6 @@ class ScramExchange:
         return Challenge(self._server_first)
 
     def _conclude(self, match: re.Match[bytes]) -> Outcome:
-        """Answers the proof."""
         without_proof, binding, nonce, proof_text = match.groups()
         try:
             proof, bound = base64.b64decode(proof_text, validate=True), base64.b64decode(binding, validate=True)

@@ -9,7 +9,7 @@ from lowtide.protocol.types import topic_id_text
 
 SOURCE: Final = "client_source_address"
 TEXT_MAX: Final = 255
-"""The most characters of what a client says about itself."""
+"""The maximum length of a client's statement about itself."""
 
 
 def facts_of(instance_id: bytes, context: RequestContext) -> dict[str, str]:

@@ -33,7 +33,7 @@ SERIES_MAX: Final = 20_000
 """About 12 MB."""
 
 SERIES_OF_SOURCE: Final = 15_000
-"""The most series of clients at one address, to leave room for others."""
+"""The maximum number of series of clients at one address, to leave room for others."""
 
 SILENT_INTERVALS: Final = 3
 
@@ -116,18 +116,14 @@ class ClientInstances:
         """Ordered by when clients were last seen."""
         self._configs: Mapping[str, ConfigImage] = {}
         self._subscriptions: list[MetricsSubscription] = []
-        self._series_count = 0
+        self.series_count = 0
+        """The number of series of all clients."""
         self.pushes = 0
         self.refused = 0
         """The number of requests refused for any reason."""
 
     def __len__(self) -> int:
         return len(self._clients)
-
-    @property
-    def series_count(self) -> int:
-        """The number of series of all clients."""
-        return self._series_count
 
     def series(self) -> Iterator[tuple[Mapping[str, str], ClientSeries]]:
         """Yields all series with the facts of their clients: `client_id`, `client_instance_id` and so on."""
@@ -136,7 +132,6 @@ class ClientInstances:
                 yield client.facts, series
 
     def follow(self, configs: Mapping[str, ConfigImage]) -> None:
-        """Adopts these subscriptions."""
         if configs is self._configs:
             return
         self._configs = configs
@@ -178,9 +173,9 @@ class ClientInstances:
         """Keeps what a client pushed. If the client was dropped in the meantime, this has no visible effect."""
         source = client.facts.get(SOURCE)
         of_source = sum(len(each.series) for each in self._clients.values() if each.facts.get(SOURCE) == source)
-        new = client.take(points, min(SERIES_MAX - self._series_count, SERIES_OF_SOURCE - of_source))
+        new = client.take(points, min(SERIES_MAX - self.series_count, SERIES_OF_SOURCE - of_source))
         if any(each is client for each in self._clients.values()):
-            self._series_count += new
+            self.series_count += new
 
     def _client(self, instance_id: bytes, facts: Mapping[str, str]) -> ClientInstance:
         """Returns the client of this id, with its present subscription."""
@@ -195,7 +190,7 @@ class ClientInstances:
         return client
 
     def _giving_way(self) -> bytes:
-        """Returns the client that was seen longest ago at the address with the most clients."""
+        """Returns the least recently seen client of the address with the most clients."""
         sources = Counter(each.facts.get(SOURCE) for each in self._clients.values())
         most, _ = sources.most_common(1)[0]
         return next(instance_id for instance_id, each in self._clients.items() if each.facts.get(SOURCE) == most)
@@ -225,7 +220,7 @@ class ClientInstances:
             self._drop(instance_id)
 
     def _drop(self, instance_id: bytes) -> None:
-        self._series_count -= len(self._clients.pop(instance_id).series)
+        self.series_count -= len(self._clients.pop(instance_id).series)
 
 
 class Push(msgspec.Struct, frozen=True):

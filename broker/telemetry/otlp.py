@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 from lowtide.protocol.errors import ProtocolError
 
 POINTS_MAX: Final = 500
-"""The most points of a push. Present clients have about 40 metrics, with several points per broker and partition."""
+"""The maximum number of points in a push. Clients have some 40 metrics, with points per broker and partition."""
 
 ATTRIBUTES_MAX: Final = 8
-"""The most attributes of a point; others are left out."""
+"""The maximum number of attributes of a point; others are omitted."""
 
 TEXT_MAX: Final = 200
-"""The most characters of a name, an attribute's name or its value."""
+"""The maximum length of a name, an attribute's name or its value."""
 
 FIELDS_A_STEP: Final = 200
 
@@ -88,7 +88,6 @@ class _Reading:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further points are kept."""
         return len(self.points) >= POINTS_MAX
 
 
@@ -111,7 +110,6 @@ def _each(reading: _Reading, start: int, stop: int, path: tuple[int, ...]) -> Ge
 
 
 def _metric(reading: _Reading, metric: _Field) -> Generator[None, None, None]:
-    """Adds the points of a metric."""
     name = unit = ""
     values: _Field | None = None
     for field in _fields(reading, metric.start, metric.stop):

@@ -23,8 +23,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from lowtide.protocol.client.versions import ApiExchange, ApiVersions, exchange_of
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.framing import FRAME_BYTES_MAX, FRAME_SIZE_BYTES, check_frame_size, frame
-from lowtide.protocol.headers import read_response_header, request_header
+from lowtide.protocol.headers import (
+    FRAME_BYTES_MAX,
+    FRAME_SIZE_BYTES,
+    check_frame_size,
+    frame,
+    read_response_header,
+    request_header,
+)
 
 if TYPE_CHECKING:
     from lowtide.protocol.client.opening import ClientSession
@@ -39,7 +45,7 @@ RECEIVE_BYTES: Final = 64 * 1024
 
 LARGE_BYTES: Final = 1 << 20
 SMALL_ANSWERS_UNTIL_SHRUNK: Final = 256
-"""A receive buffer above `LARGE_BYTES` shrinks after so many responses in a row of at most an eighth of its size."""
+"""The number of consecutive responses of at most an eighth of a large buffer (`LARGE_BYTES`) after which it shrinks."""
 
 NEVER_MS: Final = 1 << 62
 
@@ -58,7 +64,7 @@ class _WaitingRequest(NamedTuple, Generic[W]):
 class ClientConnection(Generic[W]):
     """Frames of one connection, in both directions.
 
-    A `waiter` is what a shell wants back together with the answer, such as a future.
+    A `waiter` is any object that the shell gets back with the response, such as a future.
     """
 
     def __init__(

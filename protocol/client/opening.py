@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.client.refused import ClientFailure, ClientFailureKind
-from lowtide.protocol.client.sasl import SaslError, SaslExchange
+from lowtide.protocol.client.sasl import ClientSaslExchange, SaslError
 from lowtide.protocol.client.versions import ApiVersions
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
@@ -70,12 +70,12 @@ Step: TypeAlias = Ask | ClientSession | ClientFailure
 class OpeningState(Enum):
     """The state of the negotiation."""
 
-    ASKING_VERSIONS = "ApiVersions is on its way, in the newest version that most brokers speak"
-    ASKING_OLD_VERSIONS = "ApiVersions is on its way in version 0"
-    CHOOSING_MECHANISM = "SaslHandshake is on its way"
-    LOGGING_IN = "SaslAuthenticate is on its way"
-    OPEN = "requests may be sent"
-    REFUSED = "the connection is of no use"
+    ASKING_VERSIONS = "waits for ApiVersions in the newest common version"
+    ASKING_OLD_VERSIONS = "waits for ApiVersions in version 0"
+    CHOOSING_MECHANISM = "waits for SaslHandshake"
+    LOGGING_IN = "waits for SaslAuthenticate"
+    OPEN = "accepts requests"
+    REFUSED = "failed"
 
 
 class OpeningEvent(Enum):
@@ -92,14 +92,14 @@ _EVENTS: Final = {event.value: event for event in OpeningEvent if event.value is
 
 
 class Opening:
-    """One negotiation. `nonce` is for `SaslExchange`; unused without `sasl`."""
+    """One negotiation. `nonce` is for `ClientSaslExchange`; unused without `sasl`."""
 
     def __init__(self, sasl: ClientSaslSettings | None, nonce: str = "") -> None:
         self.state = OpeningState.ASKING_VERSIONS
         self._sasl = sasl
         self._nonce = nonce
         self._versions = ApiVersions({})
-        self._exchange: SaslExchange | None = None
+        self._exchange: ClientSaslExchange | None = None
 
     def begin(self) -> Step:
         return Ask(
@@ -129,7 +129,7 @@ class Opening:
         self._versions = ApiVersions.of(answer)
         if self._sasl is None:
             return ClientSession(self._versions)
-        self._exchange = SaslExchange(self._sasl, self._nonce)
+        self._exchange = ClientSaslExchange(self._sasl, self._nonce)
         if self._versions.highest(ApiKey.SASL_HANDSHAKE) < 0:
             return ClientFailure(ClientFailureKind.AUTHENTICATION, _NO_SASL)
         version = self._versions.choose(SaslHandshakeRequest, at_least=1)

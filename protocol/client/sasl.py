@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
@@ -24,8 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, Final, TypeAlias
 
-ITERATIONS_MIN: Final = 4096
-"""RFC 5802 and Kafka's ScramMechanism: fewer make it cheap to guess passwords from a stolen exchange."""
+from lowtide.protocol.scram import ITERATIONS_MIN, SCRAM_MECHANISMS, credential_of, salted_password, server_signature
 
 ITERATIONS_MAX: Final = 100_000
 """Kafka's brokers allow 16,384. The limit protects the client's CPU."""
@@ -90,10 +88,9 @@ _BEGINS: Final = {
     "OAUTHBEARER": SaslState.OAUTH_BEGINS,
 }
 _ANSWERS: Final = (SaslEvent.EMPTY, SaslEvent.UNREADABLE, SaslEvent.EXTENSION, SaslEvent.ERROR, SaslEvent.ATTRIBUTES)
-_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
-class SaslExchange:
+class ClientSaslExchange:
     """One exchange. `nonce` is printable, without commas, and unique."""
 
     def __init__(self, settings: ClientSaslSettings, nonce: str) -> None:
@@ -103,7 +100,6 @@ class SaslExchange:
         self.state = _BEGINS[settings.mechanism]
         self._settings = settings
         self._nonce = nonce
-        self._hash = _HASHES.get(settings.mechanism, "")
         self._first_bare = b""
         self._expected = b""
         """The expected proof of a broker that has the password."""
@@ -147,13 +143,15 @@ class SaslExchange:
 
     def _send_proof(self, received: bytes, attributes: Attributes) -> bytes:
         combined, salt, iterations = _challenge(attributes, self._nonce)
-        salted = hashlib.pbkdf2_hmac(self._hash, self._settings.password.encode(), salt, iterations)
-        client_key = hmac.digest(salted, b"Client Key", self._hash)
+        mechanism = SCRAM_MECHANISMS[self._settings.mechanism]
+        salted = salted_password(mechanism, self._settings.password, salt, iterations)
+        credential = credential_of(mechanism, salted, salt, iterations)
         without_proof = b"c=" + base64.b64encode(_NO_CHANNEL_BINDING) + b",r=" + combined
         signed = b",".join((self._first_bare, received, without_proof))
-        signature = hmac.digest(hashlib.new(self._hash, client_key).digest(), signed, self._hash)
+        client_key = hmac.digest(salted, b"Client Key", mechanism.hash_name)
+        signature = hmac.digest(credential.stored_key, signed, mechanism.hash_name)
         proof = bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
-        self._expected = hmac.digest(hmac.digest(salted, b"Server Key", self._hash), signed, self._hash)
+        self._expected = server_signature(mechanism, credential, signed)
         self.state = SaslState.PROOF_SENT
         return without_proof + b",p=" + base64.b64encode(proof)
 
@@ -176,7 +174,7 @@ class SaslExchange:
         raise SaslError("the broker sent an invalid SCRAM message")
 
     TABLE: ClassVar[
-        Mapping[SaslState, Mapping[SaslEvent, Callable[[SaslExchange, bytes, Attributes], bytes | None]]]
+        Mapping[SaslState, Mapping[SaslEvent, Callable[[ClientSaslExchange, bytes, Attributes], bytes | None]]]
     ] = {
         SaslState.PLAIN_BEGINS: {SaslEvent.START: _send_password},
         SaslState.SCRAM_BEGINS: {SaslEvent.START: _send_first},
@@ -230,8 +228,9 @@ def _challenge(attributes: Attributes, nonce: str) -> tuple[bytes, bytes, int]:
         or not ITERATIONS_MIN <= int(digits) <= ITERATIONS_MAX
     ):
         asked = digits.decode(errors="replace")[:20]
-        message = f"the broker asks for {asked} SCRAM iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed"
-        raise SaslError(message)
+        raise SaslError(
+            f"the broker asks for {asked} SCRAM iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed"
+        )
     return combined, salt, int(digits)
 
 

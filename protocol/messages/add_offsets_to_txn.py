@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, String, versions
 
 
+@versions("0-4", flexible="3+")
 class AddOffsetsToTxnRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-4")
-    FLEXIBLE: ClassVar = Versions("3+")
-
     transactional_id: String
     producer_id: Int64
     producer_epoch: Int16
     group_id: String
 
 
+@versions("0-4", flexible="3+")
 class AddOffsetsToTxnResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-4")
-    FLEXIBLE: ClassVar = Versions("3+")
-
     throttle_time_ms: Int32 = 0
     error_code: Int16

@@ -5,11 +5,11 @@ Up to version 3 a producer sends it for its own transaction; from version 4 brok
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions, versions
 
 
 class AddPartitionsToTxnTopic(Message, kw_only=True):
@@ -27,10 +27,8 @@ class AddPartitionsToTxnTransaction(Message, kw_only=True):
     topics: list[AddPartitionsToTxnTopic]
 
 
+@versions("0-5", flexible="3+")
 class AddPartitionsToTxnRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("3+")
-
     transactions: Annotated[list[AddPartitionsToTxnTransaction], Versions("4+")] = msgspec.field(default_factory=list)
     v3_and_below_transactional_id: Annotated[String, Versions("0-3")] = ""
     v3_and_below_producer_id: Annotated[Int64, Versions("0-3")] = 0
@@ -53,11 +51,9 @@ class AddPartitionsToTxnResult(Message, kw_only=True):
     topic_results: list[AddPartitionsToTxnTopicResult]
 
 
+@versions("0-5", flexible="3+")
 class AddPartitionsToTxnResponse(ApiMessage, kw_only=True):
     """`error_code` applies to the whole request."""
-
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("3+")
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Versions("4+")] = 0

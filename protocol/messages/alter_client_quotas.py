@@ -5,9 +5,7 @@ Either all keys of an entity change, or none.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Bool, Float64, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Float64, Int16, Int32, Message, String, versions
 
 
 class AlteredQuotaEntity(Message, kw_only=True):
@@ -30,11 +28,9 @@ class AlterClientQuotasEntry(Message, kw_only=True):
     ops: list[AlterClientQuotasOperation]
 
 
+@versions("0-1", flexible="1+")
 class AlterClientQuotasRequest(ApiMessage, kw_only=True):
     """`validate_only` checks the changes without making them."""
-
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     entries: list[AlterClientQuotasEntry]
     validate_only: Bool
@@ -46,11 +42,9 @@ class AlterClientQuotasResult(Message, kw_only=True):
     entity: list[AlteredQuotaEntity]
 
 
+@versions("0-1", flexible="1+")
 class AlterClientQuotasResponse(ApiMessage, kw_only=True):
     """One row per entity, in the order of the request."""
-
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     throttle_time_ms: Int32 = 0
     entries: list[AlterClientQuotasResult]

@@ -5,9 +5,7 @@ Keys that are not named are deleted.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, versions
 
 
 class AlterableConfig(Message, kw_only=True):
@@ -16,18 +14,16 @@ class AlterableConfig(Message, kw_only=True):
 
 
 class AlterConfigsResource(Message, kw_only=True):
-    """A resource and all the keys that it is to have."""
+    """A resource and its complete new configuration."""
 
     resource_type: Int8
     resource_name: String
     configs: list[AlterableConfig]
 
 
+@versions("0-2", flexible="2+")
 class AlterConfigsRequest(ApiMessage, kw_only=True):
     """`validate_only` checks the changes without making them."""
-
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     resources: list[AlterConfigsResource]
     validate_only: Bool
@@ -40,9 +36,7 @@ class AlterConfigsResourceResponse(Message, kw_only=True):
     resource_name: String
 
 
+@versions("0-2", flexible="2+")
 class AlterConfigsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nullable, String, Versions, versions
 
 
 class ReassignablePartition(Message, kw_only=True):
@@ -19,10 +19,8 @@ class ReassignableTopic(Message, kw_only=True):
     partitions: list[ReassignablePartition]
 
 
+@versions("0-1", flexible="0+")
 class AlterPartitionReassignmentsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     timeout_ms: Int32 = 60_000
     allow_replication_factor_change: Annotated[Bool, Versions("1+")] = True
     topics: list[ReassignableTopic]
@@ -39,11 +37,9 @@ class ReassignableTopicResponse(Message, kw_only=True):
     partitions: list[ReassignablePartitionResponse]
 
 
+@versions("0-1", flexible="0+")
 class AlterPartitionReassignmentsResponse(ApiMessage, kw_only=True):
     """`error_code` applies to the whole request."""
-
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     throttle_time_ms: Int32 = 0
     allow_replication_factor_change: Annotated[Bool, Versions("1+")] = True

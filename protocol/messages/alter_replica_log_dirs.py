@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, versions
 
 
 class AlterReplicaLogDirTopic(Message, kw_only=True):
@@ -15,16 +13,14 @@ class AlterReplicaLogDirTopic(Message, kw_only=True):
 
 
 class AlterReplicaLogDir(Message, kw_only=True):
-    """A directory by its absolute path, and the replicas that it is to have."""
+    """The absolute path of a directory, and the replicas to move there."""
 
     path: String
     topics: list[AlterReplicaLogDirTopic]
 
 
+@versions("1-2", flexible="2+")
 class AlterReplicaLogDirsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     dirs: list[AlterReplicaLogDir]
 
 
@@ -40,9 +36,7 @@ class AlterReplicaLogDirTopicResult(Message, kw_only=True):
     partitions: list[AlterReplicaLogDirPartitionResult]
 
 
+@versions("1-2", flexible="2+")
 class AlterReplicaLogDirsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     throttle_time_ms: Int32 = 0
     results: list[AlterReplicaLogDirTopicResult] = msgspec.field(default_factory=list)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, versions
 
 
 class AlterShareOffsetsPartition(Message, kw_only=True):
@@ -19,10 +17,8 @@ class AlterShareOffsetsTopic(Message, kw_only=True):
     partitions: list[AlterShareOffsetsPartition]
 
 
+@versions("0", flexible="0+")
 class AlterShareGroupOffsetsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     group_id: String
     topics: list[AlterShareOffsetsTopic]
 
@@ -39,10 +35,8 @@ class AlteredShareOffsetsTopic(Message, kw_only=True):
     partitions: list[AlteredShareOffset]
 
 
+@versions("0", flexible="0+")
 class AlterShareGroupOffsetsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = None

@@ -5,9 +5,7 @@ The client salts and hashes passwords; no request contains one.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Bytes, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bytes, Int8, Int16, Int32, Message, String, versions
 
 
 class ScramCredentialDeletion(Message, kw_only=True):
@@ -23,10 +21,8 @@ class ScramCredentialUpsertion(Message, kw_only=True):
     salted_password: Bytes
 
 
+@versions("0", flexible="0+")
 class AlterUserScramCredentialsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     deletions: list[ScramCredentialDeletion]
     upsertions: list[ScramCredentialUpsertion]
 
@@ -37,9 +33,7 @@ class AlterUserScramCredentialsResult(Message, kw_only=True):
     error_message: String | None
 
 
+@versions("0", flexible="0+")
 class AlterUserScramCredentialsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32
     results: list[AlterUserScramCredentialsResult]

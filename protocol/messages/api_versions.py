@@ -6,18 +6,16 @@ response header is never flexible (KIP-511).
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Tagged, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Tagged, Versions, versions
 
 
+@versions("0-4", flexible="3+")
 class ApiVersionsRequest(ApiMessage, kw_only=True):
     """The client's name and version (KIP-511)."""
-
-    VERSIONS: ClassVar = Versions("0-4")
-    FLEXIBLE: ClassVar = Versions("3+")
 
     client_software_name: Annotated[String, Versions("3+")] = ""
     client_software_version: Annotated[String, Versions("3+")] = ""
@@ -47,10 +45,8 @@ class FinalizedFeatureKey(Message, kw_only=True):
     min_version_level: Int16
 
 
+@versions("0-4", flexible="3+")
 class ApiVersionsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-4")
-    FLEXIBLE: ClassVar = Versions("3+")
-
     error_code: Int16
     api_keys: list[ApiVersion]
     throttle_time_ms: Annotated[Int32, Versions("1+")] = 0

@@ -6,23 +6,17 @@ know that their replicas were removed. docs/adr/0008-requests-of-our-own.md says
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, versions
 
 
+@versions("0", flexible="0+")
 class AwaitMetadataRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     revision: Int64
     timeout_ms: Int32
 
 
+@versions("0", flexible="0+")
 class AwaitMetadataResponse(ApiMessage, kw_only=True):
     """No error if the broker's image is of the revision, or a later one."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     error_code: Int16

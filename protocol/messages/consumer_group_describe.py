@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
 from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Uuid, Versions, versions
 
 
+@versions("0-1", flexible="0+")
 class ConsumerGroupDescribeRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     group_ids: list[String]
     include_authorized_operations: Bool
 
@@ -56,9 +54,7 @@ class DescribedConsumerGroup(Message, kw_only=True):
     authorized_operations: Int32 = OPERATIONS_NOT_ASKED
 
 
+@versions("0-1", flexible="0+")
 class ConsumerGroupDescribeResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32 = 0
     groups: list[DescribedConsumerGroup]

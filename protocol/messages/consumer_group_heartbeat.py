@@ -5,9 +5,9 @@ Fields that have not changed since the last heartbeat can be null.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Uuid, Versions, versions
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
@@ -20,11 +20,9 @@ class HeartbeatTopicPartitions(Message, kw_only=True):
     partitions: list[Int32]
 
 
+@versions("0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest(ApiMessage, kw_only=True):
     """The member, its subscription and its partitions."""
-
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     group_id: String
     member_id: String
@@ -42,11 +40,9 @@ class HeartbeatAssignment(Message, kw_only=True):
     topic_partitions: list[HeartbeatTopicPartitions]
 
 
+@versions("0-1", flexible="0+")
 class ConsumerGroupHeartbeatResponse(ApiMessage, kw_only=True):
     """The member's epoch, and its assignment if that changed."""
-
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, versions
 
 
 class AclCreation(Message, kw_only=True):
@@ -17,10 +15,8 @@ class AclCreation(Message, kw_only=True):
     permission_type: Int8
 
 
+@versions("1-3", flexible="2+")
 class CreateAclsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-3")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     creations: list[AclCreation]
 
 
@@ -31,9 +27,7 @@ class AclCreationResult(Message, kw_only=True):
     error_message: String | None = None
 
 
+@versions("1-3", flexible="2+")
 class CreateAclsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-3")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     throttle_time_ms: Int32 = 0
     results: list[AclCreationResult]

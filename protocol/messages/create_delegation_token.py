@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Message, String, Versions, versions
 
 
 class CreatableRenewer(Message, kw_only=True):
@@ -14,11 +14,9 @@ class CreatableRenewer(Message, kw_only=True):
     principal_name: String
 
 
+@versions("1-3", flexible="2+")
 class CreateDelegationTokenRequest(ApiMessage, kw_only=True):
     """Without an owner the token is for the client itself. `max_lifetime_ms` -1 is the broker's maximum."""
-
-    VERSIONS: ClassVar = Versions("1-3")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     owner_principal_type: Annotated[String | None, Versions("3+")] = None
     owner_principal_name: Annotated[String | None, Versions("3+")] = None
@@ -26,11 +24,9 @@ class CreateDelegationTokenRequest(ApiMessage, kw_only=True):
     max_lifetime_ms: Int64
 
 
+@versions("1-3", flexible="2+")
 class CreateDelegationTokenResponse(ApiMessage, kw_only=True):
     """Times are milliseconds since 1970; with an error they are -1, and the id and the HMAC are empty."""
-
-    VERSIONS: ClassVar = Versions("1-3")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     error_code: Int16
     principal_type: String

@@ -6,9 +6,9 @@ one row per new partition, in order.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nullable, String, versions
 
 
 class CreatePartitionsAssignment(Message, kw_only=True):
@@ -23,11 +23,9 @@ class CreatePartitionsTopic(Message, kw_only=True):
     assignments: Annotated[list[CreatePartitionsAssignment] | None, Nullable("0+")]
 
 
+@versions("0-3", flexible="2+")
 class CreatePartitionsRequest(ApiMessage, kw_only=True):
     """`validate_only` checks the request without creating partitions."""
-
-    VERSIONS: ClassVar = Versions("0-3")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     topics: list[CreatePartitionsTopic]
     timeout_ms: Int32
@@ -40,9 +38,7 @@ class CreatePartitionsTopicResult(Message, kw_only=True):
     error_message: String | None = None
 
 
+@versions("0-3", flexible="2+")
 class CreatePartitionsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-3")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     throttle_time_ms: Int32 = 0
     results: list[CreatePartitionsTopicResult]

@@ -6,11 +6,23 @@ assignments.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import (
+    ApiMessage,
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Message,
+    String,
+    Tagged,
+    Uuid,
+    Versions,
+    versions,
+)
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
@@ -34,11 +46,9 @@ class CreatableTopic(Message, kw_only=True):
     configs: list[CreatableTopicConfig]
 
 
+@versions("2-7", flexible="5+")
 class CreateTopicsRequest(ApiMessage, kw_only=True):
     """`validate_only` checks the request without creating topics."""
-
-    VERSIONS: ClassVar = Versions("2-7")
-    FLEXIBLE: ClassVar = Versions("5+")
 
     topics: list[CreatableTopic]
     timeout_ms: Int32 = 60_000
@@ -68,9 +78,7 @@ class CreatableTopicResult(Message, kw_only=True):
     configs: Annotated[list[CreatableTopicConfigs] | None, Versions("5+")] = msgspec.field(default_factory=list)
 
 
+@versions("2-7", flexible="5+")
 class CreateTopicsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("2-7")
-    FLEXIBLE: ClassVar = Versions("5+")
-
     throttle_time_ms: Annotated[Int32, Versions("2+")] = 0
     topics: list[CreatableTopicResult]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, versions
 
 
 class DeleteAclsFilter(Message, kw_only=True):
@@ -21,10 +19,8 @@ class DeleteAclsFilter(Message, kw_only=True):
     permission_type: Int8
 
 
+@versions("1-3", flexible="2+")
 class DeleteAclsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-3")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     filters: list[DeleteAclsFilter]
 
 
@@ -50,9 +46,7 @@ class DeleteAclsFilterResult(Message, kw_only=True):
     matching_acls: list[DeleteAclsMatchingAcl] = msgspec.field(default_factory=list)
 
 
+@versions("1-3", flexible="2+")
 class DeleteAclsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-3")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     throttle_time_ms: Int32 = 0
     filter_results: list[DeleteAclsFilterResult]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable, String, Versions, versions
 
 
+@versions("0-2", flexible="2+")
 class DeleteGroupsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     groups_names: list[String]
 
 
@@ -20,9 +18,7 @@ class DeletableGroupResult(Message, kw_only=True):
     error_message: Annotated[String | None, Versions("3+"), Nullable("3+")] = None
 
 
+@versions("0-2", flexible="2+")
 class DeleteGroupsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     throttle_time_ms: Int32 = 0
     results: list[DeletableGroupResult]

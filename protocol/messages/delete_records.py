@@ -5,9 +5,9 @@ Versions 0-2 are Kafka's; version 3 adds `leader_only` to the request and `leade
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions, versions
 from lowtide.protocol.types import UNKNOWN_OFFSET
 
 TO_HIGH_WATERMARK = -1
@@ -26,11 +26,9 @@ class DeleteRecordsTopic(Message, kw_only=True):
     partitions: list[DeleteRecordsPartition]
 
 
+@versions("0-3", flexible="2+")
 class DeleteRecordsRequest(ApiMessage, kw_only=True):
     """With `leader_only` the response does not wait for followers."""
-
-    VERSIONS: ClassVar = Versions("0-3")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     topics: list[DeleteRecordsTopic]
     timeout_ms: Int32
@@ -51,9 +49,7 @@ class DeleteRecordsTopicResult(Message, kw_only=True):
     partitions: list[DeleteRecordsPartitionResult]
 
 
+@versions("0-3", flexible="2+")
 class DeleteRecordsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-3")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     throttle_time_ms: Int32 = 0
     topics: list[DeleteRecordsTopicResult]

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Uuid, versions
 
 
 class DeleteShareOffsetsTopic(Message, kw_only=True):
     topic_name: String
 
 
+@versions("0", flexible="0+")
 class DeleteShareGroupOffsetsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     group_id: String
     topics: list[DeleteShareOffsetsTopic]
 
@@ -28,10 +24,8 @@ class DeletedShareOffsetsTopic(Message, kw_only=True):
     error_message: String | None = None
 
 
+@versions("0", flexible="0+")
 class DeleteShareGroupOffsetsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = None

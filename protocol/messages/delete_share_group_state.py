@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Uuid, versions
 
 
 class DeleteStatePartition(Message, kw_only=True):
@@ -16,10 +14,8 @@ class DeleteStateTopic(Message, kw_only=True):
     partitions: list[DeleteStatePartition]
 
 
+@versions("0", flexible="0+")
 class DeleteShareGroupStateRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     group_id: String
     topics: list[DeleteStateTopic]
 
@@ -35,8 +31,6 @@ class DeleteStateResult(Message, kw_only=True):
     partitions: list[DeleteStatePartitionResult]
 
 
+@versions("0", flexible="0+")
 class DeleteShareGroupStateResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     results: list[DeleteStateResult]

@@ -6,11 +6,11 @@ Up to version 5 the names are in `topic_names`; from version 6 each of `topics` 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable, String, Uuid, Versions, versions
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
@@ -21,10 +21,8 @@ class DeleteTopicState(Message, kw_only=True):
     topic_id: Uuid = ZERO_TOPIC_ID
 
 
+@versions("1-6", flexible="4+")
 class DeleteTopicsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-6")
-    FLEXIBLE: ClassVar = Versions("4+")
-
     topics: Annotated[list[DeleteTopicState], Versions("6+")] = msgspec.field(default_factory=list)
     topic_names: Annotated[list[String], Versions("0-5")] = msgspec.field(default_factory=list)
     timeout_ms: Int32
@@ -37,9 +35,7 @@ class DeletableTopicResult(Message, kw_only=True):
     error_message: Annotated[String | None, Versions("5+"), Nullable("5+")] = None
 
 
+@versions("1-6", flexible="4+")
 class DeleteTopicsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-6")
-    FLEXIBLE: ClassVar = Versions("4+")
-
     throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
     responses: list[DeletableTopicResult]

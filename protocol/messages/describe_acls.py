@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, versions
 
 
+@versions("1-3", flexible="2+")
 class DescribeAclsRequest(ApiMessage, kw_only=True):
     """Null and 1 (ANY) match everything."""
-
-    VERSIONS: ClassVar = Versions("1-3")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     resource_type_filter: Int8
     resource_name_filter: String | None
@@ -40,10 +36,8 @@ class DescribeAclsResource(Message, kw_only=True):
     acls: list[AclDescription]
 
 
+@versions("1-3", flexible="2+")
 class DescribeAclsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-3")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None

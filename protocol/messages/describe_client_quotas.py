@@ -5,9 +5,7 @@ An entity is a user, a client id, both, or an address: pairs of type and name.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Bool, Float64, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Float64, Int8, Int16, Int32, Message, String, versions
 
 MATCH_EXACT = 0
 """`match_type`: the entity of this name."""
@@ -25,11 +23,9 @@ class DescribeClientQuotasComponent(Message, kw_only=True):
     match: String | None = None
 
 
+@versions("0-1", flexible="1+")
 class DescribeClientQuotasRequest(ApiMessage, kw_only=True):
     """`strict` excludes entities with types that are not named."""
-
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     components: list[DescribeClientQuotasComponent]
     strict: Bool
@@ -52,11 +48,9 @@ class DescribeClientQuotasEntry(Message, kw_only=True):
     values: list[DescribedQuotaValue]
 
 
+@versions("0-1", flexible="1+")
 class DescribeClientQuotasResponse(ApiMessage, kw_only=True):
     """`entries` is null on error."""
-
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

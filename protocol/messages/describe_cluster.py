@@ -6,11 +6,11 @@ brokers (KIP-1073).
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions, versions
 
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 """The client did not request authorized operations (KIP-430)."""
@@ -20,10 +20,8 @@ ENDPOINT_CONTROLLERS: Final = 2
 """The endpoint types of a request."""
 
 
+@versions("0-2", flexible="0+")
 class DescribeClusterRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     include_cluster_authorized_operations: Bool
     endpoint_type: Annotated[Int8, Versions("1+")] = ENDPOINT_BROKERS
     include_fenced_brokers: Annotated[Bool, Versions("2+")] = False
@@ -37,11 +35,9 @@ class DescribeClusterBroker(Message, kw_only=True):
     is_fenced: Annotated[Bool, Versions("2+")] = False
 
 
+@versions("0-2", flexible="0+")
 class DescribeClusterResponse(ApiMessage, kw_only=True):
     """`error_code` applies to the whole request."""
-
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -6,11 +6,11 @@ numbers (KIP-226, KIP-569).
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions, versions
 
 
 class DescribeConfigsResource(Message, kw_only=True):
@@ -19,10 +19,8 @@ class DescribeConfigsResource(Message, kw_only=True):
     configuration_keys: list[String] | None
 
 
+@versions("1-4", flexible="4+")
 class DescribeConfigsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-4")
-    FLEXIBLE: ClassVar = Versions("4+")
-
     resources: list[DescribeConfigsResource]
     include_synonyms: Annotated[Bool, Versions("1+")] = False
     include_documentation: Annotated[Bool, Versions("3+")] = False
@@ -55,9 +53,7 @@ class DescribeConfigsResult(Message, kw_only=True):
     configs: list[DescribeConfigsResourceResult]
 
 
+@versions("1-4", flexible="4+")
 class DescribeConfigsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-4")
-    FLEXIBLE: ClassVar = Versions("4+")
-
     throttle_time_ms: Int32 = 0
     results: list[DescribeConfigsResult]

@@ -10,11 +10,9 @@ deleted.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, versions
 from lowtide.protocol.types import UNKNOWN_OFFSET
 
 
@@ -30,11 +28,9 @@ class ConsumedOffsetsTopic(Message, kw_only=True):
     groups: list[String] = msgspec.field(default_factory=list)
 
 
+@versions("1", flexible="1+")
 class DescribeConsumedOffsetsRequest(ApiMessage, kw_only=True):
     """Each partition appears once."""
-
-    VERSIONS: ClassVar = Versions("1")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     topics: list[ConsumedOffsetsTopic]
 
@@ -47,7 +43,7 @@ class SurveyedCoordinator(Message, kw_only=True):
 
 
 class ConsumedPartition(Message, kw_only=True):
-    """The exclusive end of what all groups have consumed, and the group that is there.
+    """The exclusive end of the records that all groups have consumed, and the slowest group.
 
     -1 with a group: it consumes but has not committed. -1 without a group: none has committed. The releasing group is
     the slowest of those whose commits may delete, with its offset and its committer, if known.
@@ -66,10 +62,8 @@ class ConsumedTopic(Message, kw_only=True):
     partitions: list[ConsumedPartition]
 
 
+@versions("1", flexible="1+")
 class DescribeConsumedOffsetsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1")
-    FLEXIBLE: ClassVar = Versions("1+")
-
     error_code: Int16
     coordinators: list[SurveyedCoordinator] = msgspec.field(default_factory=list)
     topics: list[ConsumedTopic] = msgspec.field(default_factory=list)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Message, String, Versions, versions
 
 
 class DescribeDelegationTokenOwner(Message, kw_only=True):
@@ -14,11 +14,9 @@ class DescribeDelegationTokenOwner(Message, kw_only=True):
     principal_name: String
 
 
+@versions("1-3", flexible="2+")
 class DescribeDelegationTokenRequest(ApiMessage, kw_only=True):
     """Null requests all tokens, an empty list none."""
-
-    VERSIONS: ClassVar = Versions("1-3")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     owners: list[DescribeDelegationTokenOwner] | None
 
@@ -49,11 +47,9 @@ class DescribedDelegationToken(Message, kw_only=True):
         return f"DescribedDelegationToken({self.token_id!r})"
 
 
+@versions("1-3", flexible="2+")
 class DescribeDelegationTokenResponse(ApiMessage, kw_only=True):
     """The requested tokens that the client can see."""
-
-    VERSIONS: ClassVar = Versions("1-3")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     error_code: Int16
     tokens: list[DescribedDelegationToken]

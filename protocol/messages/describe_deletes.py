@@ -6,21 +6,19 @@ followers that it waits for; docs/adr/0008-requests-of-our-own.md.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, versions
 
 NOT_YET: Final = -1
 """The event has not occurred."""
 
 
+@versions("0", flexible="0+")
 class DescribeDeletesRequest(ApiMessage, kw_only=True):
     """The maximum number of rows of each kind, and the last finished delete that is known; 0 for all."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     waiting_max: Int32 = 1_000
     finished_max: Int32 = 1_000
@@ -89,11 +87,9 @@ class FinishedDelete(Message, kw_only=True):
     origin: DeleteOrigin | None = None
 
 
+@versions("0", flexible="0+")
 class DescribeDeletesResponse(ApiMessage, kw_only=True):
     """Only topics that the client can describe: waiting deletes oldest first, finished ones newest first."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     error_code: Int16
     described_at_ms: Int64 = NOT_YET

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
-from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Int32, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Int32, Message, Nullable, String, Versions, versions
 
 
+@versions("0-6", flexible="5+")
 class DescribeGroupsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-6")
-    FLEXIBLE: ClassVar = Versions("5+")
-
     groups: list[String]
     include_authorized_operations: Annotated[Bool, Versions("3+")] = False
 
@@ -40,9 +38,7 @@ class DescribedGroup(Message, kw_only=True):
     authorized_operations: Annotated[Int32, Versions("3+")] = OPERATIONS_NOT_ASKED
 
 
+@versions("0-6", flexible="5+")
 class DescribeGroupsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-6")
-    FLEXIBLE: ClassVar = Versions("5+")
-
     throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
     groups: list[DescribedGroup]

@@ -6,16 +6,14 @@ event loop; docs/adr/0008-requests-of-our-own.md.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Float64, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Float64, Int16, Int32, Int64, Message, String, versions
 
 
+@versions("0", flexible="0+")
 class DescribeHealthRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
+    pass
 
 
 class LagBucket(Message, kw_only=True):
@@ -59,10 +57,8 @@ class LogDirectoryHealth(Message, kw_only=True):
     usable_bytes: Int64 = -1
 
 
+@versions("0", flexible="0+")
 class DescribeHealthResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     error_code: Int16
     described_at_ms: Int64 = -1
     up_ms: Int64 = -1

@@ -5,11 +5,9 @@ The samples are in memory and begin with the broker's start; docs/adr/0008-reque
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, versions
 
 
 class DescribeHistoryTopic(Message, kw_only=True):
@@ -17,11 +15,9 @@ class DescribeHistoryTopic(Message, kw_only=True):
     partitions: list[Int32]
 
 
+@versions("0", flexible="0+")
 class DescribeHistoryRequest(ApiMessage, kw_only=True):
     """Partitions with a replica on the broker, and the time after which samples are wanted (wall clock, 0 for all)."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     topics: list[DescribeHistoryTopic]
     after_ms: Int64 = 0
@@ -49,11 +45,9 @@ class HistoryOfTopic(Message, kw_only=True):
     partitions: list[HistoryOfPartition]
 
 
+@versions("0", flexible="0+")
 class DescribeHistoryResponse(ApiMessage, kw_only=True):
     """`interval_ms` is the time between two samples of a changing partition."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     error_code: Int16
     described_at_ms: Int64 = -1

@@ -5,11 +5,11 @@ A null list of topics requests all, an empty one none; directories are listed ei
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions, versions
 
 UNKNOWN_BYTES = -1
 """The volume's size is unknown, because its directory is offline."""
@@ -20,11 +20,9 @@ class DescribableLogDirTopic(Message, kw_only=True):
     partitions: list[Int32]
 
 
+@versions("1-5", flexible="2+")
 class DescribeLogDirsRequest(ApiMessage, kw_only=True):
     """Null requests all partitions."""
-
-    VERSIONS: ClassVar = Versions("1-5")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     topics: list[DescribableLogDirTopic] | None
 
@@ -54,10 +52,8 @@ class DescribeLogDirsResult(Message, kw_only=True):
     is_cordoned: Annotated[Bool, Versions("5+")] = False
 
 
+@versions("1-5", flexible="2+")
 class DescribeLogDirsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-5")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     throttle_time_ms: Int32
     error_code: Annotated[Int16, Versions("3+")] = 0
     results: list[DescribeLogDirsResult] = msgspec.field(default_factory=list)

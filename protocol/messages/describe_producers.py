@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, String, versions
 from lowtide.protocol.types import NO_SEQUENCE, UNKNOWN_OFFSET
 
 
@@ -15,10 +15,8 @@ class DescribeProducersTopicRequest(Message, kw_only=True):
     partition_indexes: list[Int32]
 
 
+@versions("0", flexible="0+")
 class DescribeProducersRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     topics: list[DescribeProducersTopicRequest]
 
 
@@ -45,9 +43,7 @@ class DescribeProducersTopicResponse(Message, kw_only=True):
     partitions: list[DescribeProducersPartitionResponse]
 
 
+@versions("0", flexible="0+")
 class DescribeProducersResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32
     topics: list[DescribeProducersTopicResponse]

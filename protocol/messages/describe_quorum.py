@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, UInt16, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, UInt16, Uuid, Versions, versions
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 OFFSET_UNKNOWN: Final = -1
@@ -29,10 +29,8 @@ class QuorumTopic(Message, kw_only=True):
     partitions: list[QuorumPartition]
 
 
+@versions("0-2", flexible="0+")
 class DescribeQuorumRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     topics: list[QuorumTopic]
 
 
@@ -75,11 +73,9 @@ class QuorumNode(Message, kw_only=True):
     listeners: list[QuorumListener]
 
 
+@versions("0-2", flexible="0+")
 class DescribeQuorumResponse(ApiMessage, kw_only=True):
     """`error_code` applies to the whole request."""
-
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     error_code: Int16 = 0
     error_message: Annotated[String | None, Versions("2+")] = None

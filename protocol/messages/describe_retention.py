@@ -6,11 +6,11 @@ docs/adr/0008-requests-of-our-own.md says why no request of Kafka's fits.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, versions
 
 UNKNOWN: Final = -1
 """The time or number of bytes is unknown."""
@@ -21,11 +21,9 @@ class DescribeRetentionTopic(Message, kw_only=True):
     partitions: list[Int32]
 
 
+@versions("0", flexible="0+")
 class DescribeRetentionRequest(ApiMessage, kw_only=True):
     """The broker should be the leader of these partitions."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     topics: list[DescribeRetentionTopic]
 
@@ -77,11 +75,9 @@ class RetainedTopic(Message, kw_only=True):
     partitions: list[RetainedPartition]
 
 
+@versions("0", flexible="0+")
 class DescribeRetentionResponse(ApiMessage, kw_only=True):
     """`checked_at_ms` is the broker's clock, `next_check_at_ms` the time of the next check; -1 if unknown."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     error_code: Int16
     checked_at_ms: Int64 = UNKNOWN

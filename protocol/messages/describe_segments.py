@@ -6,12 +6,10 @@ log start offset; docs/adr/0008-requests-of-our-own.md.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartition
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, versions
 
 
 class DescribeSegmentsTopic(Message, kw_only=True):
@@ -19,14 +17,12 @@ class DescribeSegmentsTopic(Message, kw_only=True):
     partitions: list[Int32]
 
 
+@versions("0", flexible="0+")
 class DescribeSegmentsRequest(ApiMessage, kw_only=True):
     """The broker should be the leader of these partitions.
 
     For each, the oldest `segments_max` segments (1 to 10,000) that end above `first_offset`.
     """
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     topics: list[DescribeSegmentsTopic]
     segments_max: Int32 = 1_000
@@ -92,11 +88,9 @@ class SegmentsOfTopic(Message, kw_only=True):
     partitions: list[SegmentsOfPartition]
 
 
+@versions("0", flexible="0+")
 class DescribeSegmentsResponse(ApiMessage, kw_only=True):
     """`checked_at_ms` is the broker's clock, `next_check_at_ms` the time of the next retention check; -1 if unknown."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     error_code: Int16
     checked_at_ms: Int64 = UNKNOWN

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions, versions
 
 
 class DescribeShareOffsetsTopic(Message, kw_only=True):
@@ -21,10 +21,8 @@ class DescribeShareOffsetsGroup(Message, kw_only=True):
     topics: list[DescribeShareOffsetsTopic] | None
 
 
+@versions("0-1", flexible="0+")
 class DescribeShareGroupOffsetsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     groups: list[DescribeShareOffsetsGroup]
 
 
@@ -52,9 +50,7 @@ class DescribedShareOffsetsGroup(Message, kw_only=True):
     error_message: String | None = None
 
 
+@versions("0-1", flexible="0+")
 class DescribeShareGroupOffsetsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32 = 0
     groups: list[DescribedShareOffsetsGroup]

@@ -6,11 +6,11 @@ repeats that cursor.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, String, Uuid, versions
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 OPERATIONS_NOT_ASKED: Final = -(2**31)
@@ -28,11 +28,9 @@ class Cursor(Message, kw_only=True):
     partition_index: Int32
 
 
+@versions("0", flexible="0+")
 class DescribeTopicPartitionsRequest(ApiMessage, kw_only=True):
     """Null topics request all."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     topics: list[TopicRequest]
     response_partition_limit: Int32 = 2000
@@ -62,11 +60,9 @@ class DescribeTopicPartitionsResponseTopic(Message, kw_only=True):
     topic_authorized_operations: Int32 = OPERATIONS_NOT_ASKED
 
 
+@versions("0", flexible="0+")
 class DescribeTopicPartitionsResponse(ApiMessage, kw_only=True):
     """`next_cursor` is null on the last page."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     throttle_time_ms: Int32 = 0
     topics: list[DescribeTopicPartitionsResponseTopic]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, versions
 
 
+@versions("0", flexible="0+")
 class DescribeTransactionsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     transactional_ids: list[String]
 
 
@@ -34,9 +30,7 @@ class TransactionState(Message, kw_only=True):
     topics: list[TopicData] = msgspec.field(default_factory=list)
 
 
+@versions("0", flexible="0+")
 class DescribeTransactionsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32 = 0
     transaction_states: list[TransactionState]

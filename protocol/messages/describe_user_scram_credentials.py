@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, versions
 
 
 class UserName(Message, kw_only=True):
     name: String
 
 
+@versions("0", flexible="0+")
 class DescribeUserScramCredentialsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     users: list[UserName] | None
     """Null or empty: all users."""
 
@@ -33,10 +29,8 @@ class DescribeUserScramCredentialsResult(Message, kw_only=True):
     credential_infos: list[CredentialInfo]
 
 
+@versions("0", flexible="0+")
 class DescribeUserScramCredentialsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32
     error_code: Int16
     error_message: String | None

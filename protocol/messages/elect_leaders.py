@@ -5,9 +5,9 @@ Version 0 has preferred elections only. Null topics request all partitions.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Nullable, String, Versions, versions
 
 PREFERRED: int = 0
 UNCLEAN: int = 1
@@ -19,10 +19,8 @@ class ElectLeadersTopicPartitions(Message, kw_only=True):
     partitions: list[Int32]
 
 
+@versions("0-2", flexible="2+")
 class ElectLeadersRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     election_type: Annotated[Int8, Versions("1+")] = PREFERRED
     topic_partitions: Annotated[list[ElectLeadersTopicPartitions] | None, Nullable("0+")]
     timeout_ms: Int32 = 60_000
@@ -39,11 +37,9 @@ class ElectLeadersTopicResult(Message, kw_only=True):
     partition_result: list[ElectLeadersPartitionResult]
 
 
+@versions("0-2", flexible="2+")
 class ElectLeadersResponse(ApiMessage, kw_only=True):
     """`error_code` applies to the whole request."""
-
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Versions("1+")] = 0

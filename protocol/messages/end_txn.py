@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, String, Versions, versions
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
+@versions("0-5", flexible="3+")
 class EndTxnRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("3+")
-
     transactional_id: String
     producer_id: Int64
     producer_epoch: Int16
     committed: Bool
 
 
+@versions("0-5", flexible="3+")
 class EndTxnResponse(ApiMessage, kw_only=True):
     """The result, and the producer id and epoch for the next transaction."""
-
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("3+")
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

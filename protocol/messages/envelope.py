@@ -6,37 +6,31 @@ header. `PrincipalData` is Kafka's DefaultPrincipalData.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Nullable, String, versions
 
 
+@versions("0", flexible="0+")
 class EnvelopeRequest(ApiMessage, kw_only=True):
     """The request, its principal (null for the broker itself), and the bytes of the client's address."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     request_data: Bytes
     request_principal: Annotated[Bytes | None, Nullable("0+")]
     client_host_address: Bytes
 
 
+@versions("0", flexible="0+")
 class EnvelopeResponse(ApiMessage, kw_only=True):
     """`error_code` is about the envelope alone; `response_data` is null on error."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     response_data: Annotated[Bytes | None, Nullable("0+")] = None
     error_code: Int16
 
 
+@versions("0", flexible="0+")
 class PrincipalData(ApiMessage, kw_only=True):
     """A principal, after an int16 version."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     type: String
     name: String

@@ -6,11 +6,9 @@ below the log start offset, which DeleteRecords has raised. docs/erasure.md; doc
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, versions
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
 
 
@@ -29,14 +27,12 @@ class EraseRecordsTopic(Message, kw_only=True):
     partitions: list[EraseRecordsPartition]
 
 
+@versions("0", flexible="0+")
 class EraseRecordsRequest(ApiMessage, kw_only=True):
     """At most a thousand partitions; none asks whether the broker supports the request.
 
     `timeout_ms` applies to each row.
     """
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     topics: list[EraseRecordsTopic]
     timeout_ms: Int32
@@ -56,11 +52,9 @@ class ErasedTopic(Message, kw_only=True):
     partitions: list[ErasedPartition]
 
 
+@versions("0", flexible="0+")
 class EraseRecordsResponse(ApiMessage, kw_only=True):
     """With an error of the whole request there are no rows."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     error_code: Int16
     topics: list[ErasedTopic] = msgspec.field(default_factory=list)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Versions
+from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, versions
 
 
+@versions("1-2", flexible="2+")
 class ExpireDelegationTokenRequest(ApiMessage, kw_only=True):
     """The token by its HMAC, and the time until its expiry; a negative time removes it at once."""
-
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     hmac: Bytes
     expiry_time_period_ms: Int64
@@ -21,11 +17,9 @@ class ExpireDelegationTokenRequest(ApiMessage, kw_only=True):
         return f"ExpireDelegationTokenRequest({self.expiry_time_period_ms})"
 
 
+@versions("1-2", flexible="2+")
 class ExpireDelegationTokenResponse(ApiMessage, kw_only=True):
     """The expiry time of the token; -1 on error."""
-
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     error_code: Int16
     expiry_timestamp_ms: Int64 = -1

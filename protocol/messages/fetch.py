@@ -6,7 +6,7 @@ identified by id. `records` may end within a batch, which readers drop.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
@@ -24,6 +24,7 @@ from lowtide.protocol.schema import (
     Tagged,
     Uuid,
     Versions,
+    versions,
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
@@ -69,11 +70,9 @@ class ForgottenTopic(Message, kw_only=True):
     partitions: list[Int32]
 
 
+@versions("4-18", flexible="12+")
 class FetchRequest(ApiMessage, kw_only=True):
     """`replica_id` is a follower's broker id up to version 14."""
-
-    VERSIONS: ClassVar = Versions("4-18")
-    FLEXIBLE: ClassVar = Versions("12+")
 
     cluster_id: Annotated[String | None, Tagged(0, "12+")] = None
     replica_id: Annotated[Int32, Versions("0-14")] = -1
@@ -150,11 +149,9 @@ class NodeEndpoint(Message, kw_only=True):
     rack: String | None = None
 
 
+@versions("4-18", flexible="12+")
 class FetchResponse(ApiMessage, kw_only=True):
     """`error_code` is about the whole session."""
-
-    VERSIONS: ClassVar = Versions("4-18")
-    FLEXIBLE: ClassVar = Versions("12+")
 
     throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
     error_code: Annotated[Int16, Versions("7+")] = 0

@@ -5,18 +5,16 @@ Version 4 requests many keys at once (KIP-699) of one type: 0 groups, 1 transact
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Nullable, String, Versions, versions
 
 
+@versions("0-6", flexible="3+")
 class FindCoordinatorRequest(ApiMessage, kw_only=True):
     """One key, or many from version 4."""
-
-    VERSIONS: ClassVar = Versions("0-6")
-    FLEXIBLE: ClassVar = Versions("3+")
 
     key: Annotated[String, Versions("0-3")] = ""
     key_type: Annotated[Int8, Versions("1+")] = 0
@@ -32,11 +30,9 @@ class Coordinator(Message, kw_only=True):
     error_message: Annotated[String | None, Versions("4+"), Nullable("4+")] = None
 
 
+@versions("0-6", flexible="3+")
 class FindCoordinatorResponse(ApiMessage, kw_only=True):
     """One coordinator; from version 4 one row per key."""
-
-    VERSIONS: ClassVar = Versions("0-6")
-    FLEXIBLE: ClassVar = Versions("3+")
 
     throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
     error_code: Annotated[Int16, Versions("0-3")] = 0

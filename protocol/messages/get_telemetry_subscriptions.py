@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, String, Uuid, versions
 
 
+@versions("0", flexible="0+")
 class GetTelemetrySubscriptionsRequest(ApiMessage, kw_only=True):
     """The client instance id that a broker assigned; zeros request one."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     client_instance_id: Uuid
 
 
+@versions("0", flexible="0+")
 class GetTelemetrySubscriptionsResponse(ApiMessage, kw_only=True):
     """The prefixes of the metrics to push: `*` for all, an empty list for none."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     throttle_time_ms: Int32
     error_code: Int16

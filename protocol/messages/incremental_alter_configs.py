@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, versions
 
 
 class AlterableConfig(Message, kw_only=True):
@@ -24,11 +22,9 @@ class AlterConfigsResource(Message, kw_only=True):
     configs: list[AlterableConfig]
 
 
+@versions("0-1", flexible="1+")
 class IncrementalAlterConfigsRequest(ApiMessage, kw_only=True):
     """`validate_only` checks the changes without making them."""
-
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     resources: list[AlterConfigsResource]
     validate_only: Bool
@@ -41,9 +37,7 @@ class AlterConfigsResourceResponse(Message, kw_only=True):
     resource_name: String
 
 
+@versions("0-1", flexible="1+")
 class IncrementalAlterConfigsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("1+")
-
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse]

@@ -5,17 +5,15 @@ Version 6 (KIP-939) is unstable in Kafka and missing here.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, String, Versions, versions
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
+@versions("0-5", flexible="2+")
 class InitProducerIdRequest(ApiMessage, kw_only=True):
     """A null transactional id requests idempotence only. The current id and epoch are -1 if there is none."""
-
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     transactional_id: String | None
     transaction_timeout_ms: Int32
@@ -23,10 +21,8 @@ class InitProducerIdRequest(ApiMessage, kw_only=True):
     producer_epoch: Annotated[Int16, Versions("3+")] = NO_PRODUCER_EPOCH
 
 
+@versions("0-5", flexible="2+")
 class InitProducerIdResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("2+")
-
     throttle_time_ms: Int32 = 0
     error_code: Int16
     producer_id: Int64 = NO_PRODUCER_ID

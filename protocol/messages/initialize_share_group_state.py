@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, versions
 
 
 class InitializeStatePartition(Message, kw_only=True):
@@ -20,10 +18,8 @@ class InitializeStateTopic(Message, kw_only=True):
     partitions: list[InitializeStatePartition]
 
 
+@versions("0", flexible="0+")
 class InitializeShareGroupStateRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     group_id: String
     topics: list[InitializeStateTopic]
 
@@ -39,8 +35,6 @@ class InitializeStateResult(Message, kw_only=True):
     partitions: list[InitializeStatePartitionResult]
 
 
+@versions("0", flexible="0+")
 class InitializeShareGroupStateResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     results: list[InitializeStateResult]

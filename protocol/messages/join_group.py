@@ -6,9 +6,9 @@ An empty member id requests one; from version 4 the response is MEMBER_ID_REQUIR
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Int32, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Int32, Message, Nullable, String, Versions, versions
 
 
 class JoinGroupRequestProtocol(Message, kw_only=True):
@@ -18,11 +18,9 @@ class JoinGroupRequestProtocol(Message, kw_only=True):
     metadata: Bytes
 
 
+@versions("0-9", flexible="6+")
 class JoinGroupRequest(ApiMessage, kw_only=True):
     """The member, its timeouts, and its protocols, the preferred one first."""
-
-    VERSIONS: ClassVar = Versions("0-9")
-    FLEXIBLE: ClassVar = Versions("6+")
 
     group_id: String
     session_timeout_ms: Int32
@@ -40,11 +38,9 @@ class JoinGroupResponseMember(Message, kw_only=True):
     metadata: Bytes
 
 
+@versions("0-9", flexible="6+")
 class JoinGroupResponse(ApiMessage, kw_only=True):
     """The new generation. Only the leader receives the members, because it assigns the partitions."""
-
-    VERSIONS: ClassVar = Versions("0-9")
-    FLEXIBLE: ClassVar = Versions("6+")
 
     throttle_time_ms: Annotated[Int32, Versions("2+")] = 0
     error_code: Int16

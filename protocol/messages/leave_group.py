@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable, String, Versions, versions
 
 
 class MemberIdentity(Message, kw_only=True):
@@ -17,10 +17,8 @@ class MemberIdentity(Message, kw_only=True):
     reason: Annotated[String | None, Versions("5+"), Nullable("5+")] = None
 
 
+@versions("0-5", flexible="4+")
 class LeaveGroupRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("4+")
-
     group_id: String
     member_id: Annotated[String, Versions("0-2")] = ""
     members: Annotated[list[MemberIdentity], Versions("3+")] = msgspec.field(default_factory=list)
@@ -32,10 +30,8 @@ class MemberResponse(Message, kw_only=True):
     error_code: Annotated[Int16, Versions("3+")] = 0
 
 
+@versions("0-5", flexible="4+")
 class LeaveGroupResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("4+")
-
     throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
     error_code: Int16
     members: Annotated[list[MemberResponse], Versions("3+")] = msgspec.field(default_factory=list)

@@ -5,20 +5,18 @@ Version 0 is ListClientMetricsResources (KIP-714). An empty `resource_types` req
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, Versions, versions
 
 CLIENT_METRICS: int = 16
 """The type that version 0 lists."""
 
 
+@versions("0-1", flexible="0+")
 class ListConfigResourcesRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     resource_types: Annotated[list[Int8], Versions("1+")] = msgspec.field(default_factory=list)
 
 
@@ -27,10 +25,8 @@ class ConfigResource(Message, kw_only=True):
     resource_type: Annotated[Int8, Versions("1+")] = CLIENT_METRICS
 
 
+@versions("0-1", flexible="0+")
 class ListConfigResourcesResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32
     error_code: Int16
     config_resources: list[ConfigResource]

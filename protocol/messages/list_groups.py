@@ -5,17 +5,15 @@ Empty filters match everything (KIP-518 states, KIP-848 types).
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Versions, versions
 
 
+@versions("0-5", flexible="3+")
 class ListGroupsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("3+")
-
     states_filter: Annotated[list[String], Versions("4+")] = msgspec.field(default_factory=list)
     types_filter: Annotated[list[String], Versions("5+")] = msgspec.field(default_factory=list)
 
@@ -27,10 +25,8 @@ class ListedGroup(Message, kw_only=True):
     group_type: Annotated[String, Versions("5+")] = ""
 
 
+@versions("0-5", flexible="3+")
 class ListGroupsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("3+")
-
     throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
     error_code: Int16
     groups: list[ListedGroup]

@@ -6,9 +6,9 @@ Special timestamps: -1 latest, -2 earliest, -3 the record with the largest times
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Versions, versions
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, UNKNOWN_OFFSET
 
 
@@ -25,11 +25,9 @@ class ListOffsetsTopic(Message, kw_only=True):
     partitions: list[ListOffsetsPartition]
 
 
+@versions("1-11", flexible="6+")
 class ListOffsetsRequest(ApiMessage, kw_only=True):
     """`replica_id` is -1 for a consumer; `timeout_ms` is for offsets in remote storage (KIP-1075)."""
-
-    VERSIONS: ClassVar = Versions("1-11")
-    FLEXIBLE: ClassVar = Versions("6+")
 
     replica_id: Int32
     isolation_level: Annotated[Int8, Versions("2+")] = 0
@@ -52,9 +50,7 @@ class ListOffsetsTopicResponse(Message, kw_only=True):
     partitions: list[ListOffsetsPartitionResponse]
 
 
+@versions("1-11", flexible="6+")
 class ListOffsetsResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-11")
-    FLEXIBLE: ClassVar = Versions("6+")
-
     throttle_time_ms: Annotated[Int32, Versions("2+")] = 0
     topics: list[ListOffsetsTopicResponse]

@@ -5,9 +5,9 @@ Null topics request all.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable, String, versions
 
 
 class ListPartitionReassignmentsTopic(Message, kw_only=True):
@@ -15,10 +15,8 @@ class ListPartitionReassignmentsTopic(Message, kw_only=True):
     partition_indexes: list[Int32]
 
 
+@versions("0-0", flexible="0+")
 class ListPartitionReassignmentsRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     timeout_ms: Int32 = 60_000
     topics: Annotated[list[ListPartitionReassignmentsTopic] | None, Nullable("0+")] = None
 
@@ -37,11 +35,9 @@ class OngoingTopicReassignment(Message, kw_only=True):
     partitions: list[OngoingPartitionReassignment]
 
 
+@versions("0-0", flexible="0+")
 class ListPartitionReassignmentsResponse(ApiMessage, kw_only=True):
     """`error_code` applies to the whole request."""
-
-    VERSIONS: ClassVar = Versions("0-0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, String, Versions, versions
 
 
+@versions("0-2", flexible="0+")
 class ListTransactionsRequest(ApiMessage, kw_only=True):
     """Filters by state, producer, duration and name; without a filter, all."""
-
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     state_filters: list[String]
     producer_id_filters: list[Int64]
@@ -29,11 +27,9 @@ class ListedTransaction(Message, kw_only=True):
     transaction_state: String
 
 
+@versions("0-2", flexible="0+")
 class ListTransactionsResponse(ApiMessage, kw_only=True):
     """`unknown_state_filters` are filters that this broker does not know."""
-
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

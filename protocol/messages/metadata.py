@@ -6,11 +6,11 @@ can be identified by id (with a null name from version 12).
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nullable, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nullable, String, Uuid, Versions, versions
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 OPERATIONS_NOT_ASKED = -(2**31)
@@ -24,10 +24,8 @@ class MetadataRequestTopic(Message, kw_only=True):
     name: Annotated[String | None, Nullable("10+")]
 
 
+@versions("0-13", flexible="9+")
 class MetadataRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-13")
-    FLEXIBLE: ClassVar = Versions("9+")
-
     topics: Annotated[list[MetadataRequestTopic] | None, Nullable("1+")]
     allow_auto_topic_creation: Annotated[Bool, Versions("4+")] = True
     include_cluster_authorized_operations: Annotated[Bool, Versions("8-10")] = False
@@ -60,11 +58,9 @@ class MetadataResponseTopic(Message, kw_only=True):
     topic_authorized_operations: Annotated[Int32, Versions("8+")] = OPERATIONS_NOT_ASKED
 
 
+@versions("0-13", flexible="9+")
 class MetadataResponse(ApiMessage, kw_only=True):
     """`error_code` applies to the whole request, from version 13."""
-
-    VERSIONS: ClassVar = Versions("0-13")
-    FLEXIBLE: ClassVar = Versions("9+")
 
     throttle_time_ms: Annotated[Int32, Versions("3+")] = 0
     brokers: list[MetadataResponseBroker]

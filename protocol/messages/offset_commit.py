@@ -5,9 +5,9 @@ Generation -1 with an empty member id is a commit from outside the group. Versio
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, String, Uuid, Versions, versions
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
@@ -26,11 +26,9 @@ class OffsetCommitRequestTopic(Message, kw_only=True):
     partitions: list[OffsetCommitRequestPartition]
 
 
+@versions("2-10", flexible="8+")
 class OffsetCommitRequest(ApiMessage, kw_only=True):
     """`retention_time_ms`, in versions 2 to 4, is the time to keep the offsets."""
-
-    VERSIONS: ClassVar = Versions("2-10")
-    FLEXIBLE: ClassVar = Versions("8+")
 
     group_id: String
     generation_id_or_member_epoch: Int32 = -1
@@ -51,9 +49,7 @@ class OffsetCommitResponseTopic(Message, kw_only=True):
     partitions: list[OffsetCommitResponsePartition]
 
 
+@versions("2-10", flexible="8+")
 class OffsetCommitResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("2-10")
-    FLEXIBLE: ClassVar = Versions("8+")
-
     throttle_time_ms: Annotated[Int32, Versions("3+")] = 0
     topics: list[OffsetCommitResponseTopic]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, versions
 
 
 class OffsetDeleteRequestPartition(Message, kw_only=True):
@@ -16,10 +14,8 @@ class OffsetDeleteRequestTopic(Message, kw_only=True):
     partitions: list[OffsetDeleteRequestPartition]
 
 
+@versions("0-0", flexible="1+")
 class OffsetDeleteRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-0")
-    FLEXIBLE: ClassVar = Versions("1+")
-
     group_id: String
     topics: list[OffsetDeleteRequestTopic]
 
@@ -34,11 +30,9 @@ class OffsetDeleteResponseTopic(Message, kw_only=True):
     partitions: list[OffsetDeleteResponsePartition]
 
 
+@versions("0-0", flexible="1+")
 class OffsetDeleteResponse(ApiMessage, kw_only=True):
     """`error_code` applies to the whole group."""
-
-    VERSIONS: ClassVar = Versions("0-0")
-    FLEXIBLE: ClassVar = Versions("1+")
 
     error_code: Int16
     throttle_time_ms: Int32 = 0

@@ -6,11 +6,23 @@ topics by id.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, Nullable, String, Uuid, Versions
+from lowtide.protocol.schema import (
+    ApiMessage,
+    Bool,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    Nullable,
+    String,
+    Uuid,
+    Versions,
+    versions,
+)
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
@@ -36,14 +48,12 @@ class OffsetFetchRequestGroup(Message, kw_only=True):
     )
 
 
+@versions("1-10", flexible="6+")
 class OffsetFetchRequest(ApiMessage, kw_only=True):
     """One group, or many from version 8.
 
     `require_stable` excludes offsets that a transaction can still change (KIP-447).
     """
-
-    VERSIONS: ClassVar = Versions("1-10")
-    FLEXIBLE: ClassVar = Versions("6+")
 
     group_id: Annotated[String, Versions("0-7")] = ""
     topics: Annotated[list[OffsetFetchRequestTopic] | None, Versions("0-7"), Nullable("2-7")] = msgspec.field(
@@ -90,11 +100,9 @@ class OffsetFetchResponseGroup(Message, kw_only=True):
     error_code: Annotated[Int16, Versions("8+")] = 0
 
 
+@versions("1-10", flexible="6+")
 class OffsetFetchResponse(ApiMessage, kw_only=True):
     """One group; from version 8 one row per group."""
-
-    VERSIONS: ClassVar = Versions("1-10")
-    FLEXIBLE: ClassVar = Versions("6+")
 
     throttle_time_ms: Annotated[Int32, Versions("3+")] = 0
     topics: Annotated[list[OffsetFetchResponseTopic], Versions("0-7")] = msgspec.field(default_factory=list)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Versions, versions
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET
 
 DEBUGGING_REPLICA_ID = -2
@@ -24,10 +24,8 @@ class OffsetForLeaderTopic(Message, kw_only=True):
     partitions: list[OffsetForLeaderPartition]
 
 
+@versions("2-4", flexible="4+")
 class OffsetForLeaderEpochRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("2-4")
-    FLEXIBLE: ClassVar = Versions("4+")
-
     replica_id: Annotated[Int32, Versions("3+")] = DEBUGGING_REPLICA_ID
     topics: list[OffsetForLeaderTopic]
 
@@ -46,9 +44,7 @@ class OffsetForLeaderTopicResult(Message, kw_only=True):
     partitions: list[EpochEndOffset]
 
 
+@versions("2-4", flexible="4+")
 class OffsetForLeaderEpochResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("2-4")
-    FLEXIBLE: ClassVar = Versions("4+")
-
     throttle_time_ms: Annotated[Int32, Versions("2+")] = 0
     topics: list[OffsetForLeaderTopicResult]

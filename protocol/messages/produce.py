@@ -6,10 +6,11 @@ replicas).
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
+from lowtide.protocol.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 from lowtide.protocol.schema import (
     NO_ROWS,
     ApiMessage,
@@ -23,6 +24,7 @@ from lowtide.protocol.schema import (
     Tagged,
     Uuid,
     Versions,
+    versions,
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
@@ -42,10 +44,8 @@ class TopicProduceData(Message, kw_only=True):
     partition_data: list[PartitionProduceData]
 
 
+@versions("3-13", flexible="9+")
 class ProduceRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("3-13")
-    FLEXIBLE: ClassVar = Versions("9+")
-
     transactional_id: Annotated[String | None, Versions("3+"), Nullable("3+")] = None
     acks: Int16
     timeout_ms: Int32
@@ -57,13 +57,6 @@ class BatchIndexAndErrorMessage(Message, kw_only=True):
 
     batch_index: Int32
     batch_index_error_message: String | None = None
-
-
-class LeaderIdAndEpoch(Message, kw_only=True):
-    """The current leader, for a client that asked another broker (KIP-951)."""
-
-    leader_id: Int32 = -1
-    leader_epoch: Int32 = -1
 
 
 class PartitionProduceResponse(Message, kw_only=True):
@@ -87,19 +80,8 @@ class TopicProduceResponse(Message, kw_only=True):
     partition_responses: list[PartitionProduceResponse]
 
 
-class NodeEndpoint(Message, kw_only=True):
-    """The address of a leader in `current_leader` (KIP-951)."""
-
-    node_id: Int32
-    host: String
-    port: Int32
-    rack: String | None = None
-
-
+@versions("3-13", flexible="9+")
 class ProduceResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("3-13")
-    FLEXIBLE: ClassVar = Versions("9+")
-
     responses: list[TopicProduceResponse]
     throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
     node_endpoints: Annotated[list[NodeEndpoint], Tagged(0, "10+")] = msgspec.field(default_factory=list)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int8, Int16, Int32, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int8, Int16, Int32, Uuid, versions
 
 
+@versions("0", flexible="0+")
 class PushTelemetryRequest(ApiMessage, kw_only=True):
     """`terminating` marks the client's last push, which is allowed before the interval ends."""
-
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     client_instance_id: Uuid
     subscription_id: Int32
@@ -20,9 +16,7 @@ class PushTelemetryRequest(ApiMessage, kw_only=True):
     metrics: Bytes
 
 
+@versions("0", flexible="0+")
 class PushTelemetryResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32
     error_code: Int16

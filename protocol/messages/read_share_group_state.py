@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Uuid, versions
 
 
 class ShareStateBatch(Message, kw_only=True):
@@ -31,10 +29,8 @@ class ReadStateTopic(Message, kw_only=True):
     partitions: list[ReadStatePartition]
 
 
+@versions("0", flexible="0+")
 class ReadShareGroupStateRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     group_id: String
     topics: list[ReadStateTopic]
 
@@ -53,8 +49,6 @@ class ReadStateResult(Message, kw_only=True):
     partitions: list[ReadStatePartitionResult]
 
 
+@versions("0", flexible="0+")
 class ReadShareGroupStateResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     results: list[ReadStateResult]

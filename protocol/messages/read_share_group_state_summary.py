@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions, versions
 
 
 class SummaryStatePartition(Message, kw_only=True):
@@ -17,10 +17,8 @@ class SummaryStateTopic(Message, kw_only=True):
     partitions: list[SummaryStatePartition]
 
 
+@versions("0-1", flexible="0+")
 class ReadShareGroupStateSummaryRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     group_id: String
     topics: list[SummaryStateTopic]
 
@@ -40,8 +38,6 @@ class SummaryStateResult(Message, kw_only=True):
     partitions: list[SummaryStatePartitionResult]
 
 
+@versions("0-1", flexible="0+")
 class ReadShareGroupStateSummaryResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     results: list[SummaryStateResult]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Versions
+from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, versions
 
 
+@versions("1-2", flexible="2+")
 class RenewDelegationTokenRequest(ApiMessage, kw_only=True):
     """The token by its HMAC, and its new lifetime from now; -1 is the broker's default."""
-
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     hmac: Bytes
     renew_period_ms: Int64
@@ -21,11 +17,9 @@ class RenewDelegationTokenRequest(ApiMessage, kw_only=True):
         return f"RenewDelegationTokenRequest({self.renew_period_ms})"
 
 
+@versions("1-2", flexible="2+")
 class RenewDelegationTokenResponse(ApiMessage, kw_only=True):
     """The expiry time of the token; -1 on error."""
-
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("2+")
 
     error_code: Int16
     expiry_timestamp_ms: Int64 = -1

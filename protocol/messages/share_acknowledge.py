@@ -5,11 +5,23 @@ Version 0 was an early access version of Kafka 4.0.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Int64, Message, String, Uuid, Versions
+from lowtide.protocol.schema import (
+    ApiMessage,
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    String,
+    Uuid,
+    Versions,
+    versions,
+)
 
 FINAL_EPOCH: Final = -1
 """Closes the share session, and releases the acquired records."""
@@ -40,11 +52,9 @@ class ShareAcknowledgeTopic(Message, kw_only=True):
     partitions: list[ShareAcknowledgePartition]
 
 
+@versions("1-2", flexible="0+")
 class ShareAcknowledgeRequest(ApiMessage, kw_only=True):
     """Acknowledgements of a member in its share session."""
-
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     group_id: String | None = None
     member_id: String | None
@@ -81,10 +91,8 @@ class ShareNodeEndpoint(Message, kw_only=True):
     rack: String | None = None
 
 
+@versions("1-2", flexible="0+")
 class ShareAcknowledgeResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = None

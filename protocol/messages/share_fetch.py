@@ -5,7 +5,7 @@ Version 0 was an early access version of Kafka 4.0.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
@@ -26,6 +26,7 @@ from lowtide.protocol.schema import (
     String,
     Uuid,
     Versions,
+    versions,
 )
 
 
@@ -46,14 +47,12 @@ class ShareForgottenTopic(Message, kw_only=True):
     partitions: list[Int32]
 
 
+@versions("1-2", flexible="0+")
 class ShareFetchRequest(ApiMessage, kw_only=True):
     """Additions to a member's share session, and the limits of the response.
 
     `share_acquire_mode` is 0 to acquire whole batches, 1 to respect `max_records` (KIP-1206).
     """
-
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     group_id: String | None = None
     member_id: String | None
@@ -93,10 +92,8 @@ class ShareFetchedTopic(Message, kw_only=True):
     partitions: list[ShareFetchedPartition]
 
 
+@versions("1-2", flexible="0+")
 class ShareFetchResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = None

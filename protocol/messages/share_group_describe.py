@@ -5,18 +5,14 @@ Version 0 was an early access version of Kafka 4.0.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, String, Uuid, versions
 
 
+@versions("1", flexible="0+")
 class ShareGroupDescribeRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     group_ids: list[String]
     include_authorized_operations: Bool
 
@@ -53,9 +49,7 @@ class DescribedShareGroup(Message, kw_only=True):
     authorized_operations: Int32 = OPERATIONS_NOT_ASKED
 
 
+@versions("1", flexible="0+")
 class ShareGroupDescribeResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32 = 0
     groups: list[DescribedShareGroup]

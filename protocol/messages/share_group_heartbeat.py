@@ -5,19 +5,17 @@ Version 0 was an early access version of Kafka 4.0.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Uuid, versions
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 
 
+@versions("1", flexible="0+")
 class ShareGroupHeartbeatRequest(ApiMessage, kw_only=True):
     """Null fields have not changed since the last heartbeat."""
-
-    VERSIONS: ClassVar = Versions("1")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     group_id: String
     member_id: String
@@ -35,11 +33,9 @@ class ShareHeartbeatAssignment(Message, kw_only=True):
     topic_partitions: list[ShareHeartbeatTopicPartitions]
 
 
+@versions("1", flexible="0+")
 class ShareGroupHeartbeatResponse(ApiMessage, kw_only=True):
     """The member's epoch, and its assignment if that changed."""
-
-    VERSIONS: ClassVar = Versions("1")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

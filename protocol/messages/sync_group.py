@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Message, Nullable, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Message, Nullable, String, Versions, versions
 
 
 class SyncGroupRequestAssignment(Message, kw_only=True):
@@ -12,11 +12,9 @@ class SyncGroupRequestAssignment(Message, kw_only=True):
     assignment: Bytes
 
 
+@versions("0-5", flexible="4+")
 class SyncGroupRequest(ApiMessage, kw_only=True):
     """Only the leader sends assignments."""
-
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("4+")
 
     group_id: String
     generation_id: Int32
@@ -27,11 +25,9 @@ class SyncGroupRequest(ApiMessage, kw_only=True):
     assignments: list[SyncGroupRequestAssignment]
 
 
+@versions("0-5", flexible="4+")
 class SyncGroupResponse(ApiMessage, kw_only=True):
     """The assignment of this member."""
-
-    VERSIONS: ClassVar = Versions("0-5")
-    FLEXIBLE: ClassVar = Versions("4+")
 
     throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
     error_code: Int16

@@ -5,9 +5,9 @@ From version 3 requests include the member and generation; version 6 identifies 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, String, Uuid, Versions, versions
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
@@ -26,10 +26,8 @@ class TxnOffsetCommitRequestTopic(Message, kw_only=True):
     partitions: list[TxnOffsetCommitRequestPartition]
 
 
+@versions("0-6", flexible="3+")
 class TxnOffsetCommitRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-6")
-    FLEXIBLE: ClassVar = Versions("3+")
-
     transactional_id: String
     group_id: String
     producer_id: Int64
@@ -51,9 +49,7 @@ class TxnOffsetCommitResponseTopic(Message, kw_only=True):
     partitions: list[TxnOffsetCommitResponsePartition]
 
 
+@versions("0-6", flexible="3+")
 class TxnOffsetCommitResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-6")
-    FLEXIBLE: ClassVar = Versions("3+")
-
     throttle_time_ms: Int32 = 0
     topics: list[TxnOffsetCommitResponseTopic]

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, String, versions
 
 
+@versions("0", flexible="0+")
 class UnregisterBrokerRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     broker_id: Int32
 
 
+@versions("0", flexible="0+")
 class UnregisterBrokerResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = None

@@ -5,11 +5,11 @@ Version 1 adds types of downgrades and validation, version 2 has a response with
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions, versions
 
 
 class FeatureUpdateKey(Message, kw_only=True):
@@ -21,10 +21,8 @@ class FeatureUpdateKey(Message, kw_only=True):
     upgrade_type: Annotated[Int8, Versions("1+")] = 1
 
 
+@versions("0-2", flexible="0+")
 class UpdateFeaturesRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     timeout_ms: Int32 = 60_000
     feature_updates: list[FeatureUpdateKey] = msgspec.field(default_factory=list)
     validate_only: Annotated[Bool, Versions("1+")] = False
@@ -36,11 +34,9 @@ class UpdatableFeatureResult(Message, kw_only=True):
     error_message: String | None = None
 
 
+@versions("0-2", flexible="0+")
 class UpdateFeaturesResponse(ApiMessage, kw_only=True):
     """Without an error there is one row per feature, up to version 1."""
-
-    VERSIONS: ClassVar = Versions("0-2")
-    FLEXIBLE: ClassVar = Versions("0+")
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from lowtide.protocol.messages.read_share_group_state import ShareStateBatch
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions, versions
 
 
 class WriteStatePartition(Message, kw_only=True):
@@ -28,10 +28,8 @@ class WriteStateTopic(Message, kw_only=True):
     partitions: list[WriteStatePartition]
 
 
+@versions("0-1", flexible="0+")
 class WriteShareGroupStateRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     group_id: String
     topics: list[WriteStateTopic]
 
@@ -47,8 +45,6 @@ class WriteStateResult(Message, kw_only=True):
     partitions: list[WriteStatePartitionResult]
 
 
+@versions("0-1", flexible="0+")
 class WriteShareGroupStateResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("0-1")
-    FLEXIBLE: ClassVar = Versions("0+")
-
     results: list[WriteStateResult]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Int64, Message, String, Versions, versions
 
 
 class WritableTxnMarkerTopic(Message, kw_only=True):
@@ -23,10 +23,8 @@ class WritableTxnMarker(Message, kw_only=True):
     transaction_version: Annotated[Int8, Versions("2+")] = 0
 
 
+@versions("1-2", flexible="1+")
 class WriteTxnMarkersRequest(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("1+")
-
     markers: list[WritableTxnMarker]
 
 
@@ -45,8 +43,6 @@ class WritableTxnMarkerResult(Message, kw_only=True):
     topics: list[WritableTxnMarkerTopicResult]
 
 
+@versions("1-2", flexible="1+")
 class WriteTxnMarkersResponse(ApiMessage, kw_only=True):
-    VERSIONS: ClassVar = Versions("1-2")
-    FLEXIBLE: ClassVar = Versions("1+")
-
     markers: list[WritableTxnMarkerResult]

@@ -1,20 +1,17 @@
-"""The compiled form of the walk over record batches, and of small requests, if it was built: `compiled`, or None.
+"""The compiled module: codecs, walks over records, and the quick form of Produce. `compiled` is None if it is missing.
 
-A hundred lines of Python are run for a record otherwise; here it is a few dozen instructions. The C sources lie beside
-this file:
-`records.h`, `head.h` and `produce.h` say what is there, `module.c` is what Python sees. `hatch_build.py` compiles them when Lowtide is
-installed, where there is a compiler, and puts the module into the environment. `LOWTIDE_PURE=1`, then or now, does
-without.
+The C sources are beside this file: `module.c` defines the module, and `records.h`, `head.h` and `produce.h` describe
+its parts. `hatch_build.py` compiles them when Lowtide is installed, if there is a compiler. `LOWTIDE_PURE=1`, at the
+installation or at run time, disables it.
 
-Guards: nothing depends on it. Each function answers None for whatever isn't exactly as Kafka's clients write it, and
-its caller then lets the plain form decide: errors are found, and named, in Python. Tests hold the two forms against
-each other.
+Guards: nothing depends on it. Each function returns None for anything that Kafka's clients do not write, and the plain
+Python form decides then, so only Python reports errors. Tests compare the two forms.
 """
 
 from __future__ import annotations
 
 import importlib
-import os  # noqa: TID251 - one variable, read once: there's no port that the protocol could have
+import os  # noqa: TID251 - reads one variable, once; the protocol has no ports
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.column_walk import BatchRecords
 
 VERSION: Final = 13
-"""That of the functions below. A module of another one is left from another version's sources, and isn't used."""
+"""The version of the functions below. A module with another version was built from other sources and is ignored."""
 
 MODULE: Final = "_lowtide_walk"
 
@@ -49,10 +46,10 @@ RowBuffers = tuple[
 
 
 class CompiledSyncs(Protocol):
-    """Its functions for a thread that syncs files: see `runtime.quick_syncs`, which uses them."""
+    """The functions of a thread that syncs files, for `runtime.quick_syncs`."""
 
     def open_syncs(self) -> tuple[Any, int] | None:
-        """None where the system has no such thread."""
+        """Returns None if the system has no such thread."""
 
     def submit_sync(self, syncs: Any, descriptor: int, /) -> bool: ...
 
@@ -64,7 +61,7 @@ class CompiledSyncs(Protocol):
 
 
 class CompiledProduce(Protocol):
-    """Its functions for Produce: see `broker.partitions.produce.joint_produce`, which has the classes."""
+    """The functions for Produce, for `broker.partitions.produce.joint_produce`."""
 
     def read_produce(
         self,
@@ -78,10 +75,10 @@ class CompiledProduce(Protocol):
     ) -> list[Any] | None:
         """Returns the groups of small requests in `buffer[start:end]`, each frame of at most `frame_max` bytes.
 
-        A small request has one sound batch, not compressed, for one partition, and acks 1 or -1. `is_one`: they came on
-        one connection. Then there is at most the group of the first one, without a gap; otherwise each came on another
-        connection, and what is in no group is left out. The classes of a group, of a batch in it, and of a validated batch
-        are `types`.
+        A small request has one valid, uncompressed batch for one partition, and acks 1 or -1. `is_one`: all came on one
+        connection; only the group of the first one is returned, without a gap. Otherwise each came on another
+        connection, and requests without a group are left out. `types` are the classes of a group, of its batches, and
+        of a validated batch.
         """
 
     def produce_answers(  # noqa: PLR0913  the compiled function's
@@ -95,14 +92,14 @@ class CompiledProduce(Protocol):
         log_start_offset: int,
         /,
     ) -> list[bytes] | None:
-        """Returns the frames that answer a group that was appended; never None for a topic that was read."""
+        """Returns the responses to an appended group; never None for a topic that was read."""
 
 
 class CompiledCodec(Protocol):
     """A message at one version: see `compiler.Codec`."""
 
     def __init__(self, shape: tuple[Any, ...], plain: Callable[[str], Callable[..., Any]], /) -> None:
-        """`plain` returns the function of a name in generated Python, for what the shape doesn't take."""
+        """`plain` returns a function of the codec in generated Python, by name, for what the module refuses."""
 
     def decode(self, buffer: Buffer, start: int, end: int, rows_max: int = ..., /) -> Any: ...
 
@@ -124,20 +121,20 @@ class CompiledCodec(Protocol):
 
 
 class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
-    """The module. Where a function answers None, the plain form decides."""
+    """The module. If a function returns None, the plain form decides."""
 
     VERSION: int
     Codec: type[CompiledCodec]
     HEADERS: int
-    """The version of Python whose headers it was built with, in the form of `sys.hexversion`."""
+    """The version of the Python headers it was built with, in the form of `sys.hexversion`."""
 
     def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
-        """The fields of `storage.log.validation.record_runs.RecordWalk`."""
+        """Returns the fields of a `RecordWalk` (`storage/log/validation/record_runs`)."""
 
     def find_record(
         self, records: Buffer, count: int, timestamp_delta: int, offset_delta: int, /
     ) -> tuple[int, int] | tuple[()] | None:
-        """Offset and timestamp delta of the first of the records with at least these deltas; an empty tuple if there is none."""
+        """Returns offset and timestamp delta of the first record with at least these deltas, or an empty tuple."""
 
     def append_records(
         self,
@@ -148,23 +145,20 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
         headers: Sequence[bytearray] | None,
         /,
     ) -> tuple[int, int, int, int, int, int] | None:
-        """Appends to columns with `row_count` rows, and `header_count` headers.
+        """Appends to columns with `row_count` rows and `header_count` headers.
 
-        `columns` are those of offsets and timestamps, and the three buffers of keys and of values; `headers` are validity and offsets of
-        the lists, and the three buffers of names and of contents. Returns the rows that were added, nulls among keys
-        and values, headers, rows without headers, and nulls among contents.
+        `columns` are offsets, timestamps, and the three buffers of keys and of values; `headers` are validity and
+        offsets of the lists, and the three buffers of names and of contents. Returns the numbers of added rows, null
+        keys, null values, headers, rows without headers, and null contents.
         """
 
     def append_rows(
         self, out: bytearray, rows: RowBuffers, run: tuple[Buffer | None, int, int, int, int], /
     ) -> tuple[int, int, int] | None:
-        """Appends records to `out`; `run` is selected rows, first, count, size, and timestamp.
-
-        Returns the fields of `WrittenRows`.
-        """
+        """Appends records to `out`; `run` is a `RowRun` without the rows. Returns the fields of a `WrittenRows`."""
 
     def hash_key(self, secret: bytes, key: Buffer, /) -> tuple[int, int]:
-        """Two hashes of a key, of 64 and of 24 bits, which only those know who know the secret's 16 bytes."""
+        """Returns two hashes of a key, of 64 and of 24 bits, which are unpredictable without the secret of 16 bytes."""
 
     def note_keys(  # noqa: PLR0913  the compiled function's
         self,
@@ -178,20 +172,17 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
         number: int,
         /,
     ) -> tuple[int, int, int] | None:
-        """Notes the keys of a batch's records from `number` on in a table of `storage.compaction.offset_map` with room for `room` more.
+        """Adds the keys of a batch's records from `number` on to a table of `storage.compaction.offset_map`.
 
-        Returns up to which record it came, how many keys were new, and an offset delta: if it came to the end that of the last record,
-        otherwise that of the last that it noted, or -1.
+        The table has room for `room` keys. Returns the number of the first record that was not added, the number of new
+        keys, and the offset delta of the last record (at the end of the batch) or of the last added one, or -1.
         """
 
     def copy_keys(self, table: array[int], larger: array[int], /) -> None:
-        """Puts the keys of a table into one with more places, which is empty."""
+        """Copies the keys of a table into a larger, empty one."""
 
     def plain_records(self, head: bytes, records: Sequence[tuple[bytes | None, bytes | None]], /) -> bytes | None:
-        """`head`, and behind it keys and values as the records of a batch, all of its first timestamp.
-
-        Only of a list.
-        """
+        """Returns `head` and the records of these keys and values (a list), with timestamp delta 0."""
 
     def retain(  # noqa: PLR0913  the compiled function's
         self,
@@ -205,20 +196,19 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
         timestamp_shift: int | None,
         /,
     ) -> tuple[int, bool, int, bytes | None] | None:
-        """What compaction leaves of a batch's records.
+        """Returns the records of a batch that compaction keeps.
 
-        `timestamp_shift` is added to their timestamp deltas if a tombstone stays; None: never.
-        Returns how many stay, whether a tombstone is among them, their largest timestamp delta (as it was), and their
-        bytes; None for those if they are what they were.
+        `timestamp_shift` is added to their timestamp deltas if a tombstone stays; None: never. Returns the number of
+        records, whether a tombstone is among them, their largest timestamp delta before the shift, and their bytes, or
+        None for unchanged bytes.
         """
 
 
 def _found() -> tuple[CompiledWalk | None, str | None]:
-    """The module, or why there is none that may be used.
+    """Returns the module, or why it is unusable.
 
-    A module that was built with the headers of a later Python isn't used. The stable interface promises that a later
-    version runs what an earlier one built, and not the opposite: headers of 3.12 left out references that 3.11 counts
-    (ADR 9).
+    A module built with the headers of a later Python is refused: the stable interface only promises the opposite, and
+    headers of 3.12 omit references that 3.11 counts (ADR 9).
     """
     try:
         module = cast("CompiledWalk", importlib.import_module(MODULE))
@@ -235,7 +225,7 @@ def _found() -> tuple[CompiledWalk | None, str | None]:
 
 
 def _python(version_hex: int) -> tuple[int, int]:
-    """The version in a number of the form of `sys.hexversion`, without the parts in which the stable interface doesn't change."""
+    """Returns the major and minor version of a `sys.hexversion`."""
     return version_hex >> 24, version_hex >> 16 & 0xFF
 
 
@@ -251,5 +241,5 @@ compiled: Final[CompiledWalk | None] = _load()
 
 
 def why_plain() -> str | None:
-    """Why there is no compiled module though nothing asked for that; None where there is one, or `LOWTIDE_PURE` does without."""
+    """Returns why the compiled module is missing; None if it is there or `LOWTIDE_PURE` disables it."""
     return None if compiled is not None or _is_unwanted() else _found()[1]

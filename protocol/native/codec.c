@@ -1,13 +1,12 @@
-/* The type `Codec`: see codec.h. What does not fit the shape goes to the generated Python, by the names of `plain`. */
+/* The type `Codec`: a message at one version. The generated Python in `plain` handles what does not fit the shape. */
 
-#include "codec.h"
+#include "functions.h"
 
 #include "head.h"
 #include "shapes.h"
 
 struct codec {
-    PyObject_HEAD
-    struct shape shape;
+    PyObject_HEAD struct shape shape;
     PyObject *plain;
 };
 

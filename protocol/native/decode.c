@@ -1,4 +1,4 @@
-/* Messages from bytes that may come from anybody: see shapes.h. The rules of validity are those of `primitives.py`. */
+/* Decodes messages from untrusted bytes, see shapes.h. `primitives.py` has the rules of validity. */
 
 #include "shapes.h"
 
@@ -10,10 +10,10 @@
 
 struct reading {
     const uint8_t *at, *end;
-    const uint8_t *bytes; /* where the buffer begins */
+    const uint8_t *bytes; /* the start of the buffer */
     PyObject *buffer;
-    PyObject *view;  /* of the buffer, made for the first records */
-    PyObject *empty; /* one view for all empty records: a view takes 200 bytes */
+    PyObject *view;  /* of the buffer, created for the first records */
+    PyObject *empty; /* one view for all empty records, because a view has 200 bytes */
     int64_t rows_left;
 };
 
@@ -24,7 +24,7 @@ static size_t left(const struct reading *reading)
     return (size_t)(reading->end - reading->at);
 }
 
-/* At most five bytes; longer than necessary is accepted, as Kafka does. */
+/* Accepts at most five bytes, and longer forms than necessary, like Kafka. */
 static bool read_varint(struct reading *reading, uint64_t *value)
 {
     *value = 0;
@@ -38,7 +38,7 @@ static bool read_varint(struct reading *reading, uint64_t *value)
     return false;
 }
 
-/* The number of bytes or elements that follow; -1 for null, where the field may be null. */
+/* Reads the number of bytes or elements that follow; -1 for the null of a nullable field. */
 static bool read_count(struct reading *reading, const struct shape *shape, int64_t *count)
 {
     if (shape->is_compact) {
@@ -137,7 +137,7 @@ static bool read_tagged(struct reading *reading, const struct tag *tag, size_t s
     return is_set;
 }
 
-/* A section of tagged fields: unknown ones are passed over; of one that is given twice the last one counts. */
+/* Reads a section of tagged fields. Skips unknown tags; if a tag is listed twice, the last entry wins. */
 static bool read_section(struct reading *reading, const struct shape *shape, PyObject *made)
 {
     uint64_t count, number, size;

@@ -1,4 +1,4 @@
-/* Messages to bytes: see shapes.h. */
+/* Encodes messages, see shapes.h. */
 
 #include "shapes.h"
 
@@ -9,22 +9,22 @@
 #define FIRST_BYTES 1024
 #define TEXT_BYTES_MAX 32767
 
-/* Bytes of records up to this size are copied: that costs less than a part of their own. */
+/* Records of up to this size are copied, which costs less than a separate part. */
 #define COPIED_BYTES_MAX (16 << 10)
 
 #define NULL_STRUCT 0xff
 #define PRESENT_STRUCT 1
 
 struct writing {
-    uint8_t first[FIRST_BYTES]; /* what most messages fit into */
+    uint8_t first[FIRST_BYTES]; /* enough for most messages */
     uint8_t *bytes;
     size_t size, room;
-    PyObject *parts; /* a list, or NULL where the message is to be bytes */
+    PyObject *parts; /* a list; NULL to encode as bytes */
 };
 
 static bool write_field(struct writing *writing, const struct shape *shape, PyObject *value);
 
-/* Room for so many bytes more, which are then written; NULL without memory. */
+/* Returns space for `size` more bytes; NULL without memory. */
 static uint8_t *extend(struct writing *writing, size_t size)
 {
     if (size > writing->room - writing->size) {
@@ -87,7 +87,7 @@ static bool write_bytes(struct writing *writing, const struct shape *shape, cons
     return at != NULL;
 }
 
-/* What was written becomes a part. */
+/* Adds the written bytes to the parts. */
 static bool end_part(struct writing *writing)
 {
     PyObject *part = PyBytes_FromStringAndSize((const char *)writing->bytes, (Py_ssize_t)writing->size);
@@ -146,7 +146,7 @@ static bool write_rows(struct writing *writing, const struct shape *shape, PyObj
         return false;
     }
     for (Py_ssize_t number = 0; number < count; number++) {
-        /* A reference of our own: what reads an attribute might change the list. */
+        /* Reading an attribute may run code that changes the list. */
         PyObject *row = is_list ? PyList_GetItem(rows, number) : PyTuple_GetItem(rows, number);
         if (row == NULL) {
             return false;
@@ -161,7 +161,7 @@ static bool write_rows(struct writing *writing, const struct shape *shape, PyObj
     return true;
 }
 
-/* 1 if a tagged field isn't written, 0 if it is, -1 with an exception. */
+/* Returns 1 if a tagged field is omitted, 0 if it is written, -1 with an exception. */
 static int is_absent(const struct tag *tag, PyObject *value)
 {
     if (value == tag->absent) {
@@ -176,7 +176,7 @@ static int is_absent(const struct tag *tag, PyObject *value)
     return absent;
 }
 
-/* Tag, size and content; the size is known when the content is written, and is moved before it. */
+/* Writes the content, and then moves its size before it. */
 static bool write_tagged(struct writing *writing, const struct tag *tag, PyObject *value)
 {
     PyObject *parts = writing->parts;
@@ -334,7 +334,7 @@ PyObject *encode_shape(const struct shape *shape, PyObject *message)
     return bytes;
 }
 
-/* Writes the size of a frame into its first part, which nobody has seen yet. */
+/* Writes the size of a frame into its first part, which no other code has seen. */
 static bool put_frame_size(PyObject *parts)
 {
     Py_ssize_t total = 0;

@@ -1,4 +1,4 @@
-/* The fields of requests and answers: read from bytes that may come from anybody, and written. No Python here. Source: protocol guide. */
+/* Reads the fields of requests from untrusted bytes, and writes those of responses. Source: protocol guide. */
 
 #ifndef LOWTIDE_FIELDS_H
 #define LOWTIDE_FIELDS_H
@@ -35,7 +35,7 @@ static inline int64_t int64_at(const uint8_t *place)
     return (int64_t)number_at(place, 8);
 }
 
-/* What is left of a request. `is_sound` becomes false when it is read beyond its end; what was read then is zeros. */
+/* The rest of a request. A read beyond the end returns zeros and clears `is_sound`. */
 struct rest {
     const uint8_t *at, *end;
     bool is_sound;
@@ -57,7 +57,7 @@ static inline bool take_byte(struct rest *rest, uint8_t expected)
     return *take(rest, 1) == expected && rest->is_sound;
 }
 
-/* An unsigned varint of at most three bytes, no longer than it has to be: more than any length of a small request. */
+/* Takes an unsigned varint of at most three bytes, in its shortest form: enough for any length in a small request. */
 static inline bool take_varint(struct rest *rest, size_t *value)
 {
     *value = 0;
@@ -74,7 +74,7 @@ static inline bool take_varint(struct rest *rest, size_t *value)
     return false;
 }
 
-/* The length of something that is there: compact ones are one higher. */
+/* Takes a length that is not null; compact ones are one higher. */
 static inline bool take_length(struct rest *rest, bool is_flexible, unsigned bytes, size_t *length)
 {
     if (is_flexible) {
@@ -95,7 +95,7 @@ static inline bool take_text(struct rest *rest, size_t size, const uint8_t **tex
     return rest->is_sound && is_ascii(*text, size);
 }
 
-/* A size of -1 for null. */
+/* A text; the size is -1 for null. */
 struct text {
     const uint8_t *bytes;
     int32_t size;
@@ -111,12 +111,13 @@ static inline bool take_string(struct rest *rest, bool is_flexible, struct text 
     return true;
 }
 
-/* Whether the next field is null; it is taken then. */
+/* Takes a null; returns false if the next field is not null. */
 static inline bool take_null(struct rest *rest, bool is_flexible)
 {
     static const uint8_t null[2] = {0xff, 0xff};
     size_t size = is_flexible ? 1 : 2;
-    if (!rest->is_sound || (size_t)(rest->end - rest->at) < size || (is_flexible ? *rest->at != 0 : memcmp(rest->at, null, 2) != 0)) {
+    if (!rest->is_sound || (size_t)(rest->end - rest->at) < size ||
+        (is_flexible ? *rest->at != 0 : memcmp(rest->at, null, 2) != 0)) {
         return false;
     }
     rest->at += size;
@@ -145,7 +146,7 @@ static inline bool take_end(struct rest *rest, bool is_flexible, unsigned tags)
 }
 
 /* ---------------------------------------------------------------- writing */
-/* A topic's name is a string of at most 32767 bytes, so its compact length takes at most three. */
+/* The size of a compact length; that of a topic name is at most three. */
 static inline size_t compact_size(size_t value)
 {
     return value < 1 << 7 ? 1 : value < 1 << 14 ? 2 : 3;

@@ -1,4 +1,4 @@
-/* The header of a request: see head.h. Source: protocol guide, KIP-482. */
+/* The header of a request, see head.h. Source: protocol guide, KIP-482. */
 
 #include "head.h"
 

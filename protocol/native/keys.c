@@ -1,10 +1,10 @@
-/* The last offset of each key, and what is left of a batch whose records have later ones: see records.h. */
+/* Finds the last offset of each key, and removes records with later ones from a batch, see records.h. */
 
 #include "records.h"
 
 #include <string.h>
 
-#define SPAN_MAX ((int64_t)1 << 38) /* what the upper bits of a value can say */
+#define SPAN_MAX ((int64_t)1 << 38) /* the range of the upper bits of a value */
 
 static uint64_t rotate(uint64_t value, unsigned bits)
 {
@@ -25,12 +25,12 @@ static void sip_round(uint64_t v[4])
     v[2] = rotate(v[2], 32);
 }
 
-/* SipHash-1-3 with 128 bits: who chooses keys, and not the secret, can't choose some that collide. */
+/* SipHash-1-3 with 128 bits: without the secret, clients cannot choose keys that collide. */
 void hash_key(const struct key_table *table, const uint8_t *key, size_t size, uint64_t *hash, uint64_t *check)
 {
     const uint64_t *secret = table->secret;
-    uint64_t v[4] = {secret[0] ^ 0x736f6d6570736575u, secret[1] ^ 0x646f72616e646f6du ^ 0xee, secret[0] ^ 0x6c7967656e657261u,
-                     secret[1] ^ 0x7465646279746573u};
+    uint64_t v[4] = {secret[0] ^ 0x736f6d6570736575u, secret[1] ^ 0x646f72616e646f6du ^ 0xee,
+                     secret[0] ^ 0x6c7967656e657261u, secret[1] ^ 0x7465646279746573u};
     size_t place = 0;
     for (; size - place >= 8; place += 8) {
         uint64_t word;
@@ -58,14 +58,16 @@ void hash_key(const struct key_table *table, const uint8_t *key, size_t size, ui
     *check = (v[0] ^ v[1] ^ v[2] ^ v[3]) & ((1u << CHECK_BITS) - 1);
 }
 
-/* The place of a key, or the free one where it would be; false if there is neither, which a table with room doesn't know. */
-static bool find_place(const struct key_table *table, const struct record *record, size_t *found, uint64_t *hash, uint64_t *check)
+/* Finds the place of a key, or a free one for it; returns false if the table is full. */
+static bool find_place(const struct key_table *table, const struct record *record, size_t *found, uint64_t *hash,
+                       uint64_t *check)
 {
     hash_key(table, record->key, (size_t)record->key_size, hash, check);
     size_t place = (size_t)*hash & table->mask;
     for (size_t tried = 0; tried <= table->mask; tried += 2) {
         int64_t value = table->places[place];
-        if (value == 0 || (((uint64_t)value & ((1u << CHECK_BITS) - 1)) == *check && (uint64_t)table->places[place + 1] == *hash)) {
+        if (value == 0 ||
+            (((uint64_t)value & ((1u << CHECK_BITS) - 1)) == *check && (uint64_t)table->places[place + 1] == *hash)) {
             *found = place;
             return true;
         }
@@ -79,7 +81,7 @@ static int64_t offset_of(int64_t value)
     return value >> CHECK_BITS;
 }
 
-/* Whether records fill the payload, with offsets that rise. */
+/* Returns whether records with rising offsets fill the payload. */
 static bool are_sound(const uint8_t *payload, size_t size, int32_t record_count, int32_t *last_delta)
 {
     const uint8_t *at = payload, *end = payload + size;
@@ -94,8 +96,8 @@ static bool are_sound(const uint8_t *payload, size_t size, int32_t record_count,
     return at == end;
 }
 
-bool note_keys(const struct key_table *table, const uint8_t *payload, size_t size, int32_t record_count, int64_t shift, int64_t first_delta,
-               int64_t room, struct noted *noted)
+bool note_keys(const struct key_table *table, const uint8_t *payload, size_t size, int32_t record_count, int64_t shift,
+               int64_t first_delta, int64_t room, struct noted *noted)
 {
     const uint8_t *at = payload, *end = payload + size;
     int64_t begin = noted->records;
@@ -131,7 +133,8 @@ bool note_keys(const struct key_table *table, const uint8_t *payload, size_t siz
     return true;
 }
 
-static bool is_gone(const struct key_table *table, const struct record *record, const struct retention *retention, bool *gone)
+static bool is_gone(const struct key_table *table, const struct record *record, const struct retention *retention,
+                    bool *gone)
 {
     bool is_below = record->offset_delta <= retention->latest_delta;
     if (record->key_size < 0) {
@@ -165,7 +168,8 @@ bool measure_retained(const struct key_table *table, const uint8_t *payload, siz
     bool can_shift = true;
     int32_t last_delta;
     *retained = (struct retained){.max_timestamp_delta = INT64_MIN};
-    if (!are_sound(payload, size, record_count, &last_delta) || retention->shift < INT64_MIN / 2 || retention->shift > INT64_MAX / 2) {
+    if (!are_sound(payload, size, record_count, &last_delta) || retention->shift < INT64_MIN / 2 ||
+        retention->shift > INT64_MAX / 2) {
         return false;
     }
     for (int32_t number = 0; number < record_count; number++) {
@@ -199,8 +203,8 @@ bool measure_retained(const struct key_table *table, const uint8_t *payload, siz
     return can_shift || !retained->is_rewritten;
 }
 
-bool write_retained(const uint8_t *payload, size_t size, int32_t record_count, const struct retention *retention, const uint8_t *gone,
-                    const struct retained *retained, uint8_t *out)
+bool write_retained(const uint8_t *payload, size_t size, int32_t record_count, const struct retention *retention,
+                    const uint8_t *gone, const struct retained *retained, uint8_t *out)
 {
     const uint8_t *at = payload, *end = payload + size;
     uint8_t *place = out, *stop = out + retained->size;

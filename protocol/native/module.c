@@ -1,19 +1,15 @@
-/* The Python module `_lowtide_walk`: arguments to what records.h declares, and back. `__init__.py` says what each function does.
+/* The Python module `_lowtide_walk`, and its functions over records.h. `__init__.py` documents the functions.
 
-   A function answers None where the plain form has to decide. It holds the interpreter's lock: a batch takes a fraction of a millisecond;
-   the walk over a large one does not hold it. Buffers are exported while they are used, so that they cannot be resized. */
+   A function returns None if the plain form must decide. It holds the interpreter's lock, because a batch takes a
+   fraction of a millisecond; only the walk over a large batch releases it. Buffers are exported while they are in use,
+   so that they cannot be resized. */
 
-#include "arguments.h"
-#include "codec.h"
-#include "plain.h"
-#include "produces.h"
+#include "functions.h"
 #include "records.h"
-#include "syncs.h"
-#include "walks.h"
 
 #include <string.h>
 
-/* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
+/* Increase it with every change of a parameter or result: a module with another version is ignored. */
 #define WALK_VERSION 13
 
 /* ---------------------------------------------------------------- a batch to columns */
@@ -22,7 +18,7 @@ static bool is_array(PyObject *array, int64_t size)
     return array != NULL && PyByteArray_Check(array) && PyByteArray_Size(array) == size;
 }
 
-/* Makes room for `more` bytes behind the others. Errors: BufferError, MemoryError. */
+/* Adds `more` bytes. Errors: BufferError, MemoryError. */
 static bool grow(PyObject *array, int64_t more)
 {
     return PyByteArray_Resize(array, PyByteArray_Size(array) + (Py_ssize_t)more) == 0;
@@ -48,17 +44,18 @@ static bool grow_bitmap(PyObject *array, int64_t rows, int64_t more)
     return true;
 }
 
-/* The three buffers of a column, from item `first` of a tuple on: validity, offsets, values. */
+/* The three buffers of a column. */
 struct binary_arrays {
     PyObject *validity, *offsets, *values;
-    int64_t before; /* bytes of values */
+    int64_t before; /* the size of `values` */
 };
 
 static bool find_arrays(PyObject *tuple, Py_ssize_t first, int64_t rows, struct binary_arrays *arrays)
 {
-    *arrays = (struct binary_arrays){.validity = item(tuple, first), .offsets = item(tuple, first + 1), .values = item(tuple, first + 2)};
-    if (!is_array(arrays->validity, bitmap_bytes(rows)) || !is_array(arrays->offsets, (rows + 1) * 4) || arrays->values == NULL ||
-        !PyByteArray_Check(arrays->values)) {
+    *arrays = (struct binary_arrays){
+        .validity = item(tuple, first), .offsets = item(tuple, first + 1), .values = item(tuple, first + 2)};
+    if (!is_array(arrays->validity, bitmap_bytes(rows)) || !is_array(arrays->offsets, (rows + 1) * 4) ||
+        arrays->values == NULL || !PyByteArray_Check(arrays->values)) {
         return false;
     }
     arrays->before = PyByteArray_Size(arrays->values);
@@ -92,7 +89,8 @@ static bool find_column_arrays(PyObject *records, PyObject *headers, struct colu
     arrays->offsets = item(records, 0);
     arrays->timestamps = item(records, 1);
     if (!is_array(arrays->offsets, arrays->rows * 8) || !is_array(arrays->timestamps, arrays->rows * 8) ||
-        !find_arrays(records, 2, arrays->rows, &arrays->keys) || !find_arrays(records, 5, arrays->rows, &arrays->values)) {
+        !find_arrays(records, 2, arrays->rows, &arrays->keys) ||
+        !find_arrays(records, 5, arrays->rows, &arrays->values)) {
         return false;
     }
     if (headers == Py_None) {
@@ -100,8 +98,10 @@ static bool find_column_arrays(PyObject *records, PyObject *headers, struct colu
     }
     arrays->list_validity = item(headers, 0);
     arrays->list_offsets = item(headers, 1);
-    return is_array(arrays->list_validity, bitmap_bytes(arrays->rows)) && is_array(arrays->list_offsets, (arrays->rows + 1) * 4) &&
-           find_arrays(headers, 2, arrays->headers, &arrays->names) && find_arrays(headers, 5, arrays->headers, &arrays->contents);
+    return is_array(arrays->list_validity, bitmap_bytes(arrays->rows)) &&
+           is_array(arrays->list_offsets, (arrays->rows + 1) * 4) &&
+           find_arrays(headers, 2, arrays->headers, &arrays->names) &&
+           find_arrays(headers, 5, arrays->headers, &arrays->contents);
 }
 
 static bool fits(const struct binary_arrays *arrays, int64_t more)
@@ -116,7 +116,8 @@ static bool grow_columns(const struct column_arrays *arrays, const struct sums *
         !grow_arrays(&arrays->values, arrays->rows, sums->rows, sums->value_bytes)) {
         return false;
     }
-    return !with_headers || (grow_bitmap(arrays->list_validity, arrays->rows, sums->rows) && grow(arrays->list_offsets, sums->rows * 4) &&
+    return !with_headers || (grow_bitmap(arrays->list_validity, arrays->rows, sums->rows) &&
+                             grow(arrays->list_offsets, sums->rows * 4) &&
                              grow_arrays(&arrays->names, arrays->headers, sums->headers, sums->name_bytes) &&
                              grow_arrays(&arrays->contents, arrays->headers, sums->headers, sums->content_bytes));
 }
@@ -143,10 +144,12 @@ static bool read_batch(PyObject *tuple, struct views *views, struct batch *batch
     PyObject *append_time = item(tuple, 5);
     batch->has_append_time = append_time != NULL && append_time != Py_None;
     return view(views, item(tuple, 0), PyBUF_SIMPLE, &batch->payload, &batch->size) &&
-           as_record_count(item(tuple, 1), batch->size, &batch->record_count) && as_int64(item(tuple, 2), &batch->base_offset) &&
-           as_int32(item(tuple, 3), &batch->last_offset_delta) && as_int64(item(tuple, 4), &batch->base_timestamp) &&
-           (!batch->has_append_time || as_int64(append_time, &batch->append_time)) && as_int64(item(tuple, 6), &batch->from_offset) &&
-           as_int64(item(tuple, 7), &batch->until_offset) && batch->base_offset >= 0 && batch->last_offset_delta >= 0 &&
+           as_record_count(item(tuple, 1), batch->size, &batch->record_count) &&
+           as_int64(item(tuple, 2), &batch->base_offset) && as_int32(item(tuple, 3), &batch->last_offset_delta) &&
+           as_int64(item(tuple, 4), &batch->base_timestamp) &&
+           (!batch->has_append_time || as_int64(append_time, &batch->append_time)) &&
+           as_int64(item(tuple, 6), &batch->from_offset) && as_int64(item(tuple, 7), &batch->until_offset) &&
+           batch->base_offset >= 0 && batch->last_offset_delta >= 0 &&
            batch->base_offset <= INT64_MAX - batch->last_offset_delta;
 }
 
@@ -161,11 +164,13 @@ static PyObject *append_records(PyObject *module, PyObject *const *arguments, Py
         return NULL;
     }
     batch.with_headers = arguments[4] != Py_None;
-    if (!read_batch(arguments[0], &views, &batch) || !as_int64(arguments[1], &arrays.rows) || !as_int64(arguments[3], &arrays.headers) ||
-        arrays.rows < 0 || arrays.rows > INT32_MAX || arrays.headers < 0 || arrays.headers > INT32_MAX ||
-        !find_column_arrays(arguments[2], arguments[4], &arrays) || !measure_batch(&batch, &sums) || !fits(&arrays.keys, sums.key_bytes) ||
-        !fits(&arrays.values, sums.value_bytes) || !fits(&arrays.names, sums.name_bytes) || !fits(&arrays.contents, sums.content_bytes) ||
-        sums.rows > INT32_MAX - arrays.rows || sums.headers > INT32_MAX - arrays.headers) {
+    if (!read_batch(arguments[0], &views, &batch) || !as_int64(arguments[1], &arrays.rows) ||
+        !as_int64(arguments[3], &arrays.headers) || arrays.rows < 0 || arrays.rows > INT32_MAX || arrays.headers < 0 ||
+        arrays.headers > INT32_MAX || !find_column_arrays(arguments[2], arguments[4], &arrays) ||
+        !measure_batch(&batch, &sums) || !fits(&arrays.keys, sums.key_bytes) ||
+        !fits(&arrays.values, sums.value_bytes) || !fits(&arrays.names, sums.name_bytes) ||
+        !fits(&arrays.contents, sums.content_bytes) || sums.rows > INT32_MAX - arrays.rows ||
+        sums.headers > INT32_MAX - arrays.headers) {
         return leave_to_plain_form(&views);
     }
     bool is_done = grow_columns(&arrays, &sums, batch.with_headers);
@@ -177,13 +182,13 @@ static PyObject *append_records(PyObject *module, PyObject *const *arguments, Py
     if (!is_done) {
         return NULL;
     }
-    return Py_BuildValue("(LLLLLL)", (long long)sums.rows, (long long)(sums.rows - sums.keys), (long long)(sums.rows - sums.values),
-                         (long long)sums.headers, (long long)(sums.rows - sums.rows_with_headers),
-                         (long long)(sums.headers - sums.contents));
+    return Py_BuildValue("(LLLLLL)", (long long)sums.rows, (long long)(sums.rows - sums.keys),
+                         (long long)(sums.rows - sums.values), (long long)sums.headers,
+                         (long long)(sums.rows - sums.rows_with_headers), (long long)(sums.headers - sums.contents));
 }
 
 /* ---------------------------------------------------------------- columns to a batch */
-/* None, or a tuple of offsets, values, validity (or None) and the first entry. */
+/* Reads None, or a tuple of offsets, values, validity (or None) and the first entry. */
 static bool read_input(PyObject *object, struct views *views, struct binary_input *input)
 {
     *input = (struct binary_input){.is_there = object != NULL && object != Py_None};
@@ -191,20 +196,21 @@ static bool read_input(PyObject *object, struct views *views, struct binary_inpu
         return object != NULL;
     }
     PyObject *validity = item(object, 2);
-    return view(views, item(object, 0), PyBUF_SIMPLE, &input->offsets, &input->offsets_size) && input->offsets_size % 4 == 0 &&
+    return view(views, item(object, 0), PyBUF_SIMPLE, &input->offsets, &input->offsets_size) &&
+           input->offsets_size % 4 == 0 &&
            view(views, item(object, 1), PyBUF_SIMPLE, &input->values, &input->values_size) &&
            (validity == Py_None || view(views, validity, PyBUF_SIMPLE, &input->validity, &input->validity_size)) &&
            as_int64(item(object, 3), &input->first) && input->first >= 0;
 }
 
-/* None, or int64s. */
+/* Reads None or int64s. */
 static bool read_optional(PyObject *object, struct views *views, const uint8_t **bytes, size_t *size)
 {
     *bytes = NULL;
     return object == Py_None || (view(views, object, PyBUF_SIMPLE, bytes, size) && *size % 8 == 0);
 }
 
-/* The columns: rows, timestamps, keys, values, lists of headers, names, contents. The run: selected, first, rows, size, time. */
+/* Reads `RowBuffers` and the fields of a `RowRun` after the rows. */
 static bool read_rows(PyObject *columns, PyObject *run, struct views *views, struct rows *rows, int64_t *size_max)
 {
     return as_int64(item(columns, 0), &rows->row_count) &&
@@ -212,8 +218,9 @@ static bool read_rows(PyObject *columns, PyObject *run, struct views *views, str
            read_input(item(columns, 2), views, &rows->keys) && read_input(item(columns, 3), views, &rows->values) &&
            read_input(item(columns, 4), views, &rows->lists) && read_input(item(columns, 5), views, &rows->names) &&
            read_input(item(columns, 6), views, &rows->contents) &&
-           read_optional(item(run, 0), views, &rows->selected, &rows->selected_size) && as_int64(item(run, 1), &rows->first) &&
-           as_int64(item(run, 2), &rows->count) && as_int64(item(run, 3), size_max) && as_int64(item(run, 4), &rows->timestamp_ms);
+           read_optional(item(run, 0), views, &rows->selected, &rows->selected_size) &&
+           as_int64(item(run, 1), &rows->first) && as_int64(item(run, 2), &rows->count) &&
+           as_int64(item(run, 3), size_max) && as_int64(item(run, 4), &rows->timestamp_ms);
 }
 
 static PyObject *append_rows(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
@@ -244,7 +251,8 @@ static PyObject *append_rows(PyObject *module, PyObject *const *arguments, Py_ss
     if (written.rows == 0) {
         written.base_timestamp = written.max_timestamp = rows.timestamp_ms;
     }
-    return Py_BuildValue("(LLL)", (long long)written.rows, (long long)written.base_timestamp, (long long)written.max_timestamp);
+    return Py_BuildValue("(LLL)", (long long)written.rows, (long long)written.base_timestamp,
+                         (long long)written.max_timestamp);
 }
 
 /* ---------------------------------------------------------------- the last offset of each key */
@@ -306,9 +314,10 @@ static PyObject *note_keys_(PyObject *module, PyObject *const *arguments, Py_ssi
     if (!has_arguments(given, 8)) {
         return NULL;
     }
-    if (!read_table(arguments[0], arguments[1], &views, &table) || !view(&views, arguments[2], PyBUF_SIMPLE, &payload, &size) ||
-        !as_record_count(arguments[3], size, &count) || !as_int64(arguments[4], &shift) || !as_int64(arguments[5], &first_delta) ||
-        !as_int64(arguments[6], &room) || !as_int64(arguments[7], &noted.records) ||
+    if (!read_table(arguments[0], arguments[1], &views, &table) ||
+        !view(&views, arguments[2], PyBUF_SIMPLE, &payload, &size) || !as_record_count(arguments[3], size, &count) ||
+        !as_int64(arguments[4], &shift) || !as_int64(arguments[5], &first_delta) || !as_int64(arguments[6], &room) ||
+        !as_int64(arguments[7], &noted.records) ||
         !note_keys(&table, payload, size, count, shift, first_delta, room, &noted)) {
         return leave_to_plain_form(&views);
     }
@@ -316,7 +325,6 @@ static PyObject *note_keys_(PyObject *module, PyObject *const *arguments, Py_ssi
     return Py_BuildValue("(LLL)", (long long)noted.records, (long long)noted.added, (long long)noted.last_delta);
 }
 
-/* Puts the keys of one table into another, which is larger, and empty. */
 static PyObject *copy_keys(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
@@ -330,7 +338,8 @@ static PyObject *copy_keys(PyObject *module, PyObject *const *arguments, Py_ssiz
     if (secret == NULL) {
         return NULL;
     }
-    bool is_right = read_table(arguments[0], secret, &views, &from) && read_table(arguments[1], secret, &views, &to) && to.mask > from.mask;
+    bool is_right = read_table(arguments[0], secret, &views, &from) && read_table(arguments[1], secret, &views, &to) &&
+                    to.mask > from.mask;
     Py_DECREF(secret);
     if (!is_right) {
         release_views(&views);
@@ -354,14 +363,15 @@ static PyObject *copy_keys(PyObject *module, PyObject *const *arguments, Py_ssiz
     return Py_NewRef(Py_None);
 }
 
-static PyObject *written_payload(const uint8_t *payload, size_t size, int32_t count, const struct retention *retention, const uint8_t *gone,
-                                 const struct retained *retained)
+static PyObject *written_payload(const uint8_t *payload, size_t size, int32_t count, const struct retention *retention,
+                                 const uint8_t *gone, const struct retained *retained)
 {
     if (retained->records == count && !retained->is_rewritten) {
         return Py_NewRef(Py_None);
     }
     PyObject *left = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)retained->size);
-    if (left != NULL && !write_retained(payload, size, count, retention, gone, retained, (uint8_t *)PyBytes_AsString(left))) {
+    if (left != NULL &&
+        !write_retained(payload, size, count, retention, gone, retained, (uint8_t *)PyBytes_AsString(left))) {
         PyErr_SetString(PyExc_RuntimeError, "the records have changed while they were read");
         Py_DECREF(left);
         return NULL;
@@ -384,9 +394,9 @@ static PyObject *retain(PyObject *module, PyObject *const *arguments, Py_ssize_t
     }
     retention.drops_tombstones = arguments[6] == Py_True;
     retention.sets_horizon = arguments[7] != Py_None;
-    if (!read_table(arguments[0], arguments[1], &views, &table) || !view(&views, arguments[2], PyBUF_SIMPLE, &payload, &size) ||
-        !as_record_count(arguments[3], size, &count) || !as_int64(arguments[4], &retention.shift) ||
-        !as_int64(arguments[5], &retention.latest_delta) ||
+    if (!read_table(arguments[0], arguments[1], &views, &table) ||
+        !view(&views, arguments[2], PyBUF_SIMPLE, &payload, &size) || !as_record_count(arguments[3], size, &count) ||
+        !as_int64(arguments[4], &retention.shift) || !as_int64(arguments[5], &retention.latest_delta) ||
         (retention.sets_horizon && !as_int64(arguments[7], &retention.timestamp_shift))) {
         return leave_to_plain_form(&views);
     }
@@ -405,8 +415,8 @@ static PyObject *retain(PyObject *module, PyObject *const *arguments, Py_ssize_t
     if (left == NULL) {
         return NULL;
     }
-    return Py_BuildValue("(iNLN)", retained.records, PyBool_FromLong(retained.has_tombstones), (long long)retained.max_timestamp_delta,
-                         left);
+    return Py_BuildValue("(iNLN)", retained.records, PyBool_FromLong(retained.has_tombstones),
+                         (long long)retained.max_timestamp_delta, left);
 }
 
 /* ---------------------------------------------------------------- the module */
@@ -434,7 +444,8 @@ static PyMethodDef functions[] = {
 
 static int add_names(PyObject *module)
 {
-    if (PyModule_AddIntConstant(module, "VERSION", WALK_VERSION) != 0 || PyModule_AddIntConstant(module, "HEADERS", PY_VERSION_HEX) != 0) {
+    if (PyModule_AddIntConstant(module, "VERSION", WALK_VERSION) != 0 ||
+        PyModule_AddIntConstant(module, "HEADERS", PY_VERSION_HEX) != 0) {
         return -1;
     }
     return add_codec(module);
@@ -446,11 +457,8 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_lowtide_walk",
-    .m_doc = "The compiled form of the walk over record batches.",
-    .m_methods = functions,
-    .m_slots = slots,
+    PyModuleDef_HEAD_INIT,  .m_name = "_lowtide_walk", .m_doc = "The compiled form of the walk over record batches.",
+    .m_methods = functions, .m_slots = slots,
 };
 
 PyMODINIT_FUNC PyInit__lowtide_walk(void);

@@ -1,16 +1,16 @@
-/* Pairs of keys and values to the records of a batch: see plain.h. Other than the rest this reads Python's objects, for that is all
-   there is to it. Nothing here lets other Python code run, so what was measured is what is written. */
+/* Encodes keys and values as the records of a batch that a broker writes itself: one timestamp, no headers. It runs no
+   other Python code, so the objects do not change between measuring and writing. */
 
-#include "plain.h"
+#include "functions.h"
 
 #include "records.h"
 
 #include <string.h>
 
-/* As much as a batch may have of them, and no more than an int32 by far. */
+/* More than a batch may have, and far below the range of an int32. */
 #define PLAIN_BYTES_MAX (1 << 30)
 
-/* The bytes of a key or value, which are the object's; a size of -1 for None. False for anything else. */
+/* Reads a key or value; the size is -1 for None. Returns false for other objects. */
 static bool as_content(PyObject *object, const char **bytes, Py_ssize_t *size)
 {
     if (object == Py_None) {
@@ -31,15 +31,16 @@ struct plain_record {
     size_t body;
 };
 
-/* Reads the pair at `number`, which has that offset delta. */
+/* Reads the pair at `number`, which is also the offset delta. */
 static bool as_record(PyObject *records, Py_ssize_t number, struct plain_record *record)
 {
     PyObject *pair = PyList_GetItem(records, number);
-    if (pair == NULL || !PyTuple_Check(pair) || PyTuple_Size(pair) != 2 || !as_content(item(pair, 0), &record->key, &record->key_size) ||
+    if (pair == NULL || !PyTuple_Check(pair) || PyTuple_Size(pair) != 2 ||
+        !as_content(item(pair, 0), &record->key, &record->key_size) ||
         !as_content(item(pair, 1), &record->value, &record->value_size)) {
         return false;
     }
-    /* Attributes, the timestamp delta and the count of headers are a zero each. */
+    /* Attributes, timestamp delta and number of headers are each a zero. */
     record->body = 3 + varint_size(number) + field_size(record->key_size) + field_size(record->value_size);
     return true;
 }

@@ -1,4 +1,5 @@
-/* Small Produce requests and their answers: see produce.h. Source: protocol guide, versions 3 to 13; KIP-482, KIP-516. */
+/* Small Produce requests and their responses, see produce.h. Source: protocol guide, versions 3 to 13; KIP-482,
+ * KIP-516. */
 
 #include "produce.h"
 
@@ -25,9 +26,10 @@ static bool may_be_small_batch(const struct small_batch *batch)
 {
     const uint8_t *start = batch->start;
     size_t size = batch->size;
-    /* Not compressed, with the producer's timestamps, and of a transaction if the request is. */
+    /* Uncompressed, with create time, and transactional if the request is. */
     return size > BATCH_OVERHEAD && size <= SMALL_BATCH_BYTES && int64_at(start) == 0 &&
-           int32_at(start + 8) == (int32_t)(size - LOG_OVERHEAD) && start[16] == CURRENT_MAGIC && int16_at(start + 21) == batch->attributes;
+           int32_at(start + 8) == (int32_t)(size - LOG_OVERHEAD) && start[16] == CURRENT_MAGIC &&
+           int16_at(start + 21) == batch->attributes;
 }
 
 static bool read_small_batch(struct small_batch *batch)
@@ -48,13 +50,15 @@ static bool read_small_batch(struct small_batch *batch)
                                   .producer_epoch = int16_at(start + 51),
                                   .base_sequence = int32_at(start + 53),
                                   .record_count = int32_at(start + 57)};
-    if (batch->record_count <= 0 || batch->last_offset_delta != batch->record_count - 1 || batch->max_timestamp < NO_TIMESTAMP ||
+    if (batch->record_count <= 0 || batch->last_offset_delta != batch->record_count - 1 ||
+        batch->max_timestamp < NO_TIMESTAMP ||
         (batch->producer_id >= 0 ? batch->base_sequence < 0 : batch->attributes == TRANSACTIONAL)) {
         return false;
     }
     struct walked walked;
     int64_t max_timestamp;
-    if (!walk_records(start + BATCH_OVERHEAD, size - BATCH_OVERHEAD, batch->record_count, &walked) || !walked.in_order ||
+    if (!walk_records(start + BATCH_OVERHEAD, size - BATCH_OVERHEAD, batch->record_count, &walked) ||
+        !walked.in_order ||
         __builtin_add_overflow(batch->base_timestamp, walked.min_timestamp_delta, &batch->min_timestamp) ||
         __builtin_add_overflow(batch->base_timestamp, walked.max_timestamp_delta, &max_timestamp)) {
         return false;
@@ -107,7 +111,8 @@ static bool read_produce_fields(const uint8_t *frame, size_t size, struct small_
     produce->acks = int16_at(acks_and_timeout);
     produce->timeout_ms = int32_at(acks_and_timeout + 2);
     if ((produce->acks != 1 && produce->acks != -1) || !take_length(&rest, is_flexible, 4, &topics) || topics != 1 ||
-        !read_topic(&rest, is_flexible, produce) || !take_length(&rest, is_flexible, 4, &partitions) || partitions != 1) {
+        !read_topic(&rest, is_flexible, produce) || !take_length(&rest, is_flexible, 4, &partitions) ||
+        partitions != 1) {
         return false;
     }
     produce->partition = int32_at(take(&rest, 4));
@@ -115,8 +120,8 @@ static bool read_produce_fields(const uint8_t *frame, size_t size, struct small_
         return false;
     }
     produce->batch.start = take(&rest, produce->batch.size);
-    /* No tagged fields of the partition, the topic, or the request; and nothing behind it. */
-    return rest.is_sound && (!is_flexible || (take_byte(&rest, 0) && take_byte(&rest, 0) && take_byte(&rest, 0))) && rest.at == rest.end;
+    /* Neither the partition nor the topic nor the request has tagged fields, and the request ends here. */
+    return take_end(&rest, is_flexible, 3);
 }
 
 bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce)
@@ -134,14 +139,15 @@ static bool is_alike(const struct small_produce *one, const struct small_produce
            memcmp(one->topic, other->topic, one->topic_size) == 0;
 }
 
-/* Whether a log that takes one batch takes the other behind it, as far as their producer goes. */
+/* Returns whether a batch continues the sequence of its producer after another one. */
 static bool follows(const struct small_batch *batch, const struct small_batch *before)
 {
-    return batch->producer_epoch == before->producer_epoch && batch->producer_epoch >= 0 && batch->base_sequence > before->base_sequence &&
+    return batch->producer_epoch == before->producer_epoch && batch->producer_epoch >= 0 &&
+           batch->base_sequence > before->base_sequence &&
            batch->base_sequence - before->base_sequence == before->record_count;
 }
 
-/* Puts the request at `place` into a group behind those that are there; false if it can't be. */
+/* Appends the request at `place` to a group; returns false if it does not belong there. */
 static bool join_group(struct produce_set *set, struct produce_group *group, size_t place)
 {
     const struct small_produce *request = &set->requests[place];
@@ -163,7 +169,7 @@ static bool join_group(struct produce_set *set, struct produce_group *group, siz
     return true;
 }
 
-/* The group of requests that are alike, a new one if there is none. */
+/* Returns the group of the requests that are alike, which may be new. */
 static struct produce_group *group_of(struct produce_set *set, const struct small_produce *request)
 {
     for (size_t number = 0; number < set->group_count; number++) {
@@ -187,10 +193,11 @@ void read_produce_set(const uint8_t *bytes, size_t size, size_t frame_max, bool 
         if (length > frame_max || length > size - at - LENGTH_BYTES) {
             break;
         }
-        bool is_small = read_produce_fields(bytes + at + LENGTH_BYTES, length, request) && may_be_small_batch(&request->batch);
+        bool is_small =
+            read_produce_fields(bytes + at + LENGTH_BYTES, length, request) && may_be_small_batch(&request->batch);
         at += LENGTH_BYTES + length;
         set->ends[set->count++] = at;
-        /* On one connection it costs little to find out here that the next request isn't alike: its batch isn't read then. */
+        /* Stop before the batch is read: on one connection, the first request of another kind ends the group. */
         if (is_one && set->group_count == 1 && is_small && !is_alike(request, &set->requests[0])) {
             break;
         }
@@ -212,12 +219,12 @@ size_t produced_size(const struct produced *produced)
         (version >= TOPIC_IDS_SINCE && produced->topic_size != TOPIC_ID_BYTES)) {
         return 0;
     }
-    /* Length and correlation id; partition, error, base offset, time; the time that the client is to wait. */
+    /* Length and correlation id; partition, error, base offset, append time; throttle time. */
     size_t size = 8 + 4 + 2 + 8 + 8 + 4 + produced->topic_size;
     if (version < FLEXIBLE_SINCE) {
         return size + 4 + 2 + 4 + (version >= LOG_START_SINCE ? 8 : 0) + (version >= RECORD_ERRORS_SINCE ? 4 + 2 : 0);
     }
-    /* Four times no tags, one topic, one partition, the log start, no errors of records, no message. */
+    /* Four empty sections of tags, one topic, one partition, the log start, no record errors, no message. */
     return size + 4 + 1 + 1 + 8 + 1 + 1 + (version < TOPIC_IDS_SINCE ? compact_size(produced->topic_size + 1) : 0);
 }
 
@@ -244,7 +251,7 @@ void write_produced(const struct produced *produced, uint8_t *out)
         at = put(at, (uint64_t)produced->log_start_offset, 8);
     }
     if (is_flexible) {
-        /* No errors, no message, no tags of the partition and of the topic. */
+        /* No record errors, no message, no tags of partition and topic. */
         at = put(at, 0x01000000, 4);
     } else if (version >= RECORD_ERRORS_SINCE) {
         at = put(put(at, 0, 4), 0xffff, 2);

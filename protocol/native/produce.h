@@ -1,8 +1,8 @@
-/* Produce requests as most are, one batch of few bytes for one partition, not compressed; and those of them that are appended together.
-   No Python here.
+/* Small Produce requests, which are most of them, and their groups that are appended together. A small request has one
+   small, uncompressed batch for one partition.
 
-   As in records.h the bytes may come from anybody: each function reads within what it is given, compares sizes with what is left, and
-   answers false for whatever isn't exactly that; the plain form decides about it. The checksum is not looked at. */
+   Like records.h, these functions read untrusted bytes: they stay within the given range, compare sizes with the rest,
+   and return false for anything else, about which the plain form decides. They do not verify checksums. */
 
 #ifndef LOWTIDE_PRODUCE_H
 #define LOWTIDE_PRODUCE_H
@@ -13,16 +13,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of a batch, inclusive. So it has fewer records than an event loop may walk over at once (`QUICK_RECORDS`). */
+/* The maximum size of a batch. It has fewer records than an event loop may visit at once (`QUICK_RECORDS`). */
 #define SMALL_BATCH_BYTES (64 << 10)
 
-/* The attributes of a batch that belongs to a transaction. */
+/* The attributes of a transactional batch. */
 #define TRANSACTIONAL 0x10
 
 #define TOPIC_ID_BYTES 16
 #define TOPIC_IDS_SINCE 13
 
-/* What a batch says of itself, and its records together. */
+/* The header of a batch, and the timestamps of its records. */
 struct small_batch {
     const uint8_t *start;
     size_t size;
@@ -38,24 +38,24 @@ struct small_batch {
 struct small_produce {
     int16_t version;
     int32_t correlation_id;
-    struct text transactional_id; /* in ASCII, not empty; without one the batch is of no transaction, and with one it is of a producer's */
+    struct text transactional_id; /* ASCII, not empty; the batch is transactional if there is one */
     int16_t acks;                 /* 1 or -1 */
     int32_t timeout_ms;
-    const uint8_t *topic; /* its name in ASCII, or from version 13 on its id */
+    const uint8_t *topic; /* the name in ASCII; the id from version 13 on */
     size_t topic_size;
     int32_t partition;
     struct small_batch batch;
 };
 
-/* Reads the request in `frame`, from its header on. */
+/* Reads the request in `frame`, including its header. */
 bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce);
 
-/* Requests that are read at once: of so many connections, or of one connection, several times what clients keep in flight (Java: 5).
-   Together they hold the loop for a fraction of a millisecond. */
+/* The maximum number of requests that are read at once, from several connections or from one: several times what
+   clients keep in flight (Java: 5). They block the loop for a fraction of a millisecond. */
 #define REQUESTS_MAX 64
 #define REQUESTS_OF_CONNECTION_MAX 16
 
-/* Requests that are appended together, by their places among all that were read; and whether each is the first of its producer here. */
+/* Requests that are appended together, by their places in the set, and whether each is the first of its producer. */
 struct produce_group {
     size_t count;
     uint8_t members[REQUESTS_MAX];
@@ -64,20 +64,20 @@ struct produce_group {
 
 struct produce_set {
     size_t count, group_count;
-    size_t ends[REQUESTS_MAX]; /* of the frames */
+    size_t ends[REQUESTS_MAX]; /* the ends of the frames */
     struct small_produce requests[REQUESTS_MAX];
     struct produce_group groups[REQUESTS_MAX];
 };
 
-/* Reads the requests whose frames begin at `bytes`, each behind its length, of at most `frame_max` bytes. Those with the same version,
-   acks, timeout, topic and partition are a group. A batch of an idempotent producer is in it if it is the first one of that producer
-   there, or follows the one before it without a gap in the sequences; one of a transaction is a group by itself.
+/* Reads requests in frames of at most `frame_max` bytes. Those with the same version, acks, timeout, topic and
+   partition form a group. A batch of an idempotent producer joins it as the producer's first one, or if it continues
+   the sequence. A transactional batch forms its own group.
 
-   With `is_one`, all requests came on one connection: they are read up to the first that isn't in the first one's group. Without it each
-   came on another connection: what can't be read, or isn't in a group, is left out. */
+   `is_one`: all requests came on one connection, and are read until one is not in the group of the first. Otherwise
+   each came on another connection, and invalid requests and those without a group are left out. */
 void read_produce_set(const uint8_t *bytes, size_t size, size_t frame_max, bool is_one, struct produce_set *set);
 
-/* What is answered where it was written. */
+/* The response to an appended batch. */
 struct produced {
     int16_t version;
     int32_t correlation_id;
@@ -87,9 +87,9 @@ struct produced {
     int64_t base_offset, log_append_time_ms, log_start_offset;
 };
 
-/* Of its answer, with the frame's length; 0 for a topic or version that no request could have. */
+/* Returns the size of the response with its length; 0 for an invalid topic or version. */
 size_t produced_size(const struct produced *produced);
-/* Writes so many bytes. */
+/* Writes that number of bytes. */
 void write_produced(const struct produced *produced, uint8_t *out);
 
 #endif

@@ -1,10 +1,9 @@
-/* Groups of Produce requests as objects, and their answers: see produces.h. */
+/* Converts groups of Produce requests to objects, and writes their responses. */
 
-#include "produces.h"
-
+#include "functions.h"
 #include "produce.h"
 
-/* The classes that the groups are made of: the arguments are in the order of their fields. */
+/* The classes of a group and its parts; their arguments are in the order of their fields. */
 struct types {
     PyObject *group, *received, *batch;
 };
@@ -17,7 +16,7 @@ static PyObject *topic_of(const struct small_produce *produce)
     return PyUnicode_DecodeUTF8((const char *)produce->topic, (Py_ssize_t)produce->topic_size, NULL);
 }
 
-/* A `ValidatedBatch` with an empty tail, and where it begins in the buffer. */
+/* Creates a `ValidatedBatch` with an empty tail, and its start in the buffer. */
 static PyObject *received_of(const struct types *types, const struct small_batch *batch, size_t start, bool begins)
 {
     PyObject *fields[] = {PyLong_FromSize_t(batch->size),
@@ -36,8 +35,8 @@ static PyObject *received_of(const struct types *types, const struct small_batch
     return make_object(types->received, values, sizeof values / sizeof *values);
 }
 
-static PyObject *group_object(const struct types *types, const struct produce_set *set, const struct produce_group *group,
-                              const struct request *request)
+static PyObject *group_object(const struct types *types, const struct produce_set *set,
+                              const struct produce_group *group, const struct request *request)
 {
     const struct small_produce *first = &set->requests[group->members[0]];
     PyObject *ids = PyTuple_New((Py_ssize_t)group->count), *places = PyTuple_New((Py_ssize_t)group->count);
@@ -66,8 +65,9 @@ static PyObject *group_object(const struct types *types, const struct produce_se
         PyLong_FromLong(first->timeout_ms),
         topic_of(first),
         PyLong_FromLong(first->partition),
-        transactional_id->size < 0 ? Py_NewRef(Py_None)
-                                   : PyUnicode_DecodeUTF8((const char *)transactional_id->bytes, transactional_id->size, NULL),
+        transactional_id->size < 0
+            ? Py_NewRef(Py_None)
+            : PyUnicode_DecodeUTF8((const char *)transactional_id->bytes, transactional_id->size, NULL),
         PyLong_FromLongLong(earliest),
         PyLong_FromLongLong(latest),
         PyLong_FromSize_t(largest),
@@ -91,7 +91,8 @@ PyObject *read_produce(PyObject *module, PyObject *const *arguments, Py_ssize_t 
         return NULL;
     }
     struct types types = {item(arguments[0], 0), item(arguments[0], 1), item(arguments[0], 2)};
-    if (types.batch == NULL || !view_request(&views, arguments + 1, &request) || !as_int64(arguments[4], &frame_max) || frame_max < 0) {
+    if (types.batch == NULL || !view_request(&views, arguments + 1, &request) || !as_int64(arguments[4], &frame_max) ||
+        frame_max < 0) {
         return leave_to_plain_form(&views);
     }
     read_produce_set(request.bytes, request.size, (size_t)frame_max, arguments[5] == Py_True, &set);
@@ -106,7 +107,7 @@ PyObject *read_produce(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return groups;
 }
 
-/* The bytes of a name in ASCII, or of an id: the object's. */
+/* Reads a name in ASCII, or an id. */
 static bool as_topic(PyObject *object, int16_t version, struct produced *produced)
 {
     Py_ssize_t size = 0;
@@ -136,10 +137,10 @@ PyObject *produce_answers(PyObject *module, PyObject *const *arguments, Py_ssize
         return NULL;
     }
     PyObject *ids = arguments[1], *offsets = arguments[4];
-    if (!as_int32(arguments[0], &version) || version < 0 || version > INT16_MAX || !as_topic(arguments[2], (int16_t)version, &produced) ||
-        !as_int32(arguments[3], &produced.partition) || !as_int64(arguments[5], &produced.log_append_time_ms) ||
-        !as_int64(arguments[6], &produced.log_start_offset) || !PyTuple_Check(ids) || !PyTuple_Check(offsets) ||
-        PyTuple_Size(ids) != PyTuple_Size(offsets)) {
+    if (!as_int32(arguments[0], &version) || version < 0 || version > INT16_MAX ||
+        !as_topic(arguments[2], (int16_t)version, &produced) || !as_int32(arguments[3], &produced.partition) ||
+        !as_int64(arguments[5], &produced.log_append_time_ms) || !as_int64(arguments[6], &produced.log_start_offset) ||
+        !PyTuple_Check(ids) || !PyTuple_Check(offsets) || PyTuple_Size(ids) != PyTuple_Size(offsets)) {
         return leave_to_plain_form(&views);
     }
     produced.version = (int16_t)version;

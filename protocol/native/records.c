@@ -1,6 +1,8 @@
-/* Reading records: see records.h. */
+/* Reads records, see records.h. */
 
 #include "records.h"
+
+#include "head.h"
 
 #include <limits.h>
 #include <string.h>
@@ -21,7 +23,7 @@ static bool read_varint(const uint8_t **at, const uint8_t *end, int32_t *value)
             return false; /* more than 32 bits */
         }
         if (byte == 0 && shift > 0) {
-            return false; /* longer than it has to be */
+            return false; /* not the shortest form */
         }
         raw |= (uint32_t)(byte & 0x7f) << shift;
         if (byte < 0x80) {
@@ -46,7 +48,7 @@ static bool read_varlong(const uint8_t **at, const uint8_t *end, int64_t *value)
             return false; /* more than 64 bits */
         }
         if (byte == 0 && shift > 0) {
-            return false; /* longer than it has to be */
+            return false; /* not the shortest form */
         }
         raw |= (uint64_t)(byte & 0x7f) << shift;
         if (byte < 0x80) {
@@ -58,7 +60,7 @@ static bool read_varlong(const uint8_t **at, const uint8_t *end, int64_t *value)
     return false;
 }
 
-/* A size and so many bytes; -1 stands for null, and for nothing else. */
+/* Reads a size and that number of bytes; a size of -1 is null. */
 static bool read_bytes(const uint8_t **at, const uint8_t *end, const uint8_t **bytes, int32_t *size)
 {
     if (!read_varint(at, end, size) || *size < -1) {
@@ -74,8 +76,8 @@ static bool read_bytes(const uint8_t **at, const uint8_t *end, const uint8_t **b
     return true;
 }
 
-bool read_header(const uint8_t **at, const uint8_t *end, const uint8_t **name, int32_t *name_size, const uint8_t **content,
-                 int32_t *content_size)
+bool read_header(const uint8_t **at, const uint8_t *end, const uint8_t **name, int32_t *name_size,
+                 const uint8_t **content, int32_t *content_size)
 {
     return read_bytes(at, end, name, name_size) && *name_size >= 0 && read_bytes(at, end, content, content_size);
 }
@@ -93,9 +95,10 @@ bool read_record(const uint8_t **at, const uint8_t *end, struct record *record)
         return false;
     }
     record->after_timestamp = place;
-    if (!read_varint(&place, stop, &record->offset_delta) || !read_bytes(&place, stop, &record->key, &record->key_size) ||
-        !read_bytes(&place, stop, &record->value, &record->value_size) || !read_varint(&place, stop, &record->header_count) ||
-        record->header_count < 0) {
+    if (!read_varint(&place, stop, &record->offset_delta) ||
+        !read_bytes(&place, stop, &record->key, &record->key_size) ||
+        !read_bytes(&place, stop, &record->value, &record->value_size) ||
+        !read_varint(&place, stop, &record->header_count) || record->header_count < 0) {
         return false;
     }
     record->headers = place;
@@ -103,7 +106,7 @@ bool read_record(const uint8_t **at, const uint8_t *end, struct record *record)
         const uint8_t *name, *content;
         int32_t name_size, content_size;
         if (!read_header(&place, stop, &name, &name_size, &content, &content_size)) {
-            return false; /* at the latest at the record's end, however many it says that it has */
+            return false; /* at the end of the record at the latest */
         }
     }
     *at = stop;
@@ -132,8 +135,8 @@ bool walk_records(const uint8_t *payload, size_t size, int32_t record_count, str
     return at == end && record_count > 0;
 }
 
-bool find_record(const uint8_t *payload, size_t size, int32_t record_count, int64_t timestamp_delta, int64_t offset_delta,
-                 struct found_record *found)
+bool find_record(const uint8_t *payload, size_t size, int32_t record_count, int64_t timestamp_delta,
+                 int64_t offset_delta, struct found_record *found)
 {
     const uint8_t *at = payload, *end = payload + size;
     *found = (struct found_record){.exists = false};
@@ -143,7 +146,8 @@ bool find_record(const uint8_t *payload, size_t size, int32_t record_count, int6
             return false;
         }
         if (record.offset_delta >= offset_delta && record.timestamp_delta >= timestamp_delta) {
-            *found = (struct found_record){.exists = true, .timestamp_delta = record.timestamp_delta, .offset_delta = record.offset_delta};
+            *found = (struct found_record){
+                .exists = true, .timestamp_delta = record.timestamp_delta, .offset_delta = record.offset_delta};
             return true;
         }
     }
@@ -157,21 +161,14 @@ static bool is_wanted(const struct batch *batch, const struct record *record)
     return offset >= batch->from_offset && offset < batch->until_offset;
 }
 
-/* Names that aren't ASCII may not be UTF-8: the plain form looks. */
+/* Leaves names that are not ASCII to the plain form, which checks whether they are UTF-8. */
 static bool measure_headers(const struct record *record, const uint8_t *end, struct sums *sums)
 {
     const uint8_t *at = record->headers;
     for (int32_t number = 0; number < record->header_count; number++) {
         const uint8_t *name, *content;
         int32_t name_size, content_size;
-        if (!read_header(&at, end, &name, &name_size, &content, &content_size)) {
-            return false;
-        }
-        uint8_t all = 0;
-        for (int32_t place = 0; place < name_size; place++) {
-            all |= name[place];
-        }
-        if (all & 0x80) {
+        if (!read_header(&at, end, &name, &name_size, &content, &content_size) || !is_ascii(name, (size_t)name_size)) {
             return false;
         }
         sums->name_bytes += name_size;
@@ -191,7 +188,8 @@ bool measure_batch(const struct batch *batch, struct sums *sums)
     *sums = (struct sums){0};
     for (int32_t number = 0; number < batch->record_count; number++) {
         struct record record;
-        if (!read_record(&at, end, &record) || record.offset_delta < 0 || record.offset_delta > batch->last_offset_delta) {
+        if (!read_record(&at, end, &record) || record.offset_delta < 0 ||
+            record.offset_delta > batch->last_offset_delta) {
             return false;
         }
         if (!is_wanted(batch, &record)) {
@@ -265,8 +263,8 @@ static bool append_headers(struct columns *columns, const struct record *record,
     for (int32_t number = 0; number < record->header_count; number++) {
         const uint8_t *name, *content;
         int32_t name_size, content_size;
-        if (!read_header(&at, end, &name, &name_size, &content, &content_size) || !append(&columns->names, name, name_size) ||
-            !append(&columns->contents, content, content_size)) {
+        if (!read_header(&at, end, &name, &name_size, &content, &content_size) ||
+            !append(&columns->names, name, name_size) || !append(&columns->contents, content, content_size)) {
             return false;
         }
     }
@@ -296,8 +294,9 @@ bool fill_columns(const struct batch *batch, struct columns *columns)
             return false;
         }
         store_int64(columns->offsets, columns->place, batch->base_offset + record.offset_delta);
-        int64_t base = batch->has_append_time ? batch->append_time : batch->base_timestamp;
-        store_int64(columns->timestamps, columns->place, microseconds(base, batch->has_append_time ? 0 : record.timestamp_delta));
+        int64_t timestamp = batch->has_append_time ? microseconds(batch->append_time, 0)
+                                                   : microseconds(batch->base_timestamp, record.timestamp_delta);
+        store_int64(columns->timestamps, columns->place, timestamp);
         columns->place++;
         columns->rows--;
     }

@@ -1,8 +1,8 @@
-/* The records of a batch, read and written without an object for each: what the Python module `walk` is made of. No Python here.
+/* Reads and writes the records of a batch without an object for each.
 
-   The bytes may come from anybody. Each function reads within what it is given, whatever the bytes say, and answers false for records
-   that aren't exactly as Kafka's clients write them; what such records mean, or what is wrong with them, the plain form decides.
-   Integers are zigzag varints of at most five bytes (ten for timestamps); sizes are compared with what is left, never added up first. */
+   The bytes are untrusted. Each function stays within the given range and returns false for records that differ from
+   those of Kafka's clients; the plain form decides about these. Integers are zigzag varints of at most five bytes (ten
+   for timestamps). Sizes are compared with the rest before they are added. */
 
 #ifndef LOWTIDE_RECORDS_H
 #define LOWTIDE_RECORDS_H
@@ -18,7 +18,7 @@ struct record {
     int64_t timestamp_delta;
     const uint8_t *after_timestamp;
     int32_t offset_delta;
-    int32_t key_size; /* -1 for null, as of the value */
+    int32_t key_size; /* -1 for null, like the size of the value */
     const uint8_t *key;
     int32_t value_size;
     const uint8_t *value;
@@ -26,21 +26,21 @@ struct record {
     const uint8_t *headers;
 };
 
-/* Reads the record at `*at`, which then is behind it. `end` is that of the payload. */
+/* Reads the record at `*at`, and moves that to its end. `end` is that of the payload. */
 bool read_record(const uint8_t **at, const uint8_t *end, struct record *record);
 
-/* Reads the header at `*at`, of a record that was read before. A size of -1 is a null; a name is never null. */
-bool read_header(const uint8_t **at, const uint8_t *end, const uint8_t **name, int32_t *name_size, const uint8_t **content,
-                 int32_t *content_size);
+/* Reads the header at `*at` of a record. A content size of -1 is null; a name is never null. */
+bool read_header(const uint8_t **at, const uint8_t *end, const uint8_t **name, int32_t *name_size,
+                 const uint8_t **content, int32_t *content_size);
 
 size_t varint_size(int64_t value);
 uint8_t *write_varint(uint8_t *at, int64_t value);
 
-/* A key, value, or a header's name or content with its size before it; a size of -1 is a null. */
+/* A key, a value, or a part of a header, after its size; a size of -1 is null. */
 uint64_t field_size(int64_t size);
 uint8_t *write_field(uint8_t *at, const void *bytes, int64_t size);
 
-/* What the records of a batch say together. */
+/* Properties of the records of a batch. */
 struct walked {
     int64_t min_timestamp_delta, max_timestamp_delta;
     int32_t max_timestamp_index;
@@ -48,14 +48,14 @@ struct walked {
 };
 bool walk_records(const uint8_t *payload, size_t size, int32_t record_count, struct walked *walked);
 
-/* The first record with at least these deltas. Those behind it are not looked at. */
+/* Finds the first record with at least these deltas; later records are not checked. */
 struct found_record {
     bool exists;
     int64_t timestamp_delta;
     int32_t offset_delta;
 };
-bool find_record(const uint8_t *payload, size_t size, int32_t record_count, int64_t timestamp_delta, int64_t offset_delta,
-                 struct found_record *found);
+bool find_record(const uint8_t *payload, size_t size, int32_t record_count, int64_t timestamp_delta,
+                 int64_t offset_delta, struct found_record *found);
 
 /* ---------------------------------------------------------------- a batch to columns */
 struct batch {
@@ -69,12 +69,12 @@ struct batch {
 };
 
 struct sums {
-    int64_t rows, keys, key_bytes, values, value_bytes; /* the nulls are not among keys and values */
+    int64_t rows, keys, key_bytes, values, value_bytes; /* keys and values without nulls */
     int64_t rows_with_headers, headers, name_bytes, contents, content_bytes;
 };
 bool measure_batch(const struct batch *batch, struct sums *sums);
 
-/* A column that has room for `entries` more: their bits in the bitmap are set. `place` counts from its very first. */
+/* A column with space for `entries` more, whose bits in the bitmap are set. `place` is the index of the next entry. */
 struct binary_column {
     uint8_t *validity, *offsets, *values;
     int64_t place, entries, position, room;
@@ -85,22 +85,22 @@ struct columns {
     struct binary_column keys, values, names, contents;
     uint8_t *list_validity, *list_offsets;
 };
-/* Appends what was measured. False only if the bytes are no longer those: then the columns are worth nothing. */
+/* Appends what was measured. Returns false if the bytes have changed; the columns are invalid then. */
 bool fill_columns(const struct batch *batch, struct columns *columns);
 
 /* ---------------------------------------------------------------- columns to a batch */
 struct binary_input {
     bool is_there;
-    const uint8_t *offsets, *values, *validity; /* validity: NULL where nothing is null */
+    const uint8_t *offsets, *values, *validity; /* validity: NULL if nothing is null */
     size_t offsets_size, values_size, validity_size;
     int64_t first;
 };
 struct rows {
     int64_t row_count;
     struct binary_input keys, values;
-    struct binary_input lists; /* of headers; without values */
+    struct binary_input lists; /* the lists of headers, without values */
     struct binary_input names, contents;
-    const uint8_t *timestamps, *selected; /* int64 each; NULL where there are none */
+    const uint8_t *timestamps, *selected; /* int64; may be NULL */
     size_t timestamps_size, selected_size;
     int64_t first, count, timestamp_ms;
 };
@@ -108,35 +108,36 @@ struct written {
     int64_t rows, base_timestamp, max_timestamp;
     size_t size;
 };
-/* How many rows fit into `room` bytes as records, and what they take. */
+/* Measures the rows whose records fit into `room` bytes. */
 bool measure_rows(const struct rows *rows, size_t room, struct written *written);
-/* Writes so many to `out`, which is as large as was measured. */
+/* Writes the measured rows to `out`, which has the measured size. */
 bool write_rows(const struct rows *rows, const struct written *measured, uint8_t *out);
 
 /* ---------------------------------------------------------------- the last offset of each key */
-/* An open table: pairs of a value and the hash of a key; a value of 0 is a free place. The value's lower 24 bits are a second hash. */
+/* A hash table with open addressing: pairs of a value and the hash of a key. A value of 0 is a free place; the lower 24
+   bits of others are a second hash. */
 struct key_table {
     int64_t *places;
-    size_t mask; /* of the index of a pair: their number, a power of two, doubled, less two */
+    size_t mask; /* of the index of a pair: twice their number (a power of two), minus two */
     uint64_t secret[2];
 };
 struct noted {
-    int64_t records; /* that were looked at */
-    int64_t added;   /* keys that weren't there */
-    int64_t last_delta; /* of the last record, if all were looked at; otherwise of the last that was noted, or -1 */
+    int64_t records;    /* the number of checked records */
+    int64_t added;      /* the number of new keys */
+    int64_t last_delta; /* of the last record if all were checked; otherwise of the last added one, or -1 */
 };
 #define CHECK_BITS 24
 
 void hash_key(const struct key_table *table, const uint8_t *key, size_t size, uint64_t *hash, uint64_t *check);
 
-/* Notes the records from number `noted->records` on whose delta is at least `first_delta`, until one needs a place and no room is left. */
-bool note_keys(const struct key_table *table, const uint8_t *payload, size_t size, int32_t record_count, int64_t shift, int64_t first_delta,
-               int64_t room, struct noted *noted);
+/* Adds the records from number `noted->records` on, with a delta of at least `first_delta`, until there is no room. */
+bool note_keys(const struct key_table *table, const uint8_t *payload, size_t size, int32_t record_count, int64_t shift,
+               int64_t first_delta, int64_t room, struct noted *noted);
 
 struct retention {
     int64_t shift, latest_delta;
     bool drops_tombstones;
-    bool sets_horizon; /* where a tombstone stays: timestamps then have another base */
+    bool sets_horizon; /* if a tombstone stays; timestamps then have another base */
     int64_t timestamp_shift;
 };
 struct retained {
@@ -145,10 +146,10 @@ struct retained {
     int64_t max_timestamp_delta;
     size_t size;
 };
-/* Marks the records that go in `gone`, a byte for each. */
+/* Marks the records to remove in `gone`, a byte for each. */
 bool measure_retained(const struct key_table *table, const uint8_t *payload, size_t size, int32_t record_count,
                       const struct retention *retention, uint8_t *gone, struct retained *retained);
-bool write_retained(const uint8_t *payload, size_t size, int32_t record_count, const struct retention *retention, const uint8_t *gone,
-                    const struct retained *retained, uint8_t *out);
+bool write_retained(const uint8_t *payload, size_t size, int32_t record_count, const struct retention *retention,
+                    const uint8_t *gone, const struct retained *retained, uint8_t *out);
 
 #endif

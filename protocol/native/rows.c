@@ -1,4 +1,4 @@
-/* Writing records: see records.h. */
+/* Writes records, see records.h. */
 
 #include "records.h"
 
@@ -41,7 +41,7 @@ uint8_t *write_field(uint8_t *at, const void *bytes, int64_t size)
     return at;
 }
 
-/* The entry of a row; false where the buffers don't have it. */
+/* Finds the entry of a row; returns false if the buffers lack it. */
 static bool find_entry(const struct binary_input *input, int64_t row, int64_t *entry, bool *is_null)
 {
     int64_t entries = (int64_t)(input->offsets_size / 4) - 1;
@@ -65,7 +65,7 @@ static void load_range(const struct binary_input *input, int64_t entry, int32_t 
     memcpy(end, input->offsets + entry * 4 + 4, 4);
 }
 
-/* The bytes of a row; a size of -1 for a null. */
+/* Loads the bytes of a row; the size is -1 for null. */
 static bool load_bytes(const struct binary_input *input, int64_t row, const uint8_t **bytes, int32_t *size)
 {
     int64_t entry;
@@ -91,7 +91,7 @@ static bool load_bytes(const struct binary_input *input, int64_t row, const uint
     return true;
 }
 
-/* Where a row's headers are in the columns of names and contents. */
+/* Loads the range of a row's headers in the columns of names and contents. */
 static bool load_list(const struct binary_input *lists, int64_t row, int32_t *start, int32_t *end)
 {
     int64_t entry;
@@ -113,17 +113,18 @@ struct row {
     const uint8_t *key, *value;
     int32_t key_size, value_size, headers_start, headers_end;
     int64_t number, timestamp, timestamp_delta;
-    uint64_t size; /* of the record, without its own length */
+    uint64_t size; /* of the record, without its length */
 };
 
-static bool load_header(const struct rows *rows, int32_t number, const uint8_t **name, int32_t *name_size, const uint8_t **content,
-                        int32_t *content_size)
+static bool load_header(const struct rows *rows, int32_t number, const uint8_t **name, int32_t *name_size,
+                        const uint8_t **content, int32_t *content_size)
 {
     return load_bytes(&rows->names, number, name, name_size) && *name_size >= 0 &&
            load_bytes(&rows->contents, number, content, content_size);
 }
 
-/* The row that becomes the record number `delta` of its batch. Its size can't overflow: it is a sum of fewer than 2^32 int32. */
+/* Loads the row for record number `delta` of the batch. Its size cannot overflow: it is the sum of fewer than 2^32
+ * int32. */
 static bool load_row(const struct rows *rows, int64_t delta, int64_t base_timestamp, struct row *row)
 {
     int64_t place = rows->first + delta;
@@ -152,8 +153,8 @@ static bool load_row(const struct rows *rows, int64_t delta, int64_t base_timest
         !load_list(&rows->lists, row->number, &row->headers_start, &row->headers_end)) {
         return false;
     }
-    row->size = 1 + varint_size(row->timestamp_delta) + varint_size(delta) + field_size(row->key_size) + field_size(row->value_size) +
-                varint_size(row->headers_end - row->headers_start);
+    row->size = 1 + varint_size(row->timestamp_delta) + varint_size(delta) + field_size(row->key_size) +
+                field_size(row->value_size) + varint_size(row->headers_end - row->headers_start);
     for (int32_t number = row->headers_start; number < row->headers_end; number++) {
         const uint8_t *name, *content;
         int32_t name_size, content_size;
@@ -196,11 +197,12 @@ bool write_rows(const struct rows *rows, const struct written *measured, uint8_t
     uint8_t *at = out, *end = out + measured->size;
     for (int64_t delta = 0; delta < measured->rows; delta++) {
         struct row row;
-        if (!load_row(rows, delta, measured->base_timestamp, &row) || varint_size((int64_t)row.size) + row.size > (uint64_t)(end - at)) {
+        if (!load_row(rows, delta, measured->base_timestamp, &row) ||
+            varint_size((int64_t)row.size) + row.size > (uint64_t)(end - at)) {
             return false;
         }
         at = write_varint(at, (int64_t)row.size);
-        *at++ = 0; /* attributes, without a meaning */
+        *at++ = 0; /* the attributes, which are unused */
         at = write_varint(at, row.timestamp_delta);
         at = write_varint(at, delta);
         at = write_field(at, row.key, row.key_size);

@@ -1,4 +1,4 @@
-/* Descriptions of shapes: see shapes.h. */
+/* Reads the descriptions of shapes, see shapes.h. */
 
 #include "shapes.h"
 
@@ -28,7 +28,7 @@ static bool read_shapes(PyObject *descriptions, size_t *count, struct shape **sh
         return false;
     }
     for (*count = 0; *count < size;) {
-        size_t number = (*count)++; /* counted even if it fails: it is freed with the others */
+        size_t number = (*count)++; /* counted even if it fails, so that it is freed */
         if (!read_shape_at(PyTuple_GetItem(descriptions, (Py_ssize_t)number), &(*shapes)[number], depth + 1)) {
             return false;
         }
@@ -36,7 +36,7 @@ static bool read_shapes(PyObject *descriptions, size_t *count, struct shape **sh
     return true;
 }
 
-/* (number, name, value that isn't written, None or a function that decides about others, content) */
+/* (number, name, omitted value, None or a function that decides about other values, content) */
 static bool read_tag(PyObject *description, struct tag *tag, unsigned depth)
 {
     int64_t number;
@@ -124,7 +124,7 @@ static bool read_shape_at(PyObject *description, struct shape *shape, unsigned d
         PyErr_Clear();
         return refuse("a shape is no tuple that begins with a letter");
     }
-    shape->kind = (enum kind)*letter;
+    shape->kind = (enum kind) * letter;
     switch (shape->kind) {
     case INT8:
     case BOOL:

@@ -1,9 +1,8 @@
-/* The shape of a message at one version: a tree of fields, read from the tuples of `compiled_codec.py`. No API is known
-   here.
+/* The shape of a message at one version: a tree of fields, read from the tuples of `compiler.py`.
 
-   Decoding and encoding accept and write exactly what the generated Python does. Where bytes or objects don't fit the
-   shape, both return NULL, with or without an exception. The caller then calls the generated Python, which names the
-   fault. */
+   Decoding and encoding accept and write exactly what the generated Python does. If bytes or objects do not fit the
+   shape, they return NULL, with or without an exception, and the caller calls the generated Python, which reports the
+   error. */
 
 #ifndef LOWTIDE_SHAPES_H
 #define LOWTIDE_SHAPES_H
@@ -12,13 +11,13 @@
 
 #include <stddef.h>
 
-/* Fields of one struct, and tags of one section that are known: Kafka's largest message has less than thirty. */
+/* The maximum number of fields of a struct, and of its known tags: Kafka's largest message has less than thirty. */
 #define FIELDS_MAX 64
 
-/* Levels of structs and arrays; Kafka's messages have at most nine. It bounds the stack of decoding and encoding. */
+/* The maximum depth of structs and arrays, which bounds the stack; Kafka's messages have at most nine levels. */
 #define DEPTH_MAX 16
 
-/* Tagged fields of one section that are read: `SECTION_TAGS_MAX`. */
+/* The maximum number of tagged fields of a section: `SECTION_TAGS_MAX`. */
 #define TAGS_MAX 1000
 
 enum kind {
@@ -42,10 +41,10 @@ struct tag;
 struct shape {
     enum kind kind;
     bool is_compact, is_nullable;
-    size_t size_min; /* of an array's element: the fewest bytes that it takes */
+    size_t size_min; /* of an array: the minimum size of its element */
     PyObject *make;  /* of a struct: its class, and the names of its fields */
     PyObject *names;
-    size_t field_count; /* of an array 1: its element */
+    size_t field_count; /* 1 for an array: its element */
     struct shape *fields;
     bool has_tags;
     size_t tag_count;
@@ -55,12 +54,12 @@ struct shape {
 struct tag {
     uint32_t number;
     PyObject *name;
-    PyObject *absent;    /* the value that isn't written */
+    PyObject *absent;    /* the omitted value */
     PyObject *is_absent; /* called for a struct that differs from that */
     struct shape content;
 };
 
-/* Reads a description. False, with an exception, if it is none; `free_shape` is to be called in any case. */
+/* Reads a description; returns false with an exception if it is invalid. Call `free_shape` in any case. */
 bool read_shape(PyObject *description, struct shape *shape);
 void free_shape(struct shape *shape);
 
@@ -71,8 +70,8 @@ PyObject *decode_shape(const struct shape *shape, PyObject *buffer, const uint8_
 /* Returns the bytes of the message. */
 PyObject *encode_shape(const struct shape *shape, PyObject *message);
 
-/* Returns the message as a list of parts; records of more than a few bytes are a part of their own. A frame has
-   the size and header of a response before it. */
+/* Returns the message as a list of parts; larger records are separate parts. A frame starts with the size and header of
+   a response. */
 PyObject *encode_parts(const struct shape *shape, PyObject *message);
 PyObject *encode_frame(const struct shape *shape, PyObject *message, int32_t correlation_id, bool is_flexible);
 

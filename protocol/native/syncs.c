@@ -1,16 +1,15 @@
-/* A thread that syncs files and needs no Python: see syncs.h.
+/* A thread that syncs files without the interpreter's lock.
 
-   The loop submits descriptors, which stay open until it has taken the outcome. The thread takes all that wait as one round, syncs each
-   file once, and writes an eventfd, which wakes the loop. Neither ever waits for the interpreter's lock of the other. After a failed sync
-   nothing is tried any more: all that follows fails with the same error.
+   The event loop submits descriptors, which stay open until it takes the outcome. The thread takes all waiting ones as
+   a round, syncs each file once, and writes to an eventfd, which wakes the loop. After a failed sync, all later ones
+   fail with the same error.
 
-   Sources: fdatasync(2), eventfd(2), pthreads(7). Elsewhere than on Linux there is none of this: what makes a file durable differs. */
+   Sources: fdatasync(2), eventfd(2), pthreads(7). Only on Linux, because other systems make files durable differently.
+ */
 
 #define _GNU_SOURCE
 
-#include "syncs.h"
-
-#include "arguments.h"
+#include "functions.h"
 
 #ifdef __linux__
 
@@ -22,12 +21,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* So many wait, are synced, or have an outcome that wasn't taken: more are left to the plain form. */
+/* The maximum number of descriptors whose outcome was not taken; the plain form syncs others. */
 #define SYNCS_MAX 64
 
 #define CAPSULE_NAME "lowtide.syncs"
 
-/* One group commit. `failed` is the number within it of the file whose sync failed with `error`. */
+/* One group commit. `failed` is the index of the file whose sync failed with `error`. */
 struct sync_round {
     int64_t took_ns;
     int count, syncs, error, failed;
@@ -37,17 +36,17 @@ struct syncs {
     pthread_mutex_t lock;
     pthread_cond_t submitted, answered;
     int wakes;  /* the eventfd */
-    int owners; /* the thread, and Python: the last one frees */
+    int owners; /* the thread and Python; the last one frees the memory */
     bool stops;
-    int error; /* after which nothing is tried any more */
+    int error; /* of the failed sync, if any */
     int descriptors[SYNCS_MAX];
     int waiting;
     struct sync_round rounds[SYNCS_MAX];
-    int done;        /* rounds that weren't taken */
-    int outstanding; /* descriptors that were submitted and whose outcome wasn't taken */
+    int done;        /* completed rounds that were not taken */
+    int outstanding; /* descriptors whose outcome was not taken */
 };
 
-/* Called with the lock, which it gives up. */
+/* The caller holds the lock, which this releases. */
 static void disown(struct syncs *syncs)
 {
     bool is_last = --syncs->owners == 0;
@@ -124,7 +123,7 @@ static void *run(void *argument)
         syncs->rounds[syncs->done++] = round;
         pthread_cond_signal(&syncs->answered);
         pthread_mutex_unlock(&syncs->lock);
-        /* It can't fail: the counter is read long before it is full. A wake-up for what was taken meanwhile does no harm. */
+        /* This cannot fail: the counter is read long before it is full. A superfluous wake-up is harmless. */
         uint64_t one = 1;
         ssize_t written = write(syncs->wakes, &one, sizeof one);
         (void)written;
@@ -149,7 +148,7 @@ static struct syncs *create(void)
     pthread_cond_init(&syncs->submitted, NULL);
     pthread_cond_init(&syncs->answered, NULL);
     syncs->owners = 2;
-    /* Signals are for the threads of the interpreter. */
+    /* The threads of the interpreter handle signals. */
     sigset_t all, before;
     pthread_t thread;
     sigfillset(&all);
@@ -184,7 +183,7 @@ static void on_forgotten(PyObject *capsule)
     }
 }
 
-/* Null, with an exception, for what is no capsule of ours, or is closed. */
+/* Returns NULL with an exception for a closed capsule, or another object. */
 static struct syncs *syncs_of(PyObject *capsule)
 {
     struct syncs *syncs = PyCapsule_GetPointer(capsule, CAPSULE_NAME);
@@ -242,8 +241,9 @@ PyObject *submit_sync(PyObject *module, PyObject *const *arguments, Py_ssize_t g
 static PyObject *round_of(const struct sync_round *round)
 {
     PyObject *made = PyTuple_New(5);
-    if (made != NULL && (!put_number(made, 0, round->count) || !put_number(made, 1, round->syncs) || !put_number(made, 2, round->took_ns) ||
-                         !put_number(made, 3, round->error) || !put_number(made, 4, round->failed))) {
+    if (made != NULL && (!put_number(made, 0, round->count) || !put_number(made, 1, round->syncs) ||
+                         !put_number(made, 2, round->took_ns) || !put_number(made, 3, round->error) ||
+                         !put_number(made, 4, round->failed))) {
         Py_CLEAR(made);
     }
     return made;
@@ -258,7 +258,7 @@ PyObject *take_synced(PyObject *module, PyObject *const *arguments, Py_ssize_t g
     if (!has_arguments(given, 1) || (syncs = syncs_of(arguments[0])) == NULL) {
         return NULL;
     }
-    /* Before the rounds are looked at: one that is done after that writes again. */
+    /* Before the rounds are taken: a round that completes later writes again. */
     ssize_t size = read(syncs->wakes, &counted, sizeof counted);
     (void)size;
     pthread_mutex_lock(&syncs->lock);
@@ -285,14 +285,12 @@ PyObject *wait_synced(PyObject *module, PyObject *const *arguments, Py_ssize_t g
     if (!has_arguments(given, 1) || (syncs = syncs_of(arguments[0])) == NULL) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    pthread_mutex_lock(&syncs->lock);
+    Py_BEGIN_ALLOW_THREADS pthread_mutex_lock(&syncs->lock);
     while (syncs->outstanding > 0 && syncs->done == 0) {
         pthread_cond_wait(&syncs->answered, &syncs->lock);
     }
     pthread_mutex_unlock(&syncs->lock);
-    Py_END_ALLOW_THREADS
-    return Py_NewRef(Py_None);
+    Py_END_ALLOW_THREADS return Py_NewRef(Py_None);
 }
 
 PyObject *close_syncs(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
@@ -302,7 +300,7 @@ PyObject *close_syncs(PyObject *module, PyObject *const *arguments, Py_ssize_t g
     if (!has_arguments(given, 1) || (syncs = syncs_of(arguments[0])) == NULL) {
         return NULL;
     }
-    if (PyCapsule_SetContext(arguments[0], syncs) != 0) { /* any pointer: it is closed */
+    if (PyCapsule_SetContext(arguments[0], syncs) != 0) { /* any pointer marks it as closed */
         return NULL;
     }
     stop(syncs);
@@ -321,7 +319,6 @@ PyObject *open_syncs(PyObject *module, PyObject *const *arguments, Py_ssize_t gi
     return Py_NewRef(Py_None);
 }
 
-/* There is nothing that these could be called with. */
 static PyObject *refuse(void)
 {
     PyErr_SetString(PyExc_ValueError, "there is no such thread on this system");

@@ -1,10 +1,10 @@
-/* What the records of a batch are, and which is the first of some time: see walks.h. */
+/* Walks over the records of a batch, for checks and searches. */
 
-#include "walks.h"
+#include "functions.h"
 
 #include "records.h"
 
-/* Larger batches are walked by threads, and would keep the event loop waiting. */
+/* Threads walk over larger batches, and release the interpreter's lock. */
 #define LONG_WALK_BYTES (4 << 20)
 
 PyObject *walk_records_of(PyObject *module, PyObject *const *arguments, Py_ssize_t given)

@@ -17,7 +17,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: a broker starts without its test helpers."""
+    """Imports a name on first use, so that a broker starts without its test helpers."""
     if name == "__version__":
         from importlib.metadata import version
 
@@ -30,5 +30,4 @@ def __getattr__(name: str) -> Any:
         from lowtide import admin
 
         return getattr(admin, name)
-    message = f"module 'lowtide' has no attribute {name!r}"
-    raise AttributeError(message)
+    raise AttributeError(f"module 'lowtide' has no attribute {name!r}")

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lowtide.protocol.batch_building import append_varint, assemble_batch
+from lowtide.protocol.batch_building import VARINTS, assemble_batch
 from lowtide.protocol.compression import Compression, compress, decompress
 from lowtide.protocol.records import (
     COMPRESSION_BITS,
@@ -267,9 +267,9 @@ def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: 
     out = bytearray()
     for number in kept:
         fields = bytearray([attributes_of(records, starts[number])])
-        append_varint(fields, timestamp_delta(records, starts[number]) + shift)
+        fields += VARINTS[timestamp_delta(records, starts[number]) + shift]
         fields += records[after_timestamp(records, starts[number]) : found.ends[number]]
-        append_varint(out, len(fields))
+        out += VARINTS[len(fields)]
         out += fields
     return bytes(out)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import trustme
 
 from lowtide.broker.config.keys_security import STANDARD_AUTHORIZER
-from lowtide.protocol.client.sasl import ClientSaslSettings, SaslExchange
+from lowtide.protocol.client.sasl import ClientSaslExchange, ClientSaslSettings
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from lowtide.simulation.client import WireClient
@@ -110,7 +110,7 @@ class Security:
         given = ClientSaslSettings(
             mechanism=MECHANISM, username=user, password=password or PASSWORDS[user], by_token=by_token
         )
-        exchange, received = SaslExchange(given, os.urandom(16).hex()), None
+        exchange, received = ClientSaslExchange(given, os.urandom(16).hex()), None
         try:
             assert (await client.request(SaslHandshakeRequest(mechanism=MECHANISM), 1)).error_code == 0
             while (token := exchange.step(received)) is not None:

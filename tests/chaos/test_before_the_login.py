@@ -19,7 +19,7 @@ import trustme
 from lowtide.admin import AdminClient
 from lowtide.admin.configs import ConfigResource, ResourceType
 from lowtide.admin.users import ScramUpsertion
-from lowtide.protocol.client.sasl import ClientSaslSettings, SaslExchange
+from lowtide.protocol.client.sasl import ClientSaslExchange, ClientSaslSettings
 from lowtide.protocol.client.versions import exchange_of
 from lowtide.protocol.headers import request_header
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
@@ -48,7 +48,7 @@ def frame(message: ApiMessage, version: int) -> bytes:
 def conversations(token: str) -> list[bytes]:
     """Returns what clients send before they are logged in, without waiting for answers."""
     versions = frame(ApiVersionsRequest(client_software_name="c", client_software_version="1"), 3)
-    first = SaslExchange(
+    first = ClientSaslExchange(
         ClientSaslSettings(mechanism="SCRAM-SHA-512", username="alice", password=MARKER), "nonce"
     ).step(None)
     assert first is not None

@@ -185,7 +185,7 @@ def listing() -> Iterator[tuple[Client, Blocks]]:
             fill(client)
             blocks.thread = asyncio.run_coroutine_threadsafe(thread_id(), loop_of(cluster)).result(10)
             patch.setattr("lowtide.broker.turns.SLICE_MS", 0)
-            patch.setattr("lowtide.broker.slices.OWN_SLICE_MS", 0)
+            patch.setattr("lowtide.broker.turns.OWN_SLICE_MS", 0)
             yield client, blocks
             client.close()
     finally:

@@ -18,8 +18,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
-from lowtide.protocol.compiled_codec import shape_of
-from lowtide.protocol.compiler import plain_codec
+from lowtide.protocol.compiler import plain_codec, shape_of
 from lowtide.protocol.schema import wire_form
 from tests.unit.test_version import HOOK
 from tests.wire.conftest import CASES, RandomMessages

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse
 from lowtide.protocol.records import iterate_batches, read_batch_header
@@ -27,6 +27,7 @@ from lowtide.simulation.transaction_invariants import CommittedTransactions
 from lowtide.storage.log.log import FollowerAppend, Log, LogConfig
 from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.opening.loader import create_log
+from tests.markers import build_end_transaction_marker
 
 NOW_MS = SIMULATION_WALL_START_MS + 40_000
 HUNG, OTHER = 7, 8

@@ -57,15 +57,15 @@ def test_every_folder_is_checked() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "from lowtide.broker.slices import run_in_slices",
-        "from lowtide.broker import slices",
-        "import lowtide.broker.slices",
-        "if TYPE_CHECKING:\n    from lowtide.broker import slices as work",
-        "def late():\n    from lowtide.broker.slices import run_in_slices",
+        "from lowtide.broker.turns import run_in_slices",
+        "from lowtide.broker import turns",
+        "import lowtide.broker.turns",
+        "if TYPE_CHECKING:\n    from lowtide.broker import turns as work",
+        "def late():\n    from lowtide.broker.turns import run_in_slices",
     ],
 )
 def test_every_form_of_import_counts(source: str) -> None:
-    assert imported(ast.parse(source)) == {"lowtide.broker.slices"}
+    assert imported(ast.parse(source)) == {"lowtide.broker.turns"}
 
 
 def test_circles_are_found() -> None:

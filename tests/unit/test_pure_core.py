@@ -50,7 +50,6 @@ PURE_MODULES = (
     "broker/coordinator/transactions/transaction_settings.py",
     "broker/coordinator/transactions/transaction_shard.py",
     "broker/coordinator/transactions/uncommitted.py",
-    "broker/network/routing/client_quirks.py",
     "broker/network/admission/login_memory.py",
     "broker/network/routing/refusals.py",
     "broker/network/routing/request_parts.py",

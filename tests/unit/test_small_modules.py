@@ -41,21 +41,13 @@ REPEATED: dict[str, int] = {
     "Committer": 2,
     "ConfigResource": 2,
     "EpochEndOffset": 2,
-    "GroupLagRow": 2,
     "GroupMember": 2,
     "IsrChanges": 2,
-    "LeaderIdAndEpoch": 2,
-    "LoadReport": 2,
     "NewTopic": 2,
-    "NodeEndpoint": 2,
     "PartitionLoad": 3,
     "Producer": 2,
-    "SaslExchange": 2,
     "SharedStore": 2,
     "TransactionState": 2,
-    "_Counted": 2,
-    "_Field": 2,
-    "_Reader": 2,
 }
 """Class names that stand more than once, with how often."""
 
@@ -64,16 +56,11 @@ SMALL: set[str] = {
     "broker/metrics/coordinators.py",
     "broker/metrics/share_groups.py",
     "broker/metrics/site.py",
-    "broker/network/routing/client_quirks.py",
     "broker/partitions/fence.py",
-    "broker/partitions/fetch/fetch_refused.py",
     "console/views.py",
-    "protocol/compiled_codec.py",
-    "protocol/framing.py",
     "protocol/key_hash.py",
     "replication/unregistration.py",
     "runtime/child_process.py",
-    "runtime/http_tls.py",
 }
 """Modules of fewer than `LINES_MAX` lines that one module imports."""
 

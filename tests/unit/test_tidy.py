@@ -43,7 +43,6 @@ FUNCTION_LINES = 70
 LONG_FILES = {
     "tests/unit/broker/guards/test_guards.py": 582,
     "tests/unit/broker/lifecycle/test_several_directories.py": 501,
-    "tests/unit/broker/network/test_connection.py": 519,
     "tests/unit/broker/network/test_peer_client.py": 514,
     "tests/unit/runtime/test_simulated_network.py": 592,
     "tests/unit/storage/compaction/test_log_cleaning.py": 523,
@@ -51,13 +50,6 @@ LONG_FILES = {
     "tests/unit/storage/log_start/test_journal.py": 727,
 }
 """Test files above the limit, with their allowed lengths. Numbers here fall and entries are removed; none is added."""
-
-LONG_SOURCES = frozenset(
-    {
-        "broker/partitions/replica_fetcher.py",
-    }
-)
-"""Modules longer than `SOURCE_LINES`, at most `FILE_LINES`, with one large class each. None is added."""
 
 LONG_FUNCTIONS = frozenset(
     {
@@ -145,9 +137,7 @@ def test_the_rules_see_the_code():
 
 
 def lines_allowed(path: Path) -> int:
-    if path in SOURCES and relative(path) not in LONG_SOURCES:
-        return SOURCE_LINES
-    return LONG_FILES.get(relative(path), FILE_LINES)
+    return SOURCE_LINES if path in SOURCES else LONG_FILES.get(relative(path), FILE_LINES)
 
 
 def test_files_have_a_limited_size():
@@ -174,18 +164,17 @@ def test_functions_have_a_limited_size():
 
 @pytest.mark.parametrize("path", C_SOURCES, ids=relative)
 def test_c_has_the_same_limits(path: Path):
-    """The sizes are the same; a file begins with its purpose, and is compiled if it has code."""
+    """The sizes are the same, and a file begins with its purpose."""
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= FILE_LINES
     assert lines[0].startswith("/* ")
-    assert max(map(len, lines)) <= 140
+    assert max(map(len, lines)) <= 120
     begins = 0
     for number, line in enumerate(lines):
         if line == "{":
             begins = number
         elif line == "}":
             assert number - begins <= FUNCTION_LINES, f"the function at line {begins}"
-    assert path.suffix == ".h" or f'"{relative(path)}"' in (ROOT / "hatch_build.py").read_text(encoding="utf-8")
 
 
 def test_the_list_of_long_files_only_shrinks():
@@ -194,9 +183,6 @@ def test_the_list_of_long_files_only_shrinks():
     for name, allowed in LONG_FILES.items():
         assert lengths.get(name, 0) > FILE_LINES, f"{name} needs no entry any more"
         assert allowed - lengths[name] <= 100, f"the entry of {name} can fall to {lengths[name]}"
-    sources = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
-    for name in LONG_SOURCES:
-        assert sources.get(name, 0) > SOURCE_LINES, f"{name} needs no entry any more"
 
 
 def test_modules_have_a_docstring():

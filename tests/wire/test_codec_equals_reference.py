@@ -9,14 +9,14 @@ import construct
 import pytest
 
 from lowtide.protocol import native
-from lowtide.protocol.compiled_codec import shape_of
-from lowtide.protocol.compiler import Codec, codec_for, plain_codec, reference_codec
+from lowtide.protocol.compiler import Codec, codec_for, plain_codec, shape_of
 from lowtide.protocol.constructs import CountedArray, Entity, TaggedFields
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest
 from lowtide.protocol.primitives import unsigned_varint
 from lowtide.protocol.schema import wire_form
 from tests.examples import examples
+from tests.reference_codec import reference_codec
 
 ROUNDS = 12
 MUTATIONS = examples(60)

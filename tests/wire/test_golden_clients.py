@@ -15,9 +15,10 @@ import msgspec
 import pytest
 
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
-from lowtide.protocol.compiler import codec_for, reference_codec
+from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import read_request_header, read_response_header, request_header, response_header
+from tests.reference_codec import reference_codec
 
 BYTES_MAX = 160_000
 

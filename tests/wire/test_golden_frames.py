@@ -24,15 +24,16 @@ import pytest
 from lowtide.protocol.api_keys import API, ApiSpec, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.client.connection import NEVER_MS, ClientConnection
 from lowtide.protocol.client.versions import exchange_of
-from lowtide.protocol.compiler import codec_for, plain_codec, reference_codec
+from lowtide.protocol.compiler import codec_for, plain_codec
 from lowtide.protocol.errors import ProtocolError, SurplusBytesError
-from lowtide.protocol.framing import frame
 from lowtide.protocol.headers import (
+    frame,
     read_request_header,
     read_response_header,
     request_header,
     response_header,
 )
+from tests.reference_codec import reference_codec
 
 MUTATIONS = 250
 SPECS: dict[str, ApiSpec] = {

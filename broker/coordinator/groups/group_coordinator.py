@@ -26,8 +26,7 @@ from lowtide.broker.network.routing.features import serves_consumer_groups
 from lowtide.broker.pending import Pending
 from lowtide.broker.promises import promised
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import run_in_slices
-from lowtide.broker.turns import Pacing
+from lowtide.broker.turns import Pacing, run_in_slices
 from lowtide.metadata.image import ImageDelta
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_state_records import SharePlace
@@ -64,7 +63,7 @@ class GroupCoordinator(ShardedCoordinator[Groups]):
         self.settings = group_settings(broker.config.values)
         self.survey_turn = asyncio.Lock()
         """Held by the survey that walks through all groups."""
-        self.joins = Pacing(broker.replicas.slices.turns, broker.log)
+        self.joins = Pacing(broker.replicas.turns)
         """First heartbeats of members, and of their groups."""
         self._loop = loop
         self._refused = 0

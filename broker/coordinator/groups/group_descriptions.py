@@ -16,7 +16,6 @@ from lowtide.broker.coordinator.modern.modern_member import Assignment
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.joined_parts import JoinedParts
 from lowtide.broker.pending import Answer
-from lowtide.broker.slices import ask_in_slices
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 
@@ -64,7 +63,7 @@ class GroupDescriptions(Generic[Row, Response]):
             joined.arrived()
 
         broker = self._groups.broker
-        ask_in_slices(broker.turns, broker.log, joined.pending, self._ask(list(rows), operations, note))
+        broker.turns.ask(joined.pending, self._ask(list(rows), operations, note))
         return joined.pending
 
     def _ask(

@@ -16,7 +16,6 @@ from lowtide.broker.coordinator.groups.consumed import ConsumedEnd, ConsumedOffs
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_consumed_offsets import (
     ConsumedOffsetsTopic,
@@ -37,7 +36,7 @@ async def survey(
         return DescribeConsumedOffsetsResponse(error_code=shards)
     consumed = ConsumedOffsets(asked, every_commit_deletes=coordinator.broker.authorizer.allows_all)
     async with coordinator.survey_turn:  # Many at once would each take a slice before other requests.
-        await walk_in_slices(coordinator.broker.turns, _take_in(coordinator, shards, consumed))
+        await coordinator.broker.turns.walk(_take_in(coordinator, shards, consumed))
     if consumed.shares:
         starts = await coordinator.share_starts(consumed.shares)
         for place in consumed.shares:

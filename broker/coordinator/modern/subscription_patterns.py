@@ -50,7 +50,7 @@ class NamePattern:
         return self._compiled.fullmatch(name.encode()) is not None
 
     def matching(self, names: Iterable[str]) -> Generator[None, None, list[str]]:
-        """Returns the names that match, in their order; in steps, for `broker/slices.py`.
+        """Returns the names that match, in their order; in steps, for `broker/turns.py`.
 
         `names` must not change meanwhile.
         """

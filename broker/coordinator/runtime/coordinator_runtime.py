@@ -23,7 +23,7 @@ from lowtide.broker.coordinator.runtime.shard_loader import ShardLoader
 from lowtide.broker.partitions.commit_waits import committed_end
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
-from lowtide.broker.slices import run_in_slices, run_in_turns
+from lowtide.broker.turns import run_in_slices
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommits
@@ -145,7 +145,7 @@ class CoordinatorRuntime(Generic[S]):
                 "a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=error
             )
 
-        run_in_turns(self._replicas.slices.turns, job.steps, partial(self._after_job, shard, job.on_done), fail)
+        self._replicas.turns.run(job.steps, lambda _: self._after_job(shard, job.on_done), fail)
 
     def _after_work(self, shard: Shard[S], on_done: Callable[[Any, Effects], None], result: Any) -> None:
         if isinstance(result, BaseException):

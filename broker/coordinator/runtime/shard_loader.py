@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.shard import Decode, S, Shard
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.turns import run_in_slices
 from lowtide.protocol.control_records import ControlRecordType, read_control_record
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import BatchHeader, Record, iterate_batches, iterate_records

@@ -12,7 +12,7 @@ from lowtide.broker.coordinator.runtime.coordinator import ShardedCoordinator
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share_state.share_settings import share_settings
 from lowtide.broker.coordinator.share_state.share_states import ShareStates
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.turns import run_in_slices
 from lowtide.metadata.image import ImageDelta
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_state_records import SharePlace, decode_share_state

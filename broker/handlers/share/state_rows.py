@@ -13,7 +13,6 @@ from lowtide.broker.coordinator.share_state.share_states import ShareStates
 from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
-from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_state_records import SharePlace
@@ -116,5 +115,5 @@ class StateApi(NamedTuple):
                 yield
             return True
 
-        ask_in_slices(coordinator.broker.turns, coordinator.broker.log, pending, ask())
+        coordinator.broker.turns.ask(pending, ask())
         return pending

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from lowtide.broker.lifecycle.ports import Ports, real_ports
 from lowtide.broker.lifecycle.supervisor.line import (
     AwayBrokers,
+    BrokerLoadReport,
     BrokerReady,
     Configuration,
     GiveLeadership,
     Hurry,
     Line,
-    LoadReport,
     Message,
     PageRequest,
     PageResponse,
@@ -131,7 +131,7 @@ class SupervisedBroker:
             self._asked.pop(number, None)
 
     def report(self, load: BrokerLoad) -> None:
-        self._line.send(LoadReport(load))
+        self._line.send(BrokerLoadReport(load))
 
     def serves(self, address: str, ports: Mapping[str, int]) -> None:
         self._line.send(BrokerReady(address, dict(ports)))

@@ -83,7 +83,7 @@ class PageResponse(msgspec.Struct, frozen=True, tag=True):
     page: bytes
 
 
-class LoadReport(msgspec.Struct, frozen=True, tag=True):
+class BrokerLoadReport(msgspec.Struct, frozen=True, tag=True):
     """A broker's load."""
 
     load: BrokerLoad
@@ -96,7 +96,7 @@ class GiveLeadership(msgspec.Struct, frozen=True, tag=True):
 
 
 Order: TypeAlias = Configuration | Stop | Hurry | AwayBrokers | PagesResponse | PageRequest | GiveLeadership
-Report: TypeAlias = BrokerReady | PagesRequest | PageResponse | LoadReport
+Report: TypeAlias = BrokerReady | PagesRequest | PageResponse | BrokerLoadReport
 Message: TypeAlias = Order | Report
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lowtide.broker.config.broker_config import Setting, load_config
 from lowtide.broker.lifecycle.supervisor.line import (
+    BrokerLoadReport,
     BrokerReady,
     Configuration,
     Hurry,
     Line,
-    LoadReport,
     Message,
     PageRequest,
     PageResponse,
@@ -42,7 +42,7 @@ LAST_DELAY_MS: Final = 30_000
 STEADY_MS: Final = 60_000
 """A process that served for this long is steady: its end resets the count."""
 
-TOLD_MAX: Final = 5
+LOGGED_ENDS_MAX: Final = 5
 """The number of consecutive ends that are logged, before one last line."""
 
 
@@ -178,7 +178,7 @@ class BrokerProcess:
             self._pages.pop(number, None)
 
     async def _listen(self, line: Line) -> None:
-        """Handles its messages until the connection ends with its process."""
+        """Handles the messages of the process until its connection ends."""
         while (message := await line.receive()) is not None:
             if isinstance(message, BrokerReady):
                 self.address = message.address
@@ -190,7 +190,7 @@ class BrokerProcess:
                 asked = self._pages.pop(message.number, None)
                 if asked is not None and not asked.done():
                     asked.set_result(message.page)
-            elif isinstance(message, LoadReport):
+            elif isinstance(message, BrokerLoadReport):
                 self._listener.on_load(message.load)
 
     def _keep_ports(self, ports: dict[str, int]) -> None:

@@ -45,8 +45,8 @@ class BrokerShare(msgspec.Struct, frozen=True, kw_only=True):
 def shares(config: BrokerConfig, count: int, *, host_name: str, is_alone: bool) -> list[BrokerShare]:
     """Returns the configurations of `count` brokers; only the first has the HTTP listeners.
 
-    `is_alone`: the cluster has no other machine. Without `broker.rack` the rack is `host_name`, for the machine fails
-    as one. Errors: ConfigError, one sentence.
+    `is_alone`: the cluster has no other machine. Without `broker.rack` the rack is `host_name`, because the machine
+    fails as a whole. Errors: ConfigError, one sentence.
     """
     _check_ports(config, count)
     common = {name: value for name, value in config.given.items() if name not in ("broker.id", "log.dir")}

@@ -4,9 +4,9 @@ It contains no broker, so no broker can block it. Without etcd it opens the embe
 of a broker does not affect the others.
 
 Start: wait for the brokers of a killed supervisor → metadata store → brokers; with new metadata the first broker starts
-alone, for it may take over topics. A broker that refuses to start stops all, unless all have served before; later it is
-restarted while the others continue. Stop: all brokers at once, so that leaderships move as far as possible, then the
-store.
+alone, because it may take over topics. A broker that refuses to start stops all, unless all have served before; later
+it is restarted while the others continue. Stop: all brokers at once, so that leaderships move as far as possible, then
+the store.
 
 Guards: the store is closed after its last user has ended; no store is opened while a broker of an earlier supervisor
 may act.
@@ -29,7 +29,7 @@ from lowtide.broker.lifecycle.supervisor.line import (
     PagesRequest,
     PagesResponse,
 )
-from lowtide.broker.lifecycle.supervisor.member import LAST_DELAY_MS, TOLD_MAX, BrokerProcess
+from lowtide.broker.lifecycle.supervisor.member import LAST_DELAY_MS, LOGGED_ENDS_MAX, BrokerProcess
 from lowtide.broker.lifecycle.supervisor.shares import BrokerShare
 from lowtide.metadata.embedded import LOCK_SUFFIX, METADATA_FILE
 from lowtide.metadata.etcd_address import EtcdAddress
@@ -63,7 +63,7 @@ _STORE_LOOK_MS: Final = 1000
 
 
 class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. `config` is the common configuration; `command` starts a broker's process."""
+    """The brokers to run. `config` is the common configuration; `command` starts a broker's process."""
 
     config: BrokerConfig
     shares: tuple[BrokerShare, ...]
@@ -116,7 +116,7 @@ class Supervisor:
         member.restarts.on_ready(self._clock.monotonic_ms())
         self._served.set()
         self._log.info("broker ready", broker=member.node_id, pid=member.pid, address=member.address)
-        self._say_who_is_away()
+        self._announce_away()
         addresses = [each.address for each in self._members]
         if all(addresses):
             self._all_served = True
@@ -142,7 +142,7 @@ class Supervisor:
         for move in self._balance.moves(self._clock.monotonic_ms()):
             next(member for member in self._members if member.node_id == move.giver).send(GiveLeadership(move))
 
-    def _say_who_is_away(self) -> None:
+    def _announce_away(self) -> None:
         away = AwayBrokers(tuple(each.node_id for each in self._members if not each.address))
         for member in self._members:
             member.send(away)
@@ -175,7 +175,7 @@ class Supervisor:
         return [member.node_id for member in self._members]
 
     async def _until_served_or_stopped(self) -> None:
-        waits = [self._tasks.spawn(_until(event), name="first broker") for event in (self._served, self._stopping)]
+        waits = [self._tasks.spawn(event.wait(), name="first broker") for event in (self._served, self._stopping)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
@@ -188,7 +188,7 @@ class Supervisor:
             except OSError as error:
                 self._log.error("broker process cannot be started", broker=member.node_id, reason=str(error))
                 code = 1
-            self._say_who_is_away()
+            self._announce_away()
             if self._balance is not None:
                 self._balance.on_away(member.node_id)
             if self._stopping.is_set():
@@ -197,15 +197,15 @@ class Supervisor:
             if code == REFUSED and not self._all_served:
                 self._fail("a broker refused to start, all brokers stop", REFUSED, broker=member.node_id)
                 return code
-            self._say_how_it_ended(member, code, delay_ms)
+            self._log_end(member, code, delay_ms)
             if await is_set_within(self._stopping, delay_ms):
                 return 0
 
-    def _say_how_it_ended(self, member: BrokerProcess, code: int, delay_ms: int) -> None:
+    def _log_end(self, member: BrokerProcess, code: int, delay_ms: int) -> None:
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
-        if member.restarts.in_a_row <= TOLD_MAX:
+        if member.restarts.in_a_row <= LOGGED_ENDS_MAX:
             self._log.error("broker ended, it is restarted", broker=member.node_id, ended=ended, delay_ms=delay_ms)
-        elif member.restarts.in_a_row == TOLD_MAX + 1:
+        elif member.restarts.in_a_row == LOGGED_ENDS_MAX + 1:
             self._log.critical(
                 "broker keeps failing, it is restarted without further messages; the others continue",
                 broker=member.node_id,
@@ -227,12 +227,7 @@ class Supervisor:
             self._stopping.set()
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
-        self._fail(
-            "supervisor task failed, all brokers stop",
-            1,
-            task=name,
-            error=f"{type(error).__name__}: {error}",
-        )
+        self._fail("supervisor task failed, all brokers stop", 1, task=name, error=f"{type(error).__name__}: {error}")
 
 
 async def supervise(plan: SupervisorPlan, log: Any, version: str) -> int:
@@ -302,10 +297,7 @@ async def _until_earlier_ended(directories: Sequence[str], filesystem: FileSyste
         while _is_in_use(filesystem, directory):
             if not said:
                 said = True
-                log.warning(
-                    "waiting for an earlier broker that still uses a log directory",
-                    directory=directory,
-                )
+                log.warning("waiting for an earlier broker that still uses a log directory", directory=directory)
             if clock.monotonic_ms() >= give_up_ms:
                 raise StorageError(
                     directory, f"another broker uses this log directory, and has not ended within {EARLIER_LIMIT_MS} ms"
@@ -323,7 +315,3 @@ def _is_in_use(filesystem: FileSystem, directory: str) -> bool:
     except OSError:  # The broker of this directory reports it.
         return False
     return False
-
-
-async def _until(event: asyncio.Event) -> None:
-    await event.wait()

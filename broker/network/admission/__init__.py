@@ -1,6 +1,5 @@
-"""Which connections may stay, and which wait for others.
+"""Decides which connections are admitted, and which are served after others.
 
-Guards: the number of connections, in all and by address, and the memory of clients that aren't logged in, are bounded.
-Sees nothing of a connection but its times and addresses. Begin with `admission`; `slow_lane` gives turns by
-`turn_queue`.
+Guards: the number of connections, in total and by address, and the memory of clients without a login are bounded.
+Uses only times and addresses of a connection. Begin with `admission`; `slow_lane` gives turns.
 """

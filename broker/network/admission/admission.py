@@ -1,18 +1,19 @@
-"""Which connections may stay: at most so many, so many from one address, and never so many that descriptors run out.
+"""Limits connections: in total, per address, and so that descriptors never run out.
 
-Where all are taken, a new connection takes the place of another: of one that has sent nothing yet, the latest of those
-opened `SILENT_MS` ago or before; else of the one that was silent for longest, `IDLE_MS` at least; else of the visitor
-that has the most, if the new one's has fewer. A visitor is an IPv4 address or a /48 of IPv6. If there is none, the new
-one is closed. A connection by the listener of the brokers takes the place of any client's: brokers never wait for
-clients, if they have a listener of their own.
+At the limit, a new connection replaces another one. The first that exists is closed:
 
-Connections whose clients have still to log in go first, the oldest of them, when they are `LOGIN_MS` old; and they have
-half of the places at most. If none is that old, one of the visitor that has the most of them gives way to a visitor
-that has fewer. So those who can't log in never take the place of those who can, and those of one address don't keep
-others from their half.
+1. the oldest connection without a login that is at least `LOGIN_MS` old;
+2. the newest one that has sent nothing for `SILENT_MS`, or else the one idle for longest, at least `IDLE_MS`;
+3. one of the visitor with the most connections, if the new one's visitor has fewer. A visitor is an IPv4 address or an
+   IPv6 /48.
 
-A connection that isn't admitted is accepted and closed at once. Kafka stops accepting instead, so that a client that
-holds all connections keeps all others out.
+Without any, the new connection is closed. A connection on the brokers' own listener replaces any client's.
+
+Connections without a login have at most half of the places. At that limit, 1 and 3 apply among them. So clients that
+can't log in never replace those that can, and one address can't keep others from logging in.
+
+A refused connection is accepted and closed at once. Kafka stops accepting instead, so that a client that holds all
+connections keeps all others out.
 
 Source: Kafka's SocketServer: ConnectionQuotas (maxConnectionsExceeded, protectedListener, maxConnectionsPerIpOverrides)
 and Processor.closeExcessConnections, KIP-402 and KIP-612.
@@ -36,30 +37,27 @@ if TYPE_CHECKING:
     from lowtide.broker.descriptors import DescriptorBudget
 
 IDLE_MS: Final = 60_000
-"""After so long without a request a connection may be closed for another one. Clients open it again when they need
-it."""
+"""An idle connection of this age may be closed for another one. Clients reconnect when they need to."""
 
 SILENT_MS: Final = 1_000
-"""The same for one that has sent nothing yet."""
+"""The same for a connection that has sent nothing."""
 
 LOGIN_MS: Final = 1_000
-"""After so long without its login a connection may be closed for another one. Logins take some milliseconds, and the
-time of the way."""
+"""The same for a connection without a login. A login takes some milliseconds and network delay."""
 
 LOGIN_SHARE: Final = 2
-"""One place in so many is for connections without their login, but `LOGINS_MIN` of them always, if there are as
-many."""
+"""One place in so many is for connections without a login, and at least `LOGINS_MIN` places are."""
 LOGINS_MIN: Final = 16
 
 CROWD_MS: Final = 100
-"""How often connections are counted by visitor, at most: each time looks at all of them."""
+"""The minimum time between two counts by visitor, which visit all connections."""
 
 _CANDIDATES: Final = 64
-"""The connections that are looked for together: each look visits all connections."""
+"""The candidates that one search finds: each search visits all connections."""
 
 
 class Admitted(Protocol):
-    """What is asked of a connection. Times are those of the monotonic clock."""
+    """A connection, as admission sees it. Times are monotonic."""
 
     listener_name: str
     connected_ms: int
@@ -77,25 +75,25 @@ class Admitted(Protocol):
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
-    """How many connections may be open."""
+    """The limits of open connections."""
 
     total: int
     total_reason: str
-    """What sets `total`: a key, or the limit of open files."""
+    """The text of the limit that sets `total`: a key, or the limit of open files."""
     per_address: int
     overrides: Mapping[str, int] = MappingProxyType({})
-    """By address, instead of `per_address`."""
+    """Limits by address, instead of `per_address`."""
     brokers_listener: str | None = None
-    """The listener of the brokers, where clients have others."""
+    """The brokers' own listener; None if clients use it too."""
 
     @property
     def logins(self) -> int:
-        """How many connections may have still to log in."""
+        """The most connections without a login."""
         return max(self.total // LOGIN_SHARE, min(self.total, LOGINS_MIN))
 
 
 def connection_limits(config: BrokerConfig, budget: DescriptorBudget) -> ConnectionLimits:
-    """The limits by configuration and descriptors."""
+    """Returns the limits by configuration and descriptors."""
     reason = f"max.connections={config.max_connections} are open"
     if budget.connections < config.max_connections:
         reason = f"{budget.connections} are open, as many as the limit of open files ({budget.limit}, ulimit -n) allows"
@@ -112,29 +110,29 @@ NO_LOGINS: Final[Mapping[Admitted, None]] = MappingProxyType({})
 
 
 class Admission:
-    """Which connections may stay. Used from the event loop only."""
+    """Admits connections. Used from the event loop only."""
 
     def __init__(self, limits: ConnectionLimits, now_ms: Callable[[], int]) -> None:
         self.limits = limits
         self._now_ms = now_ms
         self._by_address: Counter[str] = Counter()
         self._leaving: set[Admitted] = set()
-        """Closed already, and counted until the event loop lets go of their sockets."""
+        """Closed connections, which count until the event loop closes their sockets."""
         self._candidates: deque[Admitted] = deque()
         self._looked_ms = -SILENT_MS
         self._connections = _Crowd(self, now_ms)
         self._logins = _Crowd(self, now_ms)
 
     def follow(self, limits: ConnectionLimits) -> None:
-        """From now on these limits hold. No open connection is closed by them."""
+        """Takes over new limits. They close no open connection."""
         self.limits = limits
 
     def admit(
         self, connection: Admitted, connections: Mapping[Admitted, None], logins: Mapping[Admitted, None] = NO_LOGINS
     ) -> str | None:
-        """Counts a new connection, which is one of `connections`. Returns why it may not stay, None when it may.
+        """Counts a new connection, one of `connections`. Returns why it is refused, or None.
 
-        `logins` are those of them that have still to log in, oldest first, without those that were closed.
+        `logins` are the open ones without a login, oldest first.
         """
         limits, address = self.limits, connection.client_address
         self._by_address[address] += 1
@@ -154,7 +152,7 @@ class Admission:
         return refused
 
     def _give_way(self, reason: str, victim: Admitted | None) -> str | None:
-        """Close another one for the new one. Returns why that may not stay, None when it may."""
+        """Closes `victim` for the new connection. Returns why the new one is refused, or None."""
         if victim is None:
             return reason
         self._leaving.add(victim)
@@ -162,14 +160,14 @@ class Admission:
         return None
 
     def _late_login(self, logins: Iterable[Admitted]) -> Admitted | None:
-        """The oldest connection of a client that has had time enough to log in."""
+        """Returns the oldest connection that has had enough time to log in, if there is one."""
         oldest = next(
             (each for each in logins if each.listener_name != self.limits.brokers_listener and self._may_go(each)), None
         )
         return oldest if oldest is not None and self._now_ms() - oldest.connected_ms >= LOGIN_MS else None
 
     def left(self, connection: Admitted) -> None:
-        """A connection is gone."""
+        """Uncounts a connection."""
         self._leaving.discard(connection)
         address = connection.client_address
         self._by_address[address] -= 1
@@ -185,7 +183,7 @@ class Admission:
         return f"{key}={allowed} are open from {address}" if self._by_address[address] > allowed else None
 
     def _victim(self, connections: Iterable[Admitted], *, of_any_age: bool) -> Admitted | None:
-        """The connection that gives way to another one, if there is one."""
+        """Returns the connection to close for a new one, if there is one."""
         now_ms = self._now_ms()
         if of_any_age:
             clients = [
@@ -214,7 +212,7 @@ class Admission:
 
 
 class _Crowd:
-    """The connections of the visitor that has the most, from time to time."""
+    """The connections of the visitor with the most, counted from time to time."""
 
     def __init__(self, admission: Admission, now_ms: Callable[[], int]) -> None:
         self._admission = admission
@@ -226,9 +224,9 @@ class _Crowd:
     def victim(
         self, among: Mapping[Admitted, None], visitor: str, may_go: Callable[[Admitted], bool]
     ) -> Admitted | None:
-        """Returns the longest silent connection of the visitor with the most, if `visitor` has fewer.
+        """Returns the longest idle connection of the visitor with the most, if `visitor` has fewer.
 
-        One with a request under way gives way last.
+        One with a pending request comes last.
         """
         now_ms = self._now_ms()
         if now_ms - self._counted_ms >= CROWD_MS:
@@ -257,7 +255,7 @@ def _has_sent_nothing(connection: Admitted) -> bool:
 
 
 def _order_of_leaving(connection: Admitted) -> tuple[bool, int]:
-    """A flood of silent connections gives way to others from its end: who connected before it keeps the connection."""
+    """Orders the newest silent connections first, so that a flood does not replace those before it."""
     if _has_sent_nothing(connection):
         return False, -connection.connected_ms
     return True, connection.last_active_ms

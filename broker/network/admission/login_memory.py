@@ -1,8 +1,7 @@
-"""The memory that frames hold which arrive before a login, of all connections together. Counts bytes and holds none.
+"""Counts the memory of frames that arrive before a login, of all connections together.
 
-Guards: a client that holds memory can't keep it from others. Where all is taken, connections of the visitor that holds
-the most give way, the largest frames first, of these the oldest: a login whose bytes arrive is over long before its
-turn comes.
+Guards: no client can keep the memory from others. At the limit, connections of the visitor with the most are closed,
+the largest frames first and the oldest of these. A login whose bytes arrive ends long before that.
 """
 
 from __future__ import annotations
@@ -13,18 +12,17 @@ from typing import Final, Protocol
 import msgspec
 
 LOGIN_MEMORY_BYTES: Final = 8 * 1024 * 1024
-"""Sixteen frames of the largest size that is allowed by default (`sasl.server.max.receive.size`); those of passwords
-need none of it."""
+"""Sixteen frames of the default maximum size (`sasl.server.max.receive.size`). Password logins need none of it."""
 
 LATE_MS: Final = 1_000
-"""A frame that has not arrived after this time gives way to a larger one too."""
+"""A frame that has not arrived after this time may also be closed for a larger one."""
 
 
 class LoginFrame(Protocol):
     """A connection that receives a frame before its login."""
 
     def close(self, reason: str) -> None:
-        """Close without another answer."""
+        """Closes without another response."""
         ...
 
 
@@ -34,7 +32,7 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 class _Visitor(msgspec.Struct):
-    """What one visitor holds, by the binary order of magnitude of the frames, the oldest first."""
+    """The frames of one visitor by the bit length of their size, the oldest first."""
 
     held_bytes: int = 0
     frames: dict[int, dict[LoginFrame, _Held]] = {}
@@ -44,18 +42,13 @@ class LoginMemory:
     """Grants memory without waits: a connection that must give way is closed, and its client reconnects."""
 
     def __init__(self, limit_bytes: int, now_ms: Callable[[], int]) -> None:
-        self._free_bytes = limit_bytes
+        self.free_bytes = limit_bytes
         self._now_ms = now_ms
         self._visitors: dict[str, _Visitor] = {}
 
-    @property
-    def free_bytes(self) -> int:
-        """How much is granted to no one."""
-        return self._free_bytes
-
     def take(self, frame: LoginFrame, visitor: str, size: int) -> bool:
-        """Whether `size` bytes are granted to a frame, which has none yet. Closes other connections for it."""
-        while size > self._free_bytes:
+        """Returns whether a frame gets `size` bytes, its first. May close other connections for it."""
+        while size > self.free_bytes:
             found = self._victim(visitor, size)
             if found is None:
                 return False
@@ -65,11 +58,11 @@ class LoginMemory:
         held = self._visitors.setdefault(visitor, _Visitor())
         held.frames.setdefault(size.bit_length(), {})[frame] = _Held(size, self._now_ms())
         held.held_bytes += size
-        self._free_bytes -= size
+        self.free_bytes -= size
         return True
 
     def give_back(self, frame: LoginFrame, visitor: str) -> None:
-        """What was granted to a frame is free again. A second call does nothing."""
+        """Frees the bytes of a frame. A second call does nothing."""
         held = self._visitors.get(visitor)
         if held is None:
             return
@@ -78,7 +71,7 @@ class LoginMemory:
             if found is None:
                 continue
             held.held_bytes -= found.size
-            self._free_bytes += found.size
+            self.free_bytes += found.size
             if not frames:
                 del held.frames[magnitude]
             if not held.held_bytes:
@@ -86,7 +79,7 @@ class LoginMemory:
             return
 
     def _victim(self, visitor: str, size: int) -> tuple[LoginFrame, str] | None:
-        """The frame that gives way to one of `size` bytes, and its visitor; None if there is none."""
+        """Returns the frame to close for one of `size` bytes, and its visitor; None if there is none."""
         if not self._visitors:
             return None
         name, largest = max(self._visitors.items(), key=lambda each: each[1].held_bytes)

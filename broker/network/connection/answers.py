@@ -14,7 +14,7 @@ from lowtide.broker.pending import NO_ANSWER, AnswerRounds, Pending
 from lowtide.storage.log.log import FileSlice
 
 if TYPE_CHECKING:
-    from lowtide.broker.network.connection.turn_taking import TurnTaking
+    from lowtide.broker.network.connection.execution import ExecutionState
     from lowtide.broker.network.routing.request_times import ApiTimes, RequestClock
 
 
@@ -83,7 +83,7 @@ class Answers:
     def __init__(
         self,
         connection: AnsweringConnection,
-        turns: TurnTaking,
+        turns: ExecutionState,
         clock: RequestClock,
         rounds: AnswerRounds,
         parked_min: int,

@@ -2,7 +2,7 @@
 
 All connections receive into one shared buffer. A whole frame is handled where it lies, in the callback that brought it,
 or with those of other connections at the end of the loop's pass (`gathering`). The parts of a connection: an incomplete
-frame (`partial_frame`), when it executes (`turn_taking`), and its answers in order (`answers`). While only Produce
+frame (`partial_frame`), when it executes (`execution`), and its answers in order (`answers`). While only Produce
 requests are parked, a few later requests are executed too (`RequestBounds`), or acks=all would mean one batch a round
 trip; any other parked request stops the reading, and so does a client that doesn't read its answers.
 
@@ -18,10 +18,9 @@ from typing import cast
 
 from lowtide.broker.network.connection.answers import Answers
 from lowtide.broker.network.connection.connection_host import ConnectionHost
-from lowtide.broker.network.connection.execution import END_TURN, LANED, PARK, PARKED, RUNNING, TURN
+from lowtide.broker.network.connection.execution import LANED, PARK, PARKED, RUNNING, TURN_NS, ExecutionState
 from lowtide.broker.network.connection.outgoing import OutgoingQueue
 from lowtide.broker.network.connection.partial_frame import FREE_FRAME_BYTES, FrameRefusedError, PartialFrame
-from lowtide.broker.network.connection.turn_taking import TURN_NS, TurnTaking
 from lowtide.broker.network.routing.routes import read_request
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
@@ -53,7 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outgoing: OutgoingQueue | None = None
         self.frame = PartialFrame(host.frame_buffers, host.memory)
-        self.turns = TurnTaking(host.bounds.parked_max, partial(self.unblock, is_turn=True))
+        self.turns = ExecutionState(host.bounds.parked_max, partial(self.unblock, is_turn=True))
         self.answers = Answers(self, self.turns, host.clock, host.rounds, host.bounds.parked_min)
         self._backlog = b""
         """Frames that have arrived and may not be executed yet."""
@@ -380,14 +379,14 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         turns = self.turns
-        turns.execution = TURN[turns.execution]
+        turns.begin_lane_turn()
         has_frame = not self._blocked and bool(self._backlog or self.frame.is_whole)
         leaves = turns.counts_turn(has_frame=has_frame, may_leave=may_leave)
         self.unblock(is_turn=True)
         if not self._backlog and not self.closed:
             self._resume_reading()  # Also when a request was parked: its client may go.
         if not leaves:
-            turns.execution = END_TURN[turns.execution]
+            turns.end_lane_turn()
 
     def mute(self, for_ms: int) -> None:
         """Executes nothing for so long."""

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple, Protocol, cast
 from lowtide.broker.audit.line_bound import LineBound
 from lowtide.broker.network.admission.admission import Admission, Admitted, ConnectionLimits
 from lowtide.broker.network.admission.login_memory import LOGIN_MEMORY_BYTES, LoginMemory
-from lowtide.broker.network.admission.slow_lane import Laned, SlowLane
-from lowtide.broker.network.admission.turn_queue import HandshakeTurns
+from lowtide.broker.network.admission.slow_lane import HandshakeTurns, Laned, SlowLane
 from lowtide.broker.network.connection.answer_memory import AnswerMemory
+from lowtide.broker.network.connection.execution import ExecutionState
 from lowtide.broker.network.connection.frame_buffers import FrameBuffers
 from lowtide.broker.network.connection.gathering import Gathering
 from lowtide.broker.network.connection.outgoing import CHUNK_BYTES, BufferPool
 from lowtide.broker.network.connection.request_memory import Receiver, RequestMemory
 from lowtide.broker.network.connection.slow_clients import Watched
-from lowtide.broker.network.connection.turn_taking import TurnTaking
 from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.large_requests import ROWS_MAX_KEY, LargeRequest, LargeRequests
 from lowtide.broker.network.routing.request_times import RequestClock
@@ -67,7 +66,7 @@ class RequestBounds(NamedTuple):
 class HostedConnection(Client, Admitted, Watched, Laned, Receiver, Protocol):
     """What is asked of an open connection."""
 
-    turns: TurnTaking
+    turns: ExecutionState
 
     def look_for_end(self) -> None:
         """Find out whether the client has gone, where nothing tells that."""

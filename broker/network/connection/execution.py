@@ -1,4 +1,4 @@
-"""Whether a connection executes requests now: the states, and what leads from one to the next.
+"""When a connection executes the requests that it has received: at once, in turn with others, or after a pause.
 
     RUNNING, PARKED             ── PARK ──>       PARKED
     IN_TURN, IN_TURN_PARKED     ── PARK ──>       IN_TURN_PARKED
@@ -14,60 +14,55 @@
     IN_TURN                     ── LEAVE_LANE ──> RUNNING
     IN_TURN_PARKED              ── LEAVE_LANE ──> PARKED
 
-A connection begins in RUNNING. Every other pair is a mistake in this program, and raises. Besides these states a
-connection also executes nothing while Produce requests with too many bytes are parked or its client takes no answers
-(`Connection._blocked`), and when it is closed.
+Guards: requests of one connection hold the loop for at most `TURN_NS`, except the current one. A connection in the slow
+lane (`slow_lane`) executes one frame in each turn that it is given, and a muted one executes nothing for a time.
+A connection also executes nothing while its parked requests have too many bytes, or its client does not read responses
+(`Connection._blocked`), and after it was closed.
 
 Each request reads the state as an int: those from `PARKED` on execute nothing, those from `LANED` on wait for a turn.
-`AFTER` has the table by event, so that a transition costs no call: `self._execution = PARK[self._execution]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from enum import Enum, IntEnum
 from typing import Final
 
+TURN_NS: Final = 2_000_000
+"""How long requests of one connection are executed while others may wait."""
+
 
 class Execution(IntEnum):
-    """Whether a connection executes requests now."""
+    """Whether a connection executes requests now. A connection begins in RUNNING."""
 
     RUNNING = 0
-    """action: requests are executed as they arrive, for `TURN_MS` at a time. transition: a request is parked, others
-    are to have their
-    turn, or the broker doesn't serve yet (PARK) → PARKED; its address has sent damaged frames (ENTER_LANE) → LANED;
-    GO_ON → RUNNING, where
-    nothing was parked."""
+    """action: executes requests as they arrive, for up to `TURN_NS`.
+    transition: PARK → PARKED; ENTER_LANE → LANED; GO_ON → RUNNING."""
     IN_TURN = 1
-    """action: one frame is executed. transition: PARK → IN_TURN_PARKED; GO_ON → IN_TURN; the frame is executed
-    (END_TURN) → LANED; it has
-    had its turns, or the address is calm (LEAVE_LANE) → RUNNING."""
+    """action: executes one frame.
+    transition: PARK → IN_TURN_PARKED; GO_ON → IN_TURN; END_TURN → LANED; LEAVE_LANE → RUNNING."""
     PARKED = 2
-    """action: what arrives is kept. transition: the answer is there, or the turn has come (GO_ON) → RUNNING; another
-    reason (PARK) →
-    PARKED."""
+    """action: keeps what arrives. transition: GO_ON → RUNNING; PARK → PARKED."""
     IN_TURN_PARKED = 3
-    """action: what arrives is kept; the turn goes by. transition: GO_ON → IN_TURN; PARK → IN_TURN_PARKED; END_TURN →
-    LANED_PARKED;
-    LEAVE_LANE → PARKED."""
+    """action: keeps what arrives; the turn passes.
+    transition: GO_ON → IN_TURN; PARK → IN_TURN_PARKED; END_TURN → LANED_PARKED; LEAVE_LANE → PARKED."""
     LANED = 4
-    """action: what arrives is kept, and a turn asked for. transition: the slow lane gives it (TURN) → IN_TURN; PARK →
-    LANED_PARKED; GO_ON →
-    LANED; the turn has ended before (END_TURN) → LANED."""
+    """action: keeps what arrives, and asks for a turn.
+    transition: TURN → IN_TURN; PARK → LANED_PARKED; GO_ON → LANED; END_TURN → LANED."""
     LANED_PARKED = 5
-    """action: as in LANED. transition: TURN → IN_TURN_PARKED; GO_ON → LANED; PARK → LANED_PARKED; END_TURN →
-    LANED_PARKED."""
+    """action: as in LANED. transition: TURN → IN_TURN_PARKED; GO_ON → LANED; PARK, END_TURN → LANED_PARKED."""
 
 
 class ExecutionEvent(Enum):
     """What changes the state."""
 
-    PARK = "a request is parked, the connection's time is up, or the broker doesn't serve yet"
-    GO_ON = "the parked request has its answer, the others have had their turn, or the broker serves"
+    PARK = "a request is parked, the connection's time is up, or the broker is not ready yet"
+    GO_ON = "the parked request has its answer, other connections have had their turn, or the broker is ready"
     ENTER_LANE = "the connection comes from an address that sends damaged frames"
     TURN = "the slow lane gives it a turn"
     END_TURN = "the turn is over"
-    LEAVE_LANE = "it has shown that it makes sense"
+    LEAVE_LANE = "it has sent enough valid requests, or its address has stopped sending damaged frames"
 
 
 TRANSITIONS: Final[Mapping[tuple[Execution, ExecutionEvent], Execution]] = {
@@ -97,7 +92,7 @@ TRANSITIONS: Final[Mapping[tuple[Execution, ExecutionEvent], Execution]] = {
 AFTER: Final[Mapping[ExecutionEvent, Mapping[Execution, Execution]]] = {
     event: {state: after for (state, cause), after in TRANSITIONS.items() if cause is event} for event in ExecutionEvent
 }
-"""The table by event; a pair that isn't in it raises KeyError."""
+"""The table by event, so that a transition costs no call. A pair that is not in it raises KeyError."""
 
 PARK: Final = AFTER[ExecutionEvent.PARK]
 GO_ON: Final = AFTER[ExecutionEvent.GO_ON]
@@ -110,3 +105,76 @@ RUNNING: Final = Execution.RUNNING
 IN_TURN: Final = Execution.IN_TURN
 PARKED: Final = Execution.PARKED
 LANED: Final = Execution.LANED
+
+
+class ExecutionState:
+    """Decides when one connection executes requests. The connection reads `execution` and `parked_max`."""
+
+    __slots__ = ("_bytes_max", "_resume", "_unmuting", "execution", "parked_bytes", "parked_max", "turns_left")
+
+    def __init__(self, parked_max: int, resume: Callable[[], None]) -> None:
+        """`resume` executes the received requests. Parked requests have at most `parked_max` bytes, or there is one."""
+        self._bytes_max = self.parked_max = parked_max
+        self._resume: Callable[[], None] | None = resume
+        self.execution = RUNNING
+        self.parked_bytes = 0
+        self.turns_left = 0
+        """The remaining turns in the slow lane."""
+        self._unmuting: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        self._resume = None
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
+
+    def end_turn(self) -> None:
+        """Lets other connections execute until the next pass of the event loop."""
+        if self.execution == IN_TURN:
+            self.execution = END_TURN[IN_TURN]
+        else:
+            self.execution = PARK[self.execution]
+            asyncio.get_running_loop().call_soon(self.begin)
+
+    def begin(self) -> None:
+        """Executes the received requests: it is this connection's turn again, or the broker is ready now."""
+        self.execution = GO_ON[self.execution]
+        if self._resume is not None:
+            self._resume()
+
+    def enter_slow_lane(self, turns: int) -> None:
+        """Executes one frame in each turn from now on, for so many turns or until it may leave."""
+        self.execution = ENTER_LANE[self.execution]
+        self.turns_left = turns
+
+    def begin_lane_turn(self) -> None:
+        self.execution = TURN[self.execution]
+
+    def end_lane_turn(self) -> None:
+        self.execution = END_TURN[self.execution]
+
+    def counts_turn(self, *, has_frame: bool, may_leave: bool) -> bool:
+        """Counts a turn in the slow lane that executes a frame. Returns whether the connection leaves the lane."""
+        if has_frame:
+            self.turns_left -= 1
+        leaves = may_leave or self.turns_left <= 0
+        if leaves:
+            self.execution = LEAVE_LANE[self.execution]
+        return leaves
+
+    def mute(self, for_ms: int) -> None:
+        """Executes nothing for this time, as if too many requests were parked. The latest end counts."""
+        self.parked_max = 0
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + for_ms / 1000
+        if self._unmuting is not None:
+            if self._unmuting.when() >= end_s:
+                return
+            self._unmuting.cancel()
+        self._unmuting = loop.call_at(end_s, self._unmute)
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        self.parked_max = self._bytes_max
+        if self._resume is not None:
+            self._resume()

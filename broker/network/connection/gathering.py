@@ -20,8 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from lowtide.broker.network.connection.answers import Answers
-from lowtide.broker.network.connection.execution import RUNNING
-from lowtide.broker.network.connection.turn_taking import TurnTaking
+from lowtide.broker.network.connection.execution import RUNNING, ExecutionState
 from lowtide.broker.network.routing.request_times import RequestClock
 from lowtide.broker.network.routing.routes import JointForm, Route
 from lowtide.broker.pending import Pending
@@ -46,7 +45,7 @@ class Gathered(Client, Protocol):
     """A connection whose request may wait."""
 
     answers: Answers
-    turns: TurnTaking
+    turns: ExecutionState
     closed: bool
 
     def on_request(self, buffer: memoryview, start: int, stop: int) -> None:

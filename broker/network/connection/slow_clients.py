@@ -1,4 +1,4 @@
-"""Which clients are so slow, or silent, that their connections are ended."""
+"""Decides which connections are closed because their clients are slow or idle."""
 
 from __future__ import annotations
 
@@ -9,34 +9,30 @@ from lowtide.broker.network.connection.partial_frame import PartialFrame
 
 SLOW_FRAME_GRACE_MS = 30_000
 SLOW_FRAME_BYTES_PER_S = 16 * 1024
-"""A frame that is not whole after the grace must have come at this rate: a modem of 1998 is faster."""
+"""The minimum rate of a frame that is incomplete after the grace: a modem of 1998 is faster."""
 
 HALF_CLOSED_GRACE_MS = 60_000
-"""How long a client that has closed its writing side may take to read its answers. Kafka closes the connection at
-once."""
+"""The time for a client that has closed its writing side to read its answers. Kafka closes the connection at once."""
 
 ABANDONED_MS = 5_000
-"""How long a request of such a client may wait. The client is taken to be gone then: a close looks like a half-close
-until we write."""
+"""The time that a request of such a client may wait. A full close looks like a half-close until we write."""
 
 
 class Watched(Protocol):
-    """What is asked of a connection. Times are those of the monotonic clock."""
+    """A connection. Times are monotonic."""
 
     frame: PartialFrame
     answers: Answers
     reading_paused: bool
     eof_ms: int
-    """When it was seen that the client sends nothing more; 0 until then."""
+    """When the client closed its writing side, or 0."""
 
     @property
-    def last_active_ms(self) -> int:
-        """When something was received last."""
-        ...
+    def last_active_ms(self) -> int: ...
 
 
 def why_to_end(connection: Watched, now_ms: int, idle_after_ms: int) -> str | None:
-    """Why a connection is to be closed; None for one that may stay."""
+    """Returns why a connection is closed, or None."""
     frame, answers = connection.frame, connection.answers
     awaits_bytes = frame.buffer is not None and not connection.reading_paused
     if awaits_bytes and _is_too_slow(frame.filled, now_ms - frame.started_ms - SLOW_FRAME_GRACE_MS):
@@ -53,5 +49,5 @@ def why_to_end(connection: Watched, now_ms: int, idle_after_ms: int) -> str | No
 
 
 def _is_too_slow(received_bytes: int, elapsed_ms: int) -> bool:
-    """Whether a partial frame arrives slower than any real client sends: memory is not held for it."""
+    """Whether a partial frame arrives slower than any real client sends."""
     return elapsed_ms > 0 and received_bytes < elapsed_ms * SLOW_FRAME_BYTES_PER_S // 1000

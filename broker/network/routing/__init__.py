@@ -1,6 +1,6 @@
-"""From an API key and version to the code that reads, answers and writes it.
+"""Maps an API key and version to the code that reads, handles and answers a request.
 
-Guards: what is advertised is what is served; a request of many rows is cut before it is executed. Sees nothing of
-connections. Begin with `routes`, which has all that a handler declares, then `dispatcher`. `large_requests` executes
-requests of very many rows, as `request_parts` cuts them.
+Guards: the advertised versions are the served ones; a request with many rows is cut before it is executed. Knows
+nothing of connections. Begin with `routes`, which has everything that a handler declares, then `dispatcher`.
+`large_requests` executes requests with many rows, cut by `request_parts`.
 """

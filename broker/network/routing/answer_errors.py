@@ -1,8 +1,8 @@
-"""Which errors answers have: Kafka's `ErrorsPerSec`, by API and error code.
+"""Counts the errors in answers by API and error code, as Kafka's `ErrorsPerSec`.
 
-Where an answer of one API and version has error codes is found once, from its form, and what looks there is compiled,
-as codecs are. Every error of an answer counts: that of the whole, and that of each row. Produce and Fetch aren't
-counted here: their handlers meet each error by itself, and no answer is looked through that has none.
+The places of error codes in an answer follow from its schema, so the code that looks there is compiled once, as codecs
+are. All errors of an answer count: at the top and in each row. The handlers of Produce and Fetch count their own errors
+instead, which saves a look at each answer.
 
 Pure.
 """
@@ -20,42 +20,31 @@ from lowtide.protocol.schema import wire_form
 ERROR_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
 
 Errors: TypeAlias = "Counter[tuple[str, int]]"
-"""Counts by the name of an API and an error code. Both are of the protocol, so there are few."""
+"""The number of errors by the name of an API and an error code."""
 
 
-class AnswerErrors:
-    """Counts the errors in answers of one API and version, in `errors`."""
+def counting_errors(
+    key: ApiKey, version: int, errors: Errors, write: Callable[[int, Any], Any]
+) -> Callable[[int, Any], Any]:
+    """Returns a `write` for answers of one API and version that also counts their errors in `errors`."""
+    name = API[key].request.__name__.removesuffix("Request")
 
-    __slots__ = ("_form", "_names", "note")
+    def count(code: int) -> None:
+        errors[name, int(code)] += 1
 
-    def __init__(self, key: ApiKey, version: int, errors: Errors) -> None:
-        name = API[key].request.__name__.removesuffix("Request")
-
-        def count(code: int) -> None:
-            errors[name, int(code)] += 1
-
-        self._form, self._names = wire_form(API[key].response, version), {"count": count}
-        self.note: Callable[[Any], None] = self._compiled(["def look(answer):", *_look(self._form), " return"])
-        """Counts the errors of an answer."""
-
-    def after(self, write: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
-        """Returns a `write` that also counts the errors of the answer."""
-        lines = [
-            "def look(correlation_id, answer):",
-            " parts = write(correlation_id, answer)",
-            *_look(self._form),
-            " return parts",
-        ]
-        return self._compiled(lines, write=write)  # type: ignore[no-any-return]
-
-    def _compiled(self, lines: list[str], **names: Any) -> Any:
-        namespace: dict[str, Any] = self._names | names
-        exec(compile("\n".join(lines), "<errors of answers>", "exec"), namespace)  # noqa: S102  of our own schemas, without a value
-        return namespace["look"]
+    lines = [
+        "def look(correlation_id, answer):",
+        " parts = write(correlation_id, answer)",
+        *_look(wire_form(API[key].response, version)),
+        " return parts",
+    ]
+    namespace: dict[str, Any] = {"count": count, "write": write}
+    exec(compile("\n".join(lines), "<errors of answers>", "exec"), namespace)  # noqa: S102  of our own schemas, without a value
+    return namespace["look"]  # type: ignore[no-any-return]
 
 
 def _look(form: Entity, part: str = "answer", depth: int = 1) -> list[str]:
-    """Returns the lines that look at a struct, which has the name `part`; none if it has no field for an error."""
+    """Returns the lines of code that look at a struct named `part`; none if it has no error field."""
     indent, lines = " " * depth, list[str]()
     for name, content in form.fields:
         if name in ERROR_FIELDS:
@@ -69,7 +58,7 @@ def _look(form: Entity, part: str = "answer", depth: int = 1) -> list[str]:
 
 
 def _inner(content: AnyConstruct) -> tuple[Entity | None, bool]:
-    """The struct that a field has, or each row of its list."""
+    """Returns the struct in a field, or in each row of its list, and whether it is a list."""
     is_list = isinstance(content, CountedArray)
     inner = content.element if isinstance(content, CountedArray) else content
     return inner if isinstance(inner, Entity) else None, is_list

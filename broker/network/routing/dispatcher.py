@@ -1,9 +1,8 @@
-"""From an API key and version to the code that reads, answers and writes it.
+"""The registry of handlers: makes the route of each API key and version.
 
-Every handler module registers itself here with the versions that it serves; ApiVersions answers from this registry, so
-nothing is advertised that isn't built. Codecs are compiled when a version is first used. Handlers that write metadata
-are coroutines: they are spawned by name and their answer is pending; all others answer in the callback that brought the
-request.
+ApiVersions answers from this registry, so only served versions are advertised. Codecs are compiled when a version is
+first used. Handlers that write metadata are coroutines, which run in named tasks; all others answer in the callback
+that received the request.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from lowtide.broker.network.routing.answer_errors import AnswerErrors, Errors
-from lowtide.broker.network.routing.client_quirks import SurplusBytes, without_array_padding
+from lowtide.broker.network.routing.answer_errors import Errors, counting_errors
 from lowtide.broker.network.routing.large_requests import ROWS_MAX
 from lowtide.broker.network.routing.request_times import RequestTimes
 from lowtide.broker.network.routing.routes import Handle, HandlerSpec, Part, Route, VersionRange
@@ -38,28 +36,50 @@ from lowtide.protocol.schema import wire_form
 _API_VERSIONS_V0 = struct.Struct(">iihihhh")
 
 CLIENT_ID_SHOWN_MAX = 64
-"""Bytes of a client id in a line of the log."""
+"""The bytes of a client id in a log line."""
 
 FRAME_BYTES_MAX = 1 << 31
-"""Above what any frame has."""
+"""More than any frame has."""
 
-_KEPT_BODY_BYTES = 16 * 1024
-_KEPT_BODIES_BYTES = 256 * 1024
-"""Of responses that are given again: the largest body that is kept, and all of them in one version of an API."""
+SURPLUS_SERIES_MAX: Final = 200
+"""The most pairs of request and software that are counted separately."""
+
+_PADDING = bytes(4)
+_CLIENT_ID_LENGTH = struct.Struct(">h")
+
+
+class SurplusBytes:
+    """Counts requests with bytes behind their fields, which are ignored as in Kafka, by request and client software.
+
+    Such bytes may mean that a client encodes another version. librdkafka (AlterUserScramCredentials) and kafka-go
+    (DescribeAcls) write empty tagged fields twice. Responses, structs within a request, and files must end with their
+    fields.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def note(self, request: str, software: str) -> bool:
+        """Counts a request. Returns whether it is the first of its kind.
+
+        The software is left out if there are too many kinds.
+        """
+        key = request, software
+        if key not in self.counts and len(self.counts) >= SURPLUS_SERIES_MAX:
+            key = request, ""
+        self.counts[key] += 1
+        return self.counts[key] == 1
 
 
 class Routes(dict[tuple[int, int], Route | None]):
-    """`(api key, version)` → route; None for what is not served. Filled as versions are first asked for."""
+    """The routes by API key and version, made at first use; None for unserved versions."""
 
     def __init__(self, make: Callable[[int, int], Route | None]) -> None:
         super().__init__()
         self._make = make
 
     def __missing__(self, key: tuple[int, int]) -> Route | None:
-        """Make a served route once.
-
-        What is not served isn't kept: a client could ask for four thousand million of them.
-        """
+        """Makes a route. Unserved versions are not kept: a client could ask for four billion of them."""
         route = self._make(*key)
         if route is not None:
             self[key] = route
@@ -67,7 +87,7 @@ class Routes(dict[tuple[int, int], Route | None]):
 
 
 class Dispatcher:
-    """The registry. `maximum_versions` caps what is served and advertised, by API."""
+    """The registry. `maximum_versions` caps the served and advertised versions of APIs."""
 
     def __init__(
         self,
@@ -77,24 +97,23 @@ class Dispatcher:
         rows_max: int = ROWS_MAX,
         metered: Callable[[HandlerSpec], HandlerSpec] = lambda spec: spec,
     ) -> None:
-        """`metered` wraps each handler for quotas. `rows_max` is how many rows a request may have."""
+        """`metered` wraps each handler for quotas. `rows_max` is the most rows of a request."""
         self._metered = metered
         self._rows_max = rows_max
         self._specs: dict[ApiKey, HandlerSpec] = {}
         self._spawn = spawn
         self._maximum_versions = maximum_versions
         self.advertised: dict[ApiKey, VersionRange] = {}
-        """What ApiVersions answers, by key."""
+        """The versions that ApiVersions answers."""
         self._unadvertised: dict[ApiKey, VersionRange] = {}
-        """What brokers ask each other: those who ask for it know it."""
+        """The versions of requests between brokers."""
         self.routes = Routes(self._make_route)
         self.times = RequestTimes()
         self.surplus = SurplusBytes()
         self.errors: Errors = Counter()
-        """Those of answers, but for Produce and Fetch."""
+        """The errors of answers, without Produce and Fetch."""
 
     def register(self, specs: list[HandlerSpec]) -> None:
-        """Add handlers, each API once."""
         for spec in sorted(specs, key=lambda spec: spec.key):
             assert spec.key not in self._specs, f"{spec.key.name} has two handlers"
             self._specs[spec.key] = spec
@@ -102,14 +121,11 @@ class Dispatcher:
             table[spec.key] = self._advertise(spec)
 
     def remake_routes(self) -> None:
-        """Handlers are to be called in another way (`metered`).
-
-        What is being worked on is answered in the way that it came.
-        """
+        """Applies a change of `metered` to later requests."""
         self.routes.clear()
 
     def describe(self, api_key: int, api_version: int) -> str:
-        """For logs: `Fetch v12`, also of what doesn't exist."""
+        """Returns a text for logs such as `FETCH v12`, also for unknown APIs."""
         name = ApiKey(api_key).name if api_key in ApiKey.__members__.values() else f"API {api_key}"
         return f"{name} v{api_version}"
 
@@ -118,8 +134,7 @@ class Dispatcher:
     ) -> list[Part]:
         """Answers an unknown version of ApiVersions in version 0 with the supported range (KIP-511).
 
-        `client_id` is the frame from the client id on. Errors: ProtocolError for every other API, with what its user
-        can set.
+        `client_id` is the frame from the client id on. Errors: ProtocolError for other APIs, with a remedy.
         """
         if api_key != ApiKey.API_VERSIONS:
             raise ProtocolError(self._unsupported(api_key, api_version, client_id))
@@ -138,7 +153,7 @@ class Dispatcher:
         ]
 
     def _unsupported(self, api_key: int, api_version: int, client_id: memoryview) -> str:
-        """Returns which versions are served, which client asked, and what to set in it."""
+        """Returns the served versions, the client id, and the remedy."""
         length = int.from_bytes(client_id[:2], "big", signed=True)
         named = bytes(client_id[2 : 2 + max(0, min(length, CLIENT_ID_SHOWN_MAX))]).decode("utf-8", "replace")
         served = self.advertised.get(api_key)  # type: ignore[call-overload]
@@ -162,12 +177,13 @@ class Dispatcher:
         if not api.min_version <= api_version <= offered.maximum:
             return None
         handle = spec.handle if spec.handle is not None else self._spawning(spec)
-        counts = None if spec.counts_errors else AnswerErrors(spec.key, api_version, self.errors)
         write = _writer(spec, api_version)
+        if not spec.counts_errors:
+            write = counting_errors(spec.key, api_version, self.errors, write)
         form = wire_form(api.request, api_version)
         cut = spec.cut(api_version) if callable(spec.cut) else spec.cut
         if cut is not None and cut.fields[0] not in dict(form.fields):
-            cut = None  # This version asks for one.
+            cut = None  # This version has a single row.
         row_bytes = row_bytes_min(form)
         return Route(
             name=f"{api.request.__name__.removesuffix('Request')} v{api_version}",
@@ -176,7 +192,7 @@ class Dispatcher:
             read=_reader(spec.key, api_version),
             rows_max=self._rows_max if cut is not None else min(self._rows_max, spec.bounds.whole_max),
             is_flexible=request_header_is_flexible(spec.key, api_version),
-            write=write if counts is None else counts.after(write),
+            write=write,
             cut=cut,
             bounds=spec.bounds,
             undivided_bytes=FRAME_BYTES_MAX
@@ -219,31 +235,26 @@ def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]
     """Writes a response."""
     codec = codec_for(API[spec.key].response, version)
     flexible = response_header_is_flexible(spec.key, version)
-    if spec.answers_again:
-        encode = _remembering(codec.encode, spec.answers_again)
+    if spec.answers is not None:
+        encode = spec.answers.encoder(version, codec.encode)
         encode_frame = frame_encoder(lambda response: [encode(response)])
     else:
         encode_frame = codec.encode_frame
     return lambda correlation_id, response: encode_frame(correlation_id, response, flexible)
 
 
-def _remembering(encode: Callable[[Any], bytes], maximum: int) -> Callable[[Any], bytes]:
-    """`encode` that knows the last responses again, by their identity: each is held here, so no other object has it."""
-    kept: dict[int, tuple[Any, bytes]] = {}
-    kept_bytes = 0
+def without_array_padding(buffer: Any, start: int, stop: int, plain_bytes: int) -> tuple[Any, int, int]:
+    """Returns a Metadata request for all topics, and its bounds, without librdkafka's padding.
 
-    def encode_once(response: Any) -> bytes:
-        nonlocal kept_bytes
-        known = kept.get(id(response))
-        if known is not None:
-            return known[1]
-        body = encode(response)
-        if len(body) <= _KEPT_BODY_BYTES:
-            if len(kept) >= maximum or kept_bytes + len(body) > _KEPT_BODIES_BYTES:
-                kept.clear()
-                kept_bytes = 0
-            kept[id(response)] = response, body
-            kept_bytes += len(body)
-        return body
-
-    return encode_once
+    In flexible versions its null array takes the four bytes reserved for a count instead of one. `plain_bytes` is the
+    length of the correct body. Seen from librdkafka 2.16 (confluent-kafka, kcat).
+    """
+    position = stop - plain_bytes - len(_PADDING) + 1
+    id_end = start + REQUEST_HEADER_BYTES_MIN
+    if (
+        position - id_end - 1 == max(_CLIENT_ID_LENGTH.unpack_from(buffer, id_end - _CLIENT_ID_LENGTH.size)[0], 0)
+        and buffer[position : position + len(_PADDING)] == _PADDING
+    ):
+        plain = b"".join((buffer[start:position], b"\0", buffer[position + len(_PADDING) : stop]))
+        return plain, 0, len(plain)
+    return buffer, start, stop

@@ -1,18 +1,16 @@
-"""The features of KIP-584 that clients see: what a client may rely on with every broker.
+"""The cluster features (KIP-584) that clients see.
 
 | feature | levels | changed by |
 |---|---|---|
 | `eligible.leader.replicas.version` | 0 to 1 | the brokers themselves, when each of them can |
-| `group.version` | 0 to 1 | UpdateFeatures; at 0 no group gets its partitions from the broker (KIP-848) |
-| `lowtide.metadata.version` | 0 to 2 | the brokers themselves: 1 is reports of log starts, 2 eligible leaders too |
-| `metadata.version` | 30 | no request: it is the release of Kafka, 4.3-IV0, whose protocol is followed, and says
-nothing of our metadata |
-| `share.version` | 0 to 1 | UpdateFeatures; at 0 there are no share groups (KIP-932) |
-| `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on clients write with an epoch for each transaction (KIP-890)
-|
+| `group.version` | 0 to 1 | UpdateFeatures; 0 disables the consumer group protocol (KIP-848) |
+| `lowtide.metadata.version` | 0 to 2 | the brokers themselves: 1 reports log starts, 2 also has eligible leaders |
+| `metadata.version` | 30 | nothing: it is the level of Kafka 4.3-IV0, whose protocol the brokers follow |
+| `share.version` | 0 to 1 | UpdateFeatures; 0 disables share groups (KIP-932) |
+| `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on each transaction has its own epoch (KIP-890) |
 
-A level is advertised only while the APIs that it promises are offered in the versions that it needs, so that an API
-that is capped (`--max-version`) takes its feature back.
+A level is advertised only while the APIs that it needs are served in these versions. So a capped API (`--max-version`)
+withdraws its feature.
 """
 
 from __future__ import annotations
@@ -42,14 +40,14 @@ _RELEASE: Final = (
 
 
 class ClusterFeature(msgspec.Struct, frozen=True):
-    """One feature that clients can change, from level 0 (off) up to `level`, which `needs` these versions."""
+    """A feature that clients can set from level 0 (off) up to `level`, which `needs` these versions of APIs."""
 
     name: str
     level: int
     needs: Mapping[ApiKey, int]
 
     def is_on(self, advertised: Mapping[ApiKey, VersionRange]) -> bool:
-        """Whether all is offered that it needs."""
+        """Whether all needed versions are advertised."""
         return all(key in advertised and advertised[key].maximum >= version for key, version in self.needs.items())
 
 
@@ -70,7 +68,7 @@ FEATURES: Final = (
 
 
 def features_of(image: MetadataImage, advertised: Mapping[ApiKey, VersionRange]) -> dict[str, FeatureState]:
-    """All features of a cluster by their names, in order."""
+    """Returns all features of a cluster by name, in order."""
     eligible, reporting = int(image.has_eligible_leaders), int(image.log_start_reporting)
     states = [
         FeatureState("eligible.leader.replicas.version", 0, 1, eligible, _AGREED),
@@ -86,17 +84,17 @@ def features_of(image: MetadataImage, advertised: Mapping[ApiKey, VersionRange])
 
 
 def serves_consumer_groups(image: MetadataImage) -> bool:
-    """Whether the cluster has groups whose partitions the broker assigns."""
+    """Whether the cluster supports the consumer group protocol."""
     return image.features.level(GROUP_VERSION, GROUP_LEVEL) >= GROUP_LEVEL
 
 
 def serves_share_groups(image: MetadataImage) -> bool:
-    """Whether the cluster has share groups."""
+    """Whether the cluster supports share groups."""
     return image.features.level(SHARE_VERSION, SHARE_LEVEL) >= SHARE_LEVEL
 
 
 def supported(features: Mapping[str, FeatureState], *, from_0: bool) -> list[SupportedFeatureKey]:
-    """What this broker could use; without `from_0` only what can't be off."""
+    """Returns the levels that this broker supports; without `from_0` only of features that can't be off."""
     return [
         SupportedFeatureKey(name=each.name, min_version=each.lowest, max_version=each.highest)
         for each in features.values()
@@ -105,7 +103,7 @@ def supported(features: Mapping[str, FeatureState], *, from_0: bool) -> list[Sup
 
 
 def finalized(features: Mapping[str, FeatureState]) -> list[FinalizedFeatureKey]:
-    """What the cluster uses."""
+    """Returns the levels that the cluster uses."""
     return [
         FinalizedFeatureKey(name=each.name, max_version_level=each.level, min_version_level=each.level)
         for each in features.values()

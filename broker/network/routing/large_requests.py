@@ -1,11 +1,11 @@
-"""The lane of large requests: those with more rows than `Bounds.undivided_max`.
+"""Executes large requests, those with more rows than `Bounds.undivided_max`, in parts.
 
-Such a request is executed in parts (`request_parts`) that take turns with other work (`turns`), so that fifty of them
-hold the loop for no longer than one. The rows of all large requests that are worked on are bounded by twice what one
-may have (`lowtide.request.rows.max`): a request that finds no room waits in its frame.
+The parts (`request_parts`) take turns with other work (`turns`), so fifty large requests hold the loop no longer than
+one. The rows of all decoded large requests are bounded by twice the rows of one (`lowtide.request.rows.max`); further
+requests wait in their frames.
 
-A request that changes something is carried out to its end although its client has gone, because it was received whole;
-it doesn't wait for the answers of its parts then. Others end.
+A request that changes something was received whole, so it is completed although its client has gone, without waiting
+for the answers of its parts. Other requests end with their client.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from lowtide.broker.turns import Piece, Steps, Turns
 
 ROWS_MAX_KEY: Final = "lowtide.request.rows.max"
 ROWS_MAX: Final = 10_000
-"""The default of that key, and the most rows of a request that isn't cut."""
+"""The default of that key, and the most rows of an uncut request."""
 
 PARTS_WAITING_MAX: Final = 16
-"""Parts of one request that are begun while the answer of an earlier one isn't there."""
+"""The most parts of a request that are begun before an earlier one is answered."""
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows of an API's requests a handler takes at once, and of one that isn't cut at all.
+    """The most rows of an API that a handler takes at once.
 
-    A request of more than `undivided_max` rows is cut into parts of `rows_at_once`. The first is higher where a row
-    costs so little that a usual request of an application is faster as a whole.
+    A request of more than `undivided_max` rows is cut into parts of `rows_at_once`. The first is higher if rows cost so
+    little that usual requests are faster as a whole. A request that can't be cut has at most `whole_max` rows.
     """
 
     undivided_max: int = 200
@@ -42,52 +42,43 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     whole_max: int = ROWS_MAX
 
 
-class LargeRequest:
-    """One large request in its frame, which must stay as it is until `on_done` is called."""
+class LargeRequest(msgspec.Struct, eq=False):
+    """One large request in its frame, which must not change until `on_done` is called."""
 
-    def __init__(
-        self,
-        name: str,
-        cut: Cut,
-        bounds: Bounds,
-        rows: int,
-        read: Callable[[], tuple[Any, RequestContext]],
-        handle: Callable[[Any, RequestContext], Any],
-    ) -> None:
-        """`read` decodes the frame, which is known to be sound and to have so many `rows`; `name` is for the log."""
-        self.name = name
-        self.cut = cut
-        self.bounds = bounds
-        self.rows = rows
-        self.read: Callable[[], tuple[Any, RequestContext]] | None = read
-        self.handle = handle
-        self.answer: Pending[Any] = Pending(holds_connection=True)
-        self.on_done: Callable[[], None] | None = None
-        self.piece: Piece | None = None
-        self.waits_for: list[Pending[Any]] = []
-        self.waited: Pending[Any] | None = None
-        """The part's answer that its piece waits for."""
+    name: str
+    """For the log."""
+    cut: Cut
+    bounds: Bounds
+    rows: int
+    read: Callable[[], tuple[Any, RequestContext]] | None
+    """Decodes the frame, which is valid and has so many `rows`."""
+    handle: Callable[[Any, RequestContext], Any]
+    answer: Pending[Any] = msgspec.field(default_factory=lambda: Pending(holds_connection=True))
+    on_done: Callable[[], None] | None = None
+    piece: Piece | None = None
+    waits_for: list[Pending[Any]] = []
+    waited: Pending[Any] | None = None
+    """The answer of a part that the piece waits for."""
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its client is still there."""
         return not self.answer.abandoned
 
 
 class LargeRequests:
-    """The lane of large requests. One for each broker."""
+    """The large requests of one broker."""
 
     def __init__(self, turns: Turns, rows_max: int, on_bug: Callable[[str, Exception], None]) -> None:
-        """`on_bug` gets the name of a request, and what its handler raised."""
+        """`on_bug` gets the name of a request, and the exception of its handler."""
         self._turns = turns
         self._rows_max = rows_max
         self._on_bug = on_bug
         self._waiting: deque[LargeRequest] = deque()
         self.rows_alive = 0
-        """Rows of large requests that are in memory."""
+        """The decoded rows in memory."""
 
     def submit(self, request: LargeRequest) -> Pending[Any]:
-        """Works on a request when there is room for its rows; returns its answer."""
+        """Returns the answer of a request, which is executed when there is room for its rows."""
         request.answer.on_abandoned = lambda: self._on_gone(request)
         self._waiting.append(request)
         self._admit()
@@ -101,7 +92,7 @@ class LargeRequests:
             self._turns.add(request.piece)
 
     def _on_gone(self, request: LargeRequest) -> None:
-        """Ends a request whose client has gone, unless it changes something."""
+        """Ends a request of a disconnected client, unless it changes something."""
         if request in self._waiting:
             self._waiting.remove(request)
             self._end(request, was_begun=False)
@@ -124,10 +115,10 @@ class LargeRequests:
             request.answer.fail()
 
     def _end(self, request: LargeRequest, *, was_begun: bool = True) -> None:
-        """Frees what a request has in memory. Does nothing if it is called again."""
+        """Frees the memory of a request. A second call does nothing."""
         if request.read is None:
             return
-        # A piece refers to its request: nothing must wait for the collector of cycles.
+        # Breaks a reference cycle with the piece.
         request.read = request.piece = None
         request.waits_for = []
         self.rows_alive -= request.rows if was_begun else 0
@@ -155,7 +146,7 @@ class LargeRequests:
                 request.answer.complete(NO_ANSWER if NO_ANSWER in answers else joined(answers, cut))
 
     def _take_answers(self, request: LargeRequest, waiting: deque[Any], answers: list[Any], most: int) -> Steps:
-        """Takes the answers that are there, in their order, until at most `most` of the parts wait."""
+        """Takes answers in their order until at most `most` parts wait."""
         while waiting:
             answer = waiting[0]
             if type(answer) is Pending:
@@ -174,14 +165,14 @@ class LargeRequests:
                     continue
                 answer = answer.response
             elif answer is None:
-                answer = NO_ANSWER  # A handler's way to say that its client waits for none.
+                answer = NO_ANSWER  # The client wants no answer.
             waiting.popleft()
             answers.append(answer)
         request.waits_for = [each for each in waiting if type(each) is Pending and not each.done]
 
 
 def _end_wait(request: LargeRequest, pending: Pending[Any]) -> None:
-    """Stops waiting for a part: what it has begun goes on, and the next part may have to begin after it."""
+    """Stops waiting for a part whose work continues, unless the next part must begin after it."""
     if pending.completes_anyway:
         if pending.on_abandoned is not None:
             pending.on_abandoned()

@@ -1,4 +1,4 @@
-"""The answer to a request that is refused before it is read: an error, and no rows of the request's.
+"""Makes the answer to a request that is refused before it is read: an error without the request's rows.
 
 The values of its fields are those of Kafka's `getErrorResponse`.
 """
@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from lowtide.broker.network.routing.answer_errors import ERROR_FIELDS
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.constructs import AnyConstruct, CountedArray, Entity, fixed_format, nothing_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.schema import wire_form
 
 _NO_OPERATIONS: Final = -(1 << 31)
-"""What `authorized_operations` has where they weren't asked for."""
-
-_ERRORS: Final = frozenset({"error_code", "partition_error_code"})
+"""The value of `authorized_operations` if they were not requested."""
 
 
 def refusal_of_all(key: ApiKey, version: int, code: ErrorCode) -> Any:
@@ -33,8 +32,8 @@ def refusal_of_all(key: ApiKey, version: int, code: ErrorCode) -> Any:
 
 
 def _of_error(name: str, content: AnyConstruct, code: ErrorCode, *, at_top: bool = False) -> Any:
-    """Returns the value of a field that says nothing, or that there is an error."""
-    if name in _ERRORS:
+    """Returns the error, or an empty value, of a field."""
+    if name in ERROR_FIELDS:
         return code
     if name == "error_message":
         return ""

@@ -1,8 +1,8 @@
-"""A request of many rows as several of a few, and their answers as one.
+"""Cuts a request with many rows into several, and joins their answers.
 
-The handler of an API says whether that is possible, and how (`Cut`). Rows that name the same thing twice matter to each
-other where `Cut.names` are set: the first and the last of them stay together, so that a handler that refuses a repeated
-name finds it repeated, and one for which the last row counts finds that; those between are left out.
+The handler of an API declares how (`Cut`). If `Cut.names` is set, the first and last of the rows with the same name
+stay together and those between are left out: so a handler that refuses repeated names sees one, and a handler for
+which the last row wins gets it.
 
 Pure.
 """
@@ -19,21 +19,19 @@ from msgspec.structs import replace
 from lowtide.protocol.errors import ErrorCode
 
 Level = tuple[str, str]
-"""The field of a request and the field of its answer that have the rows."""
+"""The fields of a request and of its answer with the rows."""
 
 _Path = tuple[Any, ...]
-"""A row, behind the rows that it is in; a row without inner rows is the last of its path."""
+"""The rows from the outermost one to an innermost one."""
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """How the requests of an API are cut. `levels` from the outermost rows to the innermost ones.
+    """Declares how the requests of an API are cut.
 
-    `names` say what a row is about, the last one within the row and the others in the row around it; empty for rows
-    that
-    are names themselves. `sequential`: a part begins when the one before it is answered. `changes`: the request is
-    carried
-    out to its end although its client has gone. `joins` are the levels of the answer where they differ from the
-    request's.
+    `levels` go from the outermost rows to the innermost ones, and so do `joins` in the answer if they differ. `names`
+    identify a row: the last one is a field of the row, the others of the row around it; empty if rows are names. With
+    `sequential` a part begins when the previous one is answered. With `changes` the request is completed although its
+    client has gone.
     """
 
     levels: tuple[Level, ...]
@@ -44,23 +42,21 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of the request's rows, from the outermost level."""
         return tuple(field for field, _ in self.levels)
 
     @property
     def answer_fields(self) -> tuple[str, ...]:
-        """The fields of the answer's rows, from the outermost level."""
         return tuple(field for _, field in self.joins or self.levels)
 
 
 def row_count(message: Any, fields: Sequence[str]) -> int:
-    """Returns how many rows a message has at these levels together."""
+    """Returns the number of rows of a message at all levels."""
     rows = getattr(message, fields[0]) or ()
     return len(rows) + (sum(row_count(row, fields[1:]) for row in rows) if len(fields) > 1 else 0)
 
 
 def parts_of(request: Any, cut: Cut, rows_max: int) -> Iterator[Any]:
-    """Yields the rows of `request` as requests of at most `rows_max` rows, or of two with one name."""
+    """Yields requests of at most `rows_max` rows, or of two rows with the same name."""
     paths: list[_Path] = []
     for together in _without_between(_paths(request, cut.fields), cut.names):
         if paths and len(paths) + len(together) > rows_max:
@@ -81,7 +77,7 @@ def _paths(container: Any, fields: Sequence[str]) -> Iterator[_Path]:
 
 
 def _without_between(paths: Iterator[_Path], names: tuple[str, ...] | None) -> Iterator[list[_Path]]:
-    """Yields rows that stay together: each alone, or the first and the last of the same name."""
+    """Yields the rows that stay together: one, or the first and last of the same name."""
     if names is None:
         yield from ([path] for path in paths)
         return
@@ -115,9 +111,9 @@ def _with_rows(container: Any, fields: Sequence[str], paths: list[_Path]) -> Any
 
 
 def joined(answers: Sequence[Any], cut: Cut) -> Any:
-    """Returns one answer with the rows of those to the parts, in their order; a row that was cut is one again.
+    """Returns one answer with the rows of all `answers` in order. Rows that were cut are joined.
 
-    An answer with an error for the whole request counts for all of them.
+    An answer with an error at the top is returned for all of them.
     """
     for answer in answers:
         if getattr(answer, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
@@ -139,7 +135,7 @@ def _joined(answers: Sequence[Any], fields: Sequence[str]) -> Any:
             if name == "throttle_time_ms":
                 changes[name] = max(changes.get(name, 0), getattr(first, name), value)
             elif name != fields[0] and isinstance(value, list) and value:
-                # What an answer says beside its rows, such as where brokers are.
+                # Other lists of the answer, such as addresses of brokers.
                 known = changes.setdefault(name, list(getattr(first, name) or ()))
                 known += [each for each in value if each not in known]
     return replace(first, **changes)

@@ -1,20 +1,18 @@
-"""How long requests take, by API: the parts that Kafka tells apart, and all of them together.
+"""The times of requests by API, in Kafka's parts and in total.
 
 | part | from | to |
 |---|---|---|
-| queue | the request is there | it is executed: other connections have their turn, or this one is muted |
+| queue | the request is received | it is executed: after other connections' turns, or a mute |
 | local | it is executed | it is answered, or waits |
-| remote | it waits: for followers, records, members, the disk, the metadata store | its answer is there |
-| response queue | its answer is there | those before it on its connection are there too |
-| send | its answer is given to the socket | the socket has taken it |
+| remote | it waits: for followers, records, members, the disk, the metadata store | its answer is complete |
+| response queue | its answer is complete | earlier answers of its connection are complete |
+| send | its answer is written to the socket | the socket has accepted it |
 
-Most requests are answered in the callback that brought them. Such a *quick* one takes one step of one histogram, which
-counts for the local time and for the total; the connection does that by itself (`Connection._on_request`). Nearly all
-answers are taken by the socket at once: these count as sent in no time, and only those are measured that it doesn't
-take, the oldest of a connection at a time. What comes before a request is there is not seen here: that is the lateness
-of the loop.
+Most requests are *quick*: answered in the callback that received them. The connection itself counts them, in one
+histogram for both the local and the total time. The socket accepts nearly all answers at once, which counts as no time;
+otherwise the oldest waiting answer of a connection is measured. Delays before a request is received are not seen here.
 
-Buckets are powers of two of a nanosecond: the place of a count is the bit length of the time.
+The bucket of a time is its bit length in nanoseconds.
 """
 
 from __future__ import annotations
@@ -34,38 +32,35 @@ FETCH_FOLLOWER: Final = "FetchFollower"
 
 
 class ApiTimes:
-    """The times of one API's requests: histograms, by bit length.
-
-    At `n` they count times below 2^n ns, and not below 2^(n - 1).
-    """
+    """The histograms of one API. Bucket `n` counts times from 2^(n - 1) ns up to 2^n ns (exclusive)."""
 
     __slots__ = ("local", "name", "queue", "quick", "quick_ns", "remote", "response_queue", "send", "total", "total_ns")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.quick = [0] * BUCKETS
-        """The local time of quick requests, which is their total time too."""
+        """The times of quick requests."""
         self.quick_ns = 0
-        """Their sum."""
         self.local = [0] * BUCKETS
-        """Of requests that waited, as are the next three."""
+        """Of requests that waited, as the next three."""
         self.remote = [0] * BUCKETS
         self.response_queue = [0] * BUCKETS
         self.total = [0] * BUCKETS
         """Without the queue."""
         self.total_ns = 0
         self.queue = [0] * BUCKETS
-        """Of requests that didn't begin at once, as the next is of answers that weren't taken at once."""
+        """Of requests that were not executed at once."""
         self.send = [0] * BUCKETS
+        """Of answers that the socket did not accept at once."""
 
     @property
     def count(self) -> int:
-        """Requests that were answered."""
+        """The number of answered requests."""
         return sum(self.quick) + sum(self.total)
 
 
 class RequestTimes:
-    """The times of all APIs that were asked for, and the logins before."""
+    """The times of all requested APIs, and the logins."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, ApiTimes] = {}
@@ -73,11 +68,11 @@ class RequestTimes:
         """Logins by listener and outcome, since the start."""
 
     def of(self, key: ApiKey) -> ApiTimes:
-        """Those of an API; of Fetch those of consumers."""
+        """Returns the times of an API, for Fetch those of consumers."""
         return self._named(FETCH_CONSUMER if key == ApiKey.FETCH else API[key].request.__name__.removesuffix("Request"))
 
     def of_followers(self, key: ApiKey) -> ApiTimes:
-        """Those of an API when a follower asks."""
+        """Returns the times of an API when followers request it."""
         return self._named(FETCH_FOLLOWER) if key == ApiKey.FETCH else self.of(key)
 
     def _named(self, name: str) -> ApiTimes:
@@ -85,10 +80,7 @@ class RequestTimes:
 
 
 class RequestClock:
-    """What all connections of a broker know of the time while a callback runs.
-
-    Its fields are set by the connection that is served.
-    """
+    """The clock that all connections of a broker share. The connection that runs sets its fields."""
 
     __slots__ = ("moment_ns", "now_ms", "now_ns", "times")
 
@@ -96,6 +88,6 @@ class RequestClock:
         self.now_ms: Callable[[], int] = clock.monotonic_ms
         self.now_ns: Callable[[], int] = clock.monotonic_ns
         self.moment_ns = 0
-        """When the request that is next was received, or the one before it was done."""
+        """When the next request was received, or the previous one was done."""
         self.times = ApiTimes("")
-        """Of the request that was answered last."""
+        """The times of the API of the last answered request."""

@@ -1,4 +1,4 @@
-"""What a handler declares for an API, and the route of each version: how it is read, handled and written."""
+"""The declaration of an API by its handler, and the route of each version: how it is read, handled and written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lowtide.broker.audit.audit_log import AuditEvent
+from lowtide.broker.network.routing.answer_cache import AnswerCache
 from lowtide.broker.network.routing.large_requests import Bounds
 from lowtide.broker.network.routing.request_parts import Cut, row_count
 from lowtide.broker.network.routing.request_times import ApiTimes
@@ -20,26 +21,24 @@ from lowtide.storage.log.segments.segment_file import FileSlice
 
 Buffer = bytes | bytearray | memoryview
 Part = Buffer | FileSlice
-"""A piece of an answer: bytes, or a slice of a file that is read when it is sent."""
+"""A part of an answer: bytes, or a slice of a file that is read when it is sent."""
 
 Handle = Callable[[Any, Any], Any]
 HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 AuditLine = tuple[str, dict[str, Any], bool]
-"""Event, fields, and whether something was changed."""
+"""An event, its fields, and whether something was changed."""
 
 
 class JointForm(msgspec.Struct, frozen=True):
-    """The short form of an API whose requests may be executed together, of one connection or several.
+    """The short form of an API that executes several requests together, of one connection or several.
 
     `read(buffer, start, end, frame_max, is_one)` reads the frames between `start` and `end`, each of at most
-    `frame_max`
-    bytes; `is_one` says that one connection sent all of them. It returns groups of requests that are alike, for one
-    connection at most the first. A group has `version`, `correlation_ids`, `places` (of its requests among all) and
-    `stop`
-    (where the last frame ends). `answer(group, buffer, clients)` executes them, and returns for each the frame of its
-    answer, what a handler returns, or the promise of either; None where that isn't the way, before anything was
-    changed:
-    each is executed by the handler then.
+    `frame_max` bytes; `is_one` says that one connection sent all of them. It returns groups of similar requests, at
+    most one group for one connection. A group has `version`, `correlation_ids`, `places` (the positions of its requests
+    among all) and `stop` (the end of the last frame).
+
+    `answer(group, buffer, clients)` executes a group and returns for each request the frame of its answer, the result
+    of a handler, or a promise of either. It returns None before any change if the handler must execute them.
     """
 
     read: Callable[[Any, int, int, int, bool], list[Any] | None]
@@ -47,17 +46,16 @@ class JointForm(msgspec.Struct, frozen=True):
 
 
 class NoGuard(msgspec.Struct, frozen=True):
-    """Declares that no guard stands before a handler, and why."""
+    """Declares that a handler has no guard, and why."""
 
     reason: str
 
 
 class Forwarding(msgspec.Struct, frozen=True):
-    """Declares that only the controller can carry out a request: other brokers forward it.
+    """Declares that only the controller can carry out a request; other brokers forward it.
 
-    `refused` makes the answer to a request, in a version, that can't be forwarded. `shows` returns whether an image
-    shows
-    what the answer says; the broker waits for that before it answers.
+    `refused` makes the answer to a request (in a version) that can't be forwarded. `shows` returns whether an image
+    shows the result in an answer; the broker waits for that before it answers.
     """
 
     refused: Callable[[Any, int, Refusal], Any]
@@ -65,10 +63,10 @@ class Forwarding(msgspec.Struct, frozen=True):
 
 
 class AuditLines(msgspec.Struct, frozen=True):
-    """Declares what the audit log says about a request.
+    """Declares the lines of the audit log about a request.
 
-    `lines` makes the lines from the request, its answer (None if the client has gone), what `before` returned, and the
-    broker. `before` is called with the request and the broker before the request is carried out.
+    `before` is called with the request and the broker before the request is executed. `lines` makes the lines from the
+    request, its answer (None if the client has gone), the result of `before`, and the broker.
     """
 
     kind: AuditEvent
@@ -79,10 +77,9 @@ class AuditLines(msgspec.Struct, frozen=True):
 class ChangedPartitions(msgspec.Struct, frozen=True, kw_only=True):
     """Declares that a request changes partitions, which `controller_mutation_rate` limits (KIP-599).
 
-    `costs` returns the rows of a request and how many partitions each changes, from the request, its version, the image
-    and the default number of partitions. `rows` names the field with the rows in a version, `answers` that of the
-    answer.
-    From version `refused_since` on `refused` makes the answer's row of one above the quota.
+    `costs` returns the rows of a request and the number of partitions that each changes, from the request, its version,
+    the image and the default number of partitions. `rows` names the field with the rows in a version, and `answers` the
+    field of the answer. From version `refused_since` on, `refused` makes the answer's row of a row above the quota.
     """
 
     refused_since: int
@@ -93,22 +90,18 @@ class ChangedPartitions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an API declares. Tables of APIs elsewhere are derived from this.
+    """Everything that an API declares. Other tables of APIs are derived from this.
 
-    `guard` checks the permissions of a request (`guards/guard.py:Guard`); it has no default. Exactly one of `handle`,
-    which answers in the
-    loop, and `handle_later`, a coroutine that may wait for metadata, is set.
+    `guard` checks the permissions of a request (`guards/guard.py:Guard`). Either `handle`, which answers in the loop,
+    or `handle_later`, a coroutine that may wait for metadata, is set.
 
-    `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659).
-    `answers_again` is how many
-    responses the handler may give out more than once, as the same object that doesn't change: so many are kept in their
-    encoded form. `counts_errors`: the handler counts the errors of its answers itself.
+    `advertised_minimum` differs from the lowest served version if clients must see more (KAFKA-18659). `answers` keeps
+    frequent answers. With `counts_errors` the handler counts the errors of its answers itself.
 
-    `bounds` say how many rows of a request the handler takes at once. `cut` says how a request of more is cut, where it
-    may depend on the version; without it a request is handled whole.
+    `bounds` are the rows that the handler takes at once. `cut` says, perhaps by version, how a larger request is cut;
+    without it a request is handled whole.
 
-    Quotas count the bytes of `request_bytes` as produced and those of `answer_bytes` as consumed. They count nothing
-    `between_brokers`.
+    Quotas count `request_bytes` as produced and `answer_bytes` as consumed, and nothing `between_brokers`.
     """
 
     key: ApiKey
@@ -118,7 +111,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     advertised_minimum: int | None = None
     bounds: Bounds = Bounds()
     cut: Cut | Callable[[int], Cut | None] | None = None
-    answers_again: int = 0
+    answers: AnswerCache | None = None
     joint: JointForm | None = None
     forwarding: Forwarding | None = None
     audit: AuditLines | None = None
@@ -129,7 +122,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     answer_bytes: Callable[[Any], int] | None = None
 
     def wrapped(self, **handlers: Any) -> HandlerSpec:
-        """Returns it with other handlers, without the joint form, which would bypass them, unless it is given."""
+        """Returns a copy with other handlers. Without a new joint form it has none: the old one would bypass them."""
         return msgspec.structs.replace(self, **({"joint": None} | handlers))
 
 
@@ -140,22 +133,20 @@ class Route(msgspec.Struct, frozen=True):
     is_produce: bool
     handle: Callable[[Any, Any], Any]
     read: Callable[[Any, int, int, int, bool], tuple[Any, str | None]]
-    """`Codec.read_request`, to be called with the next two."""
+    """`Codec.read_request`, called with the next two fields."""
     rows_max: int
-    """How many rows a request may have."""
     is_flexible: bool
-    """Whether tagged fields end the header of a request."""
+    """Whether the header of a request ends with tagged fields."""
     write: Callable[[int, Any], list[Part]]
     cut: Cut | None
-    """How a large request is cut; one with at most `undivided_bytes` isn't large, and has no more than
-    `bounds.undivided_max` rows."""
+    """Says how a large request is cut."""
     bounds: Bounds
     undivided_bytes: int
+    """A smaller request has at most `bounds.undivided_max` rows."""
     times: ApiTimes
     follower_times: ApiTimes
-    """For requests of brokers that follow: `Client.of_a_follower`."""
+    """The times of requests of followers (`Client.of_a_follower`)."""
     joint: JointForm | None = None
-    """Tried first."""
     is_forwarded: bool = False
     """Whether the request may come in an envelope."""
 
@@ -166,7 +157,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class VersionRange(msgspec.Struct, frozen=True, gc=False):
-    """Versions as they are advertised, both inclusive."""
+    """Advertised versions, both inclusive."""
 
     minimum: int
     maximum: int
@@ -175,9 +166,10 @@ class VersionRange(msgspec.Struct, frozen=True, gc=False):
 def read_request(
     route: Route, buffer: memoryview, start: int, stop: int, on_surplus: Callable[[str, int], None] = lambda *_: None
 ) -> tuple[Any, str | None]:
-    """Returns the request in `buffer[start:stop]` and its client id; bytes behind its fields are ignored, as in Kafka.
+    """Returns the request in `buffer[start:stop]` and its client id.
 
-    `on_surplus` is called with the route's name and how many they are. Errors: those of `Route.read`.
+    Bytes behind its fields are ignored, as in Kafka, and reported to `on_surplus` with the route's name and their
+    number. Errors: those of `Route.read`.
     """
     try:
         return route.read(buffer, start, stop, route.rows_max, route.is_flexible)

@@ -20,7 +20,7 @@ from lowtide.broker.partitions.fetch.fetch_session import FetchSession, FetchTar
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import DelayedQueue, Pending
-from lowtide.broker.slices import PARTITIONS_AT_ONCE
+from lowtide.broker.turns import PARTITIONS_AT_ONCE
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
@@ -118,7 +118,7 @@ class DelayedFetch(DelayedOperation):
         """
         rules, held = self._rules, len(self._targets)
         may_have_own = not rules.is_follower and rules.maximum_wait_ms > 0
-        if (self._session is None and not may_have_own) or not self._replicas.slices.take(held):
+        if (self._session is None and not may_have_own) or not self._replicas.turns.hold(held):
             self._is_due = True
             self._run(self._begin_steps(settle, notes=notes))
             return self.pending
@@ -133,7 +133,7 @@ class DelayedFetch(DelayedOperation):
         return self.pending
 
     def _run(self, steps: Iterator[None]) -> None:
-        self._replicas.slices.run(steps, lambda: not self.pending.abandoned, self.fail)
+        self._replicas.turns.start(steps, lambda: not self.pending.abandoned, self.fail)
 
     def _begin_steps(self, settle: Callable[[FetchOutcome], int] | None, *, notes: bool) -> Iterator[None]:
         outcome = FetchOutcome([], 0, False, 0)
@@ -155,7 +155,7 @@ class DelayedFetch(DelayedOperation):
         if self._session is not None and self._session is self._plan.session:
             self._give_back()  # What a session holds is counted with the sessions.
         if has_news:
-            self._replicas.slices.call_later(again_ms, self.look)
+            self._replicas.turns.call_later(again_ms, self.look)
         return True
 
     def _look_steps(self, targets: list[FetchTarget]) -> Iterator[None]:
@@ -222,7 +222,7 @@ class DelayedFetch(DelayedOperation):
     def on_complete(self) -> None:
         """Reads and answers now."""
         targets = self._to_visit() if self._session is self._plan.session else self._targets
-        if len(targets) > PARTITIONS_AT_ONCE and (self._held or self._replicas.slices.take(len(targets))):
+        if len(targets) > PARTITIONS_AT_ONCE and (self._held or self._replicas.turns.hold(len(targets))):
             self._held = self._held or len(targets)
             self._run(self._answer_steps(targets))
             return
@@ -272,7 +272,7 @@ class DelayedFetch(DelayedOperation):
 
     def _give_back(self) -> None:
         held, self._held = self._held, 0
-        self._replicas.slices.give_back(held)
+        self._replicas.turns.let_go(held)
 
     def _leave(self) -> None:
         session = self._session

@@ -13,15 +13,16 @@ import msgspec
 
 from lowtide.broker.partitions.fetch.delayed_fetch import DelayedFetch
 from lowtide.broker.partitions.fetch.fetch_reader import READ_COMMITTED, may_wait, respond
-from lowtide.broker.partitions.fetch.fetch_refused import SESSIONS_SINCE, failed_throughout, refuse
 from lowtide.broker.partitions.fetch.fetch_rules import FetchPlan, FetchRules, requested_targets
 from lowtide.broker.partitions.fetch.fetch_session import CONSUMER, FINAL_EPOCH
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
-from lowtide.broker.slices import PARTITIONS_AT_ONCE
+from lowtide.broker.turns import PARTITIONS_AT_ONCE
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Mapping
 
     from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.broker.request_context import RequestContext
-    from lowtide.protocol.messages.fetch import FetchRequest
     from lowtide.protocol.types import BrokerEpoch, BrokerId
     from lowtide.runtime.clock import Clock
+
+SESSIONS_SINCE: Final = 7
+"""The first version with sessions, and with an error of the whole request."""
 
 SHORT_WAIT_MS: Final = 10
 """How long a follower's fetch waits that lacks a partition."""
@@ -164,3 +167,22 @@ def is_sound(request: FetchRequest) -> bool:
             if row.partition_max_bytes < 0:
                 return False
     return True
+
+
+def refuse(request: FetchRequest, version: int, error: ErrorCode, errors: Counter[tuple[str, int]]) -> FetchResponse:
+    """Returns an error of the whole request; before v7, which has none, of each partition. Counts it in `errors`."""
+    if version < SESSIONS_SINCE:
+        return failed_throughout(request, error, errors)
+    errors["Fetch", error] += 1
+    return FetchResponse(throttle_time_ms=0, error_code=error, session_id=0, responses=[])
+
+
+def failed_throughout(request: FetchRequest, error: ErrorCode, errors: Counter[tuple[str, int]]) -> FetchResponse:
+    """Returns the same error for every partition of the request. Counts them in `errors`."""
+    errors["Fetch", error] += sum(len(topic.partitions) for topic in request.topics)
+    response = FetchResponse(throttle_time_ms=0, session_id=0, responses=[])
+    row = partial(PartitionData, error_code=error, high_watermark=-1, records=b"")
+    for topic in request.topics:
+        rows = [row(partition_index=asked.partition) for asked in topic.partitions]
+        response.responses.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=rows))
+    return response

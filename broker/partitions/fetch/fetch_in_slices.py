@@ -9,7 +9,7 @@ import msgspec
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader, has_log_start_to_tell, respond
 from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchPlan, FetchRules
 from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
-from lowtide.broker.slices import PARTITIONS_OF_A_STEP, taken
+from lowtide.broker.turns import PARTITIONS_OF_A_STEP, taken
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchResponse
 

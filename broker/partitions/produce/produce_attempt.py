@@ -1,7 +1,7 @@
 """The form that defines Produce: a handler, and the work on one request.
 
-All state of a request is in its `ProduceAttempt`, however the work is spread over time. The slow paths continue the
-same attempt: `produce_slowly`, `produce_in_slices`.
+All state of a request is in its `ProduceAttempt`, however the work is spread over time. `slow_produce` continues the
+same attempt if it takes long.
 """
 
 from __future__ import annotations
@@ -307,10 +307,9 @@ Continue: TypeAlias = "Callable[[ProduceAttempt, list[TopicProduceResponse]], Pe
 class ProduceHandler:
     """Handles Produce requests. One for each broker; keeps no state of a request."""
 
-    def __init__(self, parts: ProduceParts, continue_in_slices: Continue, continue_slowly: Continue) -> None:
-        """A request continues in slices if it takes long, and slowly if the worker or a coordinator must do a part."""
+    def __init__(self, parts: ProduceParts, continue_slowly: Continue) -> None:
+        """`continue_slowly` is called if a request takes long, or the worker or a coordinator must do a part."""
         self.parts = parts
-        self._continue_in_slices = continue_in_slices
         self._continue_slowly = continue_slowly
 
     def handle(
@@ -332,8 +331,6 @@ class ProduceHandler:
         except BaseException:
             attempt.give_back()
             raise
-        if attempt.rest:
-            return self._continue_in_slices(attempt, responses)
-        if attempt.slow:
+        if attempt.rest or attempt.slow:
             return self._continue_slowly(attempt, responses)
         return attempt.answer(responses)

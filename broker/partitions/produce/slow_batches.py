@@ -1,7 +1,7 @@
-"""What is kept of a Produce request beyond the callback that brought it: batches for the worker, and those that are appended in slices.
+"""Batches of a Produce request that wait: for the worker, a coordinator, or their slice.
 
-Views of received bytes die with their callback, but for those of a large frame, which was mapped for its request alone: it stays as it is
-while a view of it lives, so nothing of it has to be copied.
+Received bytes are valid only in the callback that brought them, so a batch that waits is copied; a large frame is
+mapped for its request alone and is kept instead.
 """
 
 from __future__ import annotations
@@ -21,27 +21,24 @@ from lowtide.storage.log.validation.rejections import Rejection
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
-NO_ROOM: Final = "too many requests wait to be checked"
-
 LARGE_BYTES: Final = 4 << 20
-"""A larger batch is slow, whatever is in it: its checksum alone takes a millisecond and more."""
+"""The worker checks a larger batch: its checksum alone takes a millisecond or more."""
 
 ROW_BYTES: Final = 200
-"""What a batch that waits takes besides its bytes, about."""
+"""The memory of a waiting batch besides its bytes, about."""
+
+NO_ROOM: Final = "too many requests wait to be checked"
 
 
 class KeptBytes(msgspec.Struct):
-    """What is kept of all requests of a broker that wait for the worker, or are worked on in slices.
-
-    Beyond `limit` what would be kept is refused: memory must not grow, and the loop not be held.
-    """
+    """The memory of all waiting batches of a broker. Above `limit` further ones are refused."""
 
     limit: int
     count: int = 0
 
 
 class KeptFrame(msgspec.Struct):
-    """A large frame that batches of its request keep; it is given back with the last of them."""
+    """A large frame that batches of its request keep; it is released with the last of them."""
 
     frame: Any
     users: int = 0
@@ -57,14 +54,14 @@ class SlowBatch(msgspec.Struct):
     now_ms: int
     placeholder: PartitionProduceResponse
     question: Question | None = None
-    """What the transaction's coordinator is to be asked first; `guard` is the verification that has to hold then."""
+    """The question to the transaction's coordinator; `guard` is the verification that must still hold afterwards."""
     guard: Verification | None = None
     kept_bytes: int = 0
-    """What it takes by itself: a copy, if its frame is not kept."""
+    """The memory of its own: a copy, if its frame is not kept."""
     kept_frame: KeptFrame | None = None
 
     def renew(self) -> None:
-        """Begin the verification again, for another attempt to ask."""
+        """Begins the verification again, for another attempt to ask."""
         assert self.question is not None
         assert self.guard is not None
         asked, guard = self.question.transaction, self.guard
@@ -77,23 +74,20 @@ class SlowBatch(msgspec.Struct):
         )
 
     def keep(self, others: list[SlowBatch]) -> int:
-        """Keep it beyond the callback that brought it; `others` are of its request. Returns what that costs more."""
+        """Keeps it beyond the callback that brought it. Returns the memory, less what `others` of its request keep."""
         self.kept_bytes = ROW_BYTES
-        frame = _mapped_frame(self.records)
+        frame = mapped_frame(self.records)
         if frame is None:
             self.records = bytes(self.records)
             self.kept_bytes += len(self.records)
             return self.kept_bytes
-        shared = next(
-            (other.kept_frame for other in others if other.kept_frame is not None and other.kept_frame.frame is frame),
-            None,
-        )
+        shared = next((each.kept_frame for each in others if each.kept_frame and each.kept_frame.frame is frame), None)
         self.kept_frame = shared or KeptFrame(frame)
         self.kept_frame.users += 1
         return self.kept_bytes + (len(frame) if shared is None else 0)
 
     def release(self) -> int:
-        """It is not kept any more: returns what that gives back."""
+        """Returns the memory that is no longer kept."""
         kept_bytes, self.kept_bytes = self.kept_bytes, 0
         kept, self.kept_frame = self.kept_frame, None
         if kept is not None:
@@ -102,20 +96,31 @@ class SlowBatch(msgspec.Struct):
         return kept_bytes
 
     def check(self, room: DecompressionRoom | None = None) -> ValidatedBatch | Rejection | None:
-        """In the worker: touches nothing but the bytes, and `room`."""
+        """Validates the batch in the worker: uses only its bytes and `room`."""
         return validate_produce(self.records, self.rules, self.now_ms, room)
 
 
 class Rest(msgspec.Struct):
-    """What is left of a request's batches of one topic; their rows of the answer follow those in `results`."""
+    """The remaining batches of one topic of a request; their rows of the answer follow those in `results`."""
 
     topic: str
     rows: list[PartitionProduceData]
     results: list[PartitionProduceResponse]
 
+    def keep(self) -> int:
+        """Keeps the batches beyond the callback that brought them. Returns the memory without a mapped frame."""
+        kept_bytes = 0
+        for row in self.rows:
+            records: Any = row.records
+            kept_bytes += ROW_BYTES
+            if records is not None and mapped_frame(records) is None:
+                row.records = bytes(records)
+                kept_bytes += len(records)
+        return kept_bytes
+
 
 def is_compressed(records: Any) -> bool:
-    """Whether what a client sent as a batch is marked as compressed."""
+    """Whether a received batch is marked as compressed."""
     return (
         records is not None
         and len(records) > ATTRIBUTES_POSITION + 1
@@ -123,28 +128,7 @@ def is_compressed(records: Any) -> bool:
     )
 
 
-def kept(records: Any) -> tuple[Any, int]:
-    """A batch that may be kept beyond the callback that brought it, and what that costs.
-
-    A large frame is counted whole; anything else is copied.
-    """
-    frame = _mapped_frame(records)
-    return (bytes(records), len(records) + ROW_BYTES) if frame is None else (records, len(frame) + ROW_BYTES)
-
-
-def _mapped_frame(records: Any) -> mmap | None:
-    """The large frame that a batch is a part of, if it is."""
+def mapped_frame(records: Any) -> mmap | None:
+    """Returns the large frame that a batch is a part of; None if it is part of another one."""
     frame = records.obj if isinstance(records, memoryview) else records
     return frame if isinstance(frame, mmap) else None
-
-
-def keep(rest: list[Rest]) -> int:
-    """Keep what is left of a request; returns what that costs."""
-    rows = [row for left in rest for row in left.rows]
-    for row in rows:
-        if row.records is not None:
-            records, kept_bytes = kept(row.records)
-            if records is row.records:  # All of one frame.
-                return kept_bytes + len(rows) * ROW_BYTES
-            row.records = records
-    return sum(len(row.records or b"") for row in rows) + len(rows) * ROW_BYTES

@@ -1,7 +1,7 @@
-"""What is asked about a transaction before a batch of it is appended, and what its producer is answered.
+"""The question to a transaction's coordinator before one of its batches is appended.
 
-The coordinator answers (`coordinator/transactions/transaction_verifier`): so no record gets into a partition that the
-end of its transaction wouldn't reach. Source: KIP-890; Kafka's `AddPartitionsToTxnManager`.
+The answer (`coordinator/transactions/transaction_verifier`) ensures that the end of the transaction reaches every
+partition with its records. Source: KIP-890; Kafka's `AddPartitionsToTxnManager`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lowtide.protocol.types import ProducerEpoch, ProducerId, TopicPartition
 if TYPE_CHECKING:
     from lowtide.storage.log.producers.producer_state import ProducerStateManager
 
-_COMES_AGAIN: Final = frozenset(
+_RETRIABLE: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.NETWORK_EXCEPTION,
@@ -31,10 +31,7 @@ Answered: TypeAlias = Callable[[ErrorCode], None]
 
 
 class AskedTransaction(msgspec.Struct, frozen=True):
-    """What questions have in common that go out together.
-
-    `adds`: partitions are to be added, where else they must have been.
-    """
+    """The transaction of questions that are sent together. With `adds` the coordinator adds missing partitions."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -43,7 +40,7 @@ class AskedTransaction(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """About one partition of one transaction."""
+    """A question about one partition of one transaction."""
 
     transaction: AskedTransaction
     partition: TopicPartition
@@ -54,27 +51,27 @@ class Verifier(Protocol):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the configuration asks for it."""
+        """Whether the configuration requires verification."""
         ...
 
     def answer_now(self, question: Question) -> ErrorCode | None:
-        """The answer, if it can be given at once."""
+        """Returns the answer if it is known at once."""
         ...
 
     def ask(self, question: Question, renew: Callable[[], None], answered: Answered) -> None:
-        """Have the answer, later. `renew` is called before every further attempt."""
+        """Calls `answered` later. `renew` is called before every further attempt."""
         ...
 
 
 def needs_no_question(
     state: ProducerStateManager, verifier: Verifier, producer: tuple[ProducerId, ProducerEpoch], *, adds: bool
 ) -> bool:
-    """Whether a batch may be appended as far as its transaction goes: it is open in that log, or nothing is to be asked."""
+    """Whether a batch needs no verification: its transaction is open in the log, or verification is off."""
     return state.is_in_transaction(*producer) or not (adds or verifier.is_wanted)
 
 
 def told_to_producer(error: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:
-    """What a producer gets for an answer: what it may try again is named by an error that old clients know.
+    """Returns the producer's error for an answer. Retriable ones become an error that old clients know.
 
     Source: `AddPartitionsToTxnManager`, `ReplicaManager.maybeSendPartitionsToTransactionCoordinator`.
     """
@@ -84,4 +81,4 @@ def told_to_producer(error: ErrorCode, *, knows_abortable: bool, adds: bool) -> 
         return ErrorCode.INVALID_TXN_STATE
     if error == ErrorCode.CONCURRENT_TRANSACTIONS and adds:
         return error
-    return ErrorCode.NOT_ENOUGH_REPLICAS if error in _COMES_AGAIN else error
+    return ErrorCode.NOT_ENOUGH_REPLICAS if error in _RETRIABLE else error

@@ -55,10 +55,7 @@ Answer = Callable[[ErrorCode], None]
 class StateKeeper(Protocol):
     """Reads and writes stored states."""
 
-    async def read(self, place: SharePlace, leader_epoch: LeaderEpoch) -> StoredState | ErrorCode:
-        """Returns the stored state."""
-        ...
-
+    async def read(self, place: SharePlace, leader_epoch: LeaderEpoch) -> StoredState | ErrorCode: ...
     async def write(
         self, place: SharePlace, leader_epoch: LeaderEpoch, state_epoch: int, write: StateWrite
     ) -> ErrorCode:
@@ -194,7 +191,6 @@ class LeaderSharePartition:
         self._waiting[waiter] = None
 
     def unwatch(self, waiter: Waiter) -> None:
-        """Stops calling a waiter."""
         self._waiting.pop(waiter, None)
 
     def _wake(self) -> None:
@@ -202,7 +198,6 @@ class LeaderSharePartition:
             waiter.look(self)
 
     def on_partition_changed(self, change: PartitionChange) -> None:
-        """See `PartitionWatcher`."""
         if change is PartitionChange.HIGH_WATERMARK:
             self._wake()
         elif change is PartitionChange.ROLE:

@@ -55,7 +55,7 @@ FetchedShare = tuple[LeaderSharePartition, ShareRead | ErrorCode]
 class ShareFetch(DelayedOperation):
     """A member's fetch from partitions that are led here. `pending` gets the records, partition by partition."""
 
-    __slots__ = ("_changed", "_queue", "_ready", "_replicas", "_targets", "_wanted", "pending")
+    __slots__ = ("_changed", "_queue", "_ready", "_replicas", "_targets", "_wanted", "deadline_ms", "pending")
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class ShareFetch(DelayedOperation):
         super().__init__()
         self._targets = targets
         self._wanted = wanted
+        self.deadline_ms = wanted.deadline_ms  # type: ignore[misc]
         self._replicas = replicas
         self._queue = queue
         self._changed: dict[LeaderSharePartition, None] = dict.fromkeys(targets)
@@ -84,17 +85,11 @@ class ShareFetch(DelayedOperation):
             self.on_complete()
         return self.pending
 
-    @property
-    def deadline_ms(self) -> int:
-        """See `DelayedOperation`."""
-        return self._wanted.deadline_ms
-
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """Returns nothing: the partitions call `look`."""
         return ()
 
     def look(self, share: LeaderSharePartition) -> None:
-        """See `Waiter`."""
         self._changed[share] = None
         self._queue.wake(self)
 
@@ -118,7 +113,6 @@ class ShareFetch(DelayedOperation):
         self._answer(self._acquire())
 
     def fail(self) -> None:
-        """See `DelayedOperation`."""
         self._leave()
         self.pending.fail()
 
@@ -137,7 +131,7 @@ class ShareFetch(DelayedOperation):
     def _visit_on(self) -> None:
         """Looks at the remaining partitions in another turn of the loop."""
         if self._changed:
-            self._replicas.slices.call_later(0, self._wake)
+            self._replicas.turns.call_later(0, self._wake)
 
     def _wake(self) -> None:
         if not self.pending.done:

@@ -16,14 +16,12 @@ from lowtide.broker.partitions.share.share_rules import ShareRules
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from lowtide.broker.partitions.share.share_values import ShareCounts
 from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
-from lowtide.broker.pending import DelayedQueue
 from lowtide.broker.promises import Spawn, answer_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_acknowledge import INITIAL_EPOCH
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
-from lowtide.replication.purgatory import DelayedOperation
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.timestamps import LongSearch, SearchOn, search_timestamp
 
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.batch_lane import BatchLane
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.broker.request_context import Client
-    from lowtide.broker.slices import RequestSlices
+    from lowtide.broker.turns import Turns
     from lowtide.runtime.clock import Clock
 
 
@@ -63,7 +61,7 @@ class SharePartitions:
         self._shares: dict[SharePlace, LeaderSharePartition] = {}
 
         async def begin(partition: Partition, rules: ShareRules) -> Offset:
-            return await begin_offset(partition, rules.reset, clock.wall_ms(), replicas.slices, batch_lane, log)
+            return await begin_offset(partition, rules.reset, clock.wall_ms(), replicas.turns, batch_lane, log)
 
         self._ports = SharePorts(
             keeper=keeper,
@@ -79,11 +77,7 @@ class SharePartitions:
             log=log,
         )
 
-        def on_bug(request: DelayedOperation, error: Exception) -> None:
-            log.error("request failed", request=type(request).__name__, exc_info=error)
-
-        self.fetches = DelayedQueue(clock, loop, maximum_per_key=1, on_bug=on_bug, rounds=replicas.waiting.rounds)
-        """Waiting fetches."""
+        self.fetches = replicas.waiting.share_fetches
 
     def __len__(self) -> int:
         """Returns the number of share partitions that are loaded or loading."""
@@ -174,7 +168,7 @@ class SharePartitions:
 
 
 async def begin_offset(
-    partition: Partition, reset: OffsetReset, wall_ms: int, slices: RequestSlices, lane: BatchLane, log: Any
+    partition: Partition, reset: OffsetReset, wall_ms: int, turns: Turns, lane: BatchLane, log: Any
 ) -> Offset:
     """Returns where a group without a start offset begins: `share.auto.offset.reset`.
 
@@ -205,7 +199,7 @@ async def begin_offset(
     found = look_up(Progress())
     if isinstance(found, Unfinished):
         rows: list[Offset | None] = [None]
-        searches = TimestampSearches[Offset | None](slices, lane, log)
+        searches = TimestampSearches[Offset | None](turns, lane, log)
         searches.add(LongRow(found, look_up, partial(rows.__setitem__, 0), fail))
         await answer_of(searches.start(rows))
         found = rows[0]

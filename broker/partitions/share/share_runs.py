@@ -62,7 +62,6 @@ class Run(msgspec.Struct, gc=False):
 
     @property
     def is_final(self) -> bool:
-        """Whether its state is final."""
         return self.state in FINAL and self.next_state is None
 
     def is_like(self, other: Run) -> bool:
@@ -91,7 +90,6 @@ class Runs:
         return iter(self._runs)
 
     def __len__(self) -> int:
-        """Returns the number of runs."""
         return len(self._runs)
 
     @property

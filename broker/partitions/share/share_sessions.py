@@ -67,18 +67,13 @@ class ShareSessions:
         self.named: Counter[SharePlace] = Counter()
         """The number of sessions that have each partition."""
         self._sessions: dict[SessionKey, ShareSession] = {}
-        self._partition_count = 0
+        self.partition_count = 0
+        """The number of partitions of all sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    @property
-    def partition_count(self) -> int:
-        """The number of partitions of all sessions."""
-        return self._partition_count
-
     def get(self, key: SessionKey) -> ShareSession | None:
-        """Returns the session of a member, if there is one."""
         return self._sessions.get(key)
 
     def giving_way(self, key: SessionKey, connection: Client, sessions_max: int) -> SessionKey | None:
@@ -104,7 +99,7 @@ class ShareSessions:
         held = 0 if before is None else len(before.places)
         if before is None and len(self._sessions) >= sessions_max:
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED
-        if self._partition_count - held + len(wanted) > PARTITIONS_MAX:
+        if self.partition_count - held + len(wanted) > PARTITIONS_MAX:
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED
         self.end(key)
         session = self._sessions[key] = ShareSession(key, connection)
@@ -126,7 +121,7 @@ class ShareSessions:
         if epoch != session.epoch:
             return ErrorCode.INVALID_SHARE_SESSION_EPOCH
         added = [place for place in dict.fromkeys(places) if place not in session.places]
-        if self._partition_count + len(added) > PARTITIONS_MAX:
+        if self.partition_count + len(added) > PARTITIONS_MAX:
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED
         self._add(session, added)
         for place in forgotten:
@@ -146,17 +141,16 @@ class ShareSessions:
         return list(session.places)
 
     def of_lost_connections(self) -> list[SessionKey]:
-        """Returns the sessions of closed connections."""
         return [key for key, session in self._sessions.items() if session.connection.closed]
 
     def _add(self, session: ShareSession, places: Iterable[SharePlace]) -> None:
         for place in places:
             session.places[place] = None
             self.named[place] += 1
-            self._partition_count += 1
+            self.partition_count += 1
 
     def _leave(self, place: SharePlace) -> None:
-        self._partition_count -= 1
+        self.partition_count -= 1
         self.named[place] -= 1
         if not self.named[place]:
             del self.named[place]

@@ -57,7 +57,6 @@ class ShareCounts(msgspec.Struct):
     """By acknowledge type."""
 
     def note(self, ranges: Sequence[AcknowledgedRange]) -> None:
-        """Counts acknowledgements."""
         for each in ranges:
             if len(each.types) == 1:
                 self.acknowledged[each.types[0]] += each.last_offset - each.first_offset + 1

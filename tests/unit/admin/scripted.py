@@ -17,8 +17,7 @@ from lowtide.admin.brokers import ClientPorts
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.framing import frame
-from lowtide.protocol.headers import decode_request_header, response_header
+from lowtide.protocol.headers import frame, read_request_header, response_header
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from lowtide.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -125,8 +124,8 @@ class ScriptedBroker(asyncio.Protocol):
             self._serve(request)
 
     def _serve(self, request: bytes) -> None:
-        header, position = decode_request_header(request, 0, len(request))
-        key, version = ApiKey(header.api_key), header.api_version
+        number, version, correlation_id, _client_id, position = read_request_header(request, 0, len(request))
+        key = ApiKey(number)
         message = codec_for(API[key].request, version).decode(request, position, len(request))
         cluster = self.cluster
         cluster.asked.append(Asked(self.broker_id, key, version, message, cluster.clock.monotonic_ms()))
@@ -143,7 +142,7 @@ class ScriptedBroker(asyncio.Protocol):
             self.transport.write(answer)
             return
         encoded = codec_for(type(answer), version).encode(answer)
-        framed = frame(response_header(header.correlation_id, response_header_is_flexible(key, version)), encoded)
+        framed = frame(response_header(correlation_id, response_header_is_flexible(key, version)), encoded)
         if delay_ms := cluster.delays_ms.get(self.broker_id, 0):
             self.waits = True
             asyncio.get_running_loop().call_later(delay_ms / 1000, self._send_late, framed)

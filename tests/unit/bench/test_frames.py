@@ -21,7 +21,7 @@ from bench.frames import (
 )
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.headers import decode_request_header
+from lowtide.protocol.headers import read_request_header
 from lowtide.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
@@ -37,10 +37,10 @@ TOPIC = "a-topic"
 def read(frame: bytes) -> tuple[ApiKey, Any]:
     """Returns the request in a frame."""
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    header, position = decode_request_header(frame, 4, len(frame))
-    key = ApiKey(header.api_key)
-    assert header.api_version == VERSIONS[key]
-    return key, codec_for(API[key].request, header.api_version).decode(frame, position, len(frame))
+    number, version, _correlation_id, _client_id, position = read_request_header(frame, 4, len(frame))
+    key = ApiKey(number)
+    assert version == VERSIONS[key]
+    return key, codec_for(API[key].request, version).decode(frame, position, len(frame))
 
 
 def error_at(frame: bytes, position: int) -> int:
@@ -107,8 +107,8 @@ def test_fetch_in_a_session():
         frame = session_frame(TOPIC, 5, offset)
         request = bytearray(frame.request)
         struct.pack_into(">i", request, frame.epoch_position, 123_456)
-        header, position = decode_request_header(bytes(request), 4, len(request))
-        codec = codec_for(FetchRequest, header.api_version)
+        _key, version, _correlation_id, _client_id, position = read_request_header(bytes(request), 4, len(request))
+        codec = codec_for(FetchRequest, version)
         message = codec.decode(bytes(request), position, len(request))
         assert (message.session_id, message.session_epoch) == (5, 123_456)
         assert [row.fetch_offset for topic in message.topics for row in topic.partitions] == (

@@ -24,7 +24,7 @@ def test_a_failure_without_a_listener_is_reported_later() -> None:
 
 
 def test_an_answer_that_could_not_be_sent_can_still_fail() -> None:
-    """The listener raises while it writes the answer; it then receives a failure, so that the connection does not wait forever."""
+    """The listener raises while it writes the answer, and then gets a failure, so the connection does not hang."""
     pending: Pending[str] = Pending()
     told: list[str | None] = []
 

@@ -12,7 +12,7 @@ from lowtide.cli.main import main
 from lowtide.cli.record_format import Form
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
-from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.group_records import OffsetCommitValue, encode_offset_commit
 from lowtide.protocol.transaction_records import TransactionLogValue, encode_transaction
 from lowtide.protocol.types import TopicPartition
@@ -29,6 +29,7 @@ from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log.producers.transaction_index import encode_aborted
 from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
 from lowtide.storage.log_start.journal_format import encode_journal
+from tests.markers import build_end_transaction_marker
 from tests.unit.storage.log.producing import header_of
 
 TIME_MS = 1_600_000_000_000

@@ -12,9 +12,10 @@ from lowtide.cli.outcome import CommandError
 from lowtide.cli.record_format import Form
 from lowtide.cli.show import ShowRequest, readable
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.records import Record
 from lowtide.protocol.types import TopicPartition
+from tests.markers import build_end_transaction_marker
 
 KEY = TopicPartition("t", 0)
 

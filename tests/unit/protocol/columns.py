@@ -1,4 +1,4 @@
-"""Reads columns back as Python values, and builds columns from them, for the tests of the code that fills and reads them."""
+"""Converts columns to Python values and back, for tests."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_a_module_for_a_later_python_is_not_used(monkeypatch: pytest.MonkeyPatch
 def test_columns_are_the_same(
     records: Any, header: Any, append_time: Any, bounds: Any, changes: Any, cut: int, more: int, with_headers: bool
 ) -> None:
-    """Protects readers: the same buffers byte by byte, twice, as bitmaps share a byte; or the same error, and nothing appended."""
+    """Protects readers: both forms write the same buffers, also to continued bitmaps, or raise the same error."""
     payload = damage(payload_of(records), changes, cut)
     base_offset, last_delta, base_timestamp = header
     count = max(0, len(records) + (more if changes else 0))

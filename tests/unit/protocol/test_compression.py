@@ -186,7 +186,7 @@ def peak_of_a_bomb(codec: Compression) -> int:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_bomb_costs_no_memory(in_own_process: Run, codec: Compression) -> None:
-    """Protects the broker's memory: 64 MiB of zeros in a small request must not become 64 MiB before the limit is checked."""
+    """Protects the broker's memory: a small request with 64 MiB of zeros must not be decompressed before the check."""
     assert in_own_process(peak_of_a_bomb, codec) < 8 << 20
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.protocol.compiler import codec_for, reference_codec
+from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -26,6 +26,7 @@ from lowtide.protocol.consumer_group_records import (
 )
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.group_records import decode_record
+from tests.reference_codec import reference_codec
 
 TOPIC_ID = bytes(range(16))
 SUBSCRIPTION = MemberSubscription(

@@ -1,4 +1,4 @@
-"""The consumers' data inside JoinGroup and SyncGroup: read in every version, written in the member's version, and never trusted."""
+"""The consumers' data in JoinGroup and SyncGroup: read in every version, written in the member's, and untrusted."""
 
 from __future__ import annotations
 

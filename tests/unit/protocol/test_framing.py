@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.framing import FRAME_BYTES_MAX, check_frame_size, frame
+from lowtide.protocol.headers import FRAME_BYTES_MAX, check_frame_size, frame
 
 
 def test_a_frame_by_hand() -> None:

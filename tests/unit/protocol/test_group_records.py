@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.protocol.compiler import codec_for, reference_codec
+from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_protocol import subscribed_topics
+from lowtide.protocol.coordinator_records import GroupRecordKey
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.group_records import (
     GroupMetadata,
-    GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommit,
@@ -25,7 +25,8 @@ from lowtide.protocol.group_records import (
     encode_group_metadata,
     encode_offset_commit,
 )
-from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, versions
+from tests.reference_codec import reference_codec
 
 TOPIC_ID = bytes(range(16))
 MEMBER = MemberMetadata(
@@ -52,11 +53,9 @@ def test_an_offset_with_the_id_of_its_topic():
     assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
 
 
+@versions("4", flexible="4+")
 class KafkasValue(ApiMessage, kw_only=True):
     """The value without Lowtide's own fields."""
-
-    VERSIONS: ClassVar = Versions("4")
-    FLEXIBLE: ClassVar = Versions("4+")
 
     offset: Int64
     leader_epoch: Int32
@@ -171,7 +170,7 @@ def test_offsets_of_all_versions_are_read(kind: int, version: int):
 
 @pytest.mark.parametrize("version", range(5))
 def test_groups_of_all_versions_are_read(version: int):
-    key = bytes((0, 2)) + codec_for(GroupMetadataKey, 0).encode(GroupMetadataKey(group="g"))
+    key = bytes((0, 2)) + codec_for(GroupRecordKey, 0).encode(GroupRecordKey(group_id="g"))
     body = bytes((0, version)) + codec_for(GroupMetadataValue, version).encode(GROUP)
     assert body == bytes((0, version)) + reference_codec(GroupMetadataValue, version).encode(GROUP)
     found = decode_record(key, body)

@@ -44,7 +44,7 @@ def test_the_bytes_are_those_of_any_batch(
 
 @needs_compiled
 def test_what_is_not_plain_is_left_to_the_plain_form() -> None:
-    """Protects the C code's promise: it reads only lists of pairs of bytes, and leaves other input to the plain form."""
+    """Protects the C code: it reads only lists of pairs of bytes, and leaves other input to the plain form."""
     if native.compiled is None:
         pytest.skip("the plain form is in use")
     compiled = native.compiled.plain_records

@@ -94,7 +94,7 @@ def test_null_and_empty_bytes_differ(compact, null) -> None:
 
 
 def test_skipping_tags() -> None:
-    """The position after a section; a tag that reaches beyond the end is refused, a cut section an IndexError for the caller."""
+    """Returns the end of a section, refuses a tag beyond the end, and raises IndexError for a truncated section."""
     section = bytes.fromhex("02 05 01 ff 8101 00")
     assert skip_tags(section, 1, section[0], len(section)) == len(section)
     long_count = b"\x80\x01" + bytes.fromhex("07 00") * 128

@@ -1,4 +1,4 @@
-"""Record batches become columns and columns become record batches: what is left out, where to continue, what is refused. In both forms."""
+"""Record batches become columns, and columns batches: what is left out, refused, and continued. In both forms."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.columns import BinaryInput, RecordColumns, RecordRows
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError
-from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.record_columns import (
     BatchSettings,
-    BinaryInput,
     BuiltBatch,
     ColumnLimits,
     DamagedBatchError,
-    RecordColumns,
-    RecordRows,
+    FetchRange,
     RecordTooLargeError,
-    Wanted,
     append_batches,
     build_batches,
     next_sequence,
 )
 from lowtide.protocol.records import TimestampType, check_crc, iterate_records, read_batch_header
+from tests.markers import build_end_transaction_marker
 
 from .columns import binary, binary_input, buffers, record_rows, table
 
 pytestmark = pytest.mark.usefixtures("walk_form")
 
 NOW = 1_700_000_000_000
-ALL = Wanted(0, 2**62)
+ALL = FetchRange(0, 2**62)
 FIELDS = st.none() | st.binary(max_size=200)
 NAMES = st.text(max_size=5).map(str.encode)
 RECORDS = st.lists(
@@ -45,13 +44,13 @@ RECORDS = st.lists(
 )
 
 
-def rows_of(*batches: bytes, wanted: Wanted = ALL, with_headers: bool = False) -> list[tuple[Any, ...]]:
+def rows_of(*batches: bytes, wanted: FetchRange = ALL, with_headers: bool = False) -> list[tuple[Any, ...]]:
     columns = RecordColumns(with_headers=with_headers)
     append_batches(columns, b"".join(batches), wanted)
     return table(columns)
 
 
-def values_of(*batches: bytes, wanted: Wanted = ALL) -> list[bytes | None]:
+def values_of(*batches: bytes, wanted: FetchRange = ALL) -> list[bytes | None]:
     return [row[4] for row in rows_of(*batches, wanted=wanted)]
 
 
@@ -77,7 +76,7 @@ def changed(batch: bytes, change: Callable[[bytearray], None]) -> bytes:
 def test_columns_have_what_the_records_have(
     records: Any, base_offset: int, codec: Compression, append_time: bool
 ) -> None:
-    """Protects every field, against the slow reader: nulls and empty strings, headers, both kinds of time, all codecs."""
+    """Protects every field, compared with the slow reader: nulls, empty strings, headers, timestamp types, codecs."""
     batch = build_batch(
         records,
         base_offset=base_offset,
@@ -91,16 +90,16 @@ def test_columns_have_what_the_records_have(
         for each in iterate_records(batch, max_bytes=1 << 20)
     ]
     columns = RecordColumns(with_headers=True)
-    appended = append_batches(columns, batch, Wanted(0, 2**63 - 1))
+    appended = append_batches(columns, batch, FetchRange(0, 2**63 - 1))
     assert table(columns) == expected
     assert appended == (base_offset + len(records), len(records), False, 0)
-    assert [row[:5] for row in rows_of(batch, wanted=Wanted(0, 2**63 - 1))] == [row[:5] for row in expected]
+    assert [row[:5] for row in rows_of(batch, wanted=FetchRange(0, 2**63 - 1))] == [row[:5] for row in expected]
 
 
 @settings(deadline=None)
 @given(lists=st.lists(RECORDS, min_size=1, max_size=4), bounds=st.tuples(st.integers(0, 120), st.integers(0, 120)))
 def test_several_batches_are_appended_within_bounds(lists: Any, bounds: tuple[int, int]) -> None:
-    """Protects the first bound, inclusive, and the second, exclusive, inside batches; and bitmaps that continue within a byte."""
+    """Protects the inclusive start and the exclusive end within batches, and bitmaps that continue within a byte."""
     first, until = sorted(bounds)
     batches, offset = [], 0
     for records in lists:
@@ -108,23 +107,23 @@ def test_several_batches_are_appended_within_bounds(lists: Any, bounds: tuple[in
         offset += len(records)
     every = rows_of(*batches, with_headers=True)
     columns = RecordColumns(with_headers=True)
-    appended = append_batches(columns, b"".join(batches), Wanted(first, until))
+    appended = append_batches(columns, b"".join(batches), FetchRange(first, until))
     assert table(columns) == every[first:until]
     assert appended.next_offset == max(first, min(offset, until))
     assert appended.row_count == len(every[first:until])
 
 
 def test_a_cut_batch_at_the_end_is_reported_with_its_size() -> None:
-    """Protects progress: a batch that is larger than the response must be fetched whole, and one behind the bound need not."""
+    """Protects progress: a batch larger than the response must be fetched whole, unless it is after the range."""
     whole, cut = batch_of(0, b"a", b"b"), batch_of(2, b"c" * 100)
     for length in (1, 11, 12, 60, 61, len(cut) - 1):
         columns = RecordColumns()
         appended = append_batches(columns, whole + cut[:length], ALL)
         assert (appended.next_offset, appended.row_count) == (2, 2)
         assert appended.cut_batch_bytes == (len(cut) if length >= 12 else 61)
-        assert append_batches(RecordColumns(), whole + cut[:length], Wanted(0, 2)).cut_batch_bytes == 0
+        assert append_batches(RecordColumns(), whole + cut[:length], FetchRange(0, 2)).cut_batch_bytes == 0
     assert append_batches(RecordColumns(), b"", ALL) == (0, 0, False, 0)
-    assert append_batches(RecordColumns(), cut[:40], Wanted(1, 2)) == (2, 0, False, 0)
+    assert append_batches(RecordColumns(), cut[:40], FetchRange(1, 2)) == (2, 0, False, 0)
 
 
 def test_offsets_without_records_are_skipped() -> None:
@@ -132,13 +131,13 @@ def test_offsets_without_records_are_skipped() -> None:
     empty = changed(batch_of(10, b"x", b"y")[:61], lambda out: out.__setitem__(slice(8, 12), (49).to_bytes(4, "big")))
     empty = changed(empty, lambda out: out.__setitem__(slice(57, 61), bytes(4)))
     columns = RecordColumns()
-    assert append_batches(columns, empty, Wanted(3, 100)).next_offset == 12
-    assert append_batches(columns, empty + batch_of(500, b"z"), Wanted(3, 100)).next_offset == 100
+    assert append_batches(columns, empty, FetchRange(3, 100)).next_offset == 12
+    assert append_batches(columns, empty + batch_of(500, b"z"), FetchRange(3, 100)).next_offset == 100
     assert columns.row_count == 0
 
 
 def test_markers_and_aborted_records_are_left_out() -> None:
-    """Protects read_committed: a producer's aborted transaction, but neither its next one nor another producer's records in between."""
+    """Protects read_committed: only the aborted transaction is left out, not other records around it."""
 
     def write(offset: int, producer_id: int, value: bytes) -> bytes:
         return batch_of(
@@ -164,31 +163,31 @@ def test_markers_and_aborted_records_are_left_out() -> None:
     ]
     aborted = [(2, 8), (1, 0)]
     assert values_of(*log) == [b"aborted", b"committed", b"plain", b"idempotent", b"second", b"aborted, too"]
-    assert values_of(*log, wanted=Wanted(0, 100, aborted)) == [b"committed", b"plain", b"idempotent", b"second"]
+    assert values_of(*log, wanted=FetchRange(0, 100, aborted)) == [b"committed", b"plain", b"idempotent", b"second"]
     # A reader that continues in the middle of a response does not have the earlier batches.
-    assert values_of(*log, wanted=Wanted(5, 100, aborted)) == [b"second"]
-    assert append_batches(RecordColumns(), b"".join(log), Wanted(0, 100, aborted)).next_offset == 10
+    assert values_of(*log, wanted=FetchRange(5, 100, aborted)) == [b"second"]
+    assert append_batches(RecordColumns(), b"".join(log), FetchRange(0, 100, aborted)).next_offset == 10
 
 
 def test_full_columns_return_where_to_continue() -> None:
-    """Protects the bound of int32 offsets: whole batches are appended until the columns are full, at least one, and nothing is lost."""
+    """Protects the range of int32 offsets: at least one whole batch is appended, until the columns are full."""
     log = b"".join(batch_of(number * 2, b"x" * 500, b"y" * 500) for number in range(10))
     limits = ColumnLimits(columns_bytes_max=2500)
     offset, found, times = 0, [], 0
     while offset < 20:
         columns = RecordColumns()
-        appended = append_batches(columns, log, Wanted(offset, 20), limits)
+        appended = append_batches(columns, log, FetchRange(offset, 20), limits)
         assert columns.size_bytes <= 2500
         assert appended.is_full == (appended.next_offset < 20)
         found += [row[0] for row in table(columns)]
         offset, times = appended.next_offset, times + 1
     assert found == list(range(20))
     assert times == 5
-    assert append_batches(RecordColumns(), log, Wanted(0, 20), ColumnLimits(columns_bytes_max=1)) == (2, 2, True, 0)
+    assert append_batches(RecordColumns(), log, FetchRange(0, 20), ColumnLimits(columns_bytes_max=1)) == (2, 2, True, 0)
 
 
 def test_times_outside_of_microseconds_become_the_nearest() -> None:
-    """Protects readers from a producer's clock: brokers accept any timestamp, and 64 bits of microseconds end in the year 294,247."""
+    """Protects readers from producers' clocks: 64 bits of microseconds end in the year 294,247."""
     batch = build_batch([(2**62, None, b"", ()), (-(2**62), None, b"", ()), (-1, None, b"", ())])
     largest = (2**63 - 1) // 1000 * 1000
     assert [row[1] for row in rows_of(batch)] == [largest, -largest, -1000]
@@ -208,7 +207,7 @@ def test_names_of_headers_are_text() -> None:
     codec=st.sampled_from([Compression.NONE, Compression.LZ4]),
 )
 def test_a_damaged_byte_is_always_detected(position: int, flip: int, codec: Compression) -> None:
-    """Protects against a flipped bit anywhere in a batch: the CRC, or the walk, refuses it and names the offset; the batch before is kept.
+    """Protects against a flipped bit in a batch: it is refused with its offset, and the batch before it is kept.
 
     The base offset, the length and the leader epoch are outside the CRC.
     """
@@ -217,7 +216,7 @@ def test_a_damaged_byte_is_always_detected(position: int, flip: int, codec: Comp
     bad[position] ^= flip
     columns = RecordColumns()
     try:
-        appended = append_batches(columns, good + bad, Wanted(7, 10))
+        appended = append_batches(columns, good + bad, FetchRange(7, 10))
     except DamagedBatchError as error:
         assert str(error.offset) in str(error)
     else:
@@ -235,20 +234,22 @@ def test_a_damaged_byte_is_always_detected(position: int, flip: int, codec: Comp
         (lambda out: out.__setitem__(slice(8, 12), (48).to_bytes(4, "big")), "impossible length 48"),
         (lambda out: out.__setitem__(slice(57, 61), (3).to_bytes(4, "big")), "the varint at"),
         (lambda out: out.__setitem__(slice(57, 61), (1).to_bytes(4, "big")), "follow the last of 1 records"),
-        (lambda out: out.__setitem__(slice(57, 61), b"\xff" * 4), "it has -1 records"),
+        (lambda out: out.__setitem__(slice(57, 61), b"\xff" * 4), "-1 records"),
         (lambda out: out.__setitem__(slice(23, 27), (0).to_bytes(4, "big")), "offset delta 1, the batch's last is 0"),
-        (lambda out: out.__setitem__(slice(23, 27), b"\xff" * 4), "-1 as its last offset delta"),
+        (lambda out: out.__setitem__(slice(23, 27), b"\xff" * 4), "last offset delta -1"),
         (lambda out: out.__setitem__(22, 6), "compression codec 6"),
         (lambda out: out.__setitem__(22, 3), "broken lz4"),
-        (lambda out: out.__setitem__(slice(0, 8), (2**63 - 2).to_bytes(8, "big")), "as its last offset delta"),
+        (lambda out: out.__setitem__(slice(0, 8), (2**63 - 2).to_bytes(8, "big")), "last offset delta"),
         (lambda out: out.__setitem__(slice(0, 8), bytes(8)), "the batch before it ends at 5"),
     ],
 )
 def test_batches_that_contradict_themselves_are_refused(change: Callable[[bytearray], None], says: str) -> None:
-    """Protects against impossible bytes with a right CRC: the error says what and where, and the columns keep the earlier rows."""
+    """Protects against invalid bytes with a correct CRC: the error names them, and the columns keep earlier rows."""
     columns = RecordColumns()
     with pytest.raises(DamagedBatchError, match=says) as caught:
-        append_batches(columns, batch_of(4, b"before") + changed(batch_of(5, b"a", b"b"), change), Wanted(0, 2**63 - 1))
+        append_batches(
+            columns, batch_of(4, b"before") + changed(batch_of(5, b"a", b"b"), change), FetchRange(0, 2**63 - 1)
+        )
     assert f"the batch at offset {caught.value.offset} can't be read" in str(caught.value)
     assert [row[4] for row in table(columns)] == [b"before"]
 
@@ -273,7 +274,7 @@ def test_what_decompresses_beyond_the_limit_is_refused() -> None:
 def test_batches_have_what_the_columns_have(
     records: Any, first: int, codec: Compression, size: int, sequence: int
 ) -> None:
-    """Protects every field on its way back: rows in order, as many in a batch as fit, valid CRCs, consecutive sequences."""
+    """Protects every field on its way back: order, full batches, valid CRCs, consecutive sequences."""
     settings = BatchSettings(
         batch_bytes_max=size, compression=codec, producer_id=9, producer_epoch=2, is_transactional=True
     )

@@ -123,14 +123,14 @@ async def test_a_stranger_that_logs_in_is_one_no_more():
 
 def test_probes_and_those_who_have_logged_in_have_rates_of_their_own():
     world = World()
-    assert [world.visits.may_ask("a", is_probe=False) for _ in range(http_visits.BURST + 1)][-1] is False
-    assert world.visits.may_ask("a", is_probe=True)
+    assert [world.visits.admits_request("a", is_probe=False) for _ in range(http_visits.BURST + 1)][-1] is False
+    assert world.visits.admits_request("a", is_probe=True)
     for number in range(100):
         for _ in range(http_visits.BURST + 1):
-            world.visits.may_ask(f"stranger {number}", is_probe=False)
-    assert world.visits.may_go_on("User:alice")
-    assert [world.visits.may_go_on("User:mallory") for _ in range(http_visits.BURST + 1)][-1] is False
-    assert world.visits.may_go_on("User:alice")
+            world.visits.admits_request(f"stranger {number}", is_probe=False)
+    assert world.visits.admits_login("User:alice")
+    assert [world.visits.admits_login("User:mallory") for _ in range(http_visits.BURST + 1)][-1] is False
+    assert world.visits.admits_login("User:alice")
 
 
 def test_visitors_that_are_known_are_bounded():

@@ -88,7 +88,7 @@ def test_every_handshake_ends_well(make_loop: Any) -> None:
 
 def test_who_does_not_shake_hands_holds_a_place_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what is no TLS, and who has gone."""
-    monkeypatch.setattr("lowtide.runtime.http_tls.HEAD_MS", 200)
+    monkeypatch.setattr("lowtide.runtime.http_server.HEAD_MS", 200)
 
     async def scenario() -> None:
         tasks = TaskRegistry(lambda name, error: pytest.fail(f"{name}: {error}"))

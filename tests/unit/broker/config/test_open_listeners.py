@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from lowtide.broker.config.broker_config import load_config
-from lowtide.broker.lifecycle.start_lines import open_beyond_loopback, protection_left_out
+from lowtide.broker.lifecycle.start_lines import ineffective_protection, open_beyond_loopback
 from lowtide.metadata.acl_image import AclImage
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.scram_image import ScramImage
@@ -67,4 +67,4 @@ SECURED = MetadataImage(acls={b"rule": MagicMock(spec=AclImage)}, scram=USERS)
 def test_an_open_broker_of_a_secured_cluster_is_noticed(
     settings: dict[str, str], image: MetadataImage, found: dict[str, int]
 ) -> None:
-    assert protection_left_out(load_config(settings=settings), image) == found
+    assert ineffective_protection(load_config(settings=settings), image) == found

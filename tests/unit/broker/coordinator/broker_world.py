@@ -64,7 +64,7 @@ class BrokerWorld:
         )
         clock: Any = SimpleNamespace(monotonic_ms=lambda: self.now_ms, wall_ms=lambda: WALL_MS + self.now_ms)
         turns = Turns(self.loop, clock)
-        self.slices = SimpleNamespace(turns=turns)
+        self.turns = turns
         self.broker: Any = SimpleNamespace(
             authorizer=ALLOW_ALL,
             config=load_config(settings={key.replace("_", "."): value for key, value in settings.items()}),

@@ -1,4 +1,4 @@
-"""A broker that cannot start over its log directory names the file, holds nothing, and starts once the file is repaired.
+"""A broker with a bad log directory names the file, keeps nothing locked, and starts once the file is repaired.
 
 Whole brokers on the simulated loop and disk; the same with real processes is in tests/chaos.
 """
@@ -73,7 +73,7 @@ DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_refused_start_keeps_nothing_and_can_be_repeated(damage: str) -> None:
-    """The lock, the port and the store are free again after each refusal: the third start, with the repaired file, serves everything."""
+    """Each refusal frees the lock, the port and the store: the third start, with the repaired file, serves all data."""
     path, change = DAMAGE[damage]
 
     async def main(simulation: Simulation) -> None:
@@ -107,7 +107,7 @@ def test_a_directory_in_use_is_refused_until_it_is_free() -> None:
 
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename"])
 def test_a_disk_that_fails_while_starting_loses_nothing(operation: str) -> None:
-    """A start whose first operation of a kind fails ends with a message or succeeds, and the next one finds everything."""
+    """A start with a failing file operation succeeds or ends with a message, and the next start finds all data."""
 
     async def main(simulation: Simulation) -> None:
         for _ in range(3):

@@ -46,7 +46,7 @@ async def test_the_request_for_a_certificate_names_the_trust_store(tmp_path: Pat
     assert subject(OTHER) in first_flight(listener.context())
     third = trustme.CA(organization_name="Third")
     (tmp_path / "ca.pem").write_bytes(pem(OURS, third))
-    await listener.look()
+    await listener.reload()
     flight = first_flight(listener.context())
     assert (subject(OTHER) in flight, subject(third) in flight) == (False, True)
     assert warnings == []

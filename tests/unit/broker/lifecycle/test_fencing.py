@@ -1,4 +1,4 @@
-"""A broker whose registration may have ended serves no request, and leads again only what was elected under its new registration."""
+"""A broker whose registration may have ended serves no request, and resumes no leadership of an earlier one."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_broker_acts_under_a_registration_that_its_leaders_were_elected_under(
 
 
 def test_the_fence_is_up_from_the_session_s_deadline() -> None:
-    """It is checked at each response, to the millisecond; a renewal moves the deadline, and a lost registration does not wait for it."""
+    """Each response checks it to the millisecond. A renewal moves the deadline; a lost registration ends it."""
     state = Session(broker_epoch=7, fenced_from_ms=100, image=image(9, (BROKER, 7)))
     fence = fence_of(state)
     state.now_ms = 99

@@ -1,4 +1,4 @@
-"""Keys of tokens: fetched at the start, when they are due and when one is missing; a fetch that fails changes nothing."""
+"""Token keys are fetched at the start, when they are due and when one is missing. A failed fetch changes nothing."""
 
 from __future__ import annotations
 

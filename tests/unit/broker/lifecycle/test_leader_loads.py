@@ -123,7 +123,7 @@ def test_a_broker_that_is_not_full_says_how_busy_it_is() -> None:
 
 
 def test_a_full_broker_says_what_it_could_give() -> None:
-    """From the second report on, each partition's share of its load: of those with another replica in sync on this machine."""
+    """Later reports have the load of each partition with another in-sync replica on this machine."""
 
     async def act(broker: Broker) -> None:
         every = {"alone": 40, "pair": 30, "foreign": 10, "followed": 10, "out_of_sync": 10}

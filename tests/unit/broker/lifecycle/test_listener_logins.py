@@ -1,4 +1,4 @@
-"""The logins of listeners follow the configuration: what stays the same stays the same object, and keys of tokens come and go."""
+"""The logins of listeners follow the configuration: unchanged ones keep their objects, and their token keys."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_a_traceback_has_no_values(stream: io.StringIO) -> None:
 
 
 def test_a_line_is_one_write() -> None:
-    """Several processes may have the same standard error: a line's end that is written apart comes behind another's line."""
+    """Processes may share standard error: a line break that is written separately would end the line of another one."""
 
     class Stream(io.StringIO):
         def __init__(self) -> None:

@@ -39,7 +39,7 @@ def test_a_room_without_a_level_has_that_of_the_room_around_it() -> None:
 
 @pytest.mark.parametrize("logger", ["root", "lowtide", "lowtide.broker", "lowtide.broker.audit"])
 def test_no_level_hides_lines_of_the_audit_log(logger: str) -> None:
-    """With `lowtide.audit.log=log` they are lines of the broker's log: a client that may set levels could hide its deletes."""
+    """With `lowtide.audit.log=log` they are in the broker's log: a client that may set levels could hide them."""
     stream = io.StringIO()
     log = make_logger(1, stream=stream, level=logging.INFO)
     audit = AuditLog(log, frozenset(AuditEvent), lambda: 0)

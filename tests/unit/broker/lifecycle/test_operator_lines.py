@@ -13,7 +13,7 @@ from lowtide.broker.config.described import HIDDEN, log_changes
 from lowtide.broker.config.resources import ConfiguredResource, ConfiguredType
 from lowtide.broker.lifecycle.disk_space import INTERVAL_MS, OVER_AFTER_MS, ROOM_MIN_BYTES, DiskSpace
 from lowtide.broker.lifecycle.image_lines import PARTITIONS_NAMED, UNREADABLE_LINES_MAX, ImageLines
-from lowtide.broker.lifecycle.start_lines import LOGS_NAMED, tell_recoveries
+from lowtide.broker.lifecycle.start_lines import LOGS_NAMED, log_recoveries
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.unreadable_keys import Unreadable
 from lowtide.protocol.types import TopicPartition
@@ -291,7 +291,7 @@ def test_a_recovery_is_logged_with_what_it_cut() -> None:
     directories = SimpleNamespace(recoveries=[Recovery("/a", False, 7, 9, 300)], load_reports=reports)
     manager = SimpleNamespace(directories=directories, logs={})
     log = Lines()
-    tell_recoveries(cast("LogManager", manager), 1234, log)
+    log_recoveries(cast("LogManager", manager), 1234, log)
     assert log.told[0] == (
         "log directory was recovered after an unclean stop",
         {"directory": "/a", "logs": 7, "segments_checked": 9, "bytes_cut": 300, "duration_ms": 1234},
@@ -314,7 +314,7 @@ def test_each_repair_that_is_logged_says_what_was_repaired() -> None:
     reports = {TopicPartition("t", number): report for number, report in enumerate(repairs)}
     directories = SimpleNamespace(recoveries=[], load_reports=reports)
     log = Lines()
-    tell_recoveries(cast("LogManager", SimpleNamespace(directories=directories, logs={})), 1, log)
+    log_recoveries(cast("LogManager", SimpleNamespace(directories=directories, logs={})), 1, log)
     repaired = [{key: value for key, value in what.items() if key != "partition" and value} for _, what in log.told]
     assert repaired == [
         {"bytes_cut": 1, "reason": "a torn batch"},

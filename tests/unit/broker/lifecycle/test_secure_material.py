@@ -158,7 +158,7 @@ async def test_first_users_are_set_once_and_again_with_another_password(tmp_path
 
 
 def test_a_password_of_ones_own_may_have_any_character(tmp_path: Path) -> None:
-    """It stands in the file before; the settings of Java have it in quotes, and behind backslashes of a file of properties."""
+    """An existing password is kept. Java's settings quote it, and properties files escape its backslashes."""
     password = 'pen"cil\\, =zoë;'
     (tmp_path / "admin.password").write_text(f"{password}\n")
     material = maker().make(str(tmp_path))

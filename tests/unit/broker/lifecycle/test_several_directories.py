@@ -1,4 +1,4 @@
-"""A broker with several log directories, of which one fails: what clients see, what continues, and when the broker stops.
+"""One of several log directories fails: what clients see, what continues, and when the broker stops.
 
 Whole brokers on the simulated loop and disk; the same with real processes is in tests/chaos.
 """
@@ -160,7 +160,7 @@ def test_a_directory_that_fails_fails_its_partitions_and_no_others(operation: An
 
 
 def test_topics_are_created_and_deleted_while_a_directory_is_offline() -> None:
-    """New partitions go to the good ones; a name whose old log cannot be removed is free anyway, and the old log never returns under it."""
+    """New partitions go to the others. The name of a log that cannot be removed is free, and the log never returns."""
 
     async def main(simulation: SeveralDisks) -> None:
         client = await simulation.begin()

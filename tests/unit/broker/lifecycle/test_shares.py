@@ -112,8 +112,9 @@ def test_fewer_brokers_than_have_partitions_are_refused() -> None:
     with pytest.raises(RefusedDirectoryError) as refused:
         check_others(folders, config, 1)
     assert str(refused.value) == (
-        "/a/lowtide-processes: broker 4 has 2 partition(s) here (u-1, u-0), as brokers 2 have others, and only broker 1 is to be started; "
-        "start with --processes 4, give them to one that stays with `lowtide cluster replace 4 1`, stop, and start with fewer then"
+        "/a/lowtide-processes: broker 4 has 2 partition(s) here (u-1, u-0), as brokers 2 have others, and only broker "
+        "1 is to be started; start with --processes 4, give them to one that stays with `lowtide cluster replace 4 1`, "
+        "stop, and start with fewer then"
     )
     with pytest.raises(RefusedDirectoryError, match=r"and brokers 1 to 3 are to be started"):
         check_others(folders, config, 3)

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from lowtide.broker.config.listeners import ConfiguredListener
-from lowtide.broker.lifecycle.start_lines import RESOLVED_WITHIN_S, tell_plain_walk, warn_of_unresolved, with_ports
+from lowtide.broker.lifecycle.start_lines import (
+    RESOLVED_WITHIN_S,
+    warn_of_unresolved,
+    warn_without_compiled_module,
+    with_ports,
+)
 from lowtide.protocol import native
 
 INSIDE, OUTSIDE = (
@@ -65,6 +70,6 @@ def test_a_module_that_was_not_compiled_is_a_warning(
 
     monkeypatch.setattr("importlib.import_module", missing)
     lines = Lines()
-    tell_plain_walk(lines)
+    warn_without_compiled_module(lines)
     assert len(lines.warned) == expected
     assert all(fields["reason"] == "it was not compiled when Lowtide was installed" for _, fields in lines.warned)

@@ -118,7 +118,7 @@ def test_all_stop_at_a_signal() -> None:
     ("ends_with", "code"), [(0, 0), (-signal.SIGTERM, 0), (1, 1), (-signal.SIGKILL, 1), (-signal.SIGSEGV, 1)]
 )
 def test_the_exit_code_is_that_of_the_stops(ends_with: int, code: int) -> None:
-    """A service manager may have sent SIGTERM to a process that was just beginning; any other death at a stop is a failure."""
+    """A service manager may send SIGTERM to a process that is just starting; any other death at a stop is a failure."""
     assert run(Member(1), Member(2, stops_with=ends_with))[0] == code
 
 

@@ -1,4 +1,4 @@
-"""Log lines about leaders that lack records: few, for any number of partitions, from the controller and the new leader."""
+"""The controller and the new leaders log unclean elections in few lines, for any number of partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protects what the metrics say: each moves by the exact amount when its event happens, and by nothing when it doesn't."""
+"""Protects the values of metrics: each changes by the exact amount at its event, and at no other."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_topic_that_does_not_exist_gets_no_series() -> None:
 
 
 def test_the_lag_is_that_of_records_that_can_be_read() -> None:
-    """A delete above the committed offset takes what was not consumed out of the lag; nothing committed is no lag of 0."""
+    """A delete above the committed offset reduces the lag; without a commit the lag is not 0."""
 
     async def run(world: World, client: WireClient) -> None:
         while (await client.request(FindCoordinatorRequest(key="g", key_type=0), 3)).error_code:
@@ -154,7 +154,7 @@ def test_of_three_brokers_each_partition_is_shown_once() -> None:
 
 
 def test_records_are_counted_by_who_led_when_they_were_appended() -> None:
-    """The offsets say how many there were: those of an earlier leadership stay counted, those that were replicated are not."""
+    """Records are counted by offsets: those of earlier leaderships stay counted, replicated ones are not counted."""
 
     async def run(world: World, client: WireClient) -> None:
         before = [await scrape(machine) for machine in world.machines]

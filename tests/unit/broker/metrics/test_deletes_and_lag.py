@@ -1,4 +1,4 @@
-"""Protects what the metrics say of deletes and of lag: by reason, in seconds, and of partitions that other brokers lead."""
+"""Protects the metrics of deletes and lag: by reason, in seconds, and for partitions that other brokers lead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protects the page: both formats as Prometheus's own parsers read them, each metric as it is declared, and nothing else."""
+"""Protects the page: Prometheus's parsers read both formats, and find exactly the declared metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protects the times of requests: each answer is counted once, the parts are separate, and quantiles are of the last minutes."""
+"""Protects the times of requests: each response counts once, parts are separate, quantiles cover the last minutes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .test_connection import PARK_PRODUCE, World, answer, frame, simulate
 
 
 def test_answers_of_one_round_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all requests that a follower's fetch sets free: one system call for a connection, and one wake-up of its client."""
+    """Answers of all requests that a follower's fetch completes: one system call and one wake-up for each client."""
 
     async def run(world: World) -> None:
         clients = [await world.client() for _ in range(2)]

@@ -18,8 +18,7 @@ from lowtide.broker.network.admission.slow_lane import Refusals
 from lowtide.broker.network.connection.connection_host import PARKED_COUNT, SCRATCH_BYTES, ConnectionHost
 from lowtide.broker.network.connection.server import Server
 from lowtide.broker.network.connection.slow_clients import ABANDONED_MS
-from lowtide.broker.network.routing.client_quirks import SurplusBytes
-from lowtide.broker.network.routing.dispatcher import Routes
+from lowtide.broker.network.routing.dispatcher import Routes, SurplusBytes
 from lowtide.broker.network.routing.large_requests import Bounds
 from lowtide.broker.network.routing.request_times import ApiTimes
 from lowtide.broker.network.routing.routes import Route
@@ -98,13 +97,7 @@ class FakeDispatcher:
 class World:
     """A server with the fake dispatcher, on a simulated loop."""
 
-    def __init__(
-        self,
-        loop: SimulatedLoop,
-        request_memory_bytes: int = 1 << 24,
-        connections_max: int = 1000,
-        fetch_bytes: int = 1 << 20,
-    ):
+    def __init__(self, loop: SimulatedLoop, connections_max: int = 1000, **bounds: int):
         self.dispatcher, self.log, self.clock = FakeDispatcher(), Log(), SimulatedClock(loop)
         self.host: Any = ConnectionHost(
             dispatcher=self.dispatcher,
@@ -112,9 +105,9 @@ class World:
             worker=SimulatedWorker(loop, random.Random(0)),
             log=self.log,
             maximum_frame_bytes=MAXIMUM_FRAME_BYTES,
-            request_memory_bytes=request_memory_bytes,
+            request_memory_bytes=bounds.get("request_memory_bytes", 1 << 24),
             answer_memory_bytes=1 << 30,
-            follower_fetch_bytes=fetch_bytes,
+            follower_fetch_bytes=bounds.get("fetch_bytes", 1 << 20),
             limits=ConnectionLimits(connections_max, f"max.connections={connections_max} are open", connections_max),
             request_rows_max=100_000,
             turns=Turns(loop, self.clock),
@@ -129,6 +122,12 @@ class World:
         reader, writer = await asyncio.open_connection("localhost", self.port)
         self.writers.append(writer)
         return reader, writer
+
+    async def parked(self) -> Pending[bytes]:
+        """Waits for the first parked request."""
+        while not self.dispatcher.parked:
+            await asyncio.sleep(0.01)
+        return self.dispatcher.parked[0][1]
 
 
 @pytest.fixture(autouse=True, params=["free", "slow lane"])
@@ -147,6 +146,11 @@ def frame(key: int, correlation_id: int, body: bytes = b"") -> bytes:
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
     return correlation_id, await reader.readexactly(size - 4)
+
+
+async def is_closed(reader: asyncio.StreamReader) -> None:
+    with pytest.raises(CLOSED):
+        await reader.readexactly(1)
 
 
 def simulate(test: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1, **world: int) -> None:
@@ -171,8 +175,7 @@ def test_requests_survive_every_cut_of_the_stream() -> None:
             writer.write(stream[:cut])
             await asyncio.sleep(0.01)
             writer.write(stream[cut:])
-            assert await answer(reader) == (1, b"first")
-            assert await answer(reader) == (2, b"x" * 300)
+            assert [await answer(reader) for _ in range(2)] == [(1, b"first"), (2, b"x" * 300)]
             writer.close()
         assert world.log.lines == []
 
@@ -216,10 +219,9 @@ def test_answers_keep_the_order_of_requests() -> None:
     async def run(world: World) -> None:
         reader, writer = await world.client()
         writer.write(frame(PARK, 1, b"slow") + frame(ECHO, 2, b"fast"))
-        while not world.dispatcher.parked:
-            await asyncio.sleep(0.01)
+        pending = await world.parked()
         assert world.dispatcher.executed == [b"slow"], "nothing is executed behind a parked request"
-        world.dispatcher.parked[0][1].complete(bytearray(b"done"))
+        pending.complete(bytearray(b"done"))
         assert await answer(reader) == (1, b"done")
         assert await answer(reader) == (2, b"fast")
 
@@ -240,8 +242,7 @@ def test_parked_produces_overlap_up_to_the_limit_and_answer_in_order() -> None:
         await asyncio.sleep(0.5)
         for body, pending in parked[PARKED_COUNT:]:
             pending.complete(bytearray(body))
-        for number in range(count):
-            assert await answer(reader) == (number, b"%d" % number)
+        assert [await answer(reader) for _ in range(count)] == [(number, b"%d" % number) for number in range(count)]
 
     simulate(run)
 
@@ -256,15 +257,14 @@ def test_answers_behind_a_parked_produce_are_as_few_as_parked_produces() -> None
         await asyncio.sleep(1)
         assert len(world.dispatcher.executed) == PARKED_COUNT
         world.dispatcher.parked[0][1].complete(bytearray(b"p"))
-        for number in range(40):
-            assert (await answer(reader))[0] == number
+        assert [(await answer(reader))[0] for _ in range(40)] == list(range(40))
 
     simulate(run)
 
 
 @pytest.mark.parametrize("reset", [True, False])
 def test_parked_request_is_abandoned_when_the_client_disconnects(reset: bool) -> None:
-    """At once when the connection is reset; a plain close looks like a half-close, and the request is kept for some seconds."""
+    """At once after a reset. A plain close looks like a half-close, so the request is kept for some seconds."""
 
     async def run(world: World) -> None:
         reader, writer = await world.client()
@@ -272,9 +272,7 @@ def test_parked_request_is_abandoned_when_the_client_disconnects(reset: bool) ->
             reader._transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(frame(ECHO, 1, b"never read"))
         writer.write(frame(PARK, 2))
-        while not world.dispatcher.parked:
-            await asyncio.sleep(0.01)
-        pending, abandoned = world.dispatcher.parked[0][1], []
+        pending, abandoned = await world.parked(), []
         pending.on_abandoned = lambda: abandoned.append(True)
         await asyncio.sleep(0.1)
         writer.transport.abort()
@@ -291,11 +289,8 @@ def test_half_closed_client_gets_its_answers() -> None:
         reader, writer = await world.client()
         writer.write(frame(PARK, 1) + frame(ECHO, 2, b"x"))
         writer.write_eof()
-        while not world.dispatcher.parked:
-            await asyncio.sleep(0.01)
-        world.dispatcher.parked[0][1].complete(bytearray(b""))
-        assert await answer(reader) == (1, b"")
-        assert await answer(reader) == (2, b"x")
+        (await world.parked()).complete(bytearray(b""))
+        assert [await answer(reader) for _ in range(2)] == [(1, b""), (2, b"x")]
         assert await reader.read() == b""
 
     simulate(run)
@@ -312,8 +307,7 @@ def test_impossible_length_closes_and_logs_why(length: int) -> None:
             writer.write(head[:cut])
             await asyncio.sleep(0.05)
             writer.write(head[cut:] + b"rest")
-            with pytest.raises(CLOSED):
-                await reader.readexactly(1)
+            await is_closed(reader)
         assert len(world.log.reasons) == 2
         assert all(str(length) in reason for reason in world.log.reasons)
 
@@ -336,8 +330,7 @@ def test_idle_connection_is_closed_but_not_one_that_waits() -> None:
         reader2, writer2 = await world.client()
         writer2.write(frame(PARK, 1))
         await asyncio.sleep(700)
-        with pytest.raises(CLOSED):
-            await reader.readexactly(1)
+        await is_closed(reader)
         world.dispatcher.parked[0][1].complete(bytearray(b"still here"))
         assert await answer(reader2) == (1, b"still here")
 
@@ -355,8 +348,7 @@ def test_client_that_reads_nothing_stops_being_served() -> None:
         await asyncio.sleep(5)
         assert len(world.dispatcher.executed) < 10
         reader._transport.resume_reading()  # type: ignore[attr-defined]
-        for number in range(100):
-            assert (await answer(reader))[0] == number
+        assert [(await answer(reader))[0] for _ in range(100)] == list(range(100))
 
     simulate(run)
 
@@ -384,8 +376,7 @@ def test_an_answer_that_cannot_be_written_closes_its_connection_and_is_reported(
     async def run(world: World) -> None:
         reader, writer = await world.client()
         writer.write(frame(UNWRITABLE, 1, b"x"))
-        with pytest.raises(CLOSED):
-            await reader.readexactly(1)
+        await is_closed(reader)
         assert [event for event, _ in world.log.lines] == ["request failed", "connection closed"]
 
     simulate(run)
@@ -399,22 +390,18 @@ def test_a_client_that_sends_much_at_once_does_not_block_others() -> None:
         other_reader, other_writer = await world.client()
         other_writer.write(frame(ECHO, 0, b"first"))
         await answer(other_reader)
-        world.host.clock.now_ns = itertools.count(
-            10**12, 10**6
-        ).__next__  # Each reading of the clock advances it by a millisecond.
+        world.host.clock.now_ns = itertools.count(10**12, 10**6).__next__  # Each reading takes a millisecond.
         requests = [frame(ECHO, number, b"%d" % number) for number in range(50)]
         writer.write(b"".join(requests) + frame(PARK, 50, b"parked") + b"".join(requests))
         other_writer.write(frame(ECHO, 1, b"other"))
         assert await answer(other_reader) == (1, b"other")
         assert 0 < world.dispatcher.executed.index(b"other") < 50
-        for number in range(50):
-            assert await answer(reader) == (number, b"%d" % number)
+        assert [await answer(reader) for _ in range(50)] == [(number, b"%d" % number) for number in range(50)]
         await asyncio.sleep(1)
         assert world.dispatcher.executed[-1] == b"parked"
         world.dispatcher.parked[0][1].complete(bytearray(b"done"))
         assert await answer(reader) == (50, b"done")
-        for number in range(50):
-            assert await answer(reader) == (number, b"%d" % number)
+        assert [await answer(reader) for _ in range(50)] == [(number, b"%d" % number) for number in range(50)]
 
     simulate(run)
 
@@ -438,12 +425,9 @@ def test_nothing_is_executed_before_the_broker_serves() -> None:
             writer.write(frame(ECHO, number, body))
             await asyncio.sleep(0.1)
         (connection,) = world.host.connections
-        assert len(connection._backlog) <= SCRATCH_BYTES, (
-            "a client that sends before the broker serves uses no more memory"
-        )
+        assert len(connection._backlog) <= SCRATCH_BYTES, "an early client uses no more memory"
         world.host.serve()
-        for number in range(40):
-            assert (await answer(reader))[0] == number
+        assert [(await answer(reader))[0] for _ in range(40)] == list(range(40))
         writer.write(frame(ECHO, 9, b"late"))
         assert await answer(reader) == (9, b"late")
 
@@ -459,8 +443,7 @@ def test_unknown_api_and_short_request_close() -> None:
         ):
             reader, writer = await world.client()
             writer.write(data)
-            with pytest.raises(CLOSED):
-                await reader.readexactly(1)
+            await is_closed(reader)
         assert len(world.log.reasons) == 3
 
     simulate(run)
@@ -471,8 +454,7 @@ def test_bug_in_a_handler_closes_one_connection_only() -> None:
         reader, writer = await world.client()
         other_reader, other_writer = await world.client()
         writer.write(frame(RAISES, 1))
-        with pytest.raises(CLOSED):
-            await reader.readexactly(1)
+        await is_closed(reader)
         assert world.log.lines[0][0] == "request failed"
         other_writer.write(frame(ECHO, 2, b"fine"))
         assert await answer(other_reader) == (2, b"fine")
@@ -484,8 +466,7 @@ def test_connections_beyond_the_limit_are_closed() -> None:
     async def run(world: World) -> None:
         reader, writer = await world.client()
         reader2, _ = await world.client()
-        with pytest.raises(CLOSED):
-            await reader2.readexactly(1)
+        await is_closed(reader2)
         writer.write(frame(ECHO, 1, b"x"))
         assert await answer(reader) == (1, b"x")
 
@@ -496,11 +477,10 @@ def test_graceful_stop_sends_pending_responses() -> None:
     async def run(world: World) -> None:
         reader, writer = await world.client()
         writer.write(frame(PARK, 1))
-        while not world.dispatcher.parked:
-            await asyncio.sleep(0.01)
+        pending = await world.parked()
         stopping = asyncio.ensure_future(world.server.close(5))
         await asyncio.sleep(0.1)
-        world.dispatcher.parked[0][1].complete(bytearray(b"owed"))
+        pending.complete(bytearray(b"owed"))
         assert await answer(reader) == (1, b"owed")
         assert await reader.read() == b""
         await stopping

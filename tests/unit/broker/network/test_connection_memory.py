@@ -87,7 +87,7 @@ def test_clients_that_only_announce_large_frames_block_no_other() -> None:
 
 
 def test_clients_that_send_half_of_large_frames_block_others_for_seconds_only() -> None:
-    """Frames that stop arriving have all the memory: their connections are closed when another request waits for it, and not before."""
+    """Incomplete frames that hold all the memory are closed when another request waits for it, and not before."""
 
     async def run(world: World) -> None:
         for _ in range(20):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from lowtide.broker.guards.guard import FOR_EVERYONE
-from lowtide.broker.network.routing.client_quirks import SURPLUS_SERIES_MAX, SurplusBytes
-from lowtide.broker.network.routing.dispatcher import Dispatcher
-from lowtide.broker.network.routing.routes import HandlerSpec, JointForm
+from lowtide.broker.network.routing.answer_cache import AnswerCache
+from lowtide.broker.network.routing.dispatcher import SURPLUS_SERIES_MAX, Dispatcher, SurplusBytes
+from lowtide.broker.network.routing.routes import HandlerSpec, JointForm, Route
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -126,52 +124,56 @@ def test_a_request_that_is_cut_short_is_refused() -> None:
         read(make(ApiKey.METADATA), ApiKey.METADATA, 13, bytes.fromhex("0001"))
 
 
-def test_a_repeated_response_has_the_same_bytes_and_another_has_its_own() -> None:
-    """Also after more responses than the cache holds, and when a response was freed and another has its address in memory."""
+def cached_route(answers: AnswerCache) -> Route:
     dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions={})
     dispatcher.register(
-        [HandlerSpec(key=ApiKey.METADATA, guard=FOR_EVERYONE, handle=lambda request, context: request, answers_again=3)]
+        [HandlerSpec(key=ApiKey.METADATA, guard=FOR_EVERYONE, handle=lambda request, _: request, answers=answers)]
     )
     route = dispatcher.routes[ApiKey.METADATA, 12]
     assert route is not None
+    return route
 
-    def response(number: int) -> MetadataResponse:
-        return MetadataResponse(
-            throttle_time_ms=0, brokers=[], cluster_id=f"c{number}", controller_id=number, topics=[]
-        )
+
+def metadata(number: int, cluster_id: str = "c") -> MetadataResponse:
+    return MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id=cluster_id, controller_id=number, topics=[])
+
+
+def test_a_kept_response_is_written_as_others_are() -> None:
+    """Also when the cache was cleared, and when a response has the address in memory of a freed one."""
+    answers = AnswerCache(3)
+    route = cached_route(answers)
 
     def check(number: int, given: MetadataResponse, correlation_id: int) -> None:
         written = b"".join(route.write(correlation_id, given))
         assert int.from_bytes(written[4:8], "big") == correlation_id
-        assert written[9:] == codec_for(MetadataResponse, 12).encode(response(number))
+        assert written[9:] == codec_for(MetadataResponse, 12).encode(metadata(number))
 
     for number in range(20):
-        held = response(number)
+        assert answers.find(number) is None
+        answers.keep(number, metadata(number))
         for correlation_id in (1, 2):
-            check(number, held, correlation_id)
-        check(-number, response(-number), 3)
+            check(number, answers.find(number), correlation_id)
+        check(-number, metadata(-number), 3)
+
+
+def test_kept_responses_are_dropped_with_what_they_are_valid_for() -> None:
+    answers, old, new = AnswerCache(3), object(), object()
+    assert answers.find("a", old, old) is None
+    answers.keep("a", metadata(1))
+    assert answers.find("a", old, old) == metadata(1)
+    assert answers.find("a", old, new) is None
+    assert answers.find("a", old, old) is None
 
 
 def test_the_cache_of_responses_has_a_limit_in_bytes() -> None:
     """Otherwise a client that requests everything, in every version, would make the broker keep sixty megabytes."""
-    dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions={})
-    dispatcher.register(
-        [
-            HandlerSpec(
-                key=ApiKey.METADATA, guard=FOR_EVERYONE, handle=lambda request, context: request, answers_again=1000
-            )
-        ]
-    )
-    route = dispatcher.routes[ApiKey.METADATA, 12]
-    assert route is not None
-    nobodys = MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id="c", controller_id=0, topics=[])
-    responses = [
-        msgspec.structs.replace(nobodys, cluster_id="c" * 15_000, controller_id=number) for number in range(300)
-    ]
-    for response in responses:
-        route.write(1, response)
-    kept = sum(sys.getrefcount(response) > sys.getrefcount(nobodys) + 1 for response in responses)
-    assert 0 < kept * 15_000 <= 256 * 1024
+    answers = AnswerCache(1000)
+    route = cached_route(answers)
+    for number in range(300):
+        answers.keep(number, metadata(number, "c" * 15_000))
+        route.write(1, answers.find(number))
+        assert sum(len(body) for bodies in answers._bodies.values() for body in bodies.values()) <= 256 * 1024
+    assert any(answers._bodies.values())
 
 
 async def test_a_connection_is_closed_when_the_answer_of_a_spawned_handler_cannot_be_sent() -> None:

@@ -1,10 +1,10 @@
-"""Handshakes take turns: a few in a pass of the event loop, in order, and other work has its place between two passes."""
+"""TLS handshakes take turns: a few in a pass of the event loop, in order, with other work in between."""
 
 from __future__ import annotations
 
 import asyncio
 
-from lowtide.broker.network.admission.turn_queue import HANDSHAKES_A_PASS, HandshakeTurns
+from lowtide.broker.network.admission.slow_lane import HANDSHAKES_A_PASS, HandshakeTurns
 
 MANY = 5 * HANDSHAKES_A_PASS + 1
 

@@ -67,6 +67,6 @@ def test_a_muted_connection_that_closes_leaves_nothing_behind() -> None:
         writer.transport.abort()
         await asyncio.sleep(1)
         assert not world.host.connections
-        assert not connection.turns.is_muted
+        assert connection.turns._unmuting is None
 
     simulate(run)

@@ -1,4 +1,4 @@
-"""Requests to another broker, against scripted servers: on the simulated loop, and on asyncio's own and uvloop with real sockets."""
+"""Requests to another broker, against scripted servers: on the simulated loop, asyncio and uvloop."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client.connection import IN_FLIGHT_MAX, RECEIVE_BYTES
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.framing import frame
-from lowtide.protocol.headers import decode_request_header, response_header
+from lowtide.protocol.headers import frame, read_request_header, response_header
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from lowtide.runtime.clock import SystemClock
@@ -69,10 +68,10 @@ class ScriptedPeer(asyncio.Protocol):
                 return
             request = bytes(self.received[4 : 4 + size])
             del self.received[: 4 + size]
-            header, _ = decode_request_header(request, 0, size)
-            self.requests.append((header.api_key, header.api_version))
-            self.client_ids.append(header.client_id)
-            answer = self.script(header.api_key, header.api_version, header.correlation_id)
+            key, version, correlation_id, client_id, _position = read_request_header(request, 0, size)
+            self.requests.append((key, version))
+            self.client_ids.append(client_id)
+            answer = self.script(key, version, correlation_id)
             if answer is not None:
                 self.transport.write(answer)
 
@@ -223,7 +222,7 @@ def test_no_answer_in_time_closes_the_connection_and_fails_all_that_waits_on_it(
 
 
 def test_no_request_waits_for_a_broker_whose_registration_has_ended() -> None:
-    """A broker without power closes nothing: otherwise the end of a transaction would wait for it as long as for a running broker."""
+    """A broker without power closes nothing: the end of a transaction must not wait for it as for a running broker."""
 
     def image(*brokers: tuple[int, int]) -> MetadataImage:
         return MetadataImage(brokers={number: BrokerImage(number, epoch, ()) for number, epoch in brokers})
@@ -507,7 +506,7 @@ def test_it_runs_on_real_sockets(new_loop: Callable[[], asyncio.AbstractEventLoo
     ],
 )
 def test_a_broker_reaches_others_at_the_listener_that_it_uses_itself(ours: str, theirs: str, used: str) -> None:
-    """While `inter.broker.listener.name` is changed one broker after the other, each speaks at a port what that port serves."""
+    """While `inter.broker.listener.name` changes broker by broker, each uses the protocol that a port serves."""
     listeners = (Listener("OPEN", "host", 9092), Listener("SECURE", "host", 9093))
     broker = BrokerImage(2, 1, listeners, inter_broker_listener=theirs)
     clients = PeerClients(None, None, None, listener_name=ours)

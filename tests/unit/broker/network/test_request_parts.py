@@ -15,6 +15,7 @@ from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.constructs import CountedArray, Entity
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
+from lowtide.protocol.messages.fetch import NodeEndpoint
 from lowtide.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -24,7 +25,7 @@ from lowtide.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from lowtide.protocol.messages.offset_delete import OffsetDeleteResponse
-from lowtide.protocol.messages.produce import NodeEndpoint, ProduceResponse
+from lowtide.protocol.messages.produce import ProduceResponse
 from lowtide.protocol.schema import wire_form
 
 MOST = 10

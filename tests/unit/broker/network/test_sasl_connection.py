@@ -1,4 +1,4 @@
-"""A connection that has to log in: nothing passes before, failures are late and mute, and memory and time are bounded."""
+"""A connection before its login: no request passes, failures are delayed, and memory and time are bounded."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_frames_before_the_login_hold_bounded_memory(cut: int) -> None:
 
 @pytest.mark.parametrize("size", [FREE_FRAME_BYTES - 100, 6_000, RECEIVE_BYTES - 1_000])
 def test_strangers_that_hold_all_memory_keep_no_login_out(size: int) -> None:
-    """Tokens of any size, which come in two pieces, while 260 connections announce large frames and bring little of them."""
+    """Tokens of any size in two pieces, while 260 connections announce large frames and send little of them."""
 
     async def test(world: World) -> None:
         for announced in [RECEIVE_BYTES - 10] * 20 + [60_000] * 100 + [12_000] * 60 + [4_500] * 80:
@@ -407,7 +407,7 @@ def test_a_login_again_that_fails_closes() -> None:
 
 @pytest.mark.parametrize("cut", [2, 11])
 def test_a_client_of_tls_is_named(cut: int) -> None:
-    """Its frame seems to be one of 369 million bytes, also where its length comes in two pieces; it needs another security.protocol."""
+    """Its frame seems to have 369 million bytes, also if the length comes in two pieces."""
 
     async def run(world: World) -> None:
         client, hello = await world.client(), bytes.fromhex("16030106f4010006f00303")
@@ -415,8 +415,7 @@ def test_a_client_of_tls_is_named(cut: int) -> None:
         await asyncio.sleep(0.05)
         client.writer.write(hello[cut:])
         assert await client.is_closed()
-        assert world.log.reasons == [
-            "connection closed: it speaks TLS, and this listener has none: its clients need security.protocol=SASL_PLAINTEXT"
-        ]
+        remedy = "its clients need security.protocol=SASL_PLAINTEXT"
+        assert world.log.reasons == [f"connection closed: it speaks TLS, and this listener has none: {remedy}"]
 
     simulate(run)

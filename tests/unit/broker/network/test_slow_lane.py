@@ -1,4 +1,4 @@
-"""Connections from an address that sends damaged frames: served a little at a time, after all others, and none is forgotten."""
+"""Connections from an address that sends malformed frames are served after all others, and none is forgotten."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_connections_leave_the_lane_after_valid_requests_or_when_their_address_i
 
 
 def test_a_parked_request_holds_its_connection_in_the_lane_too() -> None:
-    """No request behind it is executed, its response releases the next one, and a connection that waits uses no turns."""
+    """No later request is executed before its response, and a connection that waits uses no turns."""
 
     async def run(world: World) -> None:
         await trouble(world)

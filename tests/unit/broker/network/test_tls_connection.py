@@ -1,4 +1,4 @@
-"""TLS between a socket and a connection: what a socket doesn't take waits as it is, and nothing gets lost or out of order."""
+"""TLS between a socket and a connection: unsent bytes wait, and nothing is lost or out of order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORD_OVERHEAD = 64
 
 
 class Socket:
-    """A transport that takes what there is room for, and pauses its protocol as soon as something is left, as uvloop does."""
+    """A transport with limited room that pauses its protocol as soon as bytes are left, as uvloop does."""
 
     def __init__(self) -> None:
         self.room = 1 << 40

@@ -1,4 +1,4 @@
-"""One real broker on virtual time that follows; the test plays the leader: it receives each request and chooses the response."""
+"""One real broker on virtual time that follows. The test plays the leader, and chooses each response."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.framing import frame
-from lowtide.protocol.headers import decode_request_header, response_header
+from lowtide.protocol.headers import frame, read_request_header, response_header
 from lowtide.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -96,12 +95,10 @@ class LeaderConnection(asyncio.Protocol):
                 return
             request = bytes(self.received[4 : 4 + size])
             del self.received[: 4 + size]
-            header, position = decode_request_header(request, 0, size)
-            codec = codec_for(API[ApiKey(header.api_key)].request, header.api_version)
+            key, version, correlation_id, _client_id, position = read_request_header(request, 0, size)
+            codec = codec_for(API[ApiKey(key)].request, version)
             message = codec.decode(memoryview(request), position, size)
-            self.world.asked.put_nowait(
-                Asked(header.api_key, header.api_version, message, self.world.loop.time(), self, header.correlation_id)
-            )
+            self.world.asked.put_nowait(Asked(key, version, message, self.world.loop.time(), self, correlation_id))
 
 
 class Following(Leading):
@@ -173,7 +170,7 @@ class Following(Leading):
         )
 
     async def filled(self, *epochs: int, high_watermark: int = 0) -> Log:
-        """As `begin`, with one record of each of these leader epochs in the log, and the last of them as the current one."""
+        """As `begin`, with one record of each of these leader epochs in the log; the last one is the current epoch."""
         log = await self.begin()
         if epochs[-1] > 0:
             asked = await self.next()

@@ -1,4 +1,4 @@
-"""One real broker on virtual time that leads; the test plays the followers: registered in the store, with fetches sent by the test."""
+"""One real broker on virtual time that leads. The test plays the followers: registers them and sends fetches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads at the closest replica (KIP-392): the replica that a leader names, and the responses of a follower to consumers (rule DR7)."""
+"""Reads at the closest replica (KIP-392), named by the leader, and responses of followers to consumers (rule DR7)."""
 
 from __future__ import annotations
 

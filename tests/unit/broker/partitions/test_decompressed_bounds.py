@@ -1,4 +1,4 @@
-"""The decompressed size of batches is bounded for each request, in the loop and in the worker; requests take turns in the worker."""
+"""The decompressed size of a request is bounded in the loop and the worker, where requests take turns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_one_request_decompresses_to_so_much_and_no_more() -> None:
 
 
 def test_the_checks_of_requests_take_turns_one_at_a_time() -> None:
-    """A request of many batches occupied both threads, and every validation and cold read of other requests waited for it."""
+    """A request with many batches must not occupy both threads: validations and cold reads of others need one."""
 
     async def run(world: World) -> None:
         first, second = await world.connect(), await world.connect()
@@ -57,6 +57,7 @@ def test_the_checks_of_requests_take_turns_one_at_a_time() -> None:
         for _ in range(3):
             assert len(world.worker.waiting) == 1
             world.worker.step()
+            await asyncio.sleep(0)
         await one
         assert not many.done()
         await work_until(world, many)

@@ -1,4 +1,4 @@
-"""DescribeDeletes and DescribeSegments at a leader with followers: what waits, for whom, what came of it, and what is there."""
+"""DescribeDeletes and DescribeSegments at a leader with followers: waiting deletes, their outcome, and the segments."""
 
 from __future__ import annotations
 

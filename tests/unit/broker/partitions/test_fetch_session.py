@@ -227,7 +227,7 @@ def test_a_follower_that_names_a_partition_is_sent_all_again_but_where_it_has_mo
     epoch: int,
     has_used: bool,
 ) -> None:
-    """In a new leader epoch it begins with nothing; and without more records something has become of what it was sent."""
+    """In a new leader epoch it starts empty, and a change without more records is sent too."""
     sessions, target = in_session(FOLLOWER)
     target.tell(answer(0))
     assert target.session is not None

@@ -80,7 +80,7 @@ async def delete(world: World, client: WireClient) -> None:
 
 
 async def check_order(client: WireClient, topic: str | bytes = "new", first: int = 0) -> None:
-    """The batches behind the first one, which was refused, are refused for now too; then all are sent again in their order."""
+    """The batches behind a refused first one are refused for now too; then all are sent again in order."""
     assert [await send(client, first + number, topic) for number in (1, 2)] == [NOT_LEADER, NOT_LEADER]
     assert [await send(client, first + number, topic) for number in (0, 1, 2, 3)] == [NONE] * 4
 

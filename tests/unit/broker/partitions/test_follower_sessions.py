@@ -1,4 +1,4 @@
-"""What a follower's session is sent of an idle partition: all that the follower may lack, until it is known to have it."""
+"""A follower's session gets everything about an idle partition that the follower may lack."""
 
 from __future__ import annotations
 

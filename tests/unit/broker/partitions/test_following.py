@@ -93,7 +93,7 @@ def test_a_session_that_is_always_refused_is_not_requested_in_every_fetch() -> N
 
 
 def test_where_the_logs_diverge_it_truncates_and_ignores_the_rest_of_that_response() -> None:
-    """KIP-595, KAFKA-14704: the high watermark and the log start of such a response would expose records that are about to be truncated."""
+    """KIP-595, KAFKA-14704: such a high watermark and log start would expose records that are about to be truncated."""
 
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=1)
@@ -403,7 +403,7 @@ def test_an_old_broker_fetches_by_name_and_asks_for_epochs_separately() -> None:
 def test_an_old_broker_asks_where_the_leaders_log_starts_if_that_may_be_where_its_own_ends(
     start: int, expected: tuple[int, int, int]
 ) -> None:
-    """Its last records are then compared with nothing, for the leader knows no epoch below its log start; and Fetch doesn't tell that."""
+    """Its last records are never compared: the leader knows no epoch below its log start."""
 
     async def run(world: Following) -> None:
         log, asked = await world.asks_for_an_epoch()

@@ -1,4 +1,4 @@
-"""A follower's disk: log starts, flushes, full and failing disks; its reports wait for them, and the other partitions do not."""
+"""A follower's disk: log starts, flushes, full and failing disks. Only reports of affected partitions wait for it."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_a_truncation_that_lacks_descriptors_is_repeated() -> None:
 
 
 def test_an_old_broker_asks_again_where_to_truncate_when_it_lacked_descriptors() -> None:
-    """Its Fetch says no epoch: the leader would send what follows the records that are to go, as if nothing diverged."""
+    """A Fetch without an epoch would get the records behind those to be truncated, as if nothing diverged."""
 
     async def run(world: Following) -> None:
         log, asked = await world.asks_for_an_epoch()

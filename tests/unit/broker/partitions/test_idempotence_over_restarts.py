@@ -1,4 +1,4 @@
-"""A producer without responses sends its batches again, also when the broker was killed more than once: none is out of order."""
+"""A producer without responses retries its batches over several kills of the broker: none is out of order."""
 
 from __future__ import annotations
 

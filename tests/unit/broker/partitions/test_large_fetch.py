@@ -1,4 +1,4 @@
-"""A Fetch of very many partitions is read in slices: other requests are served between two slices, and no event in between is missed."""
+"""A Fetch of very many partitions runs in slices: others are served in between, and no event is missed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker import slices
+from lowtide.broker import turns
 from lowtide.broker.network.connection import outgoing
 from lowtide.broker.partitions.fetch import delayed_fetch, fetch_handler, fetch_in_slices, fetch_reader, usual_fetch
 from lowtide.broker.partitions.fetch.fetch_in_slices import respond_in_steps
@@ -91,15 +91,14 @@ def let_time_pass(world: World) -> None:
     """From now on slices take time."""
     assert world.broker is not None
     assert world.broker.replicas is not None
-    slices = world.broker.replicas.slices
-    slices._loop = slices.turns._loop = PassingTime(world.loop)
+    world.broker.replicas.turns._loop = PassingTime(world.loop)
     world.clock.look_costs_ms = 1
 
 
 def held(world: World) -> int:
     assert world.broker is not None
     assert world.broker.replicas is not None
-    return world.broker.replicas.slices._held
+    return world.broker.replicas.turns.partitions_held
 
 
 def break_off(world: World) -> None:
@@ -307,7 +306,7 @@ def test_a_session_continued_by_another_connection_answers_the_first() -> None:
 
 def test_where_too_much_is_held_all_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no client makes a broker hold more; the response has the bytes that are there."""
-    monkeypatch.setattr(slices, "PARTITIONS_IN_SLICES_MAX", PARTITIONS + 10)
+    monkeypatch.setattr(turns, "PARTITIONS_IN_SLICES_MAX", PARTITIONS + 10)
 
     async def run(world: World) -> None:
         client = await one_record_each(world)

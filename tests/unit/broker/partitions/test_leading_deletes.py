@@ -160,7 +160,7 @@ def test_a_client_that_disconnects_while_its_delete_waits_for_followers_is_forgo
         gone = asyncio.ensure_future(world.delete(2, timeout_ms=5000, client=client))
         await asyncio.sleep(0.02)
         [connection] = set(world.broker.serving.host.connections) - known
-        connection._transport.abort()  # as after a reset by the client: after a plain close the request is kept for some time
+        connection._transport.abort()  # A reset: after a plain close the request is kept for some time.
         with pytest.raises(ConnectionError):
             await gone
         assert set(world.broker.serving.host.connections) == known
@@ -246,7 +246,7 @@ def test_a_report_counts_for_its_leader_epoch_and_registration_only() -> None:
 
 
 async def parked_behind_an_unseen_registration(world: Leading) -> tuple[int, asyncio.Future[Any]]:
-    """A delete that only waits for broker 3, whose last fetch named a registration that the image lacks: that epoch, and the delete."""
+    """A delete that waits for broker 3, whose last fetch had an unknown registration: its epoch, and the delete."""
     second, third = await begin(world, isr=(1, 2))
     await world.fence(3)
     newer = world.replicas.image.revision + 1

@@ -1,4 +1,4 @@
-"""The end that a new leader returns while its high watermark may be old (KIP-207), and its responses to replicas that are ahead of it."""
+"""The end that a new leader reports while its high watermark may be old (KIP-207), also to replicas ahead of it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_replica_that_is_ahead_receives_where_the_logs_diverge() -> None:
 
 
 def test_a_replica_receives_the_log_end() -> None:
-    """It needs the offset where the logs diverge; by the high watermark it would truncate records that are about to be committed."""
+    """It needs the offset where the logs diverge. The high watermark would truncate records that will be committed."""
 
     async def run(world: Leading) -> None:
         await world.start(2)

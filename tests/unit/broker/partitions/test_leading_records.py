@@ -1,4 +1,4 @@
-"""A leader with followers: the records that they receive, when records are committed, and which replicas are in sync."""
+"""A leader with followers: what they receive, when records are committed, and which replicas are in sync."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_answer_waits_for_the_flush_and_the_commit(flush_messages: str) -> No
 
 @pytest.mark.parametrize("replicas", [(1,), (1, 2)])
 def test_what_a_flush_leaves_that_is_not_due_any_more_is_answered(replicas: tuple[int, ...]) -> None:
-    """A record that came while the flush was under way waited for its end, and fewer than `flush.messages` are left, as Kafka has it."""
+    """A record appended during a flush waits for no other one if fewer than `flush.messages` are left, as in Kafka."""
 
     async def run(world: Leading) -> None:
         world.commit_ms = (50, 50)
@@ -402,7 +402,7 @@ def test_a_new_leader_that_does_not_know_what_is_committed_returns_no_end(versio
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_batch_behind_a_refused_one_is_the_first_only_when_it_comes_again(gone: bool) -> None:
-    """The log has no state of its producer, which may begin anywhere: the retry of the refused batch would then always be out of order.
+    """A log without state of the producer accepts any first batch: the retry of the refused one would be out of order.
 
     Where another leader got the refused one meanwhile, and has deleted it, it is never sent again.
     """

@@ -96,7 +96,7 @@ def test_a_listener_receives_what_ended_the_wait(event: str, error: ErrorCode) -
 
 @pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])
 def test_what_waits_for_replicas_waits_on_when_another_one_is_removed(flush_messages: str) -> None:
-    """Its epoch grows with a removal, and the leader stays: no producer is sent elsewhere, no coordinator forgets what it knows."""
+    """A removal raises the leader epoch and the leader stays: producers stay, and coordinators keep their state."""
 
     async def run(world: Leading) -> None:
         await world.start(2, 3)

@@ -1,4 +1,4 @@
-"""Produce responses beside the appends: topics without partitions, and requests with batches of transactions without a transactional id.
+"""Produce responses without appends: topics without partitions, and transactional batches without an id.
 
 Compared with a real Apache Kafka 4.3.1.
 """

@@ -1,4 +1,4 @@
-"""Asking brokers whether they act on the removal of their replicas: whom, about what, how often, and what wakes the deletes."""
+"""Questions to brokers about the removal of their replicas: to whom, how often, and what wakes the deletes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's report on its replication: counts of the real state, and a log line a minute only while replication is unhealthy."""
+"""A broker's report on its replication: counts of the real state, and a log line a minute while it is unhealthy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Throttled replication (KIP-73), on both sides: replicas out of sync get a limited rate of bytes, and deletes reach them anyway."""
+"""Throttled replication (KIP-73) on both sides: replicas out of sync are limited, and deletes reach them anyway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of transactions that take long to check: each is verified for its own transaction, none is answered before it is written."""
+"""Batches of transactions that take long to check: each is verified, and none is answered before it is written."""
 
 from __future__ import annotations
 

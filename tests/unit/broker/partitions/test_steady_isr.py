@@ -145,7 +145,7 @@ async def replicate(follower: Follower, fetch_s: float) -> None:
 
 @pytest.mark.parametrize(("producers", "fetch_s"), [(1, 0.1), (8, 0.04)])
 def test_followers_stay_in_sync_with_producers_that_have_much_under_way(producers: int, fetch_s: float) -> None:
-    """What one has under way fits into a fetch; of several that is more, and followers have what the leader had some fetches ago."""
+    """One request in flight fits into a fetch. Several do not, so followers are some fetches behind."""
 
     async def test(world: Leading) -> None:
         await world.start(2, 3, replica_lag_time_max_ms=str(SHORT_LAG_MS))

@@ -1,4 +1,4 @@
-"""Which logs must be removed: those whose topic is deleted by the metadata, and those of partitions that were moved away."""
+"""Which logs are removed: those of deleted topics, and those of partitions that were moved away."""
 
 from __future__ import annotations
 

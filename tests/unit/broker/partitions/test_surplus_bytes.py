@@ -1,4 +1,4 @@
-"""A running broker answers requests with bytes behind their fields, by every way that a request may go, and counts them."""
+"""A running broker answers requests with bytes behind their fields on all paths, and counts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets over batches that take long to search: the worker searches, other requests are served, and changes meanwhile count."""
+"""Long ListOffsets searches run in the worker while others are served, and changes in the meantime take effect."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_share_group_that_begins_by_time_begins_with_a_record_that_is_there() 
         parts = produce_handler_of(world).parts
         partition = parts.replicas.partitions["t", 0]
         work = begin_offset(
-            partition, OffsetReset(duration_ms=10), NOW + 10, parts.replicas.slices, parts.lane, parts.log
+            partition, OffsetReset(duration_ms=10), NOW + 10, parts.replicas.turns, parts.lane, parts.log
         )
         begin = asyncio.ensure_future(work)
         await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""A broker is killed between two steps of a transaction with offsets: the next one continues from the logs of both coordinators."""
+"""A broker is killed between two steps of a transaction with offsets; the next one continues from both logs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Line = tuple[str, str, dict[str, Any]]
 
 
 def lines_of(bursts: list[list[bool]]) -> list[list[Line]]:
-    """What is logged in each of these bursts, which are two periods apart; each entry is whether that truncation is lossy."""
+    """Returns the lines of each burst, two periods apart. Each entry says whether a truncation is lossy."""
     told: list[Line] = []
 
     def keep(level: str) -> Any:

@@ -27,7 +27,7 @@ ASKED = ConsumptionQuery(TopicPartition("t", 0), ID)
 
 
 class Cluster:
-    """Brokers 1, which sends the requests, 2 and 3: `leaders` names the leader of each partition of the groups' topic, in epoch 5."""
+    """Broker 1 sends the requests. `leaders` has the leader of each partition of the groups' topic, in epoch 5."""
 
     def __init__(self, *leaders: int) -> None:
         self.leaders = list(leaders)

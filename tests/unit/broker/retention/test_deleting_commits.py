@@ -1,6 +1,6 @@
-"""Whose commits delete records where retention by consumption is on (KIP-68): whole brokers with an authorizer, on virtual time.
+"""Decides whose commits delete records with retention by consumption (KIP-68), on whole brokers with an authorizer.
 
-READ on a topic and on a group of one's own is no right to delete. The records of two segments are there, and a group commits their end.
+READ on a topic and on an own group is no right to delete. There are two segments, and a group commits their end.
 """
 
 from __future__ import annotations

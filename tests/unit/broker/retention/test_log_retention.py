@@ -223,7 +223,7 @@ def test_compacted_topics_keep_all_that_is_not_deleted_by_clients() -> None:
 
 
 def test_what_all_groups_have_consumed_is_deleted_before_its_time() -> None:
-    """KIP-68: the slowest group keeps records, a topic without groups keeps all, and nothing is deleted where the rule is off."""
+    """KIP-68: the slowest group keeps records, as does a topic without groups; without the rule none is deleted."""
 
     async def scenario(world: Leading) -> None:
         log = await begin(world, retention_commitoffset_ms="1000")
@@ -344,7 +344,7 @@ def test_groups_of_a_coordinator_that_is_unavailable_keep_all() -> None:
 
 
 def test_deletions_of_many_partitions_reach_the_disk_a_few_at_a_time() -> None:
-    """What the disk completes at once is done in one turn of the loop; a slow disk delays the rest, but not indefinitely."""
+    """A fast disk completes all in one turn of the loop; a slow one delays the rest, but not indefinitely."""
 
     async def scenario(world: Leading) -> None:
         count = DELETIONS_AT_ONCE + 20

@@ -13,7 +13,7 @@ import pytest
 from lowtide.broker.security.delegation_tokens import SALT_BYTES
 from lowtide.broker.security.exchange import Challenge, LoginFailure, LoginSuccess
 from lowtide.broker.security.scram import TOKEN_BYTES_MAX, ScramExchange, ScramState, TokenOwner
-from lowtide.protocol.client.sasl import ClientSaslSettings, SaslExchange
+from lowtide.protocol.client.sasl import ClientSaslExchange, ClientSaslSettings
 from lowtide.protocol.scram import (
     SCRAM_MECHANISMS,
     ChallengeForm,
@@ -67,7 +67,7 @@ def log_in(
     """A login of our own client, by token where there are some; an accepted one has shown the broker's proof to it."""
     server = ScramExchange(SCRAM_MECHANISMS[name], kept, tokens or NO_TOKENS, "servernonce")
     settings = ClientSaslSettings(mechanism=name, username=user, password=password, by_token=tokens is not None)
-    client = SaslExchange(settings, "clientnonce")
+    client = ClientSaslExchange(settings, "clientnonce")
     token = client.step(None)
     while True:
         assert token is not None

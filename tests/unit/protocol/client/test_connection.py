@@ -1,4 +1,4 @@
-"""The core of a connection without sockets: for any arrival of bytes, each response goes to its request, or the connection is broken."""
+"""The core of a connection without sockets: each response goes to its request, or the connection breaks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from lowtide.protocol.client.opening import ClientSession
 from lowtide.protocol.client.versions import ApiVersions, exchange_of
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.framing import frame
-from lowtide.protocol.headers import response_header
+from lowtide.protocol.headers import frame, response_header
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker

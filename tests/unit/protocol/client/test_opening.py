@@ -82,7 +82,7 @@ def test_a_version_is_one_that_both_support():
 @pytest.mark.parametrize("high", range(6))
 @pytest.mark.parametrize("at_least", [0, 2, 4])
 def test_the_chosen_version_is_in_both_ranges_and_the_highest(low: int, high: int, at_least: int):
-    """Compared with the definition, for a request of versions 0 to 2 (SaslAuthenticate) and every possible range of a broker."""
+    """Compared with the definition, for versions 0 to 2 of a request and every possible range of a broker."""
     spoken = session_of(versions({ApiKey.SASL_AUTHENTICATE: (low, high)})).versions
     both = {version for version in range(low, high + 1) if at_least <= version <= 2}
     chosen = spoken.choose(SaslAuthenticateRequest, at_least=at_least)

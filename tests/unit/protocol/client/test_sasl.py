@@ -12,10 +12,10 @@ import pytest
 from lowtide.protocol.client.sasl import (
     ITERATIONS_MAX,
     TOKEN_BYTES_MAX,
+    ClientSaslExchange,
     ClientSaslSettings,
     SaslError,
     SaslEvent,
-    SaslExchange,
     SaslState,
 )
 
@@ -25,21 +25,23 @@ PENCIL = ClientSaslSettings(mechanism="SCRAM-SHA-256", username="user", password
 CHALLENGE = b"r=abcd,s=c2FsdA==,i=4096"
 
 
-def ended(exchange: SaslExchange, received: bytes) -> bool:
+def ended(exchange: ClientSaslExchange, received: bytes) -> bool:
     return exchange.step(received) is None and exchange.state is SaslState.DONE
 
 
 def test_plain_is_the_token_of_rfc_4616():
-    exchange = SaslExchange(ClientSaslSettings(mechanism="PLAIN", username="tim", password="tanstaaftanstaaf"), "n")
+    exchange = ClientSaslExchange(
+        ClientSaslSettings(mechanism="PLAIN", username="tim", password="tanstaaftanstaaf"), "n"
+    )
     assert exchange.step(None) == b"\0tim\0tanstaaftanstaaf"
     assert ended(exchange, b"")
     with pytest.raises(SaslError):
-        SaslExchange(ClientSaslSettings(mechanism="PLAIN", username="a\0b", password=""), "n").step(None)
+        ClientSaslExchange(ClientSaslSettings(mechanism="PLAIN", username="a\0b", password=""), "n").step(None)
 
 
 def test_scram_is_the_exchange_of_rfc_7677():
     """The example of its section 3, whose nonces and salt are known."""
-    exchange = SaslExchange(PENCIL, "rOprNGfwEbeRWgbNEkqO")
+    exchange = ClientSaslExchange(PENCIL, "rOprNGfwEbeRWgbNEkqO")
     assert exchange.step(None) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     combined = b"rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     proof = exchange.step(b"r=" + combined + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
@@ -50,7 +52,7 @@ def test_scram_is_the_exchange_of_rfc_7677():
 def test_a_token_is_named_by_an_extension():
     """As Kafka's `ScramExtensions` has it: behind the nonce, and part of what is signed."""
     by_token = ClientSaslSettings(mechanism="SCRAM-SHA-256", username="user", password="pencil", by_token=True)
-    exchange = SaslExchange(by_token, "abc")
+    exchange = ClientSaslExchange(by_token, "abc")
     assert exchange.step(None) == b"n,,n=user,r=abc,tokenauth=true"
     assert "pencil" not in repr(by_token)
 
@@ -63,7 +65,7 @@ def test_scram_proves_the_password_to_a_server_that_stores_only_its_keys(mechani
         hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest(),
         hmac.digest(salted, b"Server Key", name),
     )
-    exchange = SaslExchange(ClientSaslSettings(mechanism=mechanism, username="a=b,c", password="pässword"), "abc")
+    exchange = ClientSaslExchange(ClientSaslSettings(mechanism=mechanism, username="a=b,c", password="pässword"), "abc")
     first = exchange.step(None)
     assert first == b"n,,n=a=3Db=2Cc,r=abc"
     challenge = b"r=abcdef,s=" + base64.b64encode(b"salt") + b",i=5000"
@@ -98,7 +100,7 @@ def test_scram_proves_the_password_to_a_server_that_stores_only_its_keys(mechani
 )
 def test_dishonest_brokers_are_refused(challenge: bytes):
     """A nonce that is not ours, too few iterations, or so many that the client would compute for minutes."""
-    exchange = SaslExchange(PENCIL, "abc")
+    exchange = ClientSaslExchange(PENCIL, "abc")
     exchange.step(None)
     with pytest.raises(SaslError):
         exchange.step(challenge)
@@ -106,7 +108,7 @@ def test_dishonest_brokers_are_refused(challenge: bytes):
 
 @pytest.mark.parametrize("final", [b"v=AAAA", b"", b"x=1", b"e=invalid-proof"])
 def test_a_broker_without_the_password_is_refused(final: bytes):
-    exchange = SaslExchange(PENCIL, "abc")
+    exchange = ClientSaslExchange(PENCIL, "abc")
     exchange.step(None)
     exchange.step(CHALLENGE)
     with pytest.raises(SaslError):
@@ -115,14 +117,14 @@ def test_a_broker_without_the_password_is_refused(final: bytes):
 
 def test_mechanisms_that_are_missing_are_reported():
     with pytest.raises(SaslError, match="not supported; PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER are"):
-        SaslExchange(ClientSaslSettings(mechanism="GSSAPI"), "n")
+        ClientSaslExchange(ClientSaslSettings(mechanism="GSSAPI"), "n")
 
 
 BEARER = ClientSaslSettings(mechanism="OAUTHBEARER", token="e30.e30.-_x")
 
 
 def test_the_token_of_an_issuer_is_sent_as_in_rfc_7628():
-    exchange = SaslExchange(BEARER, "n")
+    exchange = ClientSaslExchange(BEARER, "n")
     assert exchange.step(None) == b"n,,\x01auth=Bearer e30.e30.-_x\x01\x01"
     assert ended(exchange, b"")
     assert "e30" not in repr(BEARER)
@@ -130,7 +132,7 @@ def test_the_token_of_an_issuer_is_sent_as_in_rfc_7628():
 
 def test_a_challenge_to_a_token_is_acknowledged():
     """The broker ends the exchange then."""
-    exchange = SaslExchange(BEARER, "n")
+    exchange = ClientSaslExchange(BEARER, "n")
     exchange.step(None)
     assert exchange.step(b'{"status":"invalid_token"}') == b"\x01"
 
@@ -138,7 +140,7 @@ def test_a_challenge_to_a_token_is_acknowledged():
 @pytest.mark.parametrize("token", ["", "a b", "a\x01b", "a=", "é.b.c", "a" * 65_001])
 def test_a_token_that_cannot_be_sent_is_not_shown(token: str):
     with pytest.raises(SaslError, match="not a JSON Web Token") as caught:
-        SaslExchange(ClientSaslSettings(mechanism="OAUTHBEARER", token=token), "n").step(None)
+        ClientSaslExchange(ClientSaslSettings(mechanism="OAUTHBEARER", token=token), "n").step(None)
     assert not token or token not in str(caught.value)
 
 
@@ -186,11 +188,11 @@ ENDS = {
 """The next state, or the text of the error. Other pairs are our own bugs."""
 
 
-def exchange_at(state: SaslState) -> SaslExchange:
+def exchange_at(state: SaslState) -> ClientSaslExchange:
     is_plain = state in (SaslState.PLAIN_BEGINS, SaslState.PASSWORD_SENT, SaslState.DONE)
     is_bearer = state in (SaslState.OAUTH_BEGINS, SaslState.BEARER_SENT, SaslState.BEARER_REFUSED)
     settings = ClientSaslSettings(mechanism="PLAIN" if is_plain else "SCRAM-SHA-512", username="u", password="p")
-    exchange = SaslExchange(BEARER if is_bearer else settings, "abc")
+    exchange = ClientSaslExchange(BEARER if is_bearer else settings, "abc")
     for token in (None, b"" if is_plain else CHALLENGE):
         if exchange.state is not state:
             exchange.step(token)
@@ -209,7 +211,7 @@ def test_every_pair_of_state_and_event(state: SaslState, event: SaslEvent):
         with pytest.raises(AssertionError if end is None else SaslError, match=None if end is None else str(end)):
             exchange.step(TOKENS[event])
         assert exchange.state is state
-    assert {(at, what) for at, row in SaslExchange.TABLE.items() for what in row} == set(ENDS)
+    assert {(at, what) for at, row in ClientSaslExchange.TABLE.items() for what in row} == set(ENDS)
 
 
 @pytest.mark.parametrize("length", range(len(CHALLENGE)))

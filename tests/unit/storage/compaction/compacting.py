@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.records import Record, iterate_batches, iterate_records, read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier, OnDone
@@ -23,6 +23,7 @@ from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.opening.known_log import KnownLog
 from lowtide.storage.log.opening.loader import create_log, load_log
 from lowtide.storage.log.retention.segment_ages import SegmentAges
+from tests.markers import build_end_transaction_marker
 
 DIRECTORY = "/disk/t-0"
 NOW_MS = 1_700_000_000_000

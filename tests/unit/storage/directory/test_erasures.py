@@ -328,13 +328,13 @@ def test_a_full_disk_is_no_failure() -> None:
     check(world, log, 52, 100)
 
 
-@pytest.mark.parametrize("by_itself", [False, True])
-def test_a_damaged_batch_is_answered_and_reported_and_stays(by_itself: bool) -> None:
+@pytest.mark.parametrize("unrequested", [False, True])
+def test_a_damaged_batch_is_answered_and_reported_and_stays(unrequested: bool) -> None:
     """Once: what erases by itself would find the same each second."""
     world = World()
     reasons: list[str] = []
     world.manager.listen_to_erasing(lambda _log, reason: reasons.append(reason))
-    log = filled(world, config=msgspec.structs.replace(LARGE, lowtide_delete_erase=by_itself))
+    log = filled(world, config=msgspec.structs.replace(LARGE, lowtide_delete_erase=unrequested))
     log.roll(1)
     path = f"{FOLDER}/{offset_name(0)}.log"
     content = bytearray(world.filesystem.read_bytes(path))
@@ -342,7 +342,7 @@ def test_a_damaged_batch_is_answered_and_reported_and_stays(by_itself: bool) -> 
     assert place is not None
     content[place.position + 80] ^= 1
     world.filesystem.write_bytes(path, bytes(content))
-    if by_itself:
+    if unrequested:
         world.delete_to((A0, 52))
         for _ in range(30):
             world.tick(100)

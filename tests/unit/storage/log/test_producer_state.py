@@ -9,11 +9,12 @@ import pytest
 from crc32c import crc32c
 
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
 from lowtide.storage.log.producers.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from lowtide.storage.log.producers.producer_state import ACCEPTED, DuplicateBatch, ProducerStateManager
+from tests.markers import build_end_transaction_marker
 
 from .producing import header_of
 from .test_log import NOW_MS, AppendedBatch, new_log

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from lowtide.protocol.batch_building import append_record, build_batch
 from lowtide.protocol.compression import Compression, compress
-from lowtide.protocol.control_records import ControlRecord, build_end_transaction_marker
+from lowtide.protocol.control_records import ControlRecord
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import iterate_records, read_batch_header
 from lowtide.storage.log.stored_batches import validate_stored
 from lowtide.storage.log.validation.rejections import Rejection
 from lowtide.storage.log.validation.validation_rules import TARGET_CODECS, ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
+from tests.markers import build_end_transaction_marker
 
 NOW = 1_700_000_000_000
 ALL_TIMES = 2**63 - 1

@@ -72,7 +72,7 @@ class Replicas:
         self.appended: list[tuple[str, int]] = []
         """How, and how many records."""
         self.asked: list[tuple[Any, int, Callable[[ErrorCode], None]]] = []
-        self.slices = SimpleNamespace(turns=SimpleNamespace(run=self._run))
+        self.turns = SimpleNamespace(run=self._run)
         self.jobs: list[Any] = []
 
     def _run(self, steps: Any, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]) -> None:

@@ -18,10 +18,11 @@ from lowtide.broker.coordinator.runtime.shard_loader import (
     ShardLoader,
 )
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, iterate_batches, read_batch_header
 from lowtide.storage.errors import StorageError
+from tests.markers import build_end_transaction_marker
 from tests.unit.broker.coordinator.runtime.runtime_world import State, partition_of
 
 UNKNOWN, BROKEN = b"unknown", b"broken"
@@ -293,7 +294,7 @@ def test_records_are_applied_a_slice_at_a_time() -> None:
     world.soon.pop()()
     assert (len(world.applied), len(world.soon)) == (2 * RECORDS_A_STEP, 1)
     world.run()
-    assert (world.applied, world.outcomes, world.looks) == (rows(0, *values), ["loaded"], 5)
+    assert (world.applied, world.outcomes, world.looks) == (rows(0, *values), ["loaded"], 6)
 
 
 def test_a_shard_that_is_unloaded_between_slices_is_left_alone() -> None:
