@@ -154,7 +154,7 @@ class MetadataStore(Protocol):
         """
 
     async def revision(self) -> Revision:
-        """Reads the store's revision linearizably: no client was returned a larger one before.
+        """Reads the store's revision linearizably: no earlier answer had a larger one.
 
         Errors: UnavailableError.
         """

@@ -61,22 +61,17 @@ def read_request_header(buffer: Buffer, start: int, end: int) -> tuple[int, int,
 
     API and version need not be supported. Errors: ProtocolError for a truncated or invalid header.
     """
-    check_request_size(start, end)
+    if end - start < REQUEST_HEADER_BYTES_MIN:
+        raise ProtocolError(f"a request of {end - start} bytes; its header alone has {REQUEST_HEADER_BYTES_MIN}")
     api_key, api_version, correlation_id, _ = _REQUEST.unpack_from(buffer, start)
     client_id, position = read_client_id(buffer, start, end, flexible=request_header_is_flexible(api_key, api_version))
     return api_key, api_version, correlation_id, client_id, position
 
 
-def check_request_size(start: int, end: int) -> None:
-    """Errors: ProtocolError for a request in `[start, end)` that is shorter than any header."""
-    if end - start < REQUEST_HEADER_BYTES_MIN:
-        raise ProtocolError(f"a request of {end - start} bytes; its header alone has {REQUEST_HEADER_BYTES_MIN}")
-
-
 def read_client_id(buffer: Buffer, start: int, end: int, *, flexible: bool) -> tuple[str | None, int]:
     """Returns the client id of the request in `buffer[start:end]`, and the position of its body.
 
-    `flexible`: the header has tagged fields. The size is already checked (`check_request_size`). Errors: ProtocolError
+    `flexible`: the header has tagged fields. The request has at least `REQUEST_HEADER_BYTES_MIN`. Errors: ProtocolError
     for a truncated or invalid header.
     """
     position = start + REQUEST_HEADER_BYTES_MIN

@@ -254,7 +254,7 @@ class _Voters:
 def living_members(
     image: MetadataImage, topic_id: TopicId, number: int, partition: PartitionImage
 ) -> tuple[BrokerId, ...]:
-    """Returns the ISR members that can serve, under the registration of their membership."""
+    """Returns the ISR members that can serve and have not registered again since they joined the ISR."""
     return _Voters(image, topic_id, number, partition, assignment_of(partition)).steady
 
 

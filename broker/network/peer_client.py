@@ -92,7 +92,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = None
 
     def pause_writing(self) -> None:
-        """The peer doesn't take what is sent: let further requests wait."""
+        """Lets further requests wait: the peer does not read."""
         self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
@@ -101,7 +101,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ requests
     async def until_writable(self) -> None:
-        """Return when a request may be sent, or the connection is closed."""
+        """Waits until a request may be sent, or the connection is closed."""
         while self._writable is not None:
             await asyncio.wait([self._writable])
 
@@ -157,7 +157,7 @@ class PeerClient:
         self._closed = False
 
     async def request(self, api_key: int, api_version: int, message: ApiMessage, timeout_ms: int) -> Any:
-        """The answer to `message`, which must come within `timeout_ms`, connecting included.
+        """Returns the answer to `message` within `timeout_ms`, connecting included.
 
         Records in it are valid until the next request. A Fetch must be the only request on its way: give it a purpose
         of its own. Errors: PeerError; `was_sent` tells whether the peer may have done what was asked.
@@ -188,7 +188,7 @@ class PeerClient:
             raise PeerError(reason, was_sent=error.was_sent) from error
 
     def close(self) -> None:
-        """Close the connection; requests fail from now on."""
+        """Closes the connection. Requests fail from now on."""
         self._closed = True
         self.disconnect("the connection is not needed any more")
         if self._attempt is not None:
@@ -201,7 +201,7 @@ class PeerClient:
             self._connection = None
 
     async def _connected(self) -> _Connection:
-        """The connection, opened if need be; all callers meanwhile wait for the same attempt. Errors: PeerError."""
+        """Returns the connection, opened if necessary. All callers wait for the same attempt. Errors: PeerError."""
         connection = self._connection
         if (
             connection is not None
@@ -224,14 +224,14 @@ class PeerClient:
         return self._open_connection()
 
     def _open_connection(self) -> _Connection:
-        """What an attempt has brought. Errors: PeerError."""
+        """Returns the connection of one attempt. Errors: PeerError."""
         connection = self._connection
         if connection is None or connection.core.closed:
             raise PeerError(self._failure or "the connection was lost", was_sent=False)
         return connection
 
     async def _connect(self) -> None:
-        """One attempt, after the back-off of the one before."""
+        """Connects once, after the back-off of the last attempt."""
         clock = self._peers.clock
         try:
             wait_ms = self._reachability.wait_ms(clock.monotonic_ms())
@@ -248,7 +248,7 @@ class PeerClient:
             self._attempt = None
 
     async def _opened(self) -> _Connection:
-        """A connection on which the peer knows us. Errors: PeerError, OSError."""
+        """Returns an authenticated connection. Errors: PeerError, OSError."""
         login = self._peers.login
         tls, sasl = None if login.tls is None else login.tls(), await login.who()
         _, connection = await connect(self._make_connection, self.listener.host, self.listener.port, tls=tls)
@@ -270,7 +270,7 @@ class PeerClient:
         self._reachability.on_success()
 
     def _on_failed(self, reason: str) -> None:
-        """Tell it once, not at each attempt."""
+        """Logs the failure once, not at each attempt."""
         if not self._failure:
             address = f"{self.listener.host}:{self.listener.port}"
             self._peers.log.warning(
@@ -307,7 +307,7 @@ class PeerClients:
         self._clients: dict[tuple[BrokerId, str], PeerClient] = {}
 
     def use(self, login: PeerLogin) -> None:
-        """Do this on each new connection from now on. Those that are open stay."""
+        """Authenticates new connections this way. Open ones stay."""
         self.login = login
 
     def client_of(self, broker: BrokerImage, purpose: str = "requests") -> PeerClient:
@@ -334,7 +334,7 @@ class PeerClients:
         return made
 
     def forget(self, broker_id: BrokerId, purpose: str | None = None) -> None:
-        """Close the connections to a broker: one, or those of all purposes."""
+        """Closes the connections to a broker, for one purpose or all."""
         for key in [key for key in self._clients if key[0] == broker_id and purpose in (None, key[1])]:
             self._clients.pop(key).close()
 
@@ -352,7 +352,7 @@ class PeerClients:
                     self.forget(broker_id, purpose)
 
     def close(self) -> None:
-        """Close all. Requests that wait fail with PeerError."""
+        """Closes all connections. Waiting requests fail with PeerError."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()

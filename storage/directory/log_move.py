@@ -163,7 +163,7 @@ class LogMove:
         if not self._is_checked:
             self._check(future)
         elif future.log_start_offset < source.log_start_offset > future.log_end_offset:
-            self._begin_anew(future)
+            self._restart(future)
         else:
             if future.log_start_offset < source.log_start_offset and not self._is_raising:
                 self._raise_start(future)
@@ -184,7 +184,7 @@ class LogMove:
         if end < future.log_end_offset:
             self.target.parts.truncations.truncate(future, end, cut)
 
-    def _begin_anew(self, future: Log) -> None:
+    def _restart(self, future: Log) -> None:
         """Starts the copy over: all that is copied lies below the log start."""
         source = self.source
         start, epoch = source.log_start_offset, source.leader_epochs.epoch_at(source.log_start_offset)

@@ -32,36 +32,36 @@ FILES_REASON: Final = (
 )
 
 SILENT_MS: Final = 1_000
-"""A client that has read nothing for so long gives the files of its answers to others."""
+"""After this time without a read, a client loses the files of its answers to others."""
 
 
 class Writer(Protocol):
-    """What has answers for a client."""
+    """A connection with answers for a client."""
 
     @property
     def unread_bytes(self) -> int:
-        """How much of them the socket hasn't taken."""
+        """The bytes that the socket has not taken."""
         ...
 
     @property
     def files_held(self) -> int:
-        """How many files they hold open, at most."""
+        """An upper bound of the files that they hold open."""
         ...
 
     def give_up(self, reason: str) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         ...
 
 
 class _Holding(msgspec.Struct):
-    """What a writer had when it was asked last, and since when its client has read nothing of it."""
+    """The unread bytes of a writer when it was asked last, and since when its client has read nothing."""
 
     unread_bytes: int
     since_ms: int
 
 
 class AnswerMemory:
-    """The memory of answers that clients don't read, over all connections, and its limit."""
+    """Bounds the memory of answers that clients do not read, over all connections."""
 
     def __init__(self, limit_bytes: int, now_ms: Callable[[], int]) -> None:
         self._limit_bytes = limit_bytes
@@ -71,7 +71,7 @@ class AnswerMemory:
 
     @property
     def used_bytes(self) -> int:
-        """What is unread, as far as it was reported."""
+        """The unread bytes, as far as they were reported."""
         return self._used_bytes
 
     def note(self, writer: Writer, *, has_read: bool = False) -> None:
@@ -88,7 +88,7 @@ class AnswerMemory:
             self._make_room()
 
     def forget(self, writer: Writer) -> None:
-        """Its connection is gone, or it has nothing left to send."""
+        """Forgets a writer whose connection is gone, or that has nothing left to send."""
         holding = self._holding.pop(writer, None)
         if holding is not None:
             self._used_bytes -= holding.unread_bytes
@@ -127,7 +127,7 @@ class AnswerMemory:
             writer.give_up(REASON)
 
     def _in_turn(self) -> list[Writer]:
-        """Those whose clients have read nothing for longest come first, of equal ones those that hold most."""
+        """Returns the writers whose clients have been silent longest first; of equal ones, the largest first."""
         now_ms = self._now_ms()
         for writer in list(self._holding):
             self._look(writer, now_ms)
@@ -137,7 +137,7 @@ class AnswerMemory:
 
 
 class AnswerFiles:
-    """Has connections closed whose answers keep others from reading. Used from the event loop only."""
+    """Closes connections whose answers keep others from reading. Used from the event loop only."""
 
     def __init__(self, files: OpenFiles, answers: AnswerMemory) -> None:
         self._files = files

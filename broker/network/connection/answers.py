@@ -33,7 +33,7 @@ class AnsweringConnection(Protocol):
         ...
 
     def close_when_done(self) -> None:
-        """Closes if no request will come and no answer is owed."""
+        """Closes if no request will come and all answers are sent."""
         ...
 
 
@@ -65,7 +65,7 @@ class AnswerSlot(msgspec.Struct, eq=False):
 
 
 class Answers:
-    """Answers that wait for earlier ones (`slots`), and those that are sent next (`ready`)."""
+    """The answers that wait for earlier ones (`slots`), and those that are sent next (`ready`)."""
 
     __slots__ = (
         "_clock",
@@ -88,7 +88,7 @@ class Answers:
         rounds: AnswerRounds,
         parked_min: int,
     ) -> None:
-        """`parked_min`: how many bytes a pending request counts at least."""
+        """`parked_min` is the least size that a pending request counts."""
         self._clock = clock
         self._rounds = rounds
         self._parked_min = parked_min
@@ -101,25 +101,25 @@ class Answers:
         """Whether a request waits for the end of this pass of the loop, to be executed with those of other
         connections."""
         self.ends = False
-        """Whether the connection is to be closed when all answers were sent."""
+        """Whether the connection closes when all answers are sent."""
 
     @property
     def waiting(self) -> bool:
-        """Whether a request of this client is being worked on."""
+        """Whether a request of this client has no answer yet."""
         return bool(self.slots) or self.gathered
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is owed or on its way."""
+        """Whether a request has no answer yet, or an answer is not sent."""
         return self.waiting or (self.outgoing is not None and not self.outgoing.idle)
 
     @property
     def parked_ms(self) -> int | None:
-        """When the oldest request was parked whose answer is not ready; None if there is none."""
+        """When the oldest request without an answer was parked; None if there is none."""
         return self.slots[0].parked_ns // 1_000_000 if self.slots else None
 
     def close(self) -> None:
-        """Abandons all requests: the connection has ended."""
+        """Abandons all requests when the connection has ended."""
         self._connection = None
         for slot in self.slots:
             if slot.pending is not None:
@@ -130,7 +130,7 @@ class Answers:
             self.outgoing = None
 
     def add(self, parts: list[Part]) -> None:
-        """Adds an answer behind those that are owed."""
+        """Adds an answer behind the earlier ones."""
         if self.slots:
             slot = AnswerSlot(cast("Route", None), 0, None, max(held_bytes(parts), self._parked_min), parts)
             self._turns.parked_bytes += slot.size
@@ -139,7 +139,7 @@ class Answers:
             self.ready += parts
 
     def park(self, route: Route, correlation_id: int, pending: Pending[Any], size: int) -> None:
-        """Keeps the place of an answer that comes later, to a request of `size` bytes."""
+        """Reserves the place of a later answer to a request of `size` bytes."""
         assert self._connection is not None, "it is open"
         size = max(size, self._parked_min)
         may_be_followed = route.is_produce and not pending.holds_connection
@@ -155,14 +155,14 @@ class Answers:
         pending.listen(lambda response: self._on_answer(slot, response))
 
     def give(self, route: Route, correlation_id: int, answer: Any, size: int) -> None:
-        """Adds the answer of a joint form: its frame, what a handler returns, or the promise of either."""
+        """Adds the answer of a joint form: a frame, a response, or a promise of either."""
         if type(answer) is Pending:
             self.park(route, correlation_id, answer, size)
         else:
             self.add([answer] if type(answer) is bytes else route.write(correlation_id, answer))
 
     def give_gathered(self, route: Route, correlation_id: int, answer: Any) -> None:
-        """Sends the answer of the request that was gathered."""
+        """Sends the answer to the gathered request."""
         self.gathered = False
         connection = self._connection
         if connection is None:
@@ -174,7 +174,7 @@ class Answers:
             self.flush()
 
     def flush(self) -> None:
-        """Sends what is ready."""
+        """Sends the answers that are ready."""
         connection = self._connection
         if connection is None or connection.closed:
             return

@@ -58,11 +58,11 @@ class Connection(asyncio.BufferedProtocol):
         """Frames that have arrived and may not be executed yet."""
         self.reading_paused = self._eof = self.closed = False
         self.eof_ms = self.connected_ms = self.active_ns = 0
-        """`active_ns`: when something was received last, or the turn began."""
+        """`active_ns` is when bytes were received last, or the turn began."""
         self.peer = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the socket up and count it."""
+        """Sets the socket up and counts it."""
         self._transport = cast("asyncio.Transport", transport)
         self.client_address, self.peer = named_peer(transport.get_extra_info("peername"))
         self.local_address = (transport.get_extra_info("sockname") or ())[:2] or None
@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(frame.buffer)[frame.filled : frame.allowed]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handles every whole request that is there now."""
+        """Executes every whole request that has arrived."""
         if self.closed:
             return
         host, frame = self._host, self.frame
@@ -113,25 +113,25 @@ class Connection(asyncio.BufferedProtocol):
         self.answers.flush()
 
     def eof_received(self) -> bool:
-        """A client that closed its writing side still gets its answers."""
+        """Sends all answers and then closes: the client has closed its writing side."""
         self._eof = self.answers.ends = True
         self.eof_ms = self._host.clock.now_ms()
         self.close_when_done()
         return True
 
     def pause_writing(self) -> None:
-        """The socket is full: executes nothing more until the client reads its answers."""
+        """Executes nothing more until the client reads its answers: the socket is full."""
         if self._outgoing is not None:
             self._outgoing.paused = True
 
     def resume_writing(self) -> None:
-        """The socket is empty again."""
+        """Continues: the socket is empty again."""
         if self._outgoing is not None and not self.closed:
             self._outgoing.resume()
             self.unblock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets all that waits for this client."""
+        """Frees everything that waits for this client."""
         self.closed = True
         # No cycle may be left: the collector ignores what was there when a connection was open.
         self.answers.close()
@@ -158,13 +158,13 @@ class Connection(asyncio.BufferedProtocol):
         self.close(reason)
 
     def close_gracefully(self) -> None:
-        """Reads nothing more, and closes when the answers that are owed were sent."""
+        """Reads nothing more, and closes when all answers are sent."""
         self._eof = self.answers.ends = True
         self._pause_reading()
         self.close_when_done()
 
     def close_when_done(self) -> None:
-        """Closes if the client sends nothing more and no answer is owed."""
+        """Closes if the client sends nothing more and all answers are sent."""
         if (
             self._eof
             and not (self.closed or self.answers.busy or self._backlog or self.frame.is_whole)
@@ -175,12 +175,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is owed or on its way."""
+        """Whether a request has no answer yet, or an answer is not sent."""
         return self.answers.busy
 
     @property
     def last_active_ms(self) -> int:
-        """When something was received last."""
+        """When bytes were received last."""
         return self.active_ns // 1_000_000
 
     def _consume(self, buffer: memoryview, end: int) -> None:
@@ -221,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(error))
 
     def _execute(self, buffer: memoryview, position: int, stop: int, end: int) -> int:
-        """Executes the request whose frame is `buffer[position:stop]`, with those up to `end` that go with it.
+        """Executes the request with the frame `buffer[position:stop]`, and those up to `end` that join it.
 
         Returns where they end; 0 for a request that waits for the end of this pass of the loop.
         """
@@ -262,11 +262,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def received_bytes(self) -> int:
-        """How much of the frame that is being received is there."""
+        """The bytes of the partial frame that have arrived."""
         return self.frame.filled
 
     def on_memory_granted(self) -> None:
-        """Reads the frame on that waited for memory."""
+        """Continues to read the frame that waited for memory."""
         try:
             self.frame.on_memory_granted(self._host.clock.now_ms())
         except FrameRefusedError as error:
@@ -322,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _blocked(self) -> bool:
-        """Whether nothing may be executed: by state, because of parked bytes, or because the client doesn't read."""
+        """Whether nothing may be executed: by state, for parked bytes, or because the client does not read."""
         return (
             self.turns.execution >= PARKED
             or self.turns.parked_bytes >= self.turns.parked_max
@@ -330,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def unblock(self, *, is_turn: bool = False) -> None:
-        """Executes what had to wait, then reads on. `is_turn`: count how long it has waited for its turn."""
+        """Executes waiting requests, then continues to read. With `is_turn` it counts the time they waited."""
         host, is_closed = self._host, self.closed
         if is_turn and not is_closed:
             waited_ns, self.active_ns = -self.active_ns, host.clock.now_ns()
@@ -375,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def take_turn(self, *, may_leave: bool) -> None:
-        """Executes the next frame that waits, if nothing else holds it, and reads on if none waits any more."""
+        """Executes the next waiting frame if it may, and continues to read if no other waits."""
         if self.closed:
             return
         turns = self.turns
@@ -389,11 +389,11 @@ class Connection(asyncio.BufferedProtocol):
             turns.end_lane_turn()
 
     def mute(self, for_ms: int) -> None:
-        """Executes nothing for so long."""
+        """Executes nothing for `for_ms`."""
         if not self.closed:
             self.turns.mute(for_ms)
 
     def look_for_end(self) -> None:
-        """Finds out whether the client has gone: while a request is parked, what came behind it isn't read."""
+        """Finds out whether the client has gone. While a request is parked, nothing is read from the socket."""
         if self.reading_paused and not self.eof_ms and self._transport is not None and peer_has_closed(self._transport):
             self.eof_ms = self._host.clock.now_ms()

@@ -64,12 +64,12 @@ class RequestBounds(NamedTuple):
 
 
 class HostedConnection(Client, Admitted, Watched, Laned, Receiver, Protocol):
-    """What is asked of an open connection."""
+    """An open connection, as its host sees it."""
 
     turns: ExecutionState
 
     def look_for_end(self) -> None:
-        """Find out whether the client has gone, where nothing tells that."""
+        """Finds out whether the client has gone."""
         ...
 
     security_protocol: str
@@ -79,12 +79,12 @@ class HostedConnection(Client, Admitted, Watched, Laned, Receiver, Protocol):
         ...
 
     def close_gracefully(self) -> None:
-        """Read nothing more; close when the answers that are owed were sent."""
+        """Reads nothing more, and closes when all answers are sent."""
         ...
 
 
 class ConnectionHost:
-    """What all connections of a broker share."""
+    """The parts that all connections of a broker share."""
 
     def __init__(  # noqa: PLR0913  parts, each by its name
         self,
@@ -141,13 +141,13 @@ class ConnectionHost:
         self._refusals = LineBound(_REFUSALS_LOGGED_PER_S, _REFUSALS_OF_VISITOR)
 
     def serve(self) -> None:
-        """Answer those who connected while `serving` was False: the port is known before the broker is ready."""
+        """Executes the requests of clients that connected before the broker was ready."""
         self.serving = True
         for connection in self.connections:
             connection.turns.begin()
 
     def on_connected(self, connection: HostedConnection) -> str | None:
-        """Count a connection. Returns why it may not stay, None when it may."""
+        """Counts a connection. Returns why it must be closed, or None."""
         self.connections[connection] = None
         everyone, logins = (
             cast("Mapping[Admitted, None]", self.connections),
@@ -169,7 +169,7 @@ class ConnectionHost:
             self.admission.left(connection)
 
     def abort_connections(self) -> None:
-        """Cut all connections off, whatever is owed to them."""
+        """Aborts all connections, answered or not."""
         for connection in list(self.connections):
             connection.close("the broker ends")
 
@@ -197,7 +197,7 @@ class ConnectionHost:
         return self.large_requests.submit(large)
 
     def on_refused(self, connection: Client, reason: str, event: str = "connection closed") -> None:
-        """Log why a connection is closed, or a request refused, at most so many lines a second."""
+        """Logs why a connection is closed or a request refused, with a limited number of lines a second."""
         now_ms = self.clock.now_ms()
         suppressed = self._refusals.take_suppressed(now_ms)
         if suppressed is not None:
@@ -218,7 +218,7 @@ class ConnectionHost:
             )
 
     def on_login_failed(self, connection: Client, reason: str) -> None:
-        """A client has not shown who it is. An address with many failures gets the slow lane."""
+        """Handles a failed login. An address with many failures enters the slow lane."""
         self.lane.on_malformed(connection.client_address)
         self.on_refused(connection, reason, "login refused")
         self.on_login(connection, reason)

@@ -55,7 +55,7 @@ class Execution(IntEnum):
 
 
 class ExecutionEvent(Enum):
-    """What changes the state."""
+    """The events that change the state."""
 
     PARK = "a request is parked, the connection's time is up, or the broker is not ready yet"
     GO_ON = "the parked request has its answer, other connections have had their turn, or the broker is ready"

@@ -26,7 +26,7 @@ class FrameBuffers:
     def __init__(self, chunks: BufferPool) -> None:
         self.first = BufferPool(FRAME_BUFFER_BYTES, _IDLE_BUFFERS)
         self.chunks = chunks
-        """What answers are sent with, too."""
+        """Also the size of the buffers for answers."""
 
     def take(self, capacity: int) -> bytearray:
         """A buffer of at least `capacity` bytes, which is a megabyte or less.
@@ -41,14 +41,14 @@ class FrameBuffers:
         return chunks.take() if chunks.has_idle or capacity * GROWTH_FACTOR > chunks.size else bytearray(capacity)
 
     def grow(self, buffer: bytearray | mmap.mmap, filled: int, capacity: int) -> bytearray:
-        """A larger buffer with the same beginning; the old one is handed back."""
+        """Returns a larger buffer with the same beginning, and gives the old one back."""
         grown = self.take(capacity)
         grown[:filled] = memoryview(buffer)[:filled]
         self.give(buffer)
         return grown
 
     def give(self, buffer: bytearray | mmap.mmap) -> None:
-        """Hand a buffer back that nothing reads or writes any more."""
+        """Takes back a buffer that nothing reads or writes any more."""
         if isinstance(buffer, bytearray):
             for pool in (self.first, self.chunks):
                 if len(buffer) == pool.size:

@@ -58,7 +58,7 @@ OnFailed = Callable[..., None]
 
 
 def _joint_form(route: Route | None) -> JointForm | None:
-    """Returns that of a route; it is lost while a handler is wrapped, as by a quota."""
+    """Returns the joint form of a route. Wrapping a handler, as a quota does, removes it."""
     return None if route is None else route.joint
 
 
@@ -66,9 +66,9 @@ class Gathering:
     """The requests of a broker's connections that wait for the end of a pass."""
 
     def __init__(self, size: int, routes: Mapping[Any, Route | None], clock: RequestClock, on_failed: OnFailed) -> None:
-        """`size` is the most that one receive may bring; while requests wait, at least half of it."""
+        """`size` is the largest receive. While requests wait, at least half of it stays free."""
         self.room = self._buffer = memoryview(bytearray(size))
-        """Where connections receive: the rest of the buffer, behind the requests that wait."""
+        """The rest of the buffer behind the waiting requests. Connections receive into it."""
         self.last: object = None
         """The connection that has executed a request of this kind last, or whose request came last of those that
         wait."""
@@ -82,9 +82,9 @@ class Gathering:
         self._ends: list[int] = []
 
     def take(self, connection: Gathered, size: int) -> bool:
-        """Let the request wait whose frame has just been received, `size` bytes from the beginning of `room` on.
+        """Keeps the request whose frame of `size` bytes has just been received at the start of `room`.
 
-        False if it isn't to.
+        Returns False if it must be executed now.
         """
         if connection.turns.execution != RUNNING:
             return False
@@ -108,12 +108,12 @@ class Gathering:
         return True
 
     def forget(self, connection: object) -> None:
-        """A connection is gone: nothing is kept of it."""
+        """Forgets a connection."""
         if self.last is connection:
             self.last = None
 
     def execute(self) -> None:
-        """Execute all that wait."""
+        """Executes all waiting requests."""
         connections, ends, clock = self._connections, self._ends, self._clock
         if not connections:
             return

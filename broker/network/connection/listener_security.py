@@ -14,7 +14,7 @@ from lowtide.broker.network.connection.tls_connection import ListenerTls, TlsCon
 
 
 class ListenerSecurity(msgspec.Struct, frozen=True):
-    """What stands between a client and the dispatcher. Without either, everybody who reaches the port is served."""
+    """TLS and SASL of a listener. Without either, everybody who reaches the port is served."""
 
     sasl: ListenerSasl | None = None
     tls: ListenerTls | None = None

@@ -59,11 +59,11 @@ class BufferPool:
         return bool(self._idle)
 
     def take(self) -> bytearray:
-        """A buffer; its content is left over from the last use."""
+        """Returns a buffer with the content of its last use."""
         return self._idle.pop() if self._idle else bytearray(self.size)
 
     def give(self, buffer: bytearray) -> None:
-        """Hand a buffer back that nothing reads or writes any more."""
+        """Takes back a buffer that nothing reads or writes any more."""
         if len(self._idle) < self._idle_maximum:
             self._idle.append(buffer)
 
@@ -111,7 +111,7 @@ class OutgoingQueue:
         self._memory = memory
         self._clock = clock
         self._sending: tuple[ApiTimes, int] | None = None
-        """Of the oldest answer that the socket hasn't taken yet: whose times, and when it was sent."""
+        """The times of the API, and the time of sending, of the oldest answer that the socket has not taken."""
         self.parts: deque[Part] = deque()
         self._queued_bytes = 0
         self._position = 0
@@ -140,13 +140,13 @@ class OutgoingQueue:
             self._memory.note(self)
 
     def _end_measuring(self) -> None:
-        """The socket may have taken the answer that is measured."""
+        """Counts the time of sending if the socket has taken everything."""
         if self._sending is not None and self.idle:
             (times, began_ns), self._sending = self._sending, None
             times.send[(self._clock.now_ns() - began_ns).bit_length()] += 1
 
     def resume(self) -> None:
-        """The socket took all it was given: its buffer may be used again, the next piece may follow."""
+        """Reuses the buffer and sends the next piece: the socket has taken everything."""
         self.paused = False
         self._give_back()
         self.pump()
@@ -155,7 +155,7 @@ class OutgoingQueue:
             self._memory.note(self, has_read=True)
 
     def close(self) -> None:
-        """Drop what was not sent: the connection is gone."""
+        """Drops unsent bytes when the connection is gone."""
         self.parts.clear()
         self._queued_bytes = 0
         self.paused = True
@@ -164,7 +164,7 @@ class OutgoingQueue:
 
     @property
     def unread_bytes(self) -> int:
-        """What is in memory and the socket hasn't taken."""
+        """The bytes in memory that the socket has not taken."""
         return self._queued_bytes + self.transport.get_write_buffer_size()
 
     @property
@@ -173,7 +173,7 @@ class OutgoingQueue:
         return sum(type(part) is FileSlice for part in self.parts)
 
     def give_up(self, reason: str) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self._break(reason)
 
     def pump(self) -> None:
@@ -189,7 +189,7 @@ class OutgoingQueue:
                         asyncio.get_running_loop().call_soon(self._on_turn)
 
     def _gather(self) -> list[Buffer]:
-        """The next write: ready bytes as they are, slices read into the borrowed buffer, about `CHUNK_BYTES` together.
+        """Returns the next write of about `CHUNK_BYTES`: ready bytes, and slices read into the borrowed buffer.
 
         Empty when a cold read was handed to the worker, or the connection broke.
         """
@@ -219,7 +219,7 @@ class OutgoingQueue:
         return run
 
     def _read(self, part: FileSlice, view: memoryview, *, worth_waiting: bool) -> int:
-        """Bytes read into `view`; 0 when there are none now: cold pages, or the end of this connection."""
+        """Returns the bytes read into `view`; 0 for cold pages, or at the end of the connection."""
         position = part.position + self._position
         count = 0
         try:

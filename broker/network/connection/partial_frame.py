@@ -97,13 +97,13 @@ class PartialFrame:
         return False
 
     def on_memory_granted(self, now_ms: int) -> None:
-        """Reads the frame on that waited for memory. Errors: FrameRefusedError."""
+        """Continues to read the frame that waited for memory. Errors: FrameRefusedError."""
         self.allowed = self.target
         self._enlarge()
         self.started_ms = now_ms
 
     def take(self) -> bytearray | mmap.mmap:
-        """Returns the whole frame, which is to be given back with `give`."""
+        """Returns the whole frame. The caller gives it back with `give`."""
         buffer, self.buffer = self.buffer, None
         assert buffer is not None
         return buffer

@@ -93,7 +93,7 @@ class RequestMemory:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that were granted and not given back."""
+        """The granted bytes that were not given back."""
         return self._used_bytes
 
     @property
@@ -135,7 +135,7 @@ class RequestMemory:
             self.is_short = False
 
     def give_back(self, receiver: object) -> None:
-        """The frame is done with, or its connection is gone, whether it has memory or waits for it. May do nothing."""
+        """Frees the memory of a frame, or its request for memory. May do nothing."""
         self._take_back(cast("Receiver", receiver))
         holding = self._holding.pop(cast("Receiver", receiver), None)
         if holding is not None:

@@ -178,7 +178,7 @@ class SaslConnection(Connection):
             self.refuse(f"{self._host.dispatcher.describe(head[0], head[1])} before the login: {error}")
 
     def _on_login_api(self, head: tuple[int, int, int], buffer: memoryview, start: int, stop: int) -> None:
-        """Answer a request that belongs to the login; any other one fails. Errors: ProtocolError, TooManyRowsError."""
+        """Answers a request of the login. Errors: ProtocolError, also for any other request; TooManyRowsError."""
         key, version, correlation_id = head
         login, host = self._login, self._host
         route = host.routes[(key, version)]
@@ -211,7 +211,7 @@ class SaslConnection(Connection):
         self._reply(reply, [] if reply.answer is None else route.write(correlation_id, reply.answer))
 
     def _reply(self, reply: Reply, parts: list[Part]) -> None:
-        """Send an answer now, or where the login has failed late, with the end of the connection."""
+        """Sends an answer now, or at the end of the connection if the login failed late."""
         if not reply.failure:
             self.answers.add(parts)
             if self._login.state is LoginState.LOGGED_IN:

@@ -67,7 +67,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = settings.context().wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._unsent: deque[memoryview] = deque()
-        """Still to be encrypted; not empty only while the socket is full."""
+        """The bytes still to be encrypted: some only while the socket is full."""
         self._first = b""
         """The first bytes that came: they show what a client speaks that doesn't speak TLS."""
         self._is_open = False
@@ -76,7 +76,7 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ of the socket's transport
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A socket was accepted."""
+        """Creates the connection of an accepted socket."""
         self._transport = cast("asyncio.Transport", transport)
         assert self._inner is not None
         self._host.logins[self._inner] = None
@@ -104,7 +104,7 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more, and may still read."""
+        """Handles the end of the client's bytes. It may still read."""
         inner = self._inner
         if inner is None or not self._is_open:
             return False
@@ -118,7 +118,7 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """The socket is empty again."""
+        """Continues: the socket is empty again."""
         self._is_full = False
         self._encrypt()
         if self._inner is not None and not self._is_full:
@@ -209,11 +209,11 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ a transport for the connection
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Of the socket."""
+        """Returns information about the socket."""
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Of the socket's transport: what is encrypted is there."""
+        """Sets the limits of the socket's transport, which has the encrypted bytes."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high, low)
 
@@ -222,7 +222,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size() + sum(map(len, self._unsent))
 
     def write(self, data: Any) -> None:
-        """Encrypt and send."""
+        """Encrypts and sends."""
         self.writelines([data])
 
     def writelines(self, parts: list[Any]) -> None:
@@ -239,7 +239,7 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._encrypt()
 
     def _encrypt(self, *, all_of_it: bool = False) -> None:
-        """Encrypt and send, as long as the socket takes it."""
+        """Encrypts and sends while the socket takes it."""
         unsent = self._unsent
         while unsent and (all_of_it or not self._is_full):
             part = unsent.popleft()
@@ -250,13 +250,13 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._send()
 
     def pause_reading(self) -> None:
-        """Give the connection nothing more, and read nothing more."""
+        """Delivers and reads nothing more."""
         self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on, with what is here already first."""
+        """Continues, first with the bytes that have arrived."""
         self._is_paused = False
         if self._transport is not None:
             self._transport.resume_reading()
@@ -264,16 +264,16 @@ class TlsConnection(asyncio.BufferedProtocol):
                 asyncio.get_running_loop().call_soon(self._advance)
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """Returns whether it is closed or closing."""
         return self._transport is None or self._transport.is_closing()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Closes at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
-        """Close when what was written is sent, and tell the client that nothing was cut off."""
+        """Closes when everything is sent, with TLS's close notice."""
         if self._transport is None:
             return
         self._encrypt(all_of_it=True)

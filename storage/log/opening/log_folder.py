@@ -178,7 +178,7 @@ class LogFolder:
             self.segments[-1].open_for_writing()
             log_end_offset = next_offset(self.segments[-1])
         if log_end_offset < log_start_offset:
-            self._begin_anew(log_start_offset)
+            self._start_empty(log_start_offset)
             log_end_offset = log_start_offset
         if not self.epochs_known:
             self._rebuild_epochs()
@@ -317,11 +317,8 @@ class LogFolder:
                 fill_hole(segment)
             segment.size = valid_bytes
 
-    def _begin_anew(self, log_start_offset: Offset) -> None:
-        """Begins an empty log at its start, because it is empty or ends below.
-
-        Only the last leader epoch below is kept.
-        """
+    def _start_empty(self, log_start_offset: Offset) -> None:
+        """Opens an empty log at `log_start_offset`: it has no records, or all are below it. Keeps the last leader epoch."""
         if self.segments:
             self.report.restarted_at_log_start = True
         for segment in self.segments:

