@@ -96,7 +96,7 @@ class AdminCall:
         return attempts.results(what)
 
     async def single(self, item: K, locate: Locate[K], send: Send[K, V], what: Callable[[K], str] = str) -> V:
-        """As `each` for one item; its error is raised."""
+        """Like `each` for one item, but raises its error."""
         outcome = (await self.each([item], locate, send, what))[item]
         if isinstance(outcome, AdminError):
             raise outcome

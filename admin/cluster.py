@@ -1,4 +1,4 @@
-"""How a client reaches a cluster: any broker, a given one, the controller, or a group's coordinator; and its metadata.
+"""Reaches any broker of a cluster, a given one, the controller or a group's coordinator, and requests metadata.
 
 Every Metadata answer updates the list of brokers. If none of them is reachable, the bootstrap servers are asked again.
 Topics are not cached: each call asks for the topics that it needs, so it never uses an old view.

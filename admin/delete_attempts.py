@@ -11,6 +11,7 @@ Some time before the deadline is kept for a last request: where logs start whose
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.attempts import Attempts, Done, Located, Outcome, RetryLater
@@ -45,33 +46,21 @@ LAST_QUESTION_MS: Final = 2000
 """Time that is kept for the last request; a quarter of short times."""
 
 
+@dataclass(slots=True)
 class _Delete:
     """The state of one partition's delete during the call."""
 
-    __slots__ = (
-        "accepted",
-        "attempts",
-        "code",
-        "leader_log_start_offset",
-        "low_watermark",
-        "offset",
-        "stage",
-        "unanswered",
-        "was_sent",
-    )
-
-    def __init__(self, offset: Offset) -> None:
-        self.offset = offset
-        self.stage = DeleteStage.FINDING_LEADER
-        self.attempts = 0
-        self.was_sent = False
-        self.unanswered = 0
-        """Requests that were sent and have no answer."""
-        self.accepted = False
-        """A leader has accepted the delete, which may finish after the call."""
-        self.code: int | None = None
-        self.low_watermark = UNKNOWN_OFFSET
-        self.leader_log_start_offset = UNKNOWN_OFFSET
+    offset: Offset
+    stage: DeleteStage = DeleteStage.FINDING_LEADER
+    attempts: int = 0
+    was_sent: bool = False
+    unanswered: int = 0
+    """Requests that were sent and have no answer."""
+    accepted: bool = False
+    """A leader has accepted the delete, which may finish after the call."""
+    code: int | None = None
+    low_watermark: Offset = UNKNOWN_OFFSET
+    leader_log_start_offset: Offset = UNKNOWN_OFFSET
 
 
 async def delete_below(

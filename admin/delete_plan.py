@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lowtide.admin.cluster_view import PartitionDescription
 from lowtide.admin.deletion import DeleteRecordsError, DeleteTarget
-from lowtide.admin.errors import AdminError
+from lowtide.admin.log_dirs import replicas_in
 from lowtide.admin.offsets import ends_of
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 
@@ -113,9 +113,6 @@ async def _leader_sizes(
     answers = await client.describe_log_dirs(sorted(set(leaders.values())), partitions=list(leaders))
     return {
         partition: replica.size_bytes
-        for broker_id, directories in answers.items()
-        if not isinstance(directories, AdminError)
-        for directory in directories.values()
-        for partition, replica in directory.replicas.items()
+        for broker_id, partition, replica in replicas_in(answers)
         if leaders.get(partition) == broker_id and not replica.is_future
     }

@@ -200,9 +200,7 @@ async def _describe(
             found[row.group_id] = failure(f"group {row.group_id}", row.error_code, row.error_message)
         elif kind != _CLASSIC:
             found[row.group_id] = Done(_modern_group(row, kind, broker_id))
-        elif (
-            row.group_state == _DEAD and not row.members
-        ):  # Brokers before version 6 say so that there is no such group.
+        elif row.group_state == _DEAD and not row.members:  # Before version 6: there is no such group.
             found[row.group_id] = BrokerAnsweredError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {row.group_id}")
         else:
             found[row.group_id] = Done(_classic_group(row, broker_id))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import msgspec
 
 from lowtide.admin.attempts import Done, Outcome
 from lowtide.admin.call import AdminClientBase, failure, numbers_by_topic, outcome
-from lowtide.admin.errors import BrokerAnsweredError
+from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -19,8 +19,8 @@ from lowtide.protocol.messages.alter_replica_log_dirs import (
 from lowtide.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from lowtide.protocol.types import BrokerId, TopicPartition
 
-if TYPE_CHECKING:
-    from lowtide.admin.errors import AdminError
+ROOM_MIN_BYTES: Final = 1 << 20
+"""A directory with less usable space is full, as for Lowtide's brokers."""
 
 
 class ReplicaSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -45,6 +45,22 @@ class LogDir:
     total_bytes: int
     """The size of its volume; -1 from brokers before Kafka 3.3."""
     usable_bytes: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has no room for appends. Lowtide's brokers return 0 if a quota refuses writes."""
+        return self.error is None and 0 <= self.usable_bytes < ROOM_MIN_BYTES
+
+
+def replicas_in(
+    answers: Mapping[BrokerId, Mapping[str, LogDir] | AdminError],
+) -> Iterator[tuple[BrokerId, TopicPartition, ReplicaSize]]:
+    """Yields the replicas on all brokers that have answered."""
+    for broker_id, directories in answers.items():
+        if not isinstance(directories, AdminError):
+            for directory in directories.values():
+                for partition, replica in directory.replicas.items():
+                    yield broker_id, partition, replica
 
 
 async def describe_log_dirs(

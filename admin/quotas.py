@@ -26,7 +26,7 @@ class Default(Enum):
     """Stands in the place of a name."""
 
     DEFAULT = "<default>"
-    """Every user, client id or address that has no quota of its own."""
+    """The default for all users, client ids or addresses without their own quota."""
 
 
 DEFAULT_NAME: Final = Default.DEFAULT

@@ -125,10 +125,10 @@ def as_value(row: RetainedPartition, now_ms: int) -> dict[str, Any]:
     rules = [
         {
             "reason": rule.reason,
-            "goes_at_ms": _known(rule.goes_at_ms),
-            "bytes_missing": _known(rule.bytes_missing),
+            "goes_at_ms": known(rule.goes_at_ms),
+            "bytes_missing": known(rule.bytes_missing),
             "group": rule.group_id,
-            "consumed_offset": _known(rule.consumed_offset),
+            "consumed_offset": known(rule.consumed_offset),
             "doubt": rule.doubt,
         }
         for rule in row.rules
@@ -153,7 +153,8 @@ def as_value(row: RetainedPartition, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _known(number: int) -> int | None:
+def known(number: int) -> int | None:
+    """Returns the number, or None for -1, which stands for unknown."""
     return None if number == UNKNOWN else number
 
 

@@ -66,7 +66,7 @@ class ClientSettings:
     tokens: TokenSource | None = None
     """The source of tokens for OAUTHBEARER; each login uses the current one."""
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
-    """How long a request may be without an answer, besides the wait that the request itself asks for."""
+    """How long a request may wait for its answer, besides the time that the request itself allows the broker."""
     default_api_timeout_ms: int = API_TIMEOUT_MS
     """How long a call may take with all retries, by default."""
     retry_backoff_ms: int = 100

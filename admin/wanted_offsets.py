@@ -14,17 +14,16 @@ import re
 from datetime import datetime
 from typing import Final
 
+from lowtide.admin.deletion import OFFSET_MAX, TO_HIGH_WATERMARK
+
 PARTITIONS_MAX: Final = 1_000_000
 """In one range."""
 
 SECONDS_UNTIL: Final = 100_000_000_000
 """Lower numbers would be times before 1973; most likely they are seconds."""
 
-OFFSET_MAX: Final = 2**63 - 1
 END: Final = "end"
 """Stands for the high watermark."""
-
-TO_HIGH_WATERMARK: Final = -1
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?")

@@ -1,4 +1,4 @@
-"""Run the workloads on the targets: `python -m bench --help`.
+"""Runs the workloads on the targets: `python -m bench --help`.
 
 Rounds are interleaved: each runs all targets before the next one starts, every other one backwards, so that changes on
 the machine affect all of them alike. A workload that fails on a target is reported, left out for that target, and makes
@@ -37,7 +37,7 @@ _BUSY = 0.5
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the requested workloads. Returns the exit code."""
+    """Runs the requested workloads. Returns the exit code."""
     arguments = parse_arguments(sys.argv[1:] if words is None else words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.scratch))
@@ -75,18 +75,18 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def keep_bytecode(scratch: Path) -> None:
-    """For brokers that run from a source tree: those of an installed package have bytecode, which pip makes."""
+    """Lets Python keep bytecode for brokers that run from a source tree; pip compiles installed packages."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = str(scratch / "bytecode")
 
 
 def make_target(spec: TargetSpec, scratch: Path) -> Target:
-    """One broker, or several."""
+    """Returns a target of one broker, or of several."""
     return ClusterTarget(spec, scratch) if spec.brokers > 1 and spec.command else Target(spec, scratch)
 
 
 def run_workload(name: str, arguments: Arguments, targets: Sequence[Target], results: Results) -> None:
-    """All rounds of one workload on all targets."""
+    """Runs all rounds of one workload on all targets."""
     workload = WORKLOADS[name]
     able = [
         target
@@ -121,7 +121,7 @@ def run_workload(name: str, arguments: Arguments, targets: Sequence[Target], res
 
 
 def circumstances() -> dict[str, Any]:
-    """When and where the figures were measured."""
+    """Returns when and where the figures were measured."""
     return {
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),

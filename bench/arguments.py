@@ -1,4 +1,4 @@
-"""The command line: which brokers, which work, how often."""
+"""Parses the command line: brokers, workloads, rounds."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Arguments:
 
 
 def parse_target(text: str) -> TargetSpec:
-    """Read `NAME=HOST:PORT` or `NAME=HOST:PORT:PID+PID`. Errors: ValueError with a message."""
+    """Reads `NAME=HOST:PORT` or `NAME=HOST:PORT:PID+PID`. Errors: ValueError with a message."""
     name, rest = _named(text)
     match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)(?::(\d+(?:\+\d+)*))?", rest)
     if match is None or not 0 < int(match[3]) <= _PORT_MAX:
@@ -65,7 +65,7 @@ def parse_target(text: str) -> TargetSpec:
 
 
 def parse_start(text: str) -> TargetSpec:
-    """Read `NAME=COMMAND`; `{port}` and `{dir}` in it are filled in at each start, and more if several brokers are
+    """Reads `NAME=COMMAND`; `{port}` and `{dir}` in it are filled in at each start, and more if several brokers are
     started.
 
     Errors: ValueError with a message.
@@ -91,7 +91,7 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def parse_workloads(text: str) -> list[str]:
-    """Read names with commas between them. Errors: ValueError with a message."""
+    """Reads names with commas between them. Errors: ValueError with a message."""
     known = [FLOOR, *WORKLOADS]
     names = [name.strip() for name in text.split(",")]
     for name in names:
@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(words: Sequence[str]) -> Arguments:
-    """Read the command line. Errors: SystemExit with a message, as argparse does."""
+    """Reads the command line. Errors: SystemExit with a message, as argparse does."""
     parser = _parser()
     given = parser.parse_args(words)
     targets: list[TargetSpec] = given.given
@@ -205,7 +205,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
 
 
 def _as_argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """A parser whose messages argparse shows."""
+    """Returns a parser whose messages argparse shows."""
 
     def parsed(text: str) -> T:
         try:

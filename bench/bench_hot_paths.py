@@ -29,7 +29,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def smallest_us(call: Callable[[], object]) -> float:
-    """The smallest mean of `ROUNDS` rounds of `CALLS` calls."""
+    """Returns the smallest mean of `ROUNDS` rounds of `CALLS` calls."""
     means = []
     for _ in range(ROUNDS):
         began = time.thread_time_ns()
@@ -40,12 +40,12 @@ def smallest_us(call: Callable[[], object]) -> float:
 
 
 def row(name: str, value_us: float) -> None:
-    """Print one figure."""
+    """Prints one figure."""
     print(f"{name:<58}{value_us:>9.2f}")
 
 
 def bench_produce() -> None:
-    """Decoding, validating and appending one batch."""
+    """Measures decoding, validating and appending one batch."""
     codec = codec_for(ProduceRequest, 9)
     for count, size in ((1, 100), (16, 1024)):
         batch = build_batch([(NOW_MS, None, bytes(size), ()) for _ in range(count)])
@@ -84,7 +84,7 @@ def bench_produce() -> None:
 
 
 def bench_sync() -> None:
-    """The lower bound of a delete on this machine: one append and fdatasync, in microseconds of wall time."""
+    """Measures the lower bound of a delete on this machine: one append and fdatasync, in wall time."""
     with tempfile.NamedTemporaryFile() as file:
         os.posix_fallocate(file.fileno(), 0, 1 << 20)
         os.fsync(file.fileno())

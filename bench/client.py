@@ -1,4 +1,4 @@
-"""One connection that sends a request and waits: for preparing a workload and for checking its results, not for load.
+"""A connection that sends a request and waits, to prepare workloads and to check their results.
 
 It is the core of all our clients over its own socket, without the first exchange of a session: a figure about
 connections must not include requests that only Lowtide's clients send. All brokers support the versions that it uses.
@@ -37,7 +37,7 @@ _LIMIT_S = 120.0
 
 
 class Client:
-    """Used in `with`. Every method: OSError if the connection is lost or slow."""
+    """A connection, used in `with`. All methods raise OSError if it is lost or slow."""
 
     def __init__(self, address: Address, *, limit_s: float = _LIMIT_S) -> None:
         self.socket = connect(address, limit_s=limit_s)
@@ -52,11 +52,11 @@ class Client:
 
     @functools.cached_property
     def _core(self) -> ClientConnection[None]:
-        """Thousands of clients that only send bytes need no receive buffer."""
+        """The protocol core, created on first use: thousands of clients only send bytes."""
         return ClientConnection(CLIENT_ID, keeps_records=True)
 
     def ask(self, request: Any, version: int | None = None) -> Any:
-        """Send a request and return the answer, as messages. Errors: ProtocolError."""
+        """Sends a request, and returns the answer, as messages. Errors: ProtocolError."""
         chosen = _SETUP_VERSIONS[KEYS[type(request)]] if version is None else version
         self.socket.sendall(self._core.request(request, chosen, None))
         while not (answers := self._core.receive(self._received(self._core.get_buffer()))):
@@ -65,7 +65,7 @@ class Client:
         return answers[0][1]
 
     def ask_bytes(self, request: bytes) -> bytes:
-        """Send a request that was encoded before, and return its answer without the size prefix."""
+        """Sends an encoded request, and returns its answer without the size prefix."""
         self.socket.sendall(request)
         return self._read(int.from_bytes(self._read(_SIZE_BYTES), "big"))
 
@@ -84,20 +84,20 @@ class Client:
 
 
 def decode(key: ApiKey, version: int, answer: bytes) -> Any:
-    """The message in an answer."""
+    """Returns the message in an answer."""
     exchange = exchange_of(API[key].request, version)
     _, position = read_response_header(answer, 0, len(answer), flexible=exchange.answer_is_flexible)
     return exchange.decode(answer, position, len(answer))
 
 
 def connect(address: Address, *, limit_s: float = _LIMIT_S) -> socket.socket:
-    """A connection without Nagle's delay. Errors: OSError."""
+    """Opens a connection without Nagle's delay. Errors: OSError."""
     connection = socket.create_connection(address, limit_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 def check(error: int, what: str) -> None:
-    """Errors: BenchError if a broker answered an error."""
+    """Errors: BenchError for an error code."""
     if error:
         raise BenchError(f"{what} was answered with error {error}")

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.testing.etcd import EtcdProcess
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import EtcdProcess
+from tests.free_ports import free_ports
 
 from .client import Address, Client
 from .errors import BenchError
@@ -80,11 +80,11 @@ class ClusterTarget(Target):
         raise ConnectionError(f"no broker of {self.name} accepts a connection")
 
     def member(self, address: Address) -> Member:
-        """The broker at this address."""
+        """Returns the broker at this address."""
         return next(member for member in self.members if member.address == address)
 
     def ensure_up(self) -> None:
-        """Start brokers that do not run; all must be up."""
+        """Starts brokers that do not run; all must be up."""
         if not self.members:
             self.start_fresh()
         for member in self.members:
@@ -93,7 +93,7 @@ class ClusterTarget(Target):
         self._wait_until_whole()
 
     def start(self) -> float:
-        """Start all, on the directories and ports that they had, if any.
+        """Starts all brokers, with their former directories and ports, if any.
 
         Returns the seconds until all are registered.
         """
@@ -115,7 +115,7 @@ class ClusterTarget(Target):
         return time.perf_counter() - began
 
     def start_member(self, member: Member) -> None:
-        """Start one broker without waiting for it."""
+        """Starts one broker without waiting for it."""
         member.directory.mkdir(exist_ok=True)
         peers = ",".join(f"{other.broker_id}@{LOOPBACK}:{other.peer_port}" for other in self.members)
         etcd = "" if self._etcd is None else self._etcd.endpoint
@@ -143,7 +143,7 @@ class ClusterTarget(Target):
         self._signal(member, signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM) -> float:
-        """End all brokers, together. Returns the seconds it took."""
+        """Ends all brokers, together. Returns the seconds it took."""
         began = time.perf_counter()
         running = [member for member in self.members if member.process is not None]
         for member in running:
@@ -160,12 +160,12 @@ class ClusterTarget(Target):
         return time.perf_counter() - began
 
     def close(self) -> None:
-        """End everything and remove it."""
+        """Ends all processes, and removes their files."""
         self.stop(signal.SIGKILL)
         self._remove_directory()
 
     def registered(self) -> int:
-        """The number of brokers according to the first one that answers."""
+        """Returns the number of brokers according to the first one that answers."""
         with contextlib.suppress(OSError, ProtocolError), self.connect() as client:
             return len(client.ask(MetadataRequest(topics=[])).brokers)
         return 0

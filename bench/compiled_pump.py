@@ -1,7 +1,7 @@
-"""The load generator in C (`pump.c`), for loads of which the one in Python would be the limit.
+"""The load generator in C (`pump.c`), for loads that the Python one can't reach.
 
-It is compiled when it is used.
-It does the same as `bench.pump.pump` with one request for each connection, and checks each answer in the same way.
+It is compiled when it is used. It does the same as `bench.pump.pump` with one request for each connection, and checks
+each answer in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LIMIT_S: Final = 600.0
 
 
 class CompiledLane(NamedTuple):
-    """A connection, and the request that is sent on it again and again."""
+    """A connection, and the request that is sent repeatedly."""
 
     address: Address
     frame: bytes
@@ -47,7 +47,7 @@ class CompiledPump:
     """The program, compiled into a folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Compile it with $CC, or cc. Errors: BenchError without a compiler, with what it says."""
+        """Compiles it with $CC, or cc. Errors: BenchError with the compiler's message."""
         self._program = folder / "pump"
         command = [*shlex.split(os.environ.get("CC") or _COMPILER), "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
         try:
@@ -60,7 +60,7 @@ class CompiledPump:
             raise BenchError(f"the load generator in C doesn't compile: {done.stderr.strip()}")
 
     def __call__(self, lanes: Sequence[CompiledLane], *, count: int, depth: int, error_position: int) -> CompiledLoad:
-        """Send `count` requests, up to `depth` unanswered on each lane. Errors: BenchError with what went wrong."""
+        """Sends `count` requests, up to `depth` unanswered on each lane. Errors: BenchError with what went wrong."""
         lines = "".join(f"{lane.address[0]} {lane.address[1]} {lane.frame.hex()}\n" for lane in lanes)
         command = [str(self._program), str(depth), str(count), str(error_position)]
         try:

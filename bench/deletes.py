@@ -34,7 +34,7 @@ _SYNC_BYTES = 64
 
 
 def append_and_sync_us(folder: Path, count: int = _SYNCS) -> list[float]:
-    """The times of durable appends of 64 bytes to a preallocated file, sorted. No log can be faster."""
+    """Returns the sorted times of durable appends of 64 bytes to a preallocated file. No log can be faster."""
     times = []
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         descriptor = file.fileno()
@@ -51,7 +51,7 @@ def append_and_sync_us(folder: Path, count: int = _SYNCS) -> list[float]:
 
 
 def deletes(target: Target, amounts: Amounts) -> Figures:
-    """Delete one record at a time, then half of the log at once, in logs of several sizes."""
+    """Deletes one record at a time, then half of the log at once, in logs of several sizes."""
     figures: Figures = {}
     for segments in amounts.segments:
         found = _delete_in(target, segments, amounts)
@@ -89,7 +89,7 @@ def _delete_in(target: Target, segments: int, amounts: Amounts) -> Figures:
 
 
 def _delete(topic: Topic, offsets: dict[int, int]) -> float:
-    """One request for the partitions that the first one's leader leads. Returns its seconds. Errors: BenchError."""
+    """Sends one request for all partitions of the first one's leader. Returns its seconds. Errors: BenchError."""
     rows = [DeleteRecordsPartition(partition_index=partition, offset=offset) for partition, offset in offsets.items()]
     with Client(topic.leaders[0]) as client:
         began = time.perf_counter()
@@ -108,7 +108,7 @@ def _delete(topic: Topic, offsets: dict[int, int]) -> float:
 
 
 def delete_across(target: Target, amounts: Amounts) -> Figures:
-    """One request over many partitions, each of which has a few records."""
+    """Measures one request over many partitions with a few records each."""
     with topic_on(target, amounts.partitions) as topic:
         produce_each(topic, batch(4, SMALL_RECORD_BYTES, now_ms()))
         check_ends(topic, 4 * amounts.partitions)

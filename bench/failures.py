@@ -66,7 +66,7 @@ def deletes_on_replicas(target: Target, amounts: Amounts) -> Figures:
 
 @contextmanager
 def _producing(topic: Topic, rate: int) -> Iterator[None]:
-    """Produce records, one a request, at this rate a second, in another thread."""
+    """Produces records, one per request, at this rate per second, in another thread."""
     stop = threading.Event()
     frame = produce_frame(topic.name, 0, batch(1, SMALL_RECORD_BYTES, now_ms()))
 
@@ -87,7 +87,7 @@ def _producing(topic: Topic, rate: int) -> Iterator[None]:
 
 
 def silent_follower(target: Target, _amounts: Amounts) -> Figures:
-    """A follower is stopped (SIGSTOP), and a delete with a timeout of half a minute is sent: its answer, and when."""
+    """Stops a follower (SIGSTOP), and measures the answer to a delete with a timeout of half a minute."""
     assert isinstance(target, ClusterTarget)
     target.ensure_up()
     with topic_on(target, 1, replicas=_ids(target)) as topic, _filled(topic):
@@ -113,7 +113,7 @@ def silent_follower(target: Target, _amounts: Amounts) -> Figures:
 
 
 def moved_leadership(target: Target, _amounts: Amounts) -> Figures:
-    """Another replica becomes the leader while a delete waits."""
+    """Moves the leadership while a delete waits."""
     assert isinstance(target, ClusterTarget)
     target.ensure_up()
     ids = _ids(target)
@@ -150,7 +150,7 @@ def moved_leadership(target: Target, _amounts: Amounts) -> Figures:
 
 
 def leader_only(target: Target, amounts: Amounts) -> Figures:
-    """One KIP-1343 request over many partitions of one leader."""
+    """Measures one KIP-1343 request over many partitions of one leader."""
     with topic_on(target, amounts.partitions, replicas=_ids(target)) as topic:
         produce_each(topic, batch(4, SMALL_RECORD_BYTES, now_ms()))
         check_ends(topic, 4 * amounts.partitions)
@@ -179,7 +179,7 @@ def leader_only(target: Target, amounts: Amounts) -> Figures:
 
 
 def failover(target: Target, amounts: Amounts) -> Figures:
-    """SIGKILL of the leader: the time until another one acknowledges a record with acks=all."""
+    """Kills the leader, and measures the time until another one acknowledges a record with acks=all."""
     assert isinstance(target, ClusterTarget)
     target.ensure_up()
     seconds = []
@@ -213,7 +213,7 @@ def failover(target: Target, amounts: Amounts) -> Figures:
 
 
 class _Waiting:
-    """A delete of one partition under way, and the time of its answer."""
+    """A pending delete of one partition, and the time of its answer."""
 
     def __init__(self, leader: Address, topic: str, timeout_ms: int) -> None:
         rows = [DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=1)])]
@@ -256,7 +256,7 @@ def _ids(target: Target) -> tuple[int, ...]:
 
 
 def _followers(target: ClusterTarget, leader: Member) -> list[Member]:
-    """All except the leader; the controller, if it is known, is the first: the silent one is taken from the end."""
+    """Returns all followers, a known controller first: the silent one is taken from the end."""
     with Client(leader.address) as client:
         controller_id = client.ask(MetadataRequest(topics=[])).controller_id
     return sorted(
@@ -266,7 +266,7 @@ def _followers(target: ClusterTarget, leader: Member) -> list[Member]:
 
 
 def _row(address: Address, topic: str) -> MetadataResponsePartition:
-    """The topic's first partition according to a broker. Errors: OSError."""
+    """Returns the topic's first partition according to a broker. Errors: OSError."""
     with Client(address, limit_s=_ANSWER_S) as client:
         answer = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False))
     rows: list[MetadataResponsePartition] = answer.topics[0].partitions
@@ -276,7 +276,7 @@ def _row(address: Address, topic: str) -> MetadataResponsePartition:
 
 
 def _until(condition: Callable[[], bool], waiting: _Waiting | None = None) -> float:
-    """The moment at which the condition holds, or at which the waiting delete was answered, which is too late.
+    """Returns when a condition became true, before the waiting delete was answered.
 
     Errors: BenchError.
     """
@@ -298,7 +298,7 @@ def _until_in_sync(target: ClusterTarget, topic: Topic) -> None:
 
 
 def _is_acknowledged(target: ClusterTarget, asked: Member, topic: str, frame: bytes, error_position: int) -> bool:
-    """Find the leader, and produce there. Errors: OSError."""
+    """Returns whether the leader acknowledges a record. Errors: OSError."""
     row = _row(asked.address, topic)
     for member in target.members:
         if member.broker_id == row.leader_id and member.process is not None and member.process.poll() is None:

@@ -1,4 +1,4 @@
-"""Arithmetic of measurements: percentiles, spreads over rounds, ratios. Values in, values out."""
+"""Computes percentiles, spreads over rounds, and ratios. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Minimum, median and maximum of the values that are numbers; without any, all three are `nan`."""
+    """Returns minimum, median and maximum of the values that are numbers; `nan` without any."""
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return Spread(least=math.nan, median=math.nan, most=math.nan)
@@ -33,12 +33,12 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratio(value: float, base: float) -> float:
-    """How many times `base` the value is; `nan` if that has no meaning."""
+    """Returns the value divided by `base`; `nan` if that is undefined."""
     return value / base if base and not math.isnan(base) else math.nan
 
 
 def show(value: float) -> str:
-    """A number for the tables: three significant digits, and a dash for an unknown value."""
+    """Formats a number with three significant digits; a dash for an unknown value."""
     if math.isnan(value):
         return "-"
     size = abs(value)

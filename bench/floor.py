@@ -1,4 +1,4 @@
-"""The limits of the load generator and this machine without a broker: the headroom of every other figure.
+"""Measures the limits of the load generator and of this machine, without a broker.
 
 The generator runs the shapes of the workloads against `bench/responder.py`, which only counts bytes. A broker's rate
 near these rates would be the generator's, not the broker's. What a broker must do with a batch at least is measured by
@@ -39,7 +39,7 @@ class Shape:
 
 
 def shapes(amounts: Amounts) -> dict[str, Shape]:
-    """The workloads' shapes, by name."""
+    """Returns the shapes of the workloads, by name."""
     many = amounts.closed_connections
     return {
         "batches of 16 KiB": Shape(
@@ -60,7 +60,7 @@ def shapes(amounts: Amounts) -> dict[str, Shape]:
 
 @contextmanager
 def _responder(shape: Shape, stored_in: Path | None = None) -> Iterator[tuple[Address, int]]:
-    """A responder for this shape, in a separate process: its address and process id.
+    """Runs a responder for this shape in a separate process; yields its address and process id.
 
     `stored_in`: the file of one that stores.
     """
@@ -91,7 +91,7 @@ def _load(shape: Shape, address: Address) -> Load:
 
 
 def floor(scratch: Path, amounts: Amounts) -> Figures:
-    """Rates without a broker, and the time of a durable write on this machine."""
+    """Measures rates without a broker, and the time of a durable write on this machine."""
     figures: Figures = {}
     loads = shapes(amounts)
     for name, shape in loads.items():

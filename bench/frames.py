@@ -61,7 +61,7 @@ VERSIONS = {
 
 CLIENT_ID = "bench"
 CORRELATION_ID = 1
-"""One for all: a broker answers a connection's requests in order, and the generator only counts."""
+"""The same for all requests: answers arrive in order, and the generator only counts them."""
 
 TIMEOUT_MS = 30_000
 FETCH_WAIT_MS = 500
@@ -76,7 +76,7 @@ _codec_for: Any = codec_for
 
 
 def request_frame(request: Any, version: int | None = None) -> bytes:
-    """A request as on the wire; by default in the version of `VERSIONS`."""
+    """Encodes a request, by default in the version of `VERSIONS`."""
     key = KEYS[type(request)]
     chosen = VERSIONS[key] if version is None else version
     return frame(
@@ -85,13 +85,13 @@ def request_frame(request: Any, version: int | None = None) -> bytes:
 
 
 def response_frame(response: Any, version: int | None = None) -> bytes:
-    """An answer as a broker sends it, by default in the version of `VERSIONS`; not in a flexible one."""
+    """Encodes an answer, by default in the version of `VERSIONS`, which must not be flexible."""
     chosen = VERSIONS[KEYS[type(response)]] if version is None else version
     return frame(response_header(CORRELATION_ID, flexible=False), _codec_for(type(response), chosen).encode(response))
 
 
 def first_difference(make: Callable[[int], bytes]) -> int:
-    """The position of a field in a frame, which `make` encodes with the given number in it.
+    """Returns the position of a field in a frame. `make` encodes the frame with a number in this field.
 
     Sizes must not depend on the number.
     """
@@ -101,18 +101,18 @@ def first_difference(make: Callable[[int], bytes]) -> int:
 
 
 def batch(count: int, size: int, now_ms: int) -> bytes:
-    """One batch of `count` records of `size` bytes each, random, so that they cannot be compressed."""
+    """Returns a batch of `count` records of `size` random bytes each, which can't be compressed."""
     return build_batch([(now_ms, None, os.urandom(size), ()) for _ in range(count)])
 
 
 def produce_frame(topic: str, partition: int, records: bytes, *, acks: int = -1) -> bytes:
-    """A Produce request of one batch."""
+    """Returns a Produce request of one batch."""
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=records)])
     return request_frame(ProduceRequest(acks=acks, timeout_ms=TIMEOUT_MS, topic_data=[data]))
 
 
 def produce_error_position(topic: str) -> int:
-    """The position of the error code in the answer to `produce_frame`, counted from the size prefix."""
+    """Returns the position of the error code in the answer to `produce_frame`, from the size prefix on."""
 
     def answer(error: int) -> bytes:
         row = PartitionProduceResponse(index=0, error_code=error, base_offset=0)
@@ -122,7 +122,7 @@ def produce_error_position(topic: str) -> int:
 
 
 def delete_frame(topic: str, offsets: Sequence[tuple[int, int]]) -> bytes:
-    """A DeleteRecords request: (partition, first offset that is kept) of each partition."""
+    """Returns a DeleteRecords request: (partition, first offset that is kept) of each partition."""
     rows = [DeleteRecordsPartition(partition_index=partition, offset=offset) for partition, offset in offsets]
     return request_frame(
         DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=rows)], timeout_ms=TIMEOUT_MS)
@@ -130,7 +130,7 @@ def delete_frame(topic: str, offsets: Sequence[tuple[int, int]]) -> bytes:
 
 
 def delete_error_position(topic: str) -> int:
-    """The position of the error code in the answer to a `delete_frame` of one partition."""
+    """Returns the position of the error code in the answer to a `delete_frame` of one partition."""
 
     def answer(error: int) -> bytes:
         row = DeleteRecordsPartitionResult(partition_index=0, low_watermark=0, error_code=error)
@@ -153,12 +153,12 @@ def commit_error_position(topic: str, partitions: int) -> int:
 
 
 def metadata_frame(topic: str) -> bytes:
-    """A Metadata request of one topic."""
+    """Returns a Metadata request of one topic."""
     return request_frame(MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False))
 
 
 def versions_frame() -> bytes:
-    """An ApiVersions request, in the version that clients ask for."""
+    """Returns an ApiVersions request in the version that clients use."""
     return request_frame(ApiVersionsRequest(client_software_name="bench", client_software_version="1"))
 
 
@@ -176,7 +176,7 @@ class FetchFrame:
 
 
 def fetch_frame(topic: str, partition: int) -> FetchFrame:
-    """A consumer's Fetch of one partition."""
+    """Returns a consumer's Fetch of one partition."""
 
     def request(offset: int) -> bytes:
         row = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_PARTITION_BYTES)
@@ -197,7 +197,7 @@ def fetch_frame(topic: str, partition: int) -> FetchFrame:
 
 
 SESSION_VERSION = 11
-"""The last whose fields have the same size in every request and answer."""
+"""The last version whose fields have the same size in every request and answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,11 +209,11 @@ class SessionFrame:
     """The position of the four bytes of the epoch in the request."""
 
     error_position: int
-    """That of the session's error code in the answer."""
+    """The position of the session's error code in the answer."""
 
 
 def session_frame(topic: str, session_id: int, offset: int | None) -> SessionFrame:
-    """A consumer's Fetch in a session of one partition, which it names if there is an `offset` to read at."""
+    """Returns a consumer's Fetch in a session of one partition; it names the partition only with an `offset`."""
 
     def request(epoch: int) -> bytes:
         return request_frame(session_request(topic, session_id, epoch, offset), SESSION_VERSION)
@@ -227,7 +227,7 @@ def session_frame(topic: str, session_id: int, offset: int | None) -> SessionFra
 
 
 def session_request(topic: str, session_id: int, epoch: int, offset: int | None) -> FetchRequest:
-    """That request as a message, which doesn't wait. Epoch 0 begins a session."""
+    """Returns the same request as a message, which the broker does not hold. Epoch 0 begins a session."""
     rows = (
         []
         if offset is None

@@ -39,7 +39,7 @@ _NOT_YET = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AV
 
 
 def rebalances(target: Target, amounts: Amounts) -> Figures:
-    """The only member of a group joins repeatedly, and takes its assignment each time."""
+    """Measures a group whose only member joins repeatedly, and gets its assignment each time."""
     group = _name()
     with Client(coordinator_of(target, group)) as client:
         # The time that a new group waits for more members is a setting of the broker; the measurement starts after it.
@@ -54,7 +54,7 @@ def rebalances(target: Target, amounts: Amounts) -> Figures:
 
 
 def _rebalance(client: Client, group: str, member_id: str) -> str:
-    """Join, send the assignment, and receive it. Returns the member's id."""
+    """Joins, sends the assignment, and receives it. Returns the member's id."""
     protocols = [JoinGroupRequestProtocol(name="bench", metadata=b"topics")]
     join = JoinGroupRequest(
         group_id=group, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=SESSION_MS, member_id=member_id,
@@ -121,7 +121,7 @@ def _check_committed(address: Address, group: str, topic: str) -> None:
 
 
 def transactions(target: Target, amounts: Amounts) -> Figures:
-    """A librdkafka producer writes a record and commits an offset in each transaction, one after the other."""
+    """Measures transactions of a librdkafka producer, with one record and one offset each."""
     try:
         from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition  # noqa: PLC0415 - the others run without it.
     except ImportError:
@@ -166,14 +166,14 @@ def _name() -> str:
 
 
 def coordinator_of(target: Target, group: str) -> Address:
-    """The address of a group's coordinator. Errors: BenchError if there is none for a long time."""
+    """Returns the address of a group's coordinator. Errors: BenchError without one for a long time."""
     with target.connect() as client:
         answer = ask_ready(client, FindCoordinatorRequest(key=group), lambda answer: answer.error_code)
     return answer.host, answer.port
 
 
 def ask_ready(client: Client, request: Any, error_of: Callable[[Any], int]) -> Any:
-    """The answer of a coordinator that is ready. Errors: BenchError if none is ready for a long time."""
+    """Returns the answer of a ready coordinator. Errors: BenchError if none is ready for a long time."""
     limit = time.perf_counter() + READY_LIMIT_S
     while (error := error_of(answer := client.ask(request))) in _NOT_YET:
         if time.perf_counter() > limit:

@@ -1,4 +1,4 @@
-"""The same through kcat (librdkafka): the cost of a broker under a real client.
+"""Measures the cost of a broker under a real client, kcat (librdkafka).
 
 The speed is mostly limited by kcat itself.
 """
@@ -23,12 +23,12 @@ _LIMIT_S = 300.0
 
 
 def through_kcat(target: Target, amounts: Amounts) -> Figures:
-    """Produce lines with kcat, then consume them."""
+    """Produces lines with kcat, then consumes them."""
     return _measured(target, amounts.kcat_records, target.bootstrap)
 
 
 def through_kcat_over_tls(target: Target, amounts: Amounts) -> Figures:
-    """The same over TLS, with a broker of its own."""
+    """Does the same over TLS, with a separate broker."""
     certificate = Certificate.of(target.scratch)
     secured = target.secured(certificate.chain)
     try:
@@ -40,7 +40,7 @@ def through_kcat_over_tls(target: Target, amounts: Amounts) -> Figures:
 
 
 def _measured(target: Target, count: int, bootstrap: str, *words: str) -> Figures:
-    """So many records through kcat, which gets these words too."""
+    """Measures this number of records through kcat with further options."""
     if shutil.which("kcat") is None:
         raise BenchError("kcat is not installed")
     lines = _lines(target.scratch, count)
@@ -83,7 +83,7 @@ def _children_cpu_s() -> float:
 
 
 def _lines(folder: Path, count: int) -> Path:
-    """A file with this number of different lines, created once; of hexadecimal digits, so that no byte ends a line."""
+    """Returns a file with this number of different lines of hexadecimal digits, which is created once."""
     path = folder / f"lines-{count}"
     if not path.exists():
         with path.open("w") as file:

@@ -34,7 +34,7 @@ _SPARE_DESCRIPTORS = 100
 
 
 def start(target: Target, amounts: Amounts) -> Figures:
-    """From exec to the first answer on an empty directory; its usage when idle; stop and start again.
+    """Measures the time from exec to the first answer on an empty directory, idle usage, a stop, and a restart.
 
     An earlier start compiles what the broker imports, as an installation does.
     """
@@ -56,7 +56,7 @@ def start(target: Target, amounts: Amounts) -> Figures:
 
 
 def partitions(target: Target, amounts: Amounts) -> Figures:
-    """Create a topic of many partitions, and restart with it."""
+    """Creates a topic of many partitions, and restarts with it."""
     if target.can_be_started:
         target.start_fresh()
     time.sleep(amounts.settle_s)
@@ -79,7 +79,7 @@ def partitions(target: Target, amounts: Amounts) -> Figures:
 
 
 def kill(target: Target, amounts: Amounts) -> Figures:
-    """SIGKILL with this many bytes in the log; the time until every partition has its end again and can be fetched."""
+    """Kills a broker with this many bytes in its logs; measures the time until all partitions can be fetched."""
     target.start_fresh()
     records = batch(FILL_RECORDS, FILL_RECORD_BYTES, now_ms())
     count = max(amounts.bytes_before_kill // (PARTITIONS * len(records)), 1)
@@ -104,7 +104,7 @@ def kill(target: Target, amounts: Amounts) -> Figures:
 
 
 def _wait_until_fetched(target: Target, topic: Topic) -> list[int]:
-    """Wait until every partition returns its end and its first record.
+    """Waits until every partition returns its end and its first record.
 
     Returns the ends. Errors: BenchError after a long time.
     """
@@ -122,7 +122,7 @@ def _wait_until_fetched(target: Target, topic: Topic) -> list[int]:
 
 
 def connections(target: Target, amounts: Amounts) -> Figures:
-    """Many connections that have sent one request: their cost when idle, and the cost of the next request."""
+    """Measures many connections: their cost when idle, and the cost of the next request."""
     wanted = amounts.connections
     if raise_open_file_limit() < wanted + _SPARE_DESCRIPTORS:
         raise BenchError(f"this process may not open {wanted} connections: raise the limit of open files")

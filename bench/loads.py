@@ -34,18 +34,18 @@ RECORDS_PER_BATCH = 16
 RECORD_BYTES = 1024
 SMALL_RECORD_BYTES = 100
 END = 1
-"""Of a topic with one record."""
+"""The end offset of a topic with one record."""
 
 _EPOCH = struct.Struct(">i")
 
 
 def now_ms() -> int:
-    """The timestamp of records."""
+    """Returns the timestamp of records."""
     return int(time.time() * 1000)
 
 
 def _produce(topic: Topic, records: bytes, count: int) -> Load:
-    """Send a batch `count` times, over one connection to each partition's leader."""
+    """Sends a batch `count` times, over one connection to each partition's leader."""
     lanes = [
         Lane(leader, itertools.repeat(produce_frame(topic.name, number, records)))
         for number, leader in enumerate(topic.leaders)
@@ -54,7 +54,7 @@ def _produce(topic: Topic, records: bytes, count: int) -> Load:
 
 
 def batches(target: Target, amounts: Amounts) -> Figures:
-    """Produce batches, then read them."""
+    """Produces batches, then reads them."""
     records = batch(RECORDS_PER_BATCH, RECORD_BYTES, now_ms())
     total = amounts.batches * RECORDS_PER_BATCH
     with topic_on(target, PARTITIONS) as topic:
@@ -87,7 +87,7 @@ def batches(target: Target, amounts: Amounts) -> Figures:
 
 
 def singles(target: Target, amounts: Amounts) -> Figures:
-    """One record a request, pipelined."""
+    """Measures Produce requests of one record, pipelined."""
     records = batch(1, RECORD_BYTES, now_ms())
     with topic_on(target, PARTITIONS) as topic:
         with cost_of(target) as cost:
@@ -97,7 +97,7 @@ def singles(target: Target, amounts: Amounts) -> Figures:
 
 
 def _requests(load: Load, cpu_s: float) -> Figures:
-    """The figures of equal requests."""
+    """Returns the figures of equal requests."""
     return {
         "requests/s": load.count / load.seconds,
         "broker CPU us a request": cpu_s / load.count * 1e6,
@@ -107,7 +107,7 @@ def _requests(load: Load, cpu_s: float) -> Figures:
 
 
 def closed(target: Target, amounts: Amounts) -> Figures:
-    """The next request is sent after the answer: on one connection, then on many."""
+    """Measures closed loops on one connection, then on many: the next request follows the answer."""
     records = batch(1, SMALL_RECORD_BYTES, now_ms())
     figures: Figures = {}
     with topic_on(target, 1) as topic:
@@ -156,7 +156,7 @@ def fetches(target: Target, amounts: Amounts) -> Figures:
 
 
 def _session_lane(address: Address, topic: str, offset: int | None) -> Lane:
-    """A connection with a fetch session; later requests name an offset, or nothing if everything was read."""
+    """Opens a connection with a fetch session; later requests name an offset, or nothing at the end."""
     with Client(address) as client:  # A session outlives the connection that began it.
         answer = client.ask(session_request(topic, 0, 0, END if offset is None else offset), SESSION_VERSION)
     check(answer.error_code or answer.responses[0].partitions[0].error_code, "a fetch")
@@ -175,13 +175,13 @@ def _connections(count: int) -> str:
 
 
 def metadata(target: Target, amounts: Amounts) -> Figures:
-    """Metadata of one topic on many connections, closed loops."""
+    """Measures Metadata of one topic in closed loops on many connections."""
     with topic_on(target, 1) as topic:
         return _asked(target, amounts, metadata_frame(topic.name))
 
 
 def versions(target: Target, amounts: Amounts) -> Figures:
-    """ApiVersions on many connections, closed loops."""
+    """Measures ApiVersions in closed loops on many connections."""
     return _asked(target, amounts, versions_frame())
 
 

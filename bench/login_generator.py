@@ -25,11 +25,11 @@ USER, PASSWORD, MECHANISM = "bench", "bench-password", "SCRAM-SHA-256"  # of a b
 _THREADS = 8
 _SETTINGS = ClientSaslSettings(mechanism=MECHANISM, username=USER, password=PASSWORD)
 _VERSION = 1
-"""Of both requests of a login."""
+"""The version of both requests of a login."""
 
 
 def log_in(client: Client, context: ssl.SSLContext) -> None:
-    """The handshake and the login of one client; it is closed then. Errors: OSError, BenchError, SaslError."""
+    """Connects, logs in one client, and closes it. Errors: OSError, BenchError, SaslError."""
     with client:
         client.socket = context.wrap_socket(client.socket, server_hostname=LOOPBACK)
         check(client.ask(SaslHandshakeRequest(mechanism=MECHANISM), _VERSION).error_code, "SaslHandshake")
@@ -41,7 +41,7 @@ def log_in(client: Client, context: ssl.SSLContext) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Log in so often."""
+    """Logs in the requested number of clients."""
     port, count, rate = int(words[0]), int(words[2]), int(words[3])
     context = ssl.create_default_context(cafile=words[1])
     waiting = [Client((LOOPBACK, port)) for _ in range(0 if rate else count)]

@@ -1,4 +1,4 @@
-"""Logins by SCRAM over TLS: what one costs, and what other clients feel of many."""
+"""Measures logins by SCRAM over TLS: the cost of one, and the effect of many on other clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .tls import Certificate
 from .topics import topic_on
 
 RATE = 200
-"""Logins a second, as after a network came back."""
+"""Logins a second, as after a network failure."""
 
 _REQUESTS_A_LOOK = 50
 _LIMIT_S = 120.0
@@ -41,7 +41,7 @@ _SALT = b"a salt of sixteen"
 
 
 def logins(target: Target, amounts: Amounts) -> Figures:
-    """Clients log in and leave: alone, beside a producer, and all at once. Then the longest block of the loop."""
+    """Measures clients that log in and leave: alone, beside a producer, all at once; and the loop's longest pass."""
     certificate = Certificate.of(target.scratch)
     with _serving(target.secured(certificate.chain)) as broker:
         _log_in(broker, certificate, 1, 0)
@@ -60,7 +60,7 @@ def logins(target: Target, amounts: Amounts) -> Figures:
 
 
 def _holds(target: Target, certificate: Certificate, amounts: Amounts) -> Figures:
-    """The longest pass of the event loop, of a broker that is watched."""
+    """Measures the longest pass of the event loop of a watched broker."""
     path = target.scratch / "longest-hold"
     os.environ[watched_broker.VARIABLE] = str(path)
     secured = target.secured(certificate.chain)
@@ -77,7 +77,7 @@ def _holds(target: Target, certificate: Certificate, amounts: Amounts) -> Figure
 
 
 def _longest_ms(target: Target, path: Path) -> float:
-    """The longest pass since this was asked last."""
+    """Returns the longest pass since the last call."""
     path.unlink(missing_ok=True)
     target.signal(signal.SIGUSR1)
     limit = time.monotonic() + _LIMIT_S
@@ -90,7 +90,7 @@ def _longest_ms(target: Target, path: Path) -> float:
 
 @contextmanager
 def _serving(broker: SecureTarget) -> Iterator[SecureTarget]:
-    """Started, with the user."""
+    """Yields a started broker with the user."""
     try:
         broker.target.start()
         mechanism = ScramMechanism.SHA_256
@@ -133,7 +133,7 @@ def _generator(broker: SecureTarget, certificate: Certificate, count: int, rate:
 
 
 def _log_in(broker: SecureTarget, certificate: Certificate, count: int, rate: int) -> float:
-    """So many logins. Returns how many a second there were."""
+    """Runs this number of logins. Returns their rate per second."""
     return _rate(_generator(broker, certificate, count, rate))
 
 

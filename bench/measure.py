@@ -12,7 +12,7 @@ from .pump import Load
 from .targets import Target
 
 Figures = dict[str, float]
-"""By name with unit, in the order in which they are printed."""
+"""Figures by name and unit, in the order of printing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Amounts:
     bytes_before_kill: int = 1024 * MEBIBYTE
     connections: int = 2000
     logins: int = 1000
-    """At 200 a second, and as many at once."""
+    """Logins at 200 a second, and as many at once."""
 
     failovers: int = 10
     rebalances: int = 1000
@@ -53,7 +53,7 @@ class Amounts:
     transactions: int = 500
     idle_s: float = 3.0
     settle_s: float = 0.5
-    """A pause for work of a broker that must not be measured."""
+    """A pause for work of a broker that is not part of the measurement."""
 
 
 TINY = Amounts(
@@ -87,7 +87,7 @@ class Workload:
 
     run: Callable[[Target, Amounts], Figures]
     says: str
-    """One line for the table's head."""
+    """A line for the head of the table."""
 
     headline: Sequence[str]
     """The figures that the summary has."""
@@ -115,7 +115,7 @@ class Cost:
 
 @contextmanager
 def cost_of(target: Target) -> Iterator[Cost]:
-    """The broker's CPU time, and the time, within a `with`."""
+    """Measures the broker's CPU time and the wall time within a `with`."""
     cost = Cost()
     cpu_s, began = target.cpu_s(), time.perf_counter()
     yield cost
@@ -123,14 +123,14 @@ def cost_of(target: Target) -> Iterator[Cost]:
 
 
 def idle_percent(target: Target, seconds: float) -> float:
-    """The share of a core that the broker takes without requests."""
+    """Returns the share of a core that the broker uses without requests."""
     with cost_of(target) as cost:
         time.sleep(seconds)
     return cost.cpu_s / cost.seconds * 100
 
 
 def generator(load: Load) -> Figures:
-    """How busy the load generator was, and its cost of a request."""
+    """Returns how busy the load generator was, and its cost of a request."""
     return {
         "generator busy, %": load.generator_busy,
         "generator CPU, us a request": load.generator_cpu_s / load.count * 1e6,

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .client import Address
 from .compiled_pump import CompiledLane, CompiledPump
@@ -37,7 +37,7 @@ _WARM_PART = 10
 
 
 def main() -> int:
-    """Print the rates of each count, and how many times the first one's the others' are."""
+    """Prints the rates of each count, and their ratios to the first one."""
     parser = argparse.ArgumentParser(prog="python -m bench.processes", description=__doc__)
     parser.add_argument("--counts", default="1,2", help="processes, separated by commas; default 1,2")
     parser.add_argument("--requests", type=int, default=200_000)
@@ -91,7 +91,7 @@ def _measure(count: int, options: argparse.Namespace, pump: CompiledPump) -> tup
 
 @contextmanager
 def _running(count: int) -> Iterator[tuple[Address, int]]:
-    """The first broker's address, and the process that was started. Errors: OSError."""
+    """Yields the first broker's address, and the started process. Errors: OSError."""
     with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as directory:
         (port,) = free_ports(1)
         settings = [f"log.dirs={directory}", f"listeners=PLAINTEXT://{_LOOPBACK}:{port}", "http.listeners="]

@@ -56,10 +56,10 @@ class Load:
     """Requests answered."""
 
     seconds: float
-    """From the first request to the last answer."""
+    """The time from the first request to the last answer."""
 
     latencies_us: Sequence[float]
-    """Of each request, in order of size."""
+    """The latency of each request, sorted."""
 
     generator_cpu_s: float
     received_bytes: int
@@ -73,7 +73,7 @@ class Load:
 
     @property
     def p99_us(self) -> float:
-        """All but a hundredth of the answers took no longer."""
+        """99 % of the answers took no longer."""
         return percentile(self.latencies_us, 0.99)
 
     @property
@@ -100,7 +100,7 @@ class Lane:
         self.filled = 0
 
     def send(self, count: int, now_ns: int) -> int:
-        """Send up to `count` more requests.
+        """Sends up to `count` more requests.
 
         Returns their number; `unsent` has the bytes that the kernel did not accept.
         """
@@ -117,14 +117,14 @@ class Lane:
         return len(requests)
 
     def flush(self) -> None:
-        """Send the bytes that the kernel did not accept."""
+        """Sends the bytes that the kernel did not accept."""
         try:
             self.unsent = self.unsent[self.socket.send(self.unsent) :]
         except BlockingIOError:
             return
 
     def receive(self) -> int:
-        """Read the bytes that have arrived. Returns their number."""
+        """Reads the bytes that have arrived. Returns their number."""
         if self.filled == len(self.buffer):
             self._grow(2 * len(self.buffer))
         try:
@@ -137,12 +137,12 @@ class Lane:
         return received
 
     def reserve(self, size: int) -> None:
-        """Make room for an answer of `size` bytes in all."""
+        """Makes room for an answer of `size` bytes."""
         if size > len(self.buffer):
             self._grow(size)
 
     def drop(self, count: int) -> None:
-        """Drop the first received bytes."""
+        """Drops the first received bytes."""
         left = self.filled - count
         if left:
             self.buffer[:left] = self.buffer[count : self.filled]
@@ -154,7 +154,7 @@ class Lane:
         self.view = memoryview(self.buffer)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self.socket.close()
 
 
@@ -177,14 +177,14 @@ class Readiness:
         return events
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Closes the descriptor."""
         if self._epoll is not None:
             self._epoll.close()
 
 
 @contextmanager
 def _undisturbed(lanes: Sequence[Lane]) -> Iterator[Readiness]:
-    """The garbage collector is off while a load runs, and everything is closed at the end."""
+    """Switches off garbage collection during a load, and closes everything at the end."""
     readiness = Readiness()
     for lane in lanes:
         readiness.register(lane.fd, _READABLE)
@@ -201,11 +201,10 @@ def _undisturbed(lanes: Sequence[Lane]) -> Iterator[Readiness]:
 
 
 def pump(lanes: Sequence[Lane], *, count: int, depth: int = 1, error_position: int | None = None) -> Load:
-    """Send `count` requests over the lanes, up to `depth` unanswered on each, and wait for the answers.
+    """Sends `count` requests over the lanes, up to `depth` unanswered on each, and waits for the answers.
 
-    Lanes may run dry before.
-    `error_position`: see `bench/frames.py`; None if an answer has no fixed one. Errors: BenchError; the lanes are
-    closed in any case.
+    Lanes may run dry before. `error_position`: see `bench/frames.py`; None if an answer has no fixed one. Errors:
+    BenchError; the lanes are closed in any case.
     """
     clock, by_fd = time.perf_counter_ns, {lane.fd: lane for lane in lanes}
     latencies: list[int] = []
@@ -246,7 +245,7 @@ def pump(lanes: Sequence[Lane], *, count: int, depth: int = 1, error_position: i
 
 
 def _take_answers(lane: Lane, error_position: int | None, latencies: list[int], now_ns: int) -> int:
-    """Count the whole answers that a lane has received and look for errors in them."""
+    """Counts the complete answers of a lane, and checks their error codes."""
     buffer, filled, position, taken = lane.buffer, lane.filled, 0, 0
     size_at, sent_ns = _SIZE.unpack_from, lane.sent_ns
     while filled - position >= _SIZE_BYTES:
@@ -284,14 +283,14 @@ class FetchLane(Lane):
         self.end = end
 
     def ask(self) -> None:
-        """Request the next records. A request is small and alone on its connection, so the kernel accepts it whole."""
+        """Requests the next records. A request is small and alone on its connection, so the kernel accepts it whole."""
         _OFFSET.pack_into(self.request, self.frame.offset_position, self.offset)
         self.sent_ns.append(time.perf_counter_ns())
         taken = self.socket.send(self.request)
         assert taken == len(self.request)
 
     def answered(self) -> bool:
-        """Whether a whole answer has arrived."""
+        """Returns whether a whole answer has arrived."""
         if self.filled < _SIZE_BYTES:
             return False
         size: int = _SIZE_BYTES + _SIZE.unpack_from(self.buffer)[0]
@@ -299,7 +298,7 @@ class FetchLane(Lane):
         return self.filled >= size
 
     def take(self) -> None:
-        """Move on behind the records of the answer. Errors: BenchError if it has an error, no records, or a gap."""
+        """Advances the offset past the answer's records. Errors: BenchError for an error, no records, or a gap."""
         buffer, frame = self.buffer, self.frame
         if buffer[frame.error_position] or buffer[frame.error_position + 1]:
             raise BenchError(f"a fetch was answered with {_error(buffer, frame.error_position)}")
@@ -313,7 +312,7 @@ class FetchLane(Lane):
 
 
 def offset_behind(buffer: bytes | bytearray, start: int, end: int, offset: int) -> int:
-    """The offset behind the last whole batch of `buffer[start:end]`, or `offset` without one.
+    """Returns the offset after the last whole batch of `buffer[start:end]`, or `offset` without one.
 
     Errors: BenchError if a batch begins behind `offset`.
     """
@@ -330,7 +329,7 @@ def offset_behind(buffer: bytes | bytearray, start: int, end: int, offset: int) 
 
 
 def drain(lanes: Sequence[FetchLane]) -> Load:
-    """Read every lane's partition to its end, one request at a time on each.
+    """Reads every lane's partition to its end, one request at a time on each.
 
     Errors: BenchError; the lanes are closed in any case.
     """

@@ -37,20 +37,20 @@ class Results:
     """Failures, as messages."""
 
     def values(self, workload: str, target: str, figure: str) -> list[float]:
-        """A figure in the measured rounds."""
+        """Returns a figure's values in the measured rounds."""
         chosen = (
             entry for entry in self.rounds if (entry.workload, entry.target) == (workload, target) and entry.number >= 0
         )
         return [entry.figures[figure] for entry in chosen if figure in entry.figures]
 
     def names(self, workload: str) -> list[str]:
-        """The figures of a workload, in the order of the targets."""
+        """Returns the names of a workload's figures, in the order of the targets."""
         chosen = (entry for entry in self.rounds if entry.workload == workload and entry.number >= 0)
         return list(dict.fromkeys(name for entry in chosen for name in entry.figures))
 
 
 def workload_table(results: Results, workload: str) -> str:
-    """Every figure: minimum / median / maximum of each target, and the median's ratio to the first target's."""
+    """Returns a table of all figures: minimum / median / maximum, and the ratio to the first target's median."""
     first = results.targets[0]
     head = ["", *(f"{target}: min / **median** / max" for target in results.targets[:1])]
     for target in results.targets[1:]:
@@ -70,7 +70,7 @@ def workload_table(results: Results, workload: str) -> str:
 
 
 def summary_table(results: Results, headlines: Mapping[str, Sequence[str]]) -> str:
-    """The medians of the most important figures, one line each; `headlines` has them by workload."""
+    """Returns a table of the medians of the figures in `headlines`, by workload."""
     rows = []
     for workload, names in headlines.items():
         present = results.names(workload)
@@ -82,12 +82,12 @@ def summary_table(results: Results, headlines: Mapping[str, Sequence[str]]) -> s
 
 
 def figures_table(title: str, figures: Figures) -> str:
-    """One list of figures."""
+    """Returns a table of one list of figures."""
     return table([title, ""], [[name, show(value)] for name, value in figures.items()])
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, with columns of equal width."""
+    """Formats a Markdown table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [head, ["-" * width for width in widths], *rows]
     return "\n".join(
@@ -96,7 +96,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_json(path: Path, results: Results, circumstances: Mapping[str, Any]) -> None:
-    """Everything, with the description of the machine. Unknown figures are null."""
+    """Writes all figures and the description of the machine. Unknown figures are null."""
     rounds = [
         {
             "workload": entry.workload,
@@ -112,7 +112,7 @@ def write_json(path: Path, results: Results, circumstances: Mapping[str, Any]) -
 
 
 def write_csv(path: Path, results: Results) -> None:
-    """A line for each figure of each round."""
+    """Writes a line for each figure of each round."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["workload", "target", "round", "load_average", "figure", "value"])

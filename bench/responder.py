@@ -1,8 +1,7 @@
-"""The simplest server: a fixed answer for every fixed number of bytes.
+"""The simplest server: it sends a fixed answer for every fixed number of bytes.
 
-`python -m bench.responder REQUEST ANSWER` (sizes).
-It parses no request, so its rate with the load generator is the generator's own limit. It prints its port
-and ends when its standard input does.
+`python -m bench.responder REQUEST ANSWER` (sizes). It parses no request, so its rate with the load generator is the
+generator's own limit. It prints its port and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _SIZE_BYTES = 4
 
 
 def respond(listener: socket.socket, request_bytes: int, answer: bytes) -> None:
-    """Serve until standard input ends."""
+    """Serves until standard input ends."""
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ)
     waiting.register(sys.stdin, selectors.EVENT_READ)
@@ -44,12 +43,12 @@ def respond(listener: socket.socket, request_bytes: int, answer: bytes) -> None:
 
 
 def answer_of(size: int) -> bytes:
-    """A frame of so many bytes, its length in front."""
+    """Returns a frame of this size, with its length prefix."""
     return (size - _SIZE_BYTES).to_bytes(_SIZE_BYTES, "big") + bytes(size - _SIZE_BYTES)
 
 
 def main() -> None:
-    """Read the command line, print the port, serve."""
+    """Reads the command line, prints the port, and serves."""
     request_bytes, answer_bytes = map(int, sys.argv[1:])
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     print(listener.getsockname()[1], flush=True)

@@ -1,17 +1,17 @@
-"""What many partitions and clients cost real brokers: `python -m bench.scale cluster`, or `broker`, or `clients`.
+"""Measures the cost of many partitions and clients for real brokers.
+
+The command is `python -m bench.scale cluster`, or `broker`, or `clients`.
 
 *cluster*: three brokers and an etcd on loopback, every partition on all three: memory, idle CPU, the death of a broker,
-its restart, one
-delete over all partitions, the size of the metadata in etcd before and after compaction.
+its restart, one delete over all partitions, the size of the metadata in etcd before and after compaction.
 
 *broker*: one broker with many partitions beside one with few, both alive: CPU of a request, the least of interleaved
-rounds,
-memory, idle CPU, stop and restart, and each as a ratio.
+rounds, memory, idle CPU, stop and restart, and each as a ratio.
 
 *clients*: one broker with many groups, and then with many connections.
 
-Prints each figure when it is there. What it starts it ends, and removes its files.
-Larger clusters, on virtual time: `simulation/scale.py`.
+Each figure is printed at once. All started processes are ended, and their files removed. `simulation/scale.py`
+measures larger clusters, in virtual time.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ LIMIT_S = 600.0
 ROUNDS = 6
 SINGLE = "scale-single"
 REQUESTS = 20_000
-"""Of each kind, in each round."""
+"""Requests of each kind in each round."""
 
 _LOOK_S = 0.05
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit code."""
+    """Runs the command. Returns its exit code."""
     parser = argparse.ArgumentParser(description="measure brokers with many partitions, groups or connections")
     parser.add_argument("what", choices=("cluster", "broker", "clients"))
     parser.add_argument("--partitions", type=int, default=10_000)
@@ -98,7 +98,7 @@ class PrintedFigures(dict[str, float]):
 
 
 def topics_of(target: Target, partitions: int) -> list[Topic]:
-    """So many partitions, in topics of a thousand at most."""
+    """Returns topics with this number of partitions, at most a thousand each."""
     sizes = [PARTITIONS_OF_A_TOPIC] * (partitions // PARTITIONS_OF_A_TOPIC)
     if rest := partitions % PARTITIONS_OF_A_TOPIC:
         sizes.append(rest)
@@ -106,7 +106,7 @@ def topics_of(target: Target, partitions: int) -> list[Topic]:
 
 
 def until(condition: Callable[[], bool], what: str) -> float:
-    """The moment at which the condition holds. Errors: BenchError."""
+    """Returns when a condition became true. Errors: BenchError."""
     limit = time.perf_counter() + LIMIT_S
     while True:
         with suppress(OSError, ProtocolError):
@@ -121,7 +121,7 @@ def until(condition: Callable[[], bool], what: str) -> float:
 
 
 def measure_cluster(scratch: Path, arguments: argparse.Namespace, figures: Figures) -> None:
-    """Three brokers with replicas of all partitions."""
+    """Measures three brokers with replicas of all partitions."""
     target = ClusterTarget(TargetSpec(name="lowtide", command=LOWTIDE_OF_SEVERAL, brokers=BROKERS), scratch)
     try:
         figures["start of three without partitions, s"] = target.start()
@@ -152,7 +152,7 @@ def measure_cluster(scratch: Path, arguments: argparse.Namespace, figures: Figur
 
 
 def tell_memory(target: ClusterTarget, when: str, figures: Figures) -> None:
-    """Of each broker."""
+    """Notes the most and the least memory of a broker."""
     found = sorted(
         resident_bytes([member.process.pid]) / 1e6 for member in target.members if member.process is not None
     )
@@ -161,7 +161,7 @@ def tell_memory(target: ClusterTarget, when: str, figures: Figures) -> None:
 
 
 def tell_idle_cpu(target: ClusterTarget, seconds: float, figures: Figures) -> None:
-    """Of each broker, in percent of a core."""
+    """Prints the idle CPU of each broker, in percent of a core."""
     roots = [[member.process.pid] for member in target.members if member.process is not None]
     before, began = [cpu_seconds(root) for root in roots], time.perf_counter()
     time.sleep(seconds)
@@ -188,7 +188,7 @@ def tell_etcd(target: ClusterTarget, when: str, figures: Figures) -> None:
 
 
 def rows_of(member: Member, topics: Sequence[Topic]) -> dict[tuple[str, int], Any]:
-    """All partitions as a broker shows them. Errors: OSError."""
+    """Returns all partitions according to a broker. Errors: OSError."""
     with Client(member.address, limit_s=30.0) as client:
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic.name) for topic in topics], allow_auto_topic_creation=False
@@ -198,14 +198,14 @@ def rows_of(member: Member, topics: Sequence[Topic]) -> dict[tuple[str, int], An
 
 
 def replicas_in_sync(member: Member, topics: Sequence[Topic]) -> bool:
-    """Whether a broker shows all replicas in sync. Errors: OSError."""
+    """Returns whether a broker shows all replicas in sync. Errors: OSError."""
     rows = rows_of(member, topics)
     wanted = sum(len(topic.leaders) for topic in topics)
     return len(rows) == wanted and all(len(row.isr_nodes) == BROKERS and row.leader_id >= 0 for row in rows.values())
 
 
 def delete_all(topics: Sequence[Topic], figures: Figures) -> None:
-    """A record in each partition, and then one DeleteRecords of each leader over all of them."""
+    """Writes a record to each partition, then sends each leader one DeleteRecords for all of them."""
     records = batch(1, SMALL_RECORD_BYTES, now_ms())
     began = time.perf_counter()
     for topic in topics:
@@ -280,7 +280,7 @@ def fail_over(target: ClusterTarget, topics: Sequence[Topic], victim: Member, nu
 
 
 def serving(leader: Address, topic: str, partitions: Sequence[int]) -> list[int]:
-    """Those of the partitions for which this leader returns the end offset. Errors: OSError."""
+    """Returns the partitions whose end offset this leader returns. Errors: OSError."""
     rows = [ListOffsetsPartition(partition_index=partition, timestamp=LATEST) for partition in partitions]
     with Client(leader) as client:
         answer = client.ask(ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=rows)]))
@@ -292,7 +292,7 @@ def serving(leader: Address, topic: str, partitions: Sequence[int]) -> list[int]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Requests of one kind: how many go in a round, and how many at once."""
+    """Requests of one kind: their number in a round, and at once."""
 
     name: str
     frame: bytes
@@ -302,7 +302,7 @@ class Kind:
 
 
 def compare_brokers(scratch: Path, arguments: argparse.Namespace, figures: Figures) -> None:
-    """One broker with many partitions, one with few, both alive and asked in turn."""
+    """Compares a broker with many partitions and one with few; both run, and get requests in turn."""
     sizes = {"few": arguments.few, "many": arguments.partitions}
     targets = {name: Target(TargetSpec(name=name, command=LOWTIDE), scratch) for name in sizes}
     found: dict[str, Figures] = {name: {} for name in sizes}
@@ -331,7 +331,7 @@ def compare_brokers(scratch: Path, arguments: argparse.Namespace, figures: Figur
 
 
 def prepare(target: Target, partitions: int, found: Figures) -> list[Topic]:
-    """A broker with so many partitions, the first of which has a record."""
+    """Prepares a broker with this number of partitions, the first of which has a record."""
     target.start_fresh()
     began = time.perf_counter()
     topics = topics_of(target, partitions)
@@ -347,7 +347,7 @@ def prepare(target: Target, partitions: int, found: Figures) -> list[Topic]:
 
 
 def kinds_of(topics: Sequence[Topic]) -> list[tuple[Address, Kind]]:
-    """What is asked, and where."""
+    """Returns the kinds of requests for a topic."""
     name, leader = topics[0].name, topics[0].leaders[0]
     records = batch(1, SMALL_RECORD_BYTES, now_ms())
     fetch = fetch_frame(name, 0)
@@ -362,7 +362,7 @@ def kinds_of(topics: Sequence[Topic]) -> list[tuple[Address, Kind]]:
 
 
 def least_cpu(asked: dict[str, tuple[Target, list[tuple[Address, Kind]]]]) -> dict[str, Figures]:
-    """The least CPU of a request, of each kind and target, over rounds that are interleaved."""
+    """Returns the least CPU of a request by kind and target, over interleaved rounds."""
     found: dict[str, Figures] = {name: {} for name in asked}
     for _ in range(ROUNDS):
         for name, (target, kinds) in asked.items():

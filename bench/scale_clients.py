@@ -1,4 +1,4 @@
-"""What many groups and connections cost one broker: part of `python -m bench.scale`."""
+"""Measures the cost of many groups and connections for one broker: part of `python -m bench.scale`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def measure_clients(scratch: Path, idle_s: float, figures: Figures) -> None:
 
 
 def _commit(target: Target, first: int, end: int) -> None:
-    """One offset of each of these groups."""
+    """Commits one offset for each of these groups."""
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
     topics = [OffsetCommitRequestTopic(name=_TOPIC, partitions=[row])]
     requests = [

@@ -59,7 +59,7 @@ class Ledger:
         threading.Thread(target=self._look, daemon=True).start()
 
     def seconds(self) -> float:
-        """Their CPU time so far.
+        """Returns their CPU time so far.
 
         The broker, if it was started here, is a child of this process too, and is not counted.
         """
@@ -109,7 +109,7 @@ class Bench:
         self._ledger = Ledger(target)
 
     def topic(self) -> str:
-        """Create a topic."""
+        """Creates a topic."""
         from confluent_kafka.admin import NewTopic  # noqa: PLC0415 as above
 
         name = f"spark-{os.getpid()}-{self._new()}"
@@ -117,7 +117,7 @@ class Bench:
         return name
 
     def drop(self, topic: str) -> None:
-        """Delete it."""
+        """Deletes it."""
         self._admin.delete_topics([topic])[topic].result(60)
 
     def _new(self) -> int:
@@ -125,7 +125,7 @@ class Bench:
         return self._names
 
     def measured(self, job: Callable[[], None]) -> Cost:
-        """Run it. The broker's own CPU time is separate; it is `nan` for a broker that is given only by its address."""
+        """Runs it. The broker's own CPU time is separate; it is `nan` for a broker given only by its address."""
         ours, broker, began = self._ledger.seconds(), self._target.cpu_s(), time.perf_counter()
         job()
         wall, ours, broker = time.perf_counter() - began, self._ledger.seconds() - ours, self._target.cpu_s() - broker
@@ -141,7 +141,7 @@ class Bench:
         writer.option("kafka.acks", "all").option("topic", topic).save()
 
     def read(self, kind: str, topic: str) -> None:
-        """All columns of all rows."""
+        """Reads all columns of all rows."""
         reader = (
             self.spark.read.format(kind)
             .option("kafka.bootstrap.servers", self._target.bootstrap)
@@ -150,7 +150,7 @@ class Bench:
         reader.load().write.format("noop").mode("overwrite").save()
 
     def stream(self, kind: str, topic: str) -> None:
-        """The same in micro-batches, with a checkpoint."""
+        """Reads the same in micro-batches, with a checkpoint."""
         reader = (
             self.spark.readStream.format(kind)
             .option("kafka.bootstrap.servers", self._target.bootstrap)
@@ -174,7 +174,7 @@ JOBS: Final[dict[str, Callable[[Bench, str, str], None]]] = {
 
 
 def run(bench: Bench, formats: Sequence[str], rounds: int) -> dict[tuple[str, str], list[Cost]]:
-    """The cost of each job with each format, round by round."""
+    """Measures each job with each format, round by round."""
     filled = bench.topic()
     bench.write(formats[0], filled)
     costs: dict[tuple[str, str], list[Cost]] = {}
@@ -195,7 +195,7 @@ def run(bench: Bench, formats: Sequence[str], rounds: int) -> dict[tuple[str, st
 
 
 def table(costs: dict[tuple[str, str], list[Cost]]) -> str:
-    """The first run, the second, and the median of the later ones."""
+    """Formats the first run, the second, and the median of the later ones."""
     lines = [
         "| work | by | first run | second | median of the others | rows/s | broker |",
         "|---|---|---|---|---|---|---|",

@@ -1,9 +1,8 @@
 """The least that a broker does with a batch: receive it, check its CRC, write it, answer.
 
 `python -m bench.storing_responder REQUEST ANSWER FILE` (sizes) is a server on uvloop. Requests that one receive has
-completed are appended
-to the file together, and answered together; nothing is parsed. It prints its port and ends when its standard input
-does.
+completed are appended to the file together, and answered together; nothing is parsed. It prints its port and ends when
+its standard input does.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ class Storing(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep where answers go."""
+        """Keeps the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Behind what is there of the next request."""
+        """Returns the buffer after the received part of the next request."""
         return self._buffer[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Check, write and answer the whole requests."""
+        """Checks, writes and answers all complete requests."""
         self._filled += nbytes
         count = self._filled // self._request_bytes
         if not count or self._transport is None:
@@ -68,7 +67,7 @@ async def _serve(request_bytes: int, answer: bytes, file: int) -> None:
 
 
 def main() -> None:
-    """Read the command line, serve."""
+    """Reads the command line, and serves."""
     request_bytes, answer_bytes = map(int, sys.argv[1:3])
     file = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     uvloop.run(_serve(request_bytes, answer_of(answer_bytes), file))

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .client import Address, Client, check
 from .errors import BenchError
@@ -39,7 +39,7 @@ LOWTIDE = (
     *(sys.executable, "-m", "lowtide.cli.main", "serve"),
     *("--set", f"listeners=PLAINTEXT://{LOOPBACK}:{{port}}", "--set", "log.dirs={dir}"),
 )
-"""How a Lowtide of this working tree is started."""
+"""The command that starts Lowtide from this working tree."""
 
 LOWTIDE_TLS = (
     "--set",
@@ -47,7 +47,7 @@ LOWTIDE_TLS = (
     *("--set", "sasl.enabled.mechanisms=SCRAM-SHA-256"),
     *("--set", "ssl.keystore.type=PEM", "--set", "ssl.keystore.location={certificate}"),
 )
-"""What gives it two listeners with TLS too, one of them with logins."""
+"""Options for two more listeners with TLS, one of them with logins."""
 
 LOWTIDE_OF_SEVERAL = (*LOWTIDE, "--set", "node.id={id}", "--metadata", "etcd://{etcd}")
 """The same as one broker of several."""
@@ -60,11 +60,11 @@ class TargetSpec:
     name: str
     address: Address | None = None
     processes: tuple[int, ...] = ()
-    """Of a broker given by address: the processes whose CPU and memory are measured."""
+    """The processes to measure, of a broker that is given by address."""
 
     command: tuple[str, ...] = ()
     tls: tuple[str, ...] = ()
-    """What the command needs besides for listeners with TLS, with `{tls_port}`, `{login_port}` and `{certificate}` in
+    """Further options of the command for listeners with TLS, with `{tls_port}`, `{login_port}` and `{certificate}` in
     it; empty without such a command."""
 
     brokers: int = 1
@@ -102,7 +102,7 @@ class Target:
         return bool(self.spec.command)
 
     def secured(self, certificate: Path) -> SecureTarget:
-        """Another one beside it, which has yet to be started and shows the certificate of this file."""
+        """Returns another target with TLS listeners and this certificate. It is not started yet."""
         tls_port, login_port = free_ports(2)
         values = {"{tls_port}": str(tls_port), "{login_port}": str(login_port), "{certificate}": str(certificate)}
         filled = [reduce(lambda text, name: text.replace(name, values[name]), values, word) for word in self.spec.tls]
@@ -115,32 +115,32 @@ class Target:
         return f"{self.address[0]}:{self.address[1]}"
 
     def connect(self) -> Client:
-        """A connection. Errors: OSError."""
+        """Opens a connection. Errors: OSError."""
         return Client(self.address)
 
     def cpu_s(self) -> float:
-        """Its CPU time so far, or `nan`."""
+        """Returns its CPU time so far, or `nan`."""
         return cpu_seconds(self._roots) if self._roots else UNKNOWN
 
     def resident_mb(self) -> float:
-        """Resident memory in megabytes, or `nan`."""
+        """Returns its resident memory in megabytes, or `nan`."""
         return resident_bytes(self._roots) / 1e6 if self._roots else UNKNOWN
 
     def ensure_up(self) -> None:
-        """Start it if it is ours and does not run; check that it answers."""
+        """Starts it if it was started here and does not run; checks that it answers."""
         if self.can_be_started and (self._process is None or self._process.poll() is not None):
             self.start_fresh()
         elif not self._answers():
             raise BenchError(f"{self.name} does not answer at {self.bootstrap}")
 
     def start_fresh(self) -> float:
-        """Stop it, and start it on an empty directory. Returns the seconds until it answered."""
+        """Stops it, and starts it on an empty directory. Returns the seconds until it answered."""
         self.stop()
         self._remove_directory()
         return self.start()
 
     def start(self) -> float:
-        """Start it, on the directory and port that it had, if any.
+        """Starts it with its former directory and port, if any.
 
         Returns the seconds from the start until it answered.
         """
@@ -168,7 +168,7 @@ class Target:
         return time.perf_counter() - began
 
     def stop(self, number: int = signal.SIGTERM) -> float:
-        """End it, if it was started here. Returns the seconds it took; waits until all of its processes have ended."""
+        """Ends it, if it was started here. Returns the seconds it took; waits until all of its processes have ended."""
         process = self._process
         if process is None:
             return 0.0
@@ -186,12 +186,12 @@ class Target:
         return time.perf_counter() - began
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process that was started here."""
+        """Sends a signal to the process that was started here."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def close(self) -> None:
-        """End it at once and remove its directory, if it was started here."""
+        """Ends it at once and removes its directory, if it was started here."""
         self.stop(signal.SIGKILL)
         self._remove_directory()
 

@@ -1,4 +1,4 @@
-"""A certificate for a broker that lives for a workload, and the authority that clients trust."""
+"""A certificate for the broker of a workload, and its authority."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .targets import LOOPBACK
 
 
 class Certificate(NamedTuple):
-    """Files in PEM: the key with its chain, and the authority."""
+    """PEM files: the key with its chain, and the authority."""
 
     chain: Path
     authorities: Path
 
     @classmethod
     def of(cls, folder: Path) -> Self:
-        """One for the loopback address."""
+        """Creates a certificate for the loopback address."""
         import trustme  # noqa: PLC0415  a package for tests
 
         authority, made = trustme.CA(), cls(folder / "certificate.pem", folder / "authorities.pem")

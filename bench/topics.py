@@ -28,7 +28,7 @@ from .pump import Lane, pump
 from .targets import Target
 
 REPLICAS, MINIMUM_IN_SYNC = 3, 2
-"""Of a topic on a cluster."""
+"""Settings of a topic on a cluster."""
 
 LATEST = -1
 READY_LIMIT_S = 120.0
@@ -36,7 +36,7 @@ _POLL_S = 0.005
 _DELETE_MS = 60_000
 _FILL_DEPTH = 2
 _ASK_AGAIN = {ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT}
-"""There is no controller yet, or it has changed meanwhile: then the topic may have been created."""
+"""Errors after which the topic is created again: without a controller, or after it has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +45,20 @@ class Topic:
 
     name: str
     leaders: Sequence[Address]
-    """Of each partition."""
+    """The leader of each partition."""
 
     create_s: float
     """Until CreateTopics was answered."""
 
     serve_s: float
-    """From the same beginning until every partition returned its end offset."""
+    """The time from the same moment until every partition returned its end offset."""
 
 
 @contextmanager
 def topic_on(
     target: Target, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: Sequence[int] = ()
 ) -> Iterator[Topic]:
-    """A new topic, deleted at the end, also when the work on it failed.
+    """Yields a new topic, and deletes it at the end, also after a failure.
 
     `replicas`: of every partition; else the target chooses.
     """
@@ -73,7 +73,7 @@ def topic_on(
 def create_topic(
     target: Target, name: str, partitions: int, configs: Mapping[str, str], *, replicas: Sequence[int] = ()
 ) -> Topic:
-    """Create a topic, a replica on each broker up to three, asking again while there is no controller.
+    """Creates a topic, a replica on each broker up to three, asking again while there is no controller.
 
     Errors: BenchError.
     """
@@ -106,7 +106,7 @@ def create_topic(
 
 
 def wait_until_serving(target: Target, name: str, partitions: int) -> list[Address]:
-    """Wait until every partition has a leader that returns its end offset.
+    """Waits until every partition has a leader that returns its end offset.
 
     Returns the leaders. Errors: BenchError after a long time.
     """
@@ -122,7 +122,7 @@ def wait_until_serving(target: Target, name: str, partitions: int) -> list[Addre
 
 
 def find_leaders(target: Target, name: str, partitions: int) -> list[Address] | None:
-    """The address of each partition's leader; None while a partition has none. Errors: OSError."""
+    """Returns the address of each partition's leader; None while a partition has none. Errors: OSError."""
     with target.connect() as client:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
         answer = client.ask(request)
@@ -135,7 +135,7 @@ def find_leaders(target: Target, name: str, partitions: int) -> list[Address] | 
 
 
 def by_leader(leaders: Sequence[Address]) -> dict[Address, list[int]]:
-    """The partitions of each leader."""
+    """Groups partitions by leader."""
     partitions = range(len(leaders))
     return {
         leader: [partition for partition in partitions if leaders[partition] == leader]
@@ -144,7 +144,7 @@ def by_leader(leaders: Sequence[Address]) -> dict[Address, list[int]]:
 
 
 def end_offsets(name: str, leaders: Sequence[Address]) -> list[int] | None:
-    """The end offset of each partition, exclusive; None while a leader cannot return it. Errors: OSError."""
+    """Returns the end offset of each partition, exclusive; None while a leader cannot return it. Errors: OSError."""
     ends: dict[int, int] = {}
     for leader, partitions in by_leader(leaders).items():
         rows = [ListOffsetsPartition(partition_index=partition, timestamp=LATEST) for partition in partitions]
@@ -160,7 +160,7 @@ def end_offsets(name: str, leaders: Sequence[Address]) -> list[int] | None:
 
 
 def check_ends(topic: Topic, expected: int) -> list[int]:
-    """The end offset of each partition. Errors: BenchError if their sum is not the number of produced records."""
+    """Returns the end offset of each partition. Errors: BenchError if the sum is not the produced records."""
     ends = end_offsets(topic.name, topic.leaders)
     if ends is None or sum(ends) != expected:
         raise BenchError(f"{expected} records were acknowledged, the log ends say {ends}")
@@ -168,12 +168,12 @@ def check_ends(topic: Topic, expected: int) -> list[int]:
 
 
 def can_fetch(leader: Address, topic: str, partition: int, offset: int) -> bool:
-    """Whether a fetch at this offset returns records. Errors: OSError."""
+    """Returns whether a fetch at this offset returns records. Errors: OSError."""
     return _fetch(leader, topic, partition, offset) == (ErrorCode.NONE, True)
 
 
 def is_deleted(leader: Address, topic: str, partition: int, offset: int) -> bool:
-    """Whether a fetch at this offset is out of range. Errors: OSError."""
+    """Returns whether a fetch at this offset is out of range. Errors: OSError."""
     return _fetch(leader, topic, partition, offset)[0] == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
@@ -187,7 +187,7 @@ def _fetch(leader: Address, topic: str, partition: int, offset: int) -> tuple[in
 
 
 def fill(topic: Topic, batch: bytes, batches: int) -> None:
-    """Produce a batch this many times into each partition."""
+    """Produces a batch this many times into each partition."""
     lanes = [
         Lane(leader, itertools.repeat(produce_frame(topic.name, partition, batch), batches))
         for partition, leader in enumerate(topic.leaders)
@@ -197,7 +197,7 @@ def fill(topic: Topic, batch: bytes, batches: int) -> None:
 
 
 def produce_each(topic: Topic, batch: bytes) -> None:
-    """Produce a batch into each of many partitions, over one connection to each leader."""
+    """Produces a batch into each of many partitions, over one connection to each leader."""
     error_position = produce_error_position(topic.name)
     for leader, partitions in by_leader(topic.leaders).items():
         lane = Lane(leader, (produce_frame(topic.name, partition, batch) for partition in partitions))

@@ -1,9 +1,8 @@
-"""A topic that is filled at a rate and read, while another client deletes everything behind: the space on the disk, and
-what that costs.
+"""Measures the disk space of a topic that is filled at a rate and read, while another client deletes what was read.
 
-The space is that of allocated blocks (`st_blocks`) of all files of the partition. Beside it stands what is still
-readable: the records from the acknowledged log start to the acknowledged end, which is read first, so that records in
-between count as space beyond it.
+The space is the allocated blocks (`st_blocks`) of all files of the partition. The bytes of readable records, from the
+acknowledged log start to the acknowledged end, are shown beside it. The end is looked up first, so records that arrive
+in between count as extra space.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ DELETE_EACH_S = 0.1
 SAMPLE_EACH_S = 0.05
 _OFFSET = struct.Struct(">q")
 _BLOCK_BYTES = 512
-"""Of `st_blocks`."""
+"""The unit of `st_blocks`."""
 
 
 @dataclass
 class _Partition:
-    """What its clients know, and what they have measured."""
+    """The state of a partition's clients, and their measurements."""
 
     batch_bytes: int
     start: int = 0
-    """Acknowledged: nothing below it can be read."""
+    """The acknowledged log start."""
     end: int = 0
-    """Acknowledged, exclusive."""
+    """The acknowledged end, exclusive."""
     produce_us: list[float] = field(default_factory=list)
     fetch_us: list[float] = field(default_factory=list)
     delete_us: list[float] = field(default_factory=list)
@@ -59,12 +58,12 @@ class _Partition:
 
     @property
     def live_bytes(self) -> int:
-        """What can be read."""
+        """The bytes of readable records."""
         return (self.end - self.start) * self.batch_bytes // RECORDS_PER_BATCH
 
 
 def trims(target: Target, amounts: Amounts) -> Figures:
-    """Fill, read what was written last, delete and look, each at its pace."""
+    """Fills, reads the newest records, deletes and measures, each at its own rate."""
     target.ensure_up()
     records = batch(RECORDS_PER_BATCH, RECORD_BYTES, now_ms())
     with topic_on(target, 1, {"segment.bytes": str(SEGMENT_BYTES)}) as topic:
@@ -117,7 +116,7 @@ def _figures(known: _Partition, cpu_s: float, seconds: float) -> Figures:
 
 
 def _at_a_pace(act: Callable[[], None], pace_s: float, until_s: float, failures: list[BaseException]) -> None:
-    """What is late is done at once: the rate is kept as far as the broker lets it be."""
+    """Runs steps at a rate; late ones run at once."""
     due_s = time.perf_counter()
     try:
         while due_s < until_s and not failures:

@@ -31,7 +31,7 @@ class ProcessStatus:
 
 
 def parse_status(line: str) -> ProcessStatus:
-    """Read a line of `/proc/<pid>/stat`.
+    """Reads a line of `/proc/<pid>/stat`.
 
     The name may contain blanks and brackets, so counting starts behind the last bracket.
     """
@@ -40,7 +40,7 @@ def parse_status(line: str) -> ProcessStatus:
 
 
 def family(roots: Iterable[int], parents: Mapping[int, int]) -> list[int]:
-    """The roots and all that descend from them; `parents` has the parent of every process."""
+    """Returns the roots and all their descendants; `parents` has the parent of every process."""
     children: dict[int, list[int]] = {}
     for process, parent in parents.items():
         children.setdefault(parent, []).append(process)
@@ -51,7 +51,7 @@ def family(roots: Iterable[int], parents: Mapping[int, int]) -> list[int]:
 
 
 def processes(roots: Sequence[int]) -> list[int]:
-    """The roots and their descendants, if they still run."""
+    """Returns the roots and their descendants that still run."""
     parents = {}
     for entry in PROC.iterdir() if PROC.is_dir() else ():
         status = _status(int(entry.name)) if entry.name.isdigit() else None
@@ -61,18 +61,18 @@ def processes(roots: Sequence[int]) -> list[int]:
 
 
 def cpu_seconds(roots: Sequence[int]) -> float:
-    """CPU time so far of the roots and their descendants; `nan` if unknown."""
+    """Returns the CPU time so far of the roots and their descendants; `nan` if unknown."""
     found = processes(roots)
     return sum(map(_cpu_of, found)) if found else UNKNOWN
 
 
 def cpu_by_process(roots: Sequence[int]) -> dict[int, float]:
-    """CPU time so far of each of the roots and their descendants, without that of children that have ended."""
+    """Returns the CPU time so far of each root and descendant, without that of children that have ended."""
     return {process: _own_cpu_of(process) for process in processes(roots)}
 
 
 def resident_bytes(roots: Sequence[int]) -> float:
-    """Resident memory of the roots and their descendants; `nan` if unknown. Shared pages count in each of them."""
+    """Returns the resident memory of the roots and their descendants; `nan` if unknown. Shared pages count in each."""
     pages, seen = 0, False
     for process in processes(roots):
         try:

@@ -1,9 +1,7 @@
-"""The `lowtide` command with a watch on its event loop: how long a pass of it takes at most, in CPU time of the loop's
-thread.
+"""Runs the `lowtide` command, and measures the longest pass of its event loop, in CPU time of the loop's thread.
 
-SIGUSR1 has the longest pass since the last one written to the file that `BENCH_HOLDS` names, in milliseconds. A watched
-loop never sleeps, so nothing else of such a broker is to be measured. Waiting for a disk or for a processor is no CPU
-time.
+At SIGUSR1 it writes the longest pass since the last SIGUSR1, in milliseconds, to the file that `BENCH_HOLDS` names. A
+watched loop never sleeps, so measure nothing else of such a broker. Waiting for a disk or a processor is no CPU time.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ class Watch:
         self._longest_ns = 0
 
     def begin(self) -> None:
-        """With the next pass."""
+        """Schedules the next pass."""
         signal.signal(signal.SIGUSR1, lambda _number, _frame: self._write())
         self._loop.call_soon(self._look)
 

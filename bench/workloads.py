@@ -25,4 +25,4 @@ OF_CLUSTERS = ("batches", "closed", *failures.WORKLOADS, "partitions")
 """The workloads that run on several brokers by default; others may be requested."""
 
 FLOOR = "floor"
-"""It runs once, without a broker."""
+"""Runs once, without a broker."""

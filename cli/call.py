@@ -36,7 +36,7 @@ HOUR_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """How a command was called."""
+    """The call of a command."""
 
     output: Output
 
@@ -50,14 +50,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCall(Call):
-    """How a command was called that asks a cluster. `--timeout` is the client's default timeout."""
+    """The call of a command that uses a cluster. `--timeout` is the client's default timeout."""
 
     client: AdminClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsCall(Call):
-    """How a command was called that makes its own client."""
+    """The call of a command that creates its own client."""
 
     settings: ClientSettings
 

@@ -32,7 +32,7 @@ BrokerArgument = Annotated[int, typer.Argument(metavar="ID", min=0, help="a brok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveOptions(OptionGroup):
-    """How moves are carried out."""
+    """The options of moves."""
 
     throttle: Annotated[
         int | None,

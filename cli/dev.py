@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lowtide.broker.config.broker_config import ConfigError, Setting, load_config
 from lowtide.broker.config.log_levels import level_of_start
 from lowtide.cli.options import SOURCES, add_configuration, given_configuration, whole_number
-from lowtide.cli.serve import SWITCH_INTERVAL_S
+from lowtide.cli.serve import SWITCH_INTERVAL_S, warn_of_unenforced_keys
 from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -66,9 +66,8 @@ def dev(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lowtide dev",
-        description="Run a cluster of several brokers in one process, on 127.0.0.1. "
-        f"{SOURCES} They apply to all brokers, "
-        "whose ids are 1, 2, 3 and so on.",
+        description=f"Run a cluster of several brokers in one process, on 127.0.0.1. {SOURCES} They apply to all "
+        "brokers, whose ids are 1, 2, 3 and so on.",
     )
     parser.add_argument(
         "--brokers",
@@ -109,8 +108,7 @@ def _run(
         return _refuse(str(error))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     make_logger = partial(make_logger_of_level, level=level_of_start(first.values))
-    if unenforced := first.unenforced_keys_given:
-        make_logger(1).warning("these keys are known but have no effect yet", keys=list(unenforced))
+    warn_of_unenforced_keys(first, make_logger(1))
     try:
         with asyncio.Runner(loop_factory=new_serving_loop) as runner:
             return runner.run(_serve(configurations, directory, secured, make_logger))

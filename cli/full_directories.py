@@ -12,17 +12,13 @@ from lowtide.admin.retained import size
 from lowtide.cli.printing import print_table
 from lowtide.protocol.types import BrokerId
 
-ROOM_MIN_BYTES: Final = 1 << 20
-"""A directory with less is full. Lowtide's brokers use the same limit, and return 0 if a quota refuses writes."""
-
 TOPICS_NAMED: Final = 3
 
 REMEDY: Final = (
     "Appends to them are refused, and their followers fall behind. To free space, delete records (lowtide records "
-    "delete), "
-    "lower retention.ms or retention.bytes of the largest topics (lowtide configs), delete topics, or enlarge the "
-    "volume. "
-    "Files are removed file.delete.delay.ms after they were deleted, a minute by default; lower it if that is too late."
+    "delete), lower retention.ms or retention.bytes of the largest topics (lowtide configs), delete topics, or enlarge "
+    "the volume. Files are removed file.delete.delay.ms after they were deleted, a minute by default; lower it if that "
+    "is too late."
 )
 
 
@@ -41,11 +37,6 @@ class FullDirectory(NamedTuple):
         return dict(sizes.most_common(TOPICS_NAMED))
 
 
-def is_full(directory: LogDir) -> bool:
-    """Returns whether a directory is full. Brokers before Kafka 3.3 do not return the space."""
-    return directory.error is None and 0 <= directory.usable_bytes < ROOM_MIN_BYTES
-
-
 def full_directories(answers: Mapping[BrokerId, Mapping[str, LogDir] | AdminError]) -> list[FullDirectory]:
     """Returns the full directories of all brokers that have answered."""
     return [
@@ -53,7 +44,7 @@ def full_directories(answers: Mapping[BrokerId, Mapping[str, LogDir] | AdminErro
         for broker_id, directories in sorted(answers.items())
         if not isinstance(directories, AdminError)
         for directory in directories.values()
-        if is_full(directory)
+        if directory.is_full
     ]
 
 

@@ -23,33 +23,42 @@ from lowtide.protocol.api_keys import API, api_name
 _HEAD: Final = """\
 # Configuration
 
-Every key, as `lowtide keys` prints it. Names, types, defaults and limits are those of Apache Kafka 4.3, but for these
-defaults: `node.id` is 0, `process.roles` is broker, `log.dirs` is ./data, `queued.max.request.bytes` is 256 MiB,
-`broker.session.timeout.ms` is 4000 (Kafka's 9000) and `broker.heartbeat.interval.ms` 500 (2000).
-`inter.broker.protocol.version` is one that Kafka has no more.
+All keys, as `lowtide keys` prints them. Names, types, limits and most defaults are those of Apache Kafka 4.3. These
+defaults differ:
 
-A broker takes its keys, from weak to strong, from `--config FILE`, from the environment (`LOWTIDE_LOG_DIRS` is
-`log.dirs`) and from `--set key=value`. An unknown key or an impossible value keeps it from starting. **Does** says
-whether Lowtide does what the key says; the other keys are checked and kept, and named in one warning at the start when
-they are set. Keys that ask for protection (TLS, SASL, tokens, an authorizer, policies) are no such case: while Lowtide
-does not do what one says, a broker on which it is set refuses to start, unless the value is the default or empty. A
-topic's and a group's keys, and those of a broker that are marked *while running*, can be changed at any time with the
-tools and clients that change Kafka's.
+| key | Lowtide | Kafka |
+|---|---|---|
+| `broker.heartbeat.interval.ms` | 500 | 2000 |
+| `broker.session.timeout.ms` | 4000 | 9000 |
+| `log.dirs` | `./data` | none |
+| `node.id` | 0 | none |
+| `process.roles` | `broker` | none |
+| `queued.max.request.bytes` | 256 MiB | no limit |
 
-Also taken, and checked as their last part: `listener.name.<listener>.<key>`, which has an effect where the key is one
-of security; those marked *of a listener while running* can be changed in this form, on a single broker. Without effect
-yet: `config.providers.<name>.<key>`, `rsm.config.<key>` and `rlmm.config.<key>`.
+**Sources.** A broker reads `--config FILE`, then the environment (`LOWTIDE_LOG_DIRS` is `log.dirs`), then
+`--set key=value`. Later sources win. A broker does not start with an unknown key or an invalid value.
+
+**Does** says whether Lowtide implements the key. Other keys are checked, but have no effect; a warning at the start
+names those that are set. Security keys are the exception (TLS, SASL, tokens, authorizer, policies): a broker does not
+start with one that it does not implement, unless its value is the default or empty.
+
+**Changes.** Keys of topics and groups, and keys of brokers that are marked *while running*, can be changed at any time,
+with `lowtide configs` or Kafka's tools. `listener.name.<listener>.<key>` sets a security key for one listener. Keys
+that are marked *of a listener while running* can be changed in this form, for a single broker.
+
+`inter.broker.protocol.version` comes from older versions of Kafka. Keys such as `config.providers.<name>.<key>`,
+`rsm.config.<key>` and `rlmm.config.<key>` are accepted, but have no effect.
 """
 
 _TOPICS: Final = """\
-Given when a topic is created, or later. A topic that doesn't set a key follows the broker's key beside it.
+Set when a topic is created, or later. A topic without a key uses the broker's key beside it.
 
 """
 
 _SINGLE_GROUPS: Final = """\
-Set on a group whose partitions the broker assigns, before it is there or later, within the broker's
-`group.consumer.min.*` and `group.consumer.max.*`, or `group.share.min.*` and `group.share.max.*`. A group that doesn't
-set a key follows the broker's key beside it.
+For consumer groups (KIP-848) and share groups. They may be set before the group exists, within the limits of the
+broker's `group.consumer.min.*` and `group.consumer.max.*`, or `group.share.min.*` and `group.share.max.*`. A group
+without a key uses the broker's key beside it.
 
 """
 
@@ -88,8 +97,7 @@ def _own_keys() -> str:
         name = api_name(key)
         rows.append(
             f"| `{MAX_VERSION_PREFIX}{name}` | from {spec.min_version} to {spec.max_version} | The highest version "
-            f"of {name} to offer; "
-            f"`--max-version {name}={spec.max_version}` says the same. |\n"
+            f"of {name} to offer; `--max-version {name}={spec.max_version}` says the same. |\n"
         )
     return "".join([*rows, "\n", _table(OWN_KEYS)])
 

@@ -22,7 +22,7 @@ from lowtide.cli.printing import progress, remark
 from lowtide.protocol.types import BrokerId, TopicPartition
 
 POLL_S: Final = 0.5
-"""How often brokers are asked for the progress."""
+"""The interval of requests for the progress."""
 
 UNSEEN_MAX: Final = 20
 """A move counts as ended after so many answers without the replica or a copy in the new directory: ten seconds."""

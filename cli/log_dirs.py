@@ -13,7 +13,7 @@ from lowtide.admin.log_dirs import LogDir, ReplicaSize
 from lowtide.admin.retained import size
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.cluster_questions import chosen_partitions, fitting
-from lowtide.cli.full_directories import full_directories, is_full, print_full
+from lowtide.cli.full_directories import full_directories, print_full
 from lowtide.cli.log_dir_moves import Moving, follow, plan_moves
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, print_json, print_table
@@ -153,6 +153,6 @@ def _value(broker_id: int, directory: LogDir, chosen: set[str]) -> dict[str, Any
         "error": None if directory.error is None else error_value(directory.error),
         "total_bytes": None if directory.total_bytes < 0 else directory.total_bytes,
         "usable_bytes": None if directory.usable_bytes < 0 else directory.usable_bytes,
-        "full": is_full(directory),
+        "full": directory.is_full,
         "partitions": rows,
     }

@@ -46,8 +46,8 @@ class StoreOptions(OptionGroup):
         typer.Option(
             "--metadata",
             metavar="etcd://HOST:PORT,…/PREFIX",
-            help="an etcd, as brokers have it, "
-            f"or the path of a {METADATA_FILE}; default: the one in the first log directory",
+            help=f"an etcd, as brokers have it, or the path of a {METADATA_FILE}; default: the one in the first log "
+            "directory",
         ),
     ] = None
     metadata_ca: Annotated[

@@ -12,24 +12,23 @@ from lowtide.broker.metrics.registry import SUBJECTS
 _HEAD: Final = """\
 # Metrics
 
-Every metric of a broker, as `lowtide metrics` prints it. A broker serves them at `/metrics`, in Prometheus's text
-format or as OpenMetrics, as the client asks (`Accept`). Names that begin with `kafka_` are those that boards and alerts
-for Kafka use: of Strimzi's rules for the JMX exporter, of Confluent's for times of requests, and of kafka_exporter.
-What only Lowtide has begins with `lowtide_`.
+All metrics of a broker, as `lowtide metrics` prints them. A broker serves them at `/metrics`, in the text format of
+Prometheus or as OpenMetrics (header `Accept`). Names that begin with `kafka_` are those that dashboards and alerts for
+Kafka use: from Strimzi's rules for the JMX exporter, from Confluent's for request times, and from kafka_exporter. Names
+that begin with `lowtide_` exist only in Lowtide.
 
-**Which broker has what.** A broker has what it does itself, and the logs that it hosts. What there is once in a cluster
-comes from one broker, so a sum over all brokers counts nothing twice: a partition's series from its leader, those of
-partitions without a leader and of the cluster from the controller, a group's from its coordinator.
+**Which broker reports what.** Each broker reports its own work and the logs that it hosts. Values that exist once in a
+cluster come from one broker, so a sum over all brokers counts nothing twice: a partition's from its leader, a group's
+from its coordinator, those of the cluster and of partitions without a leader from the controller.
 
-**Lag.** `kafka_consumergroup_lag` counts records that can be read: deleted ones are in no lag, and it is never
-negative. A partition for which a group has committed nothing has the offset -1 and the lag -1, as kafka_exporter has
-it, and counts in no sum.
+**Lag.** `kafka_consumergroup_lag` counts readable records: deleted ones are not part of it, and it is never negative.
+For a partition without a committed offset, offset and lag are -1, as in kafka_exporter, and no sum includes them.
 
-**How many series.** A topic, group, user or client that does not exist has none. `lowtide.metrics.partitions=false`
-leaves out those of single partitions (marked *p* below). A page is written at most once a second, however many clients
-ask; all get the same one.
+**How many series.** Topics, groups, users and clients that do not exist have no series. With
+`lowtide.metrics.partitions=false`, single partitions have none (marked *p* below). A broker builds the page at most
+once a second, and all clients share it.
 
-Counters begin at 0 when the broker starts. Gauges that alerts use are there also when they are 0.
+Counters begin at 0 when the broker starts. Gauges that alerts use are reported also when they are 0.
 """
 
 

@@ -32,7 +32,7 @@ from lowtide.protocol.types import BrokerId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 
 POLL_S: Final = 0.5
-"""How often the cluster is asked for the moves in progress."""
+"""The interval of requests for the moves in progress."""
 
 AT_ONCE: Final = 20
 """How many partitions move at once by default."""

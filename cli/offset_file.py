@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import islice
 from pathlib import PurePath
-from typing import Final, NoReturn
+from typing import Any, Final
 
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
@@ -31,19 +32,16 @@ from lowtide.runtime.filesystem import FileSystem
 FILE_BYTES_MAX: Final = 100 << 20
 """About a million and a half partitions."""
 
-_VERSION: Final = 1
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _HIGH_WATERMARK: Final = -1
 _SHOWN: Final = 40
 """Characters of a value that an error shows."""
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_STRING = re.compile(r'"((?:[^"\\\x00-\x1f]|\\.)*)"')
-_SCALAR = re.compile(r"[^\s,\[\]{}\":]+")
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_KINDS: Final = {'"': "a string", "{": "an object", "[": "a list", "": "the end of the file"}
+_STRING_OR_OBJECT = re.compile(r'"(?:[^"\\]|\\.)*"|\{')
+_FILE_KEYS: Final = ("version", "partitions")
+_ROW_KEYS: Final = ("topic", "partition", "offset")
 
 
 class OffsetFileError(ValueError):
@@ -64,179 +62,101 @@ def read_offset_file(path: str, files: FileSystem) -> dict[TopicPartition, Offse
 
 def parse_offset_file(content: bytes, name: str) -> dict[TopicPartition, Offset]:
     """Returns the offsets in a file, in its order. Errors have its `name`. Errors: OffsetFileError."""
+    offsets: dict[TopicPartition, Offset] = {}
+
+    def read_object(pairs: list[tuple[str, Any]]) -> Any:
+        """Checks an object when its end is read. The elements of the list end one after the other."""
+        is_row = any(key in _ROW_KEYS for key, _ in pairs)
+        number = len(offsets) + 1 if is_row else 0
+        try:
+            values = _checked(pairs, _ROW_KEYS if is_row else _FILE_KEYS)
+            if not is_row:
+                return values
+            partition, offset = _row(values)
+        except ValueError as error:
+            raise _refusal(text, name, number, error) from None
+        if partition in offsets:
+            reason = f"partition {partition.partition} of topic {partition.topic} is repeated"
+            raise _refusal(text, name, number, reason)
+        offsets[partition] = offset
+        return partition
+
     try:
         text = content.decode("utf-8")
+        document = json.loads(text, object_pairs_hook=read_object, parse_int=_number)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise OffsetFileError(
-            f"{name} line {line}: byte {error.start} is {content[error.start]:#x}, which is not UTF-8."
-        ) from None
-    if text.startswith("\ufeff"):
-        raise OffsetFileError(
-            f"{name} line 1: the file begins with a byte order mark (EF BB BF), which is not valid in JSON."
-        )
-    if not text.strip():
-        raise OffsetFileError(f'{name} is empty: it must have an object with the key "partitions".')
-    return _OffsetFileReader(text, name).document()
+        reason = f"byte {error.start} is {content[error.start]:#x}, which is not UTF-8"
+        raise OffsetFileError(f"{name} line {line}: {reason}.") from None
+    except json.JSONDecodeError as error:
+        raise OffsetFileError(f"{name} line {error.lineno}, column {error.colno}: {error.msg}.") from None
+    except RecursionError:
+        raise OffsetFileError(f"{name} is nested too deeply.") from None
+    if fault := _fault(document):
+        raise _refusal(text, name, 0, fault)
+    return offsets
 
 
-class _OffsetFileReader:
-    """Reads the text once, from left to right."""
-
-    def __init__(self, text: str, name: str) -> None:
-        self._text = text
-        self._name = name
-        self._at = 0
-        self._offsets: dict[TopicPartition, Offset] = {}
-        self._number = 0
-        """The number of the present partition, from 1 on; 0 outside of the list."""
-
-    def document(self) -> dict[TopicPartition, Offset]:
-        """Reads the file."""
-        start, seen = self._next(), set[str]()
-        if not self._take("{"):
-            self._refuse(start, f"an object {{…}} is expected, not {self._found()}")
-        while (key := self._key(seen, ("version", "partitions"))) is not None:
-            if key == "version":
-                self._version()
-            else:
-                self._partitions()
-        if "partitions" not in seen:
-            self._refuse(start, 'the key "partitions" is missing')
-        end = self._next()
-        if end < len(self._text):
-            self._refuse(end, f"after the end of the object there is {self._found()}")
-        return self._offsets
-
-    def _version(self) -> None:
-        place = self._next()
-        version = self._integer("version", 0, _INT32_MAX)
-        if version != _VERSION:
-            self._refuse(place, f'"version" is {version}: only {_VERSION} is supported')
-
-    def _partitions(self) -> None:
-        place = self._next()
-        if not self._take("["):
-            self._refuse(place, f'"partitions" is {self._found()}: it must be a list')
-        if self._take("]"):
-            return
-        while True:
-            self._number += 1
-            self._partition()
-            if self._take("]"):
-                self._number = 0
-                return
-            self._comma("]")
-
-    def _partition(self) -> None:
-        start, seen = self._next(), set[str]()
-        values: dict[str, str | int] = {}
-        if not self._take("{"):
-            self._refuse(start, f"an object {{…}} is expected, not {self._found()}")
-        while (key := self._key(seen, ("topic", "partition", "offset"))) is not None:
-            if key == "topic":
-                values[key] = self._topic()
-            elif key == "partition":
-                values[key] = self._integer(key, 0, _INT32_MAX)
-            else:
-                values[key] = self._integer(key, _HIGH_WATERMARK, _INT64_MAX)
-        for key in ("topic", "partition", "offset"):
-            if key not in values:
-                self._refuse(start, f'the key "{key}" is missing')
-        partition = TopicPartition(str(values["topic"]), int(values["partition"]))
-        if partition in self._offsets:
-            self._refuse(start, f"partition {partition.partition} of topic {partition.topic} is repeated")
-        self._offsets[partition] = int(values["offset"])
-
-    def _topic(self) -> str:
-        place = self._next()
-        if self._text[place : place + 1] != '"':
-            self._refuse(place, f'"topic" is {self._found()}: it must be a string')
-        topic = self._string("topic")
-        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            self._refuse(
-                place,
-                f'"topic" is {_short(json.dumps(topic))}: it must have 1 to 249 letters, digits, dots, underscores '
-                "and minus signs",
-            )
-        return topic
-
-    def _key(self, seen: set[str], allowed: tuple[str, ...]) -> str | None:
-        """Reads the next key of an object and its colon; returns None at its end."""
-        if self._take("}"):
-            return None
-        if seen:
-            self._comma("}")
-        place = self._next()
-        if self._text[place : place + 1] != '"':
-            self._refuse(place, f"a key is expected, not {self._found()}")
-        key = self._string("a key")
+def _checked(pairs: list[tuple[str, Any]], allowed: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the values of an object by key. Errors: ValueError for an unknown or a repeated key."""
+    values: dict[str, Any] = {}
+    for key, value in pairs:
         if key not in allowed:
-            self._refuse(place, f"the key {_short(json.dumps(key))} is unknown: the keys are {', '.join(allowed)}")
-        if key in seen:
-            self._refuse(place, f'the key "{key}" is repeated')
-        seen.add(key)
-        if not self._take(":"):
-            self._refuse(self._at, f'":" is expected after "{key}", not {self._found()}')
-        return key
-
-    def _comma(self, end: str) -> None:
-        if not self._take(","):
-            self._refuse(self._at, f'"," or "{end}" is expected, not {self._found()}')
-
-    def _string(self, what: str) -> str:
-        match = _STRING.match(self._text, self._at)
-        if match is None:
-            self._refuse(self._at, f"the string of {what} has no end, or contains a line break")
-        if "\\" not in match[1]:
-            self._at = match.end()
-            return match[1]
-        try:
-            text = str(json.loads(match[0]))
-        except ValueError:
-            self._refuse(self._at, f"the string of {what} has an invalid escape")
-        self._at = match.end()
-        return text
-
-    def _integer(self, key: str, low: int, high: int) -> int:
-        place = self._next()
-        match = _SCALAR.match(self._text, place)
-        word = "" if match is None else match[0]
-        whole = _INTEGER.fullmatch(word) is not None and len(word) <= len(str(_INT64_MAX)) + 1
-        if match is None or not whole or not low <= int(word) <= high:
-            self._refuse(
-                place,
-                f'"{key}" is {_short(word) if word else self._found()}: it must be a whole number from {low} to {high}',
-            )
-        self._at = match.end()
-        return int(word)
-
-    def _next(self) -> int:
-        """Skips white space; returns the next position."""
-        match = _SPACE.match(self._text, self._at)
-        assert match is not None
-        self._at = match.end()
-        return self._at
-
-    def _take(self, character: str) -> bool:
-        """Skips a character if it is next; returns whether it was."""
-        found = self._text[self._next() : self._at + 1] == character
-        self._at += found
-        return found
-
-    def _found(self) -> str:
-        """Describes what is at the present position."""
-        character = self._text[self._at : self._at + 1]
-        if character in _KINDS:
-            return _KINDS[character]
-        match = _SCALAR.match(self._text, self._at)
-        return _short(match[0]) if match is not None else f'"{character}"'
-
-    def _refuse(self, place: int, reason: str) -> NoReturn:
-        line = self._text.count("\n", 0, place) + 1
-        where = f", partition {self._number} of the list" if self._number else ""
-        raise OffsetFileError(f"{self._name} line {line}{where}: {reason}.")
+            raise ValueError(f"the key {_shown(key)} is unknown: the keys are {', '.join(allowed)}")
+        if key in values:
+            raise ValueError(f'the key "{key}" is repeated')
+        values[key] = value
+    return values
 
 
-def _short(text: str) -> str:
+def _row(values: dict[str, Any]) -> tuple[TopicPartition, Offset]:
+    """Reads an element of the list. Errors: ValueError."""
+    for key in _ROW_KEYS:
+        if key not in values:
+            raise ValueError(f'the key "{key}" is missing')
+    topic = values["topic"]
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        allowed = "it must be a string of 1 to 249 letters, digits, dots, underscores and minus signs"
+        raise ValueError(f'"topic" is {_shown(topic)}: {allowed}')
+    partition = _integer("partition", values["partition"], 0, _INT32_MAX)
+    return TopicPartition(topic, partition), _integer("offset", values["offset"], _HIGH_WATERMARK, _INT64_MAX)
+
+
+def _fault(document: Any) -> str | None:
+    """Returns why a document whose objects are valid is not a file of offsets."""
+    if not isinstance(document, dict) or "partitions" not in document:
+        return 'it must be an object with the key "partitions"'
+    version, rows = document.get("version", 1), document["partitions"]
+    if type(version) is not int or version != 1:
+        return f'"version" is {_shown(version)}: only 1 is supported'
+    if not isinstance(rows, list):
+        return f'"partitions" is {_shown(rows)}: it must be a list'
+    wrong = [row for row in rows if not isinstance(row, TopicPartition)]
+    return (
+        f"the list contains {_shown(wrong[0])}: it must contain objects with {', '.join(_ROW_KEYS)}" if wrong else None
+    )
+
+
+def _number(text: str) -> int | float:
+    """Reads digits. Too large numbers become floats, which no key accepts: long ones are slow to read."""
+    return int(text) if len(text) <= len(str(_INT64_MAX)) + 1 else float(text)
+
+
+def _integer(key: str, value: Any, low: int, high: int) -> int:
+    """Errors: ValueError for anything but a whole number from `low` to `high`."""
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f'"{key}" is {_shown(value)}: it must be a whole number from {low} to {high}')
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _refusal(text: str, name: str, number: int, reason: object) -> OffsetFileError:
+    """Returns the error for an element of the list, counted from 1 on, or for the whole file (0)."""
+    objects = (match.start() for match in _STRING_OR_OBJECT.finditer(text) if match[0] == "{")
+    line = text.count("\n", 0, next(islice(objects, number, None), 0)) + 1
+    where = f", partition {number} of the list" if number else ""
+    return OffsetFileError(f"{name} line {line}{where}: {reason}.")

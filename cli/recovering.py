@@ -35,7 +35,7 @@ ROWS_SHOWN: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryOptions(OptionGroup):
-    """How a plan is made and carried out."""
+    """The options of a plan and its execution."""
 
     without: Annotated[
         list[int] | None,
@@ -181,6 +181,5 @@ def check_losses(plan: RecoveryPlan, *, accepted: bool) -> None:
     if plan.losses and not accepted:
         raise CommandError(
             f"acknowledged records of {plural(len(plan.losses), 'partition')} would be lost, see LOSS above; nothing "
-            "was "
-            "changed. Give the log directories that have them, or --accept-loss to continue without them."
+            "was changed. Give the log directories that have them, or --accept-loss to continue without them."
         )

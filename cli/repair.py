@@ -15,9 +15,8 @@ def repair_log_start(arguments: Sequence[str]) -> int:
     """Runs the command; returns 0 if the journal is repaired or sound, and 1 if it can't be repaired."""
     parser = argparse.ArgumentParser(
         prog="lowtide repair-log-start",
-        description="Repair the log start journal of a log directory. "
-        "All readable values are kept; records whose deletes "
-        "were only in the damaged part may come back. The damaged files stay beside the new ones.",
+        description="Repair the log start journal of a log directory. All readable values are kept; records whose "
+        "deletes were only in the damaged part may come back. The damaged files stay beside the new ones.",
     )
     parser.add_argument("--log-dir", required=True, metavar="DIR", help="the log directory; no broker may use it")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done, and do nothing")

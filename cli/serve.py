@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lowtide import __version__
 from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Setting, load_config
@@ -70,9 +70,8 @@ def _parser() -> argparse.ArgumentParser:
         "--processes",
         type=_PROCESSES,
         metavar="COUNT",
-        help="run so many brokers on this machine, each in its own process, under a supervisor. "
-        "Their ids and ports are those "
-        f"of the configuration and the following ones; default 1, or {PROCESSES}",
+        help="run so many brokers on this machine, each in its own process, under a supervisor. Their ids and ports "
+        f"are those of the configuration and the following ones; default 1, or {PROCESSES}",
     )
     return parser
 
@@ -103,8 +102,7 @@ def _supervise(config: BrokerConfig, processes: int, etcd: EtcdAddress | None) -
     logger = (
         make_logger(config.node_id, level=level_of_start(config.values)).unbind("node_id").bind(process="supervisor")
     )
-    if config.unenforced_keys_given:
-        logger.warning("these keys are known but have no effect yet", keys=list(config.unenforced_keys_given))
+    warn_of_unenforced_keys(config, logger)
     if config.advertises_local_address:
         logger.warning(
             "each broker advertises the address that the client connected to, and this machine's name for the others",
@@ -129,14 +127,18 @@ def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_open_file_limit()
     logger = make_logger(config.node_id, level=level_of_start(config.values))
-    unenforced = config.unenforced_keys_given
-    if unenforced:
-        logger.warning("these keys are known but have no effect yet", keys=list(unenforced))
+    warn_of_unenforced_keys(config, logger)
     try:
         with asyncio.Runner(loop_factory=new_serving_loop) as runner:
             return runner.run(run_broker(config, logger=logger, version=__version__, etcd=etcd, console=console_of))
     except START_ERRORS as error:
         return _refuse(f"{error}")
+
+
+def warn_of_unenforced_keys(config: BrokerConfig, logger: Any) -> None:
+    """Logs a warning about given keys that have no effect."""
+    if config.unenforced_keys_given:
+        logger.warning("these keys are known but have no effect yet", keys=list(config.unenforced_keys_given))
 
 
 def console_of(broker: Broker) -> Site:

@@ -7,6 +7,7 @@ requests only every `UNKNOWN_REST_S`, because each costs a connection.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
@@ -15,7 +16,7 @@ from lowtide.admin.client import AdminClient
 from lowtide.admin.cluster_description import ClusterDescription
 from lowtide.admin.errors import AdminError, UnsupportedVersionError
 from lowtide.admin.group_lags import Lag, find_lags
-from lowtide.admin.log_dirs import LogDir
+from lowtide.admin.log_dirs import LogDir, replicas_in
 from lowtide.admin.offsets import ListedOffset, OffsetSpec
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesResponse, WaitingDelete
 from lowtide.protocol.messages.describe_health import DescribeHealthResponse
@@ -72,11 +73,9 @@ class Sample:
     @property
     def topic_bytes(self) -> dict[str, int]:
         """The bytes of all replicas of each topic."""
-        sizes: dict[str, int] = {}
-        for directories in self.log_dirs.values():
-            for directory in directories.values():
-                for key, held in directory.replicas.items():
-                    sizes[key.topic] = sizes.get(key.topic, 0) + held.size_bytes
+        sizes = Counter[str]()
+        for _, key, replica in replicas_in(self.log_dirs):
+            sizes[key.topic] += replica.size_bytes
         return sizes
 
 

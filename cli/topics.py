@@ -1,4 +1,7 @@
-"""`lowtide topics`: lists, describes, creates, changes and deletes topics, and explains their retention."""
+"""`lowtide topics`: lists, describes, creates, changes and deletes topics, and explains their retention.
+
+`explain` asks the leaders, with a request that only Lowtide has (docs/adr/0008-requests-of-our-own.md).
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,46 @@ import typer
 
 from lowtide.admin.cluster_view import PartitionDescription, TopicDescription
 from lowtide.admin.configs import ConfigResource, ResourceType
-from lowtide.admin.errors import AdminError, code_name
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
+from lowtide.admin.retained import as_value, duration, known, line
+from lowtide.admin.retention import Explanation, NotAnsweredError, explain_retention
 from lowtide.admin.topics import BROKERS_DEFAULT, CreatedTopic, NewTopic
 from lowtide.cli.call import NetworkCall, Yes, network
 from lowtide.cli.cluster_questions import fitting
 from lowtide.cli.config_changes import SetOption, UnsetOption, ValidateOnlyOption, alter, assignments_of
 from lowtide.cli.confirmation import confirm
-from lowtide.cli.explain import explain
-from lowtide.cli.outcome import ExitCode
+from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table
 from lowtide.cli.results import error_values, errors_of, report_each
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_retention import UNKNOWN
 from lowtide.protocol.types import topic_id_text
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
-app.command("explain")(explain)
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC…")]
+
+
+@app.command()
+@network
+async def explain(call: NetworkCall, topic: Annotated[str, typer.Argument(metavar="TOPIC")]) -> ExitCode:
+    """Show why the oldest segment of each partition of a topic is kept, and when which rule will delete it.
+
+    Only Lowtide's brokers answer.
+    """
+    described = (await call.client.describe_topics([topic]))[topic]
+    if not isinstance(described, TopicDescription):
+        unknown = isinstance(described, BrokerAnsweredError) and described.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        raise misused(f"there is no topic {topic}.") if unknown else CommandError(f"{described}.")
+    try:
+        explanation = await explain_retention(call.client, described)
+    except NotAnsweredError as error:
+        raise CommandError(f"{error}.") from error
+    if call.output is Output.JSON:
+        print_json(_explanation_value(topic, explanation))
+    else:
+        _print_explanation(topic, explanation)
+    return ExitCode.FAILED if any(row.error_code != ErrorCode.NONE for row in explanation.rows) else ExitCode.DONE
 
 
 @app.command("list")
@@ -38,9 +65,9 @@ async def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="internal topics too")] = False,
 ) -> ExitCode:
     """List the topics, with their partitions and replicas."""
-    known = await call.client.list_topics(include_internal=internal)
-    names = fitting(patterns or ["*"], known)
-    topics = [known[name] for name in names]
+    existing = await call.client.list_topics(include_internal=internal)
+    names = fitting(patterns or ["*"], existing)
+    topics = [existing[name] for name in names]
     rows = [(each.name, len(each.partitions), _replicas(each), each.topic_id_text) for each in topics]
     call.show({"topics": [_value(each) for each in topics]}, ("topic", "partitions", "replicas", "id"), rows)
     return ExitCode.DONE
@@ -219,3 +246,20 @@ def _row(each: PartitionDescription) -> tuple[object, ...]:
 
 def _ids(brokers: Iterable[int]) -> str:
     return " ".join(map(str, brokers))
+
+
+def _print_explanation(topic: str, explanation: Explanation) -> None:
+    now_ms, next_ms = explanation.checked_at_ms, explanation.next_check_at_ms
+    when = f"; the next check is in {duration(next_ms - now_ms)}" if next_ms != UNKNOWN else ""
+    print(f"Topic {topic}, {plural(len(explanation.rows), 'partition')}{when}.")
+    for row in explanation.rows:
+        print(line(row, now_ms))
+
+
+def _explanation_value(topic: str, explanation: Explanation) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "checked_at_ms": known(explanation.checked_at_ms),
+        "next_check_at_ms": known(explanation.next_check_at_ms),
+        "partitions": [as_value(row, explanation.checked_at_ms) for row in explanation.rows],
+    }

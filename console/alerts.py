@@ -21,9 +21,6 @@ NAMED: Final = 5
 FULL_SHARE: Final = 0.9
 """The share of a volume above which its use is a warning."""
 
-ROOM_MIN_BYTES: Final = 1 << 20
-"""A directory with less usable space is full, as for brokers."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertFacts:
@@ -107,7 +104,7 @@ def _directories(found: AlertFacts) -> list[Alert]:
             where = f"{path} of broker {broker_id}"
             if each.error is not None:
                 fired.append(Alert(CRITICAL, "Offline log directory", f"{where} can't be used: {each.error}."))
-            elif 0 <= each.usable_bytes < ROOM_MIN_BYTES:
+            elif each.is_full:
                 fired.append(Alert(CRITICAL, "Full log directory", f"{where} is full: appends are refused."))
             elif each.total_bytes > 0 and 0 <= each.usable_bytes < (1 - FULL_SHARE) * each.total_bytes:
                 share = 100 - 100 * each.usable_bytes // each.total_bytes

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lowtide.admin.delete_plan import DeletePlan, PlannedDelete
 from lowtide.admin.deletion import DeletedRecords, DeleteResult
 from lowtide.admin.errors import AdminError
+from lowtide.admin.log_dirs import replicas_in
 from lowtide.admin.offsets import ListedOffset, OffsetSpec
 from lowtide.console.answers import sentence_of
 from lowtide.protocol.types import TopicPartition
@@ -163,13 +164,7 @@ class DeleteJob:
             answers = await self._client.describe_log_dirs(partitions=list(self.plan.plan.offsets))
         except AdminError:
             return None
-        found = [each for each in answers.values() if not isinstance(each, AdminError)]
-        return sum(
-            replica.size_bytes
-            for each in found
-            for directory in each.values()
-            for replica in directory.replicas.values()
-        )
+        return sum(replica.size_bytes for _, _, replica in replicas_in(answers))
 
     def value(self) -> dict[str, Any]:
         """Returns the progress for the page."""

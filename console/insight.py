@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from lowtide.admin.errors import AdminError, UnsupportedVersionError, code_name
 from lowtide.admin.group_offsets import CommittedOffset
 from lowtide.admin.observation import PartitionSegments, ReplicaHistory
+from lowtide.admin.retained import known
 from lowtide.console.answers import sentence_of
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesResponse
 from lowtide.protocol.messages.describe_health import DescribeHealthResponse
@@ -260,8 +261,3 @@ def _who(origin: DeleteOrigin | None) -> dict[str, Any] | None:
     if origin is None:
         return None
     return {"principal": origin.principal, "address": origin.client_address, "client": origin.client_id}
-
-
-def known(number: int) -> int | None:
-    """Returns the number, or None for -1, which stands for unknown."""
-    return None if number < 0 else number

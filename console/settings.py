@@ -20,14 +20,14 @@ REQUEST_MS: Final = 10_000
 
 
 class LoginKind(Enum):
-    """How visitors log in."""
+    """The login of visitors."""
 
     NONE = "none"
-    """Without a login, as at the cluster."""
+    """Visitors need no login."""
     PASSWORD = "password"  # noqa: S105 - a kind
-    """With name and password of a user of the cluster."""
+    """Visitors enter the name and password of a user of the cluster."""
     TOKEN = "token"  # noqa: S105 - a kind
-    """With the token in the URL that the command prints. The console uses the command's login."""
+    """The URL that the command prints contains a token. The console uses the command's login."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

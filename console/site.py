@@ -1,7 +1,7 @@
 """The HTTP interface of the console: static files, views as JSON, streams of events, and changes.
 
     GET  /                      redirects to /console/
-    GET  /console/<file>        static files (`files`)
+    GET  /console/<file>        a static file
     GET  /console/api/session   the visitor's session
     GET  /console/api/view/X    a view (`views`); /console/api/events/X sends it again whenever it changes
     POST /console/api/login     logs in with a name and a password, or with the token of the URL
@@ -12,10 +12,12 @@ All requests except those for files pass `foreign` first.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from pathlib import PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,7 +28,6 @@ from lowtide.console import arguments
 from lowtide.console.answers import RefusedError, answer, bad, refusal, refused
 from lowtide.console.changes import CHANGES, REHEARSALS
 from lowtide.console.events import stream
-from lowtide.console.files import FOLDER, read_files
 from lowtide.console.sessions import AGE_MS_MAX, ConsolePorts, ConsoleSession, NoRoomError, Sessions
 from lowtide.console.settings import ConsoleSettings, LoginKind
 from lowtide.console.views import VIEWS, view_value
@@ -37,6 +38,10 @@ from lowtide.runtime.http_origin import is_local
 if TYPE_CHECKING:
     from lowtide.runtime.filesystem import FileSystem
 
+FOLDER: Final = str(PurePath(__file__).parent / "static")
+KINDS: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+"""The types of the served files; other files in the folder are not served."""
+
 PATH: Final = "/console"
 COOKIE: Final = "lowtide-console"
 PASSWORD_CHARACTERS_MAX: Final = 1_024
@@ -44,9 +49,9 @@ PASSWORD_CHARACTERS_MAX: Final = 1_024
 PAGE_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Content-Security-Policy": (
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri "
-            "'none'; "
-            "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+            "trusted-types 'none'"
         ),
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
@@ -75,6 +80,27 @@ _NOT_LOCAL: Final = RefusedError(
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class StaticFile(NamedTuple):
+    """A file with its headers."""
+
+    content: bytes
+    kind: str
+    tag: str
+    """Its ETag, a hash of the content."""
+
+
+def read_files(files: FileSystem) -> dict[str, StaticFile]:
+    """Reads all served files by name. Errors: OSError."""
+    found = {}
+    for folder in ("", "css/", "js/", "vendor/"):
+        for name in files.listdir(f"{FOLDER}/{folder}"):
+            kind = KINDS.get(PurePath(name).suffix)
+            if kind is not None:
+                content = files.read_bytes(f"{FOLDER}/{folder}{name}")
+                found[folder + name] = StaticFile(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return found
+
+
 class ConsoleSite:
     """The routes of the console. It is created at the first visit, and reads its files then."""
 
@@ -83,7 +109,7 @@ class ConsoleSite:
         self._settings = settings
         self._ports = ports
         self._sessions = Sessions(settings, ports)
-        self._files = read_files(files or OsFileSystem(), FOLDER)
+        self._files = read_files(files or OsFileSystem())
 
     def add_to(self, app: web.Application) -> None:
         """Adds the routes."""

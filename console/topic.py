@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.configs import ConfigResource, ResourceType
 from lowtide.admin.errors import AdminError
+from lowtide.admin.log_dirs import replicas_in
 from lowtide.admin.offsets import ListedOffset, OffsetSpec
+from lowtide.admin.retained import known
 from lowtide.console import arguments
 from lowtide.console.answers import bad
 from lowtide.console.arguments import Parameters
-from lowtide.console.insight import known, replica_values, segments_of
+from lowtide.console.insight import replica_values, segments_of
 from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -130,10 +132,7 @@ async def replica_rows(client: AdminClient, topic: TopicDescription) -> dict[tup
         return {}
     return {
         (broker_id, key.partition): {"bytes": replica.size_bytes, "lag": replica.offset_lag}
-        for broker_id, directories in answers.items()
-        if not isinstance(directories, AdminError)
-        for directory in directories.values()
-        for key, replica in directory.replicas.items()
+        for broker_id, key, replica in replicas_in(answers)
         if not replica.is_future
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.errors import AdminError
+from lowtide.admin.log_dirs import replicas_in
 from lowtide.admin.offsets import ends_of
 from lowtide.console.cluster import log_directories
 from lowtide.protocol.types import TopicPartition
@@ -50,18 +51,13 @@ def sizes(
 ) -> tuple[Counter[str], Counter[str]]:
     """Returns the bytes of each topic on the disks of its leaders, and on all disks."""
     on_leaders, on_all = Counter[str](), Counter[str]()
-    for broker_id, of_broker in directories.items():
-        if isinstance(of_broker, AdminError):
-            continue
-        for directory in of_broker.values():
-            for key, replica in directory.replicas.items():
-                topic = topics.get(key.topic)
-                row = None if topic is None else topic.partitions.get(key.partition)
-                if row is None:
-                    continue
-                on_all[key.topic] += replica.size_bytes
-                if row.leader == broker_id and not replica.is_future:
-                    on_leaders[key.topic] += replica.size_bytes
+    for broker_id, key, replica in replicas_in(directories):
+        topic = topics.get(key.topic)
+        row = None if topic is None else topic.partitions.get(key.partition)
+        if row is not None:
+            on_all[key.topic] += replica.size_bytes
+            if row.leader == broker_id and not replica.is_future:
+                on_leaders[key.topic] += replica.size_bytes
     return on_leaders, on_all
 
 

@@ -35,14 +35,11 @@ class _Plan(NamedTuple):
     made_ms: int
 
 
-class _SharedAnswer:
+class _SharedAnswer(NamedTuple):
     """The task whose result is the answer, and when it began."""
 
-    __slots__ = ("at_ms", "task")
-
-    def __init__(self, task: asyncio.Task[Any], at_ms: int) -> None:
-        self.task = task
-        self.at_ms = at_ms
+    task: asyncio.Task[Any]
+    at_ms: int
 
 
 class SessionWork:

@@ -94,7 +94,7 @@ class Broker:
         ]
 
     def start(self) -> float:
-        """Start the process, wait for its first answer and return the seconds that took."""
+        """Starts the process. Returns the seconds until its first answer."""
         begin = time.monotonic()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -130,7 +130,7 @@ class Broker:
             self.kill()
 
     def starts_for(self, consumed: Sequence[int]) -> list[int]:
-        """Return the start of each partition after deletion of all segments that are wholly below these offsets."""
+        """Returns the start of each partition after deletion of all segments that are wholly below these offsets."""
         starts = []
         for partition, offset in enumerate(consumed):
             bases = [int(path.stem) for path in self.directory.glob(f"{TOPIC}-{partition}/*.log")]
@@ -138,7 +138,7 @@ class Broker:
         return starts
 
     def explain(self) -> str:
-        """Return the output of `lowtide topics explain` for the topic."""
+        """Returns the output of `lowtide topics explain` for the topic."""
         program = Path(sys.executable).with_name("lowtide")
         command = [str(program), "topics", "explain", TOPIC, "--bootstrap-server", self.address]
         explained = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -149,7 +149,7 @@ class Broker:
         return explained.stdout
 
     def disk_bytes(self) -> int:
-        """Return the bytes of the topic on disk once no deleted file waits for its removal."""
+        """Returns the bytes of the topic on disk once no deleted file waits for its removal."""
         deadline = time.monotonic() + DEADLINE_S
         while any(self.directory.rglob("*.deleted")) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -167,7 +167,7 @@ class Screen:
 
     @contextmanager
     def step(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show one step of `total` records; yields the function to call as some are done."""
+        """Shows one step of `total` records; yields the function to call as some are done."""
         begin = time.monotonic()
         columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console, disable=not self.console.is_terminal) as progress:
@@ -195,7 +195,7 @@ class Screen:
 
 @contextmanager
 def kcat(*arguments: str, stdin: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Run kcat; errors: `DemoError` with its output if it fails."""
+    """Runs kcat; errors: `DemoError` with its output if it fails."""
     program = shutil.which("kcat")
     if program is None:
         raise DemoError("kcat is not installed; install the package `kcat` with the system's package manager.")
@@ -215,7 +215,7 @@ def kcat(*arguments: str, stdin: int | None = None) -> Iterator[subprocess.Popen
 
 
 def load(broker: Broker, flights: Sequence[Flight], done: Callable[[int], None]) -> dict[str, int]:
-    """Produce all flights, one kcat run a month, and return when each month's load began (ms since 1970)."""
+    """Produces all flights, one kcat run a month, and returns when each month's load began (ms since 1970)."""
     begun = {}
     for month, of_month in itertools.groupby(flights, key=lambda flight: flight.month):
         # Records of the month before have earlier times, not the same: kcat needs more than this to start.
@@ -245,14 +245,14 @@ def load(broker: Broker, flights: Sequence[Flight], done: Callable[[int], None])
 
 
 def batched(flights: Iterable[Flight], size: int) -> Iterator[list[Flight]]:
-    """Yield lists of at most `size`."""
+    """Yields lists of at most `size`."""
     iterator = iter(flights)
     while batch := list(itertools.islice(iterator, size)):
         yield batch
 
 
 def read_by_kcat(broker: Broker, done: Callable[[int], None]) -> Contents:
-    """Read the whole topic with kcat."""
+    """Reads the whole topic with kcat."""
     contents = Contents()
     arguments = ["-C", "-b", broker.address, "-t", TOPIC, "-o", "beginning", "-e", "-q", "-f", "%p|%k|%s\n"]
     with kcat(*arguments) as process:
@@ -266,7 +266,7 @@ def read_by_kcat(broker: Broker, done: Callable[[int], None]) -> Contents:
 
 
 def read_by_python(broker: Broker, offsets: Sequence[tuple[int, int]], done: Callable[[int], None]) -> Contents:
-    """Read the whole topic with confluent-kafka, each partition from its start to its end by ListOffsets."""
+    """Reads the whole topic with confluent-kafka, each partition from its start to its end by ListOffsets."""
     contents = Contents()
     consumer = Consumer(
         {
@@ -315,7 +315,7 @@ class Client:
         )
 
     def offsets(self) -> list[tuple[int, int]]:
-        """Return (start, end) of each partition; a broker that has just started may need a moment to become leader."""
+        """Returns (start, end) of each partition; a broker that has just started may need a moment to become leader."""
         places = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
         deadline = time.monotonic() + DEADLINE_S
         while True:
@@ -329,7 +329,7 @@ class Client:
                 time.sleep(0.05)
 
     def offsets_for_time(self, timestamp_ms: int) -> list[int]:
-        """Return for each partition the offset of the first record at or after a time."""
+        """Returns for each partition the offset of the first record at or after a time."""
         asked = [TopicPartition(TOPIC, partition, timestamp_ms) for partition in range(PARTITIONS)]
         return [found.offset for found in self._consumer.offsets_for_times(asked, timeout=DEADLINE_S)]
 
@@ -345,7 +345,7 @@ class Client:
                 )
 
     def commit(self, group: str, offsets: Sequence[int]) -> None:
-        """Commit offsets of a group; a broker that has just started has its groups in a moment."""
+        """Commits offsets of a group; a broker that has just started has its groups in a moment."""
         consumer = Consumer({"bootstrap.servers": self._address, "group.id": group, "enable.auto.commit": False})
         deadline = time.monotonic() + DEADLINE_S
         try:
@@ -365,7 +365,7 @@ class Client:
             consumer.close()
 
     def set_keys(self, keys: dict[str, str]) -> None:
-        """Set keys of the topic's configuration, by IncrementalAlterConfigs."""
+        """Sets keys of the topic's configuration, by IncrementalAlterConfigs."""
         entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in keys.items()]
         resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
         self._admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
@@ -427,7 +427,7 @@ class Demo:
         self._read_and_compare(client, "delete by time (before July)", list(zip(july, ends, strict=True)))
 
     def _follow_groups(self, client: Client) -> None:
-        """Delete the records that all groups have consumed, then let the forced retention delete the rest."""
+        """Deletes the records that all groups have consumed, then lets the forced retention delete the rest."""
         bounds = client.offsets()
         ends = [end for _start, end in bounds]
 
@@ -450,7 +450,7 @@ class Demo:
         self._read_and_compare(client, "retention.ms=1, for all consumers", list(zip(ends, ends, strict=True)))
 
     def _read_and_compare(self, client: Client, step: str, expected_offsets: list[tuple[int, int]]) -> None:
-        """Read the topic by both clients; errors: `DemoError` unless offsets and contents are exactly as expected."""
+        """Reads the topic by both clients; errors: `DemoError` unless offsets and contents are exactly as expected."""
         self._screen.console.print(f"After {step}:")
         begin = time.monotonic()
         offsets = client.offsets()
@@ -474,7 +474,7 @@ class Demo:
 
 
 def main() -> int:
-    """Run the demo. Returns 0, or 1 after a message about the failure."""
+    """Runs the demo. Returns 0, or 1 after a message about the failure."""
     screen = Screen()
     with tempfile.TemporaryDirectory(prefix="lowtide-demo-") as folder:
         directory = Path(folder) / "data"

@@ -27,7 +27,7 @@ class Flight:
     """One record as it is produced."""
 
     day: str
-    """As in 2013-12-31."""
+    """The format of 2013-12-31."""
 
     carrier: bytes
     line: bytes
@@ -35,7 +35,7 @@ class Flight:
 
     @property
     def month(self) -> str:
-        """As in 2013-12."""
+        """The format of 2013-12."""
         return self.day[:7]
 
 
@@ -69,19 +69,19 @@ class Contents:
 
 
 def json_value(name: str, text: str) -> str | int | None:
-    """Return a field of the CSV as a JSON value; NA and an empty field are null."""
+    """Returns a field of the CSV as a JSON value; NA and an empty field are null."""
     if text in {"", "NA"}:
         return None
     return text if name in TEXT_FIELDS else int(float(text))
 
 
 def partition_of(carrier: bytes) -> int:
-    """Return kcat's partition of a key: librdkafka's default partitioner for keys is CRC-32 modulo the partitions."""
+    """Returns kcat's partition of a key: librdkafka's default partitioner for keys is CRC-32 modulo the partitions."""
     return zlib.crc32(carrier) % PARTITIONS
 
 
 def read_flights() -> list[Flight]:
-    """Return all flights by hour of departure.
+    """Returns all flights by hour of departure.
 
     The package's own file is read directly: importing the package would load all of its tables through pandas.
     """
@@ -100,7 +100,7 @@ def read_flights() -> list[Flight]:
 
 
 def expected_contents(flights: Sequence[Flight], start_offsets: Sequence[int] = (0,) * PARTITIONS) -> Contents:
-    """Return the expected contents of the topic when everything below `start_offsets` is deleted."""
+    """Returns the expected contents of the topic when everything below `start_offsets` is deleted."""
     contents, offsets = Contents(), [0] * PARTITIONS
     for flight in flights:
         if offsets[flight.partition] >= start_offsets[flight.partition]:

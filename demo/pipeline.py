@@ -50,7 +50,7 @@ END_OF_THE_YEAR = b'{"time_hour":"2014-01-03T00:00:00Z"}'
 """No flight, only a time: an hour is over when an event more than a day after it has arrived."""
 
 FURTHEST_AHEAD = 40_000
-"""Flights that wait for Spark at most: on a busy machine the year takes longer."""
+"""The most flights that wait for Spark: on a busy machine the year takes longer."""
 
 
 class Running:
@@ -83,7 +83,7 @@ class Running:
 
 
 def start_broker(folder: Path) -> tuple[Running, str]:
-    """Return the process and its address, once it accepts connections."""
+    """Returns the process and its address, once it accepts connections."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         address = f"{HOST}:{probe.getsockname()[1]}"
@@ -104,7 +104,7 @@ def start_broker(folder: Path) -> tuple[Running, str]:
 
 
 def start_job(folder: Path, address: str) -> Running:
-    """The command that a user would type, except for the addresses."""
+    """Starts the job with the command of a user, except for the addresses."""
     submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent)) or shutil.which("spark-submit")
     if submit is None:
         raise DemoError("spark-submit is not installed; `make demo-pipeline` installs PySpark.")
@@ -202,8 +202,8 @@ class Watch:
         self.samples.append(sample)
         return sample
 
-    def begin_anew(self) -> None:
-        """Count the seconds from now on, and drop earlier samples."""
+    def restart(self) -> None:
+        """Counts seconds from now on, and drops earlier samples."""
         self._begin = time.monotonic()
         self.samples.clear()
 
@@ -211,13 +211,13 @@ class Watch:
         self._consumer.close()
 
     def _bounds(self, topic: str) -> tuple[int, int]:
-        """The sums over all partitions of the first offset that can be read, and of the end."""
+        """Returns the sums of the log starts and of the ends of all partitions."""
         places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
         found = [self._consumer.get_watermark_offsets(place, timeout=DEADLINE_S, cached=False) for place in places]
         return sum(start for start, _ in found), sum(end for _, end in found)
 
     def _bytes(self, topic: str) -> int:
-        """The bytes of the logs on the disk, including deleted files that are not removed yet."""
+        """Returns the bytes of the logs on the disk, including deleted files that are not removed yet."""
         size = 0
         for path in self._directory.glob(f"{topic}-[0-9]*/*"):
             try:
@@ -268,7 +268,7 @@ class Demo:
         return process, address
 
     def _await_job(self, job: Running) -> None:
-        """A query has begun when it has written its id into the checkpoint."""
+        """Waits until the query has written its id into the checkpoint."""
         begin = time.monotonic()
         while not (self._folder / "checkpoint" / "metadata").exists():
             job.check()
@@ -278,7 +278,7 @@ class Demo:
         self._console.print(f"Spark's query has begun after {time.monotonic() - begin:.0f} s")
 
     def _warm_up(self, watch: Watch, load: Load, processes: list[Running]) -> None:
-        """The first day alone: Spark starts its workers for it."""
+        """Sends the first day alone, so that Spark starts its workers."""
         begin = time.monotonic()
         while not load.consumed:
             for process in processes:
@@ -288,10 +288,10 @@ class Demo:
             time.sleep(SAMPLE_S)
             load.consumed = watch.take().low_watermark
         self._console.print(f"The first day is through after {time.monotonic() - begin:.0f} s more; the year begins\n")
-        watch.begin_anew()
+        watch.restart()
 
     def _watch(self, watch: Watch, load: Load, processes: list[Running]) -> None:
-        """Until everything that was written is consumed, deleted and in the results."""
+        """Waits until all flights are consumed, deleted and in the results."""
         self._console.print(
             "  seconds   flights in    deleted    rows out     MB: flights   not trimmed    delays", style="bold"
         )
@@ -335,7 +335,7 @@ class Demo:
 
 
 def main() -> int:
-    """Run the demo. Returns 0, or 1 after a message about the failure."""
+    """Runs the demo. Returns 0, or 1 after a message about the failure."""
     console = Console(highlight=False, soft_wrap=True)
     picture = Path(sys.argv[1] if len(sys.argv) > 1 else "build/pipeline.png").resolve()
     picture.parent.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ def freed_after_s(samples: list[Sample], slack_bytes: int) -> float:
 
 
 def draw(samples: list[Sample], path: Path) -> None:
-    """Write the picture, a PNG."""
+    """Writes the picture, a PNG."""
     seconds = [sample.seconds for sample in samples]
     plt.rcParams.update(
         {"font.size": 10, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}

@@ -4,8 +4,8 @@
 
 It needs `pip install '.[pipeline]'` in Lowtide's folder, and Java 17 or newer.
 
-The stream reads orders, adds them up by customer, writes the sums as
-Parquet, and with `trim=commit` deletes a micro-batch once Spark's checkpoint has it.
+The stream reads orders, adds them up by customer, writes the sums as Parquet, and with `trim=commit` deletes a
+micro-batch once Spark's checkpoint has it.
 """
 
 from __future__ import annotations

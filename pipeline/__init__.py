@@ -1,7 +1,7 @@
-"""The data source for PySpark: topics as data frames, batch and stream, and the deletion of what a stream has consumed.
+"""The data source for PySpark: topics as data frames, batch and stream, and the deletion of consumed records.
 
-It reaches any Kafka cluster over TCP only, by `lowtide.admin` and the protocol; nothing of a broker is imported.
-Executors get settings that can be pickled, and connect by themselves.
+It reaches any Kafka cluster over TCP only, with `lowtide.admin` and the protocol; it imports nothing of a broker.
+Executors receive settings that can be pickled, and open their own connections.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NEEDED = "lowtide.pipeline needs PySpark 4.2 or newer and PyArrow: install Lowt
 
 
 def register(spark: Any) -> None:
-    """Let a Spark session know `format("lowtide")`.
+    """Registers `format("lowtide")` in a Spark session.
 
     Errors: ImportError, which says what to install.
     """
@@ -25,14 +25,14 @@ def register(spark: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs PySpark when it is asked for."""
+    """Imports the modules that need PySpark on first use."""
     if name in _MODULES:
         return _imported(_MODULES[name], name)
     raise AttributeError(f"module 'lowtide.pipeline' has no attribute {name!r}")
 
 
 def _imported(module: str, name: str) -> Any:
-    """Errors: ImportError, which says what to install."""
+    """Returns a name of a module. Errors: ImportError, which says what to install."""
     try:
         return getattr(import_module(f"lowtide.pipeline.{module}"), name)
     except ImportError as error:

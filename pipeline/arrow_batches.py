@@ -1,7 +1,7 @@
-"""Columns of records as Arrow's record batches, in exactly the schema that Spark expects of this source.
+"""Converts columns of records to Arrow's record batches, without a copy: the arrays are the columns' own buffers.
 
-Nothing is copied: the arrays are the columns' own buffers. The schema is that of Spark's Kafka source; were an order or
-a type another one, Spark would refuse the batch (DATA_SOURCE_RETURN_SCHEMA_MISMATCH).
+The schema is that of Spark's Kafka source. Spark refuses a batch with another order or another type of columns
+(DATA_SOURCE_RETURN_SCHEMA_MISMATCH).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INT32 = struct.Struct("=i")
 
 
 class BatchMaker:
-    """Builds the batches of one partition. What is the same in all of them is built once."""
+    """Builds the batches of one partition. The constant columns are built once."""
 
     def __init__(self, partition: TopicPartition, *, include_headers: bool) -> None:
         self._partition = partition
@@ -44,7 +44,7 @@ class BatchMaker:
         self._make_constants(1)
 
     def batch(self, columns: RecordColumns) -> pa.RecordBatch:
-        """The columns as a batch, which has their buffers from now on."""
+        """Returns a batch of the columns. It owns their buffers from now on."""
         rows = columns.row_count
         if rows > self._row_count:
             self._make_constants(max(rows, 2 * self._row_count))

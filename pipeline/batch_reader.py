@@ -1,4 +1,4 @@
-"""`spark.read.format("lowtide")`: a topic's records from one set of offsets to another, as a data frame."""
+"""`spark.read.format("lowtide")`: the records of topics between two sets of offsets, as a data frame."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CLUSTERS: Final[dict[ClientSettings, BlockingCluster]] = {}
-"""Of this process. Spark uses its workers again, and gives each task a new reader: connections outlive both."""
+"""The connections of this process. Spark reuses its workers, so later tasks use them again."""
 
 _CLUSTERS_MAX: Final = 4
 """Clusters that one worker keeps connections to."""
 
 
 def shared_cluster(settings: ClientSettings) -> BlockingCluster:
-    """Return this process's connections to a cluster; open them on the first call."""
+    """Returns this process's connections to a cluster. The first call opens them."""
     cluster = _CLUSTERS.pop(settings, None) or BlockingCluster(settings)
     while len(_CLUSTERS) >= _CLUSTERS_MAX:
         _CLUSTERS.pop(next(iter(_CLUSTERS))).close()
@@ -36,19 +36,19 @@ def shared_cluster(settings: ClientSettings) -> BlockingCluster:
 
 @functools.cache
 def exempt_imports_from_collection() -> None:
-    """Exclude the imported modules from garbage collection, once, because Spark's workers collect after each task."""
+    """Excludes the imported modules from garbage collection, once, because Spark's workers collect after each task."""
     gc.freeze()
 
 
 class RangePartition(InputPartition):  # type: ignore[misc]
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, planned: PlannedRange) -> None:
         self.planned = planned
 
 
 def read_range(client: ClientSettings, fetch: FetchSettings, partition: Any) -> Iterator[pa.RecordBatch]:
-    """The records of one task's range. Spark gives an empty batch one partition without anything in it.
+    """Yields the records of one task's range. Spark calls it for an empty batch with a partition without a range.
 
     Errors: DataLossError, ClusterError, DamagedBatchError.
     """
@@ -64,7 +64,7 @@ def read_range(client: ClientSettings, fetch: FetchSettings, partition: Any) -> 
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
-    """Plans on the driver, reads on the executors. Pickled before it is asked anything: it holds options only."""
+    """Plans on the driver and reads on the executors. Spark pickles it first, so it has options only."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options

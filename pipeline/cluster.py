@@ -1,8 +1,8 @@
 """Blocking connections to the brokers of a cluster and its metadata, for the processes of Spark.
 
-Each call blocks until it is done or its deadline has passed. Calls are tried again with growing pauses where that can
-help: after a broker could not be reached, after a leader moved, during an election. The driver uses it to find
-partitions and their ends; each executor and each producer has its own. Sources: Kafka's client (NetworkClient,
+Each call blocks until it is done or its deadline has passed. Calls are retried with growing pauses after a failed
+connection, after a leader moved, and during an election. The driver finds partitions and their ends with it; each
+executor and each producer has its own. Sources: Kafka's client (NetworkClient,
 OffsetFetcher), KIP-320 for leader epochs.
 """
 
@@ -62,7 +62,7 @@ class TimestampOffset(NamedTuple):
 
 
 class BlockingCluster:
-    """The connections and the metadata. Used by one thread. Closed by `close` or by the end of the process."""
+    """The connections and the metadata. One thread may use them."""
 
     def __init__(self, settings: ClientSettings, clock: Clock | None = None, random: Random | None = None) -> None:
         self.settings = settings
@@ -80,11 +80,11 @@ class BlockingCluster:
         )
 
     def deadline(self, timeout_ms: int | None = None) -> int:
-        """Return the time after `timeout_ms`, or after the default timeout of a call."""
+        """Returns the time after `timeout_ms`, or after the default timeout of a call."""
         return self.clock.monotonic_ms() + (self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -92,9 +92,9 @@ class BlockingCluster:
             self._spare.close()
             self._spare = None
 
-    # ------------------------------------------------------------------ trying again
+    # ------------------------------------------------------------------ retries
     def retry(self, what: str, attempt: Callable[[int], T], deadline_ms: int) -> T:
-        """Call `attempt` with its deadline until it raises neither RetriableError nor ConnectionFailedError.
+        """Calls `attempt` with its deadline until it raises neither RetriableError nor ConnectionFailedError.
 
         Errors: ClusterError at the deadline, which names `what` (as in "cannot read x") and the last reason; other
         errors of `attempt`.
@@ -120,7 +120,7 @@ class BlockingCluster:
 
     # ------------------------------------------------------------------ connections
     def connection(self, address: Address, deadline_ms: int) -> BlockingConnection:
-        """Return an open connection to an address. Errors: ConnectionFailedError, TlsError."""
+        """Returns an open connection to an address. Errors: ConnectionFailedError, TlsError."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             connection = self._connections[address] = self._open(address, deadline_ms)
@@ -131,14 +131,14 @@ class BlockingCluster:
         return BlockingConnection.open(address, self.settings, deadline_ms, self.clock)
 
     def connection_to(self, broker_id: BrokerId, deadline_ms: int) -> BlockingConnection:
-        """Return a connection to a broker in the metadata. Errors: ConnectionFailedError, RetriableError, TlsError."""
+        """Returns a connection to a broker in the metadata. Errors: ConnectionFailedError, RetriableError, TlsError."""
         address = self.leaders.addresses.get(broker_id)
         if address is None:
             raise RetriableError(f"broker {broker_id} is not known")
         return self.connection(address, deadline_ms)
 
     def leader_of(self, partition: TopicPartition, deadline_ms: int) -> Leader:
-        """Return the leader of a partition; ask for it if it is not known.
+        """Returns the leader of a partition, from a broker if it is not known.
 
         Errors: ConnectionFailedError, RetriableError, MissingTopicsError.
         """
@@ -157,12 +157,12 @@ class BlockingCluster:
         return leader
 
     def forget(self, topic: str) -> None:
-        """Ask for the metadata of the topic again before its next use."""
+        """Marks the metadata of a topic as old: they are requested again before their next use."""
         self._stale.add(topic)
 
     # ------------------------------------------------------------------ metadata
     def find_topics(self, names: Iterable[str] | None, deadline_ms: int) -> dict[str, Topic]:
-        """Return the named topics, or all topics for None. The request creates no topic.
+        """Returns the named topics, or all topics for None. The request creates no topic.
 
         Errors: MissingTopicsError, if one does not exist at the deadline; ClusterError.
         """
@@ -170,7 +170,7 @@ class BlockingCluster:
         return self.retry("learn the cluster's topics", lambda until_ms: self._refresh(wanted, until_ms), deadline_ms)
 
     def _refresh(self, names: list[str] | None, deadline_ms: int) -> dict[str, Topic]:
-        """Ask once. Errors: ConnectionFailedError, RetriableError, ClusterError."""
+        """Requests the metadata of topics once. Errors: ConnectionFailedError, RetriableError, ClusterError."""
         answer = self.ask_metadata(names, deadline_ms)
         for topic in answer.topics if names is not None else ():
             if topic.error_code != ErrorCode.NONE:
@@ -181,7 +181,7 @@ class BlockingCluster:
     def ask_metadata(
         self, names: Iterable[str] | None, deadline_ms: int, *, may_create: bool = False
     ) -> MetadataResponse:
-        """Ask a broker about topics, or about all, and keep the answer, which may contain error codes.
+        """Asks a broker about topics, or about all, and keeps its answer, which may contain error codes.
 
         With `may_create` a broker with `auto.create.topics.enable` creates missing topics. Errors:
         ConnectionFailedError, TlsError.
@@ -195,7 +195,7 @@ class BlockingCluster:
         return answer
 
     def ask_any(self, request: ApiMessage, deadline_ms: int) -> Any:
-        """Return the answer of any broker to a request that every broker can answer.
+        """Returns the answer of any broker to a request that every broker can answer.
 
         If a broker does not answer within `SILENT_MS`, another one is asked. The time doubles with each attempt, so a
         slow cluster answers in the end. Errors: ConnectionFailedError for the last broker that was asked; TlsError.
@@ -214,7 +214,7 @@ class BlockingCluster:
             patience_ms *= 2
 
     def _any_connection(self, patience_ms: int, deadline_ms: int) -> BlockingConnection:
-        """Return a connection that waits for no answer: an open one, or a new one to a broker, silent brokers last.
+        """Returns a connection that waits for no answer: an open one, or a new one to a broker, silent brokers last.
 
         Each address may take `patience_ms` to connect. Errors: ConnectionFailedError for the last broker tried;
         TlsError.
@@ -249,7 +249,7 @@ class BlockingCluster:
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool, deadline_ms: int | None = None
     ) -> dict[TopicPartition, TimestampOffset]:
-        """Return the first offset at or after each partition's timestamp in milliseconds, or at a special one.
+        """Returns the first offset at or after each partition's timestamp in milliseconds, or at a special one.
 
         With `read_committed`, the latest is the last stable offset. One request for each leader.
         Errors: ClusterError, MissingTopicsError.
@@ -286,7 +286,7 @@ class BlockingCluster:
         read_committed: bool,
         deadline_ms: int,
     ) -> None:
-        """Ask one leader, and add its answer to `found`.
+        """Asks one leader, and adds its answer to `found`.
 
         Errors: RetriableError, ConnectionFailedError, ClusterError.
         """
@@ -311,20 +311,18 @@ class BlockingCluster:
             raise failure
 
     def on_partition_error(self, partition: TopicPartition, error_code: int, doing: str) -> str:
-        """Forget the metadata of the partition's topic, and return the reason if trying again may help.
+        """Marks the metadata of the topic as old, and returns the reason for a retry.
 
-        Errors: ClusterError if it does not.
+        Errors: ClusterError if a retry does not help.
         """
         self.forget(partition.topic)
-        name = code_name(error_code)
-        message = f"{partition}: {name}"
         if not is_retriable(error_code):
-            raise ClusterError(f"cannot {doing} {partition}: {name}")
-        return message
+            raise ClusterError(f"cannot {doing} {partition}: {code_name(error_code)}")
+        return f"{partition}: {code_name(error_code)}"
 
 
 def _refuse_topic(name: str, error_code: int) -> None:
-    """Raise MissingTopicsError for a topic that does not exist, otherwise RetriableError or ClusterError."""
+    """Raises MissingTopicsError for a topic that does not exist, otherwise RetriableError or ClusterError."""
     if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise MissingTopicsError(f"topic {name} does not exist", [name])
     message = f"topic {name}: {code_name(error_code)}"

@@ -1,7 +1,7 @@
 """The data source `format("lowtide")`: its name, its schema, its readers and writers.
 
-Spark starts several processes for a query. Each imports this module and needs one reader or writer, so these are
-imported on demand, which saves a tenth of a second.
+Spark starts several processes for a query, and each needs one reader or writer. These are imported on demand, which
+saves a tenth of a second.
 """
 
 from __future__ import annotations
@@ -16,24 +16,21 @@ from lowtide.pipeline.read_options import read_options, wants_headers
 SCHEMA: Final = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
 )
-"""For Spark, without headers; `arrow_batches` has the same for Arrow."""
+"""The schema for Spark, without headers; `arrow_batches` has the same for Arrow."""
 
 SCHEMA_WITH_HEADERS: Final = f"{SCHEMA}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 class LowtideDataSource(DataSource):  # type: ignore[misc]
-    """Topics of a Kafka cluster as data frames.
-
-    Its options keep their capitals only in Spark's own map, so that is what is passed on.
-    """
+    """Topics of a Kafka cluster as data frames."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format(...)`."""
+        """Returns the name for `format(...)`."""
         return "lowtide"
 
     def schema(self) -> str:
-        """Return Kafka's columns."""
+        """Returns Kafka's columns."""
         return SCHEMA_WITH_HEADERS if wants_headers(self.options) else SCHEMA
 
     def reader(self, schema: StructType) -> Any:
@@ -49,7 +46,7 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
         return StreamReader(read_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001 Spark's signature
-        """Errors: OptionError, SettingsError, SinkError: before anything is written."""
+        """Errors, before anything is written: OptionError, SettingsError, SinkError."""
         from lowtide.pipeline.sink_columns import SinkError  # noqa: PLC0415
         from lowtide.pipeline.writer import BatchWriter, SinkSettings  # noqa: PLC0415
 
@@ -58,12 +55,12 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
         return BatchWriter(SinkSettings.of(self.options, column_types(schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802 Spark's signature
-        """Errors: OptionError, SettingsError, SinkError: before anything is written."""
+        """Errors, before anything is written: OptionError, SettingsError, SinkError."""
         from lowtide.pipeline.writer import SinkSettings, StreamWriter  # noqa: PLC0415
 
         return StreamWriter(SinkSettings.of(self.options, column_types(schema)))
 
 
 def column_types(schema: StructType) -> dict[str, str]:
-    """Return the type of each column in Spark's words."""
+    """Returns the type of each column, with Spark's names."""
     return {field.name: field.dataType.simpleString() for field in schema.fields}

@@ -1,7 +1,7 @@
 """Reads one range of offsets in a Spark worker.
 
 The reader asks the partition's leader, and finds the new one when the leader moves. It checks the CRC of every batch,
-and with `read_committed` skips what is not committed. If a range is lost (deleted, truncated, or its topic created
+and with `read_committed` skips aborted records. If a range is lost (deleted, truncated, or its topic created
 again), the task fails, or with `failOnDataLoss=false` skips the range with a warning.
 
 While the caller works on one answer, the next one is already requested, as in Kafka's consumer. It waits in the socket,
@@ -76,7 +76,7 @@ class RangeReader:
                 self._asked.close()
 
     def _until_its_end(self) -> Iterator[RecordColumns]:
-        """As `columns`, without cleaning up when the caller stops before the end."""
+        """Like `columns`, but without the cleanup when the caller stops early."""
         deadline_ms = self._deadline()
         while self._next < self._until:
             before = self._next
@@ -91,13 +91,13 @@ class RangeReader:
             if self._next > before:
                 deadline_ms = self._deadline()
             elif self._cluster.deadline(0) >= deadline_ms:
-                self._on_nothing_came()
+                self._on_no_records()
 
     def _deadline(self) -> int:
         return self._cluster.deadline(self._settings.poll_timeout_ms)
 
     def _walk(self, answer: PartitionData) -> Iterator[RecordColumns]:
-        """Yields the records of an answer. They are views, so nothing is requested before all were yielded."""
+        """Yields the records of an answer. They are views: the next request is sent after the last one."""
         records = memoryview(answer.records or b"")  # type: ignore[arg-type]
         aborted = (
             [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
@@ -123,19 +123,16 @@ class RangeReader:
 
     # ------------------------------------------------------------------ one request
     def _ask_early(self) -> None:
-        """Ask for what follows, so that it arrives while the caller is busy.
+        """Sends the next request early, so that its answer arrives while the caller is busy.
 
-        If that fails, `_fetch` asks again, and reports it.
+        If that fails, `_fetch` repeats it and reports the error.
         """
         if self._next < self._until:
             with contextlib.suppress(RetriableError, ConnectionFailedError, ClusterError):
                 self._asked = self._ask(self._cluster.deadline(self._cluster.settings.request_timeout_ms))
 
     def _fetch_patiently(self, deadline_ms: int) -> PartitionData:
-        """As `_fetch`, but a partition counts as missing only after brokers have reported it for a while.
-
-        Errors: as those of `_fetch`.
-        """
+        """Like `_fetch`, but a partition counts as missing only if brokers report so for a while."""
         try:
             answer = self._fetch(deadline_ms)
         except MissingTopicsError as error:
@@ -148,7 +145,7 @@ class RangeReader:
         return answer
 
     def _fetch(self, deadline_ms: int) -> PartitionData:
-        """Return the leader's answer to one request.
+        """Returns the leader's answer to one request.
 
         It may have no records, because a new leader does not know its high watermark yet.
         Errors: RetriableError, ConnectionFailedError, DataLossError, MissingTopicsError, ClusterError.
@@ -165,14 +162,14 @@ class RangeReader:
         return self._checked(answer)
 
     def _ask(self, deadline_ms: int) -> BlockingConnection:
-        """Send the leader a request from the next offset.
+        """Sends the leader a request from the next offset.
 
-        Returns the connection on which its answer comes next.
-        Errors: RetriableError, ConnectionFailedError, MissingTopicsError, ClusterError.
+        Returns the connection, whose next answer is for this request. Errors: RetriableError, ConnectionFailedError,
+        MissingTopicsError, ClusterError.
         """
         leader = self._cluster.leader_of(self._partition, deadline_ms)
-        if not self._is_meant():
-            # What this worker knows may be older than the plan: the topic may be the planned one by now.
+        if not self._has_planned_id():
+            # This worker's metadata may be older than the plan.
             self._cluster.forget(self._partition.topic)
             leader = self._cluster.leader_of(self._partition, deadline_ms)
             self._check_topic()
@@ -203,7 +200,7 @@ class RangeReader:
         return connection
 
     def _checked(self, answer: FetchResponse) -> PartitionData:
-        """Return the partition's row of the answer. Errors: those of `_fetch`."""
+        """Returns the partition's row of the answer. Errors: those of `_fetch`."""
         partitions = [one for topic in answer.responses for one in topic.partitions]
         if answer.error_code or len(partitions) != 1:
             self._cluster.forget(self._partition.topic)
@@ -216,26 +213,23 @@ class RangeReader:
             raise RetriableError(self._cluster.on_partition_error(self._partition, row.error_code, "read"))
         return row
 
-    def _is_meant(self) -> bool:
-        """Whether the topic of that name has the planned id.
-
-        If no id was planned, the first one counts from then on.
-        """
+    def _has_planned_id(self) -> bool:
+        """Returns whether the topic has the planned id. Without a planned id, the first known one counts."""
         known = self._cluster.leaders.topics[self._partition.topic].topic_id
         if self._topic_id == ZERO_TOPIC_ID:
             self._topic_id = known
         return known in (self._topic_id, ZERO_TOPIC_ID)
 
     def _check_topic(self) -> None:
-        """Check that the topic still has the planned id. Errors: MissingTopicsError."""
-        if not self._is_meant():
+        """Checks that the topic still has the planned id. Errors: MissingTopicsError."""
+        if not self._has_planned_id():
             raise MissingTopicsError(
                 f"topic {self._partition.topic} was deleted and created again", [self._partition.topic]
             )
 
-    # ------------------------------------------------------------------ what is lost
+    # ------------------------------------------------------------------ lost records
     def _on_out_of_range(self) -> None:
-        """Find the deleted part of the range, and continue after it.
+        """Finds the deleted part of the range, and skips it.
 
         Errors: DataLossError, ClusterError, MissingTopicsError.
         """
@@ -247,8 +241,8 @@ class RangeReader:
         elif self._next > latest:
             self._on_lost(self._until, f"the partition ends at offset {latest}")
 
-    def _on_nothing_came(self) -> None:
-        """Report that the broker sent no records. Errors: ClusterError, unless the partition has become shorter."""
+    def _on_no_records(self) -> None:
+        """Reports that the broker sent no records. Errors: ClusterError, unless the partition has become shorter."""
         self._on_out_of_range()
         limit_ms = self._settings.poll_timeout_ms
         message = f"no record of {self._partition} arrived from offset {self._next} within {limit_ms} ms"
@@ -257,14 +251,13 @@ class RangeReader:
         raise ClusterError(message)
 
     def _on_lost(self, until: Offset, why: str) -> None:
-        """Report that the offsets from the next one up to `until` (exclusive) are lost.
+        """Reports that the offsets from the next one up to `until` (exclusive) are lost.
 
         Errors: DataLossError, unless `failOnDataLoss` is false.
         """
         message = (
             f"records of {self._partition} from offset {self._next} to {until - 1} were deleted before they were "
-            f"read ({why}): "
-            "by retention, by DeleteRecords, or with their topic"
+            f"read ({why}): by retention, by DeleteRecords, or with their topic"
         )
         if self._settings.fail_on_data_loss:
             message += ". With the option failOnDataLoss=false the query skips them"

@@ -34,22 +34,22 @@ class Topic(NamedTuple):
     topic_id: TopicId
     """Zeros if the broker is older than topic ids."""
     leaders: dict[int, Leader]
-    """By partition. One without a leader has `NO_LEADER`."""
+    """By partition number. A partition without a leader has `NO_LEADER`."""
     is_internal: bool = False
     """Whether brokers store their own records in it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LeaderCache:
-    """The leaders of all topics that were asked for."""
+    """The leaders of all requested topics."""
 
     addresses: dict[BrokerId, Address] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
-    """The error codes in the last answer, by topic. The metadata of such a topic stay, unless it does not exist."""
+    """The error codes in the last answer, by topic. Only a missing topic loses its metadata."""
 
     def learn(self, answer: MetadataResponse) -> None:
-        """Take over the answer of a broker."""
+        """Takes the metadata in an answer."""
         if answer.brokers:
             self.addresses = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         for topic in answer.topics:
@@ -64,24 +64,24 @@ class LeaderCache:
                 self.topics.pop(topic.name, None)
 
     def of(self, partition: TopicPartition) -> Leader | None:
-        """Return the leader, or None if the partition is unknown or has no leader that clients can reach."""
+        """Returns the leader, or None if the partition is unknown or has no leader that clients can reach."""
         topic = self.topics.get(partition.topic)
         leader = None if topic is None else topic.leaders.get(partition.partition)
         return leader if leader is not None and leader.broker_id in self.addresses else None
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; 0 for an unknown topic."""
+        """Returns how many partitions a topic has; 0 for an unknown topic."""
         known = self.topics.get(topic)
         return 0 if known is None else max(known.leaders, default=-1) + 1
 
     def available(self, topic: str) -> list[int]:
-        """Return the partitions that have a leader, or all if none has."""
+        """Returns the partitions that have a leader, or all if none has."""
         everyone = range(self.partition_count(topic))
         return [number for number in everyone if self.of(TopicPartition(topic, number)) is not None] or list(everyone)
 
 
 def _merged(known: Topic | None, row: MetadataResponseTopic) -> Topic:
-    """Return the metadata of a topic after this row of an answer."""
+    """Returns the metadata of a topic after this row of an answer."""
     leaders = {each.partition_index: Leader(each.leader_id, each.leader_epoch) for each in row.partitions}
     if known is None or known.topic_id != row.topic_id:
         return Topic(row.topic_id, leaders, row.is_internal)

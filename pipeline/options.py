@@ -48,7 +48,7 @@ _REFUSED: Final = {
     "auto.offset.reset": "startingOffsets says where a query begins",
     "interceptor.classes": "interceptors are Java classes",
 }
-"""Keys of Kafka's clients that mean something else here. Source: Spark's KafkaSourceProvider.validateGeneralOptions."""
+"""Keys of Kafka's clients that have no meaning here. Source: Spark's KafkaSourceProvider.validateGeneralOptions."""
 
 
 class OptionError(ValueError):
@@ -56,32 +56,32 @@ class OptionError(ValueError):
 
 
 class Options:
-    """The options that the user gave. It remembers which ones were read."""
+    """The options that the user gave. Notes which ones were read."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         self._asked: dict[str, str] = {}
 
     def refuse(self, name: str, reason: str) -> NoReturn:
-        """Errors: OptionError, always."""
+        """Raises OptionError for the value of an option."""
         raise OptionError(f"option {name} is {self._given.get(name.lower())!r}: {reason}")
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._given
 
     def text(self, name: str) -> str | None:
-        """Return the value without the white space around it, or None."""
+        """Returns the value without the white space around it, or None."""
         self._asked[name.lower()] = name
         value = self._given.get(name.lower())
         return None if value is None else value.strip()
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Read `true` or `false`. Errors: OptionError."""
+        """Reads `true` or `false`. Errors: OptionError."""
         value = self.choice(name, ("true", "false"))
         return default if value is None else value == "true"
 
     def choice(self, name: str, allowed: Iterable[str]) -> str | None:
-        """Read one of the `allowed` words, in any case. Errors: OptionError."""
+        """Reads one of the `allowed` words, in any case. Errors: OptionError."""
         value = self.text(name)
         if value is not None and value.lower() not in allowed:
             self.refuse(name, f"it must be {' or '.join(allowed)}")
@@ -94,7 +94,7 @@ class Options:
     def number(self, name: str, low: int, high: int = ..., *, default: None = ...) -> int | None: ...
 
     def number(self, name: str, low: int, high: int = 2**63 - 1, *, default: int | None = None) -> int | None:
-        """Read a whole number from `low` to `high`, both inclusive. Errors: OptionError."""
+        """Reads a whole number from `low` to `high`, both inclusive. Errors: OptionError."""
         value = self.text(name)
         if value is None:
             return default
@@ -103,7 +103,7 @@ class Options:
         return int(value)
 
     def duration_ms(self, name: str, *, default: int) -> int:
-        """Read a time such as `500ms`, `15m` or `10 minutes` in milliseconds. A plain number is in milliseconds.
+        """Reads a time such as `500ms`, `15m` or `10 minutes` in milliseconds. A plain number is in milliseconds.
 
         Errors: OptionError.
         """
@@ -116,7 +116,7 @@ class Options:
         return parsed
 
     def json(self, name: str, parse: Callable[[Any], T]) -> T | None:
-        """Return what `parse` returns for a JSON value.
+        """Returns what `parse` returns for a JSON value.
 
         Errors: OptionError, also for a ValueError or TypeError of `parse`.
         """
@@ -131,7 +131,7 @@ class Options:
             self.refuse(name, str(error))
 
     def client_settings(self, taken: Iterable[str] = ()) -> ClientSettings:
-        """Return the client settings in `kafka.*`, without the keys that others have `taken`.
+        """Returns the client settings in `kafka.*`, without the keys that others have `taken`.
 
         Errors: OptionError.
         """
@@ -154,7 +154,7 @@ class Options:
         return settings
 
     def check_all_known(self, others: Iterable[str] = ()) -> None:
-        """Check that every option was read or is one of `others`. Errors: OptionError."""
+        """Checks that every option was read or is one of `others`. Errors: OptionError."""
         names = {**self._asked, **{name.lower(): name for name in others}}
         for name in self._given:
             if name not in names:
@@ -164,7 +164,7 @@ class Options:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Return the milliseconds of a time such as `15m` or `10 minutes`, or None if the text is not a time."""
+    """Returns the milliseconds of a time such as `15m` or `10 minutes`, or None if the text is not a time."""
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
         return None

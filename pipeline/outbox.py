@@ -68,11 +68,11 @@ class Outbox:
     """The partitions with unacknowledged batches, in the order in which they are sent to."""
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether a batch of this size may be added now. A batch larger than all memory is added alone."""
+        """Returns whether a batch of this size may be added now. A batch larger than all memory is added alone."""
         return not self.unacknowledged_bytes or self.unacknowledged_bytes + size_bytes <= self.limits.memory_bytes
 
     def add(self, place: TopicPartition, records: bytearray, record_count: int, now_ms: int) -> None:
-        """Add a batch."""
+        """Adds a batch."""
         partition = self._partitions.get(place)
         if partition is None:
             partition = self._partitions[place] = PartitionBatches(
@@ -94,7 +94,7 @@ class Outbox:
         return self._busy.keys()
 
     def takes(self, broker: BrokerId, leaders: Mapping[TopicPartition, BrokerId], now_ms: int) -> list[ProducerBatch]:
-        """Return the batches of the next request to a broker, one for each of its partitions that is ready."""
+        """Returns the batches of the next request to a broker, one for each of its partitions that is ready."""
         taken: list[ProducerBatch] = []
         size = 0
         for place, partition in list(self._busy.items()):
@@ -112,14 +112,14 @@ class Outbox:
         return taken
 
     def check_deadlines(self, now_ms: int) -> None:
-        """Check the deadlines. Errors: ProduceError for a batch that is late."""
+        """Checks the deadlines. Errors: ProduceError for a batch that is late."""
         for partition in self._busy.values():
             oldest = partition.oldest
             if oldest is not None and now_ms >= oldest.deadline_ms:
                 raise expired(oldest, self.limits.delivery_timeout_ms)
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return how long to wait for the next retry or deadline; 0 if one is due."""
+        """Returns how long to wait for the next retry or deadline; 0 if one is due."""
         due = [now_ms + self.limits.delivery_timeout_ms]
         for partition in self._busy.values():
             oldest = partition.oldest
@@ -130,7 +130,7 @@ class Outbox:
         return max(0, min(due) - now_ms)
 
     def on_answer(self, batch: ProducerBatch, answer: ProduceAnswer, now_ms: int) -> bool:
-        """Handle the answer for a batch. Returns whether the batch is done. Errors: ProduceError."""
+        """Handles the answer for a batch. Returns whether the batch is done. Errors: ProduceError."""
         partition = self._partitions[batch.place]
         try:
             done = partition.on_answer(
@@ -149,7 +149,7 @@ class Outbox:
         return bool(done)
 
     def on_lost(self, batches: Iterable[ProducerBatch], why: str, now_ms: int) -> None:
-        """Handle lost answers. `why` becomes part of the error if retries do not help."""
+        """Handles lost answers. `why` becomes part of the error if retries do not help."""
         for batch in batches:
             self._partitions[batch.place].on_lost(batch, why, now_ms)
 
@@ -159,7 +159,7 @@ class Outbox:
         return any(partition.wants_producer_id for partition in self._busy.values())
 
     def renew_producer_id(self, producer_id: ProducerId) -> None:
-        """Give a new producer id to the partitions that need one."""
+        """Gives a new producer id to the partitions that need one."""
         for partition in self._busy.values():
             if partition.wants_producer_id:
                 partition.renew_producer_id(producer_id)

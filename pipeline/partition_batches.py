@@ -4,13 +4,13 @@ It only decides: callers pass the time in and send the batches. Invariants:
 
 - Batches are appended in the order in which they were added. A refused or lost batch is sent again in its place, and
   nothing else is sent to the partition until all batches in flight there are answered.
-- The first batch of an epoch is sent alone. A broker that does not know the producer accepts any sequence, so it would
-  accept the second batch after it refused the first, as a broker does that is about to lead a new partition.
+- The first batch of an epoch is sent alone. A broker that does not know the producer accepts any sequence: a new leader
+  could refuse the first batch and accept the second one.
 - A batch keeps its sequence over all retries, so that a broker that has it does not append it again (KIP-98). The
   sequence is the number of records before the batch, so a batch that is split keeps the range of the whole.
-- A broker that was restarted remembers only the last batch, and refuses earlier ones, which it has, as out of order. So
-  all batches that may have been appended are sent again before such a refusal counts: if the broker accepts one, it has
-  those before it.
+- A restarted broker remembers only the last batch, and refuses earlier ones as out of order although it has them. So
+  all batches that may have been appended are sent again before such a refusal counts: if the broker accepts one, it
+  has those before it.
 - The partition continues with the next producer epoch, from sequence 0, only when a broker has lost the producer's
   state (KIP-360). As with Kafka's own clients, a batch without a known result may then be written twice.
 
@@ -53,10 +53,7 @@ _MAYBE_APPENDED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""A leader answers so to a batch that it refuses, and to one that it has appended but its followers have not.
-
-Source: Kafka's DelayedProduce.
-"""
+"""Errors by which a leader refuses a batch, or reports that its followers lack it. Source: Kafka's DelayedProduce."""
 
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -81,7 +78,7 @@ class ProducerBatch:
     record_count: int
     deadline_ms: int
     first_record: int = 0
-    """How many records were added to the partition before this batch's."""
+    """The number of records added to the partition before this batch."""
 
     attempts: int = 0
     last_error: str = "it was not sent"
@@ -101,7 +98,7 @@ Backoff = Callable[[int], int]
 
 
 def stamp(batch: bytearray, producer_id: ProducerId, producer_epoch: ProducerEpoch, base_sequence: int) -> None:
-    """Write the producer and the sequence into the header of a batch, and its new CRC."""
+    """Writes the producer and the sequence into the header of a batch, and its new CRC."""
     _PRODUCER_FIELDS.pack_into(batch, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
     with memoryview(batch) as view:
         _CRC.pack_into(batch, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
@@ -131,7 +128,7 @@ class PartitionBatches:
 
     _wants_bump: bool = False
     _failures: int = 0
-    """In a row."""
+    """The number of failures in a row."""
 
     @property
     def is_empty(self) -> bool:
@@ -145,22 +142,22 @@ class PartitionBatches:
         return min(heads, key=_position, default=None)
 
     def add(self, batch: ProducerBatch) -> None:
-        """Add a batch after all others of the partition."""
+        """Adds a batch after all others of the partition."""
         batch.first_record = self._records_added
         self._records_added += batch.record_count
         self._waiting.append(batch)
 
     def sequence_of(self, batch: ProducerBatch) -> int:
-        """Return the sequence of its first record in the present epoch. After 2^31-1 comes 0."""
+        """Returns the sequence of its first record in the present epoch. After 2^31-1 comes 0."""
         return (batch.first_record - self._epoch_begins_at) & _SEQUENCE_MASK
 
     def ready(self, now_ms: int) -> bool:
-        """Whether `take` has a batch."""
+        """Returns whether `take` has a batch."""
         free = self._next() is not None and not self._is_held and not self.wants_producer_id
         return free and len(self._in_flight) < (MAX_IN_FLIGHT if self._is_known else 1) and now_ms >= self.not_before_ms
 
     def take(self) -> ProducerBatch:
-        """Return the next batch to send, and count it as in flight. Call only if `ready`."""
+        """Returns the next batch to send, which is now in flight. Call only if `ready`."""
         batch = self._next()
         assert batch is not None, "nothing waits"
         self._waiting.remove(batch)
@@ -173,7 +170,7 @@ class PartitionBatches:
         return batch
 
     def renew_producer_id(self, producer_id: ProducerId) -> None:
-        """Continue with another producer id, from epoch and sequence 0."""
+        """Continues with another producer id, from epoch and sequence 0."""
         self.producer_id, self.producer_epoch = producer_id, 0
         self.wants_producer_id = self._is_known = False
         oldest = self.oldest
@@ -182,7 +179,7 @@ class PartitionBatches:
     def on_answer(
         self, batch: ProducerBatch, code: int, *, log_start_offset: int, message: str | None, now_ms: int
     ) -> list[ProducerBatch]:
-        """Handle the answer for a batch. Returns the batches that are done; others will be sent again.
+        """Handles the answer for a batch. Returns the batches that are done; others will be sent again.
 
         Errors: ProduceError when the batch is refused for good; BatchTooLargeError when it must be split (`replace`).
         """
@@ -215,13 +212,13 @@ class PartitionBatches:
         return []
 
     def on_lost(self, batch: ProducerBatch, why: str, now_ms: int) -> None:
-        """Handle a lost answer: the batch may have been appended or not."""
+        """Handles a lost answer: the batch may have been appended or not."""
         batch.last_error = why
         batch.may_be_appended, batch.is_out_of_order = True, False
         self._retry(batch, now_ms)
 
     def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
-        """Replace a batch by its parts, which have the same records, order and sequences."""
+        """Replaces a batch by its parts, which have the same records, order and sequences."""
         assert sum(part.record_count for part in parts) == batch.record_count, "a split loses no record"
         self._waiting.remove(batch)
         first = batch.first_record
@@ -231,13 +228,13 @@ class PartitionBatches:
             self._insert(part)
 
     def _next(self) -> ProducerBatch | None:
-        """Return the next batch to send. Before a new epoch only those are sent that the broker may have."""
+        """Returns the next batch to send: before a new epoch, only one that the broker may have."""
         if self._wants_bump:
             return next((batch for batch in self._waiting if batch.may_be_appended and not batch.is_out_of_order), None)
         return self._waiting[0] if self._waiting else None
 
     def _appended_before(self, taken: ProducerBatch) -> list[ProducerBatch]:
-        """Remove and return the batches that the broker must have, because it has accepted a later one.
+        """Removes and returns the batches that the broker must have, because it has accepted a later one.
 
         Their answers were lost, and the broker has refused them as out of order since, so it knows the producer. It
         accepts sequences only in order, so it has appended the batches before and forgotten them.
@@ -309,10 +306,9 @@ def _refused(batch: ProducerBatch, code: int) -> ProduceError:
 
 
 def expired(batch: ProducerBatch, timeout_ms: int) -> ProduceError:
-    """Return the error for a batch that was not acknowledged in time."""
+    """Returns the error for a batch that was not acknowledged in time."""
     text = (
         f"{batch.place} has not acknowledged {batch.record_count} records within "
-        f"kafka.delivery.timeout.ms={timeout_ms}, "
-        f"after {batch.attempts} attempts; the last error: {batch.last_error}"
+        f"kafka.delivery.timeout.ms={timeout_ms}, after {batch.attempts} attempts; the last error: {batch.last_error}"
     )
     return ProduceError(text, place=batch.place, code=ErrorCode.REQUEST_TIMED_OUT)

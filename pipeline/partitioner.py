@@ -1,8 +1,7 @@
-"""Chooses the partition of each row: by its key, as Kafka's clients do, or the same for a batch of rows without a key.
+"""Chooses the partition of each row, for whole columns at once.
 
-Keys are hashed by murmur2, so that a key goes where the Java client and Spark's own connector would send it. Rows
-without a key stay with one partition until about a batch is full, then go to the next (KIP-480, KIP-794): as many small
-batches would cost more. Whole columns at once: no object is created for a row.
+Keys are hashed by murmur2, like in the Java client and in Spark's own connector. Rows without a key go to one partition
+until about a batch is full, then to the next (KIP-480, KIP-794), because many small batches cost more.
 
 Source: Kafka's `Utils.murmur2`, `BuiltInPartitioner`.
 """
@@ -22,7 +21,7 @@ _POSITIVE: Final = np.uint32(0x7FFF_FFFF)
 
 
 def murmur2(offsets: NDArray[np.int32], content: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """The hash of each byte string: string i is `content[offsets[i]:offsets[i + 1]]`."""
+    """Returns the hash of each byte string: string i is `content[offsets[i]:offsets[i + 1]]`."""
     starts = offsets[:-1].astype(np.int64)
     lengths = np.diff(offsets).astype(np.int64)
     hashes = np.uint32(_SEED) ^ lengths.astype(np.uint32)
@@ -55,22 +54,22 @@ def _little_endian(content: NDArray[np.uint8], at: NDArray[np.int64], size: int)
 def partitions_of_keys(
     offsets: NDArray[np.int32], content: NDArray[np.uint8], partition_count: int
 ) -> NDArray[np.int32]:
-    """The partition of each key."""
+    """Returns the partition of each key."""
     return ((murmur2(offsets, content) & _POSITIVE) % np.uint32(partition_count)).astype(np.int32)
 
 
 @dataclass(slots=True, kw_only=True)
 class StickyPartition:
-    """Where rows of one topic that have no key go; remembers it from one column of rows to the next."""
+    """The partition for rows of one topic without a key. It continues from one column to the next."""
 
     batch_bytes: int
     turn: int
-    """Begins anywhere, so that many tasks do not all begin with partition 0."""
+    """Counts filled batches. Its start differs between tasks, so that they do not all begin with partition 0."""
 
     _filled_bytes: int = 0
 
     def partitions(self, sizes: NDArray[np.int64], available: Sequence[int]) -> NDArray[np.int32]:
-        """The partition of each row, by the bytes that rows take; `available` are the partitions that have a leader."""
+        """Returns the partition of each row from their sizes in bytes. `available` are the partitions with a leader."""
         begins = self._filled_bytes + np.cumsum(sizes) - sizes
         turns = self.turn + begins // self.batch_bytes
         if len(sizes):

@@ -1,6 +1,6 @@
-"""Finds out, on the driver, which partitions a query reads and from which offset to which.
+"""Finds, on the driver, the partitions and the offsets that a query reads.
 
-Sources: Spark's KafkaOffsetReaderAdmin (the meaning of each option, and its errors).
+Source: Spark's KafkaOffsetReaderAdmin (the meaning of each option, and its errors).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 log = logging.getLogger(__name__)
 
 NEW_TOPIC_MS: Final = 5000
-"""How long to ask again for a missing topic, which may just have been created."""
+"""How long a missing topic is requested again: it may be new."""
 
 _PAUSE_S: Final = 0.2
 
@@ -37,19 +37,19 @@ class ReadTarget(NamedTuple):
     """The partitions that a query reads."""
 
     partitions: tuple[TopicPartition, ...]
-    """In order."""
+    """Sorted."""
     topic_ids: dict[str, TopicId]
 
 
 class Planner:
-    """Asks the cluster each time."""
+    """Plans the tasks of a query. Each call asks the cluster."""
 
     def __init__(self, cluster: BlockingCluster, options: ReadOptions) -> None:
         self.cluster = cluster
         self._options = options
 
     def select(self) -> ReadTarget:
-        """Return the partitions that the query reads now. Errors: MissingTopicsError, ClusterError, OptionError."""
+        """Returns the partitions that the query reads now. Errors: MissingTopicsError, ClusterError, OptionError."""
         subscription = self._options.subscription
         by_pattern = subscription.names is None
         deadline_ms, missing_ms = self.cluster.deadline(), self.cluster.deadline(NEW_TOPIC_MS)
@@ -61,7 +61,7 @@ class Planner:
                 if self.cluster.deadline(0) >= missing_ms:
                     raise
                 time.sleep(_PAUSE_S)
-        # A query with a pattern may trim what it finds, so it does not find the brokers' own topics.
+        # A query may trim the topics of its pattern, so a pattern never selects internal ones.
         chosen = {
             name: topic
             for name, topic in topics.items()
@@ -78,21 +78,20 @@ class Planner:
         return ReadTarget(tuple(sorted(partitions)), {name: topic.topic_id for name, topic in chosen.items()})
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """Return where the partitions begin. Errors: ClusterError."""
+        """Returns the log starts of partitions. Errors: ClusterError."""
         return self._at(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
-        """Return where the partitions end (exclusive); with `read_committed` the last stable offset.
+        """Returns the ends of partitions (exclusive); with `read_committed` the last stable offsets.
 
         Errors: ClusterError.
         """
         return self._at(dict.fromkeys(partitions, LATEST_TIMESTAMP))
 
     def resolve(self, bound: Bound, partitions: tuple[TopicPartition, ...], side: str) -> Positions:
-        """Return the offsets that a bound means now. `side` is `starting` or `ending`, for errors.
+        """Returns the offsets that a bound means now. `side` is `starting` or `ending`, for errors.
 
-        Errors: OptionError, when it does not name every partition, or no record is as late as a starting timestamp;
-        ClusterError.
+        Errors: OptionError if it lacks a partition, or if no record reaches a starting timestamp; ClusterError.
         """
         if bound.timestamp is not None:
             return self._by_time(bound, dict.fromkeys(partitions, bound.timestamp), side)
@@ -109,9 +108,9 @@ class Planner:
     def plan(
         self, start: Mapping[TopicPartition, int], until: Mapping[TopicPartition, int], ids: Mapping[str, TopicId]
     ) -> list[PlannedRange]:
-        """Return the tasks that read from `start` to `until` (exclusive).
+        """Returns the tasks that read from `start` to `until` (exclusive).
 
-        Errors: DataLossError, when an end lies before its start.
+        Errors: DataLossError if an end lies before its start.
         """
         ranges = [
             OffsetRange(partition, start[partition], end) for partition, end in until.items() if partition in start
@@ -123,7 +122,7 @@ class Planner:
         return [PlannedRange(one, ids.get(one.partition.topic, ZERO_TOPIC_ID)) for one in pieces]
 
     def on_lost(self, message: str) -> None:
-        """Report that records were lost before the query read them.
+        """Reports that records were lost before the query read them.
 
         Errors: DataLossError, unless `failOnDataLoss` is false.
         """
@@ -133,7 +132,7 @@ class Planner:
         log.warning("%s; the query continues, because failOnDataLoss is false", message)
 
     def _at(self, timestamps: Mapping[TopicPartition, int]) -> Positions:
-        """Return the offsets at timestamps. Errors: ClusterError."""
+        """Returns the offsets at timestamps. Errors: ClusterError."""
         if not timestamps:
             return {}
         found = self.cluster.list_offsets(timestamps, read_committed=self._options.fetch.read_committed)
@@ -146,14 +145,14 @@ class Planner:
         if without and side == "starting" and not bound.latest_without_match:
             raise OptionError(
                 f"{without[0]} has no record at or after {timestamps[without[0]]} (milliseconds since 1970), where "
-                "the query should begin. "
-                "With the option startingOffsetsByTimestampStrategy=latest it is read from its end"
+                "the query should begin. With the option startingOffsetsByTimestampStrategy=latest it is read from its "
+                "end"
             )
         return found | self.latest(without)
 
 
 def _check_complete(given: Mapping[TopicPartition, int], partitions: tuple[TopicPartition, ...], option: str) -> None:
-    """Check that the option names exactly the existing partitions. Errors: OptionError."""
+    """Checks that the option names exactly the existing partitions. Errors: OptionError."""
     missing, unknown = sorted(set(partitions) - set(given)), sorted(set(given) - set(partitions))
     if missing or unknown:
         reason = f"{missing[0]} is missing" if missing else f"{unknown[0]} is not read"

@@ -1,11 +1,11 @@
 """A blocking, idempotent producer for one task.
 
-When `flush` returns, all in-sync replicas have acknowledged all batches. `outbox.py` decides what to send and what to
-try again, `cluster.py` knows the leaders. This module sends the requests, several at a time on each connection to a
-leader, and waits. `add` blocks while unacknowledged batches use all of the allowed memory.
+When `flush` returns, all in-sync replicas have acknowledged all batches. `outbox` decides which batches to send and to
+retry, `cluster` knows the leaders. This module sends the requests, several at a time on each connection, and waits for
+the answers. `add` blocks while unacknowledged batches use all of the allowed memory.
 
-After an error a producer must not be used again: its last batches may have been written or not. Another producer that
-writes them again may write them twice.
+A producer that has failed must not be used again. Its last batches may be written or not, so another producer that
+sends them again may write them twice.
 
 Source: KIP-98, KIP-360, Kafka's `Sender`.
 """
@@ -34,10 +34,7 @@ from lowtide.runtime.clock import Clock
 
 ACKS_ALL: Final = -1
 TOPICS_BY_NAME: Final = 12
-"""The last version of Produce with topic names.
-
-With ids, a topic that is created again would need new metadata first.
-"""
+"""The last version of Produce with topic names. With ids, a topic that is created again would need new metadata."""
 
 SLACK_MS: Final = 2000
 """How much longer the producer waits than the broker, so that the broker's REQUEST_TIMED_OUT arrives."""
@@ -45,7 +42,7 @@ SLACK_MS: Final = 2000
 _LONGEST_WAIT_MS: Final = 1000
 
 _DECOMPRESSED_BYTES_MAX: Final = 1 << 30
-"""The limit for a batch that the producer itself built: its content was in memory before."""
+"""The limit for a batch that the producer built itself."""
 
 
 class _PendingRequest(NamedTuple):
@@ -82,7 +79,7 @@ class Producer:
         self._last_use_ms = self._clock.monotonic_ms()
 
     def _rest_ms(self, failures: int) -> int:
-        """Return how long to wait after this number of failures in a row (from 1)."""
+        """Returns how long to wait after this number of failures in a row (from 1)."""
         return max(self.settings.client.retry_backoff.rest_ms(failures, self.cluster.random.uniform(-1, 1)), 1)
 
     @property
@@ -96,9 +93,9 @@ class Producer:
         return self._outbox.retries
 
     def learn_topic(self, topic: str) -> list[int]:
-        """Return the partitions of a topic that have a leader; ask for them if the topic is not known yet.
+        """Returns the partitions of a topic that have a leader. Asks a broker about an unknown topic.
 
-        Errors: ProduceError when the topic does not exist within `max.block.ms`.
+        Errors: ProduceError if the topic does not exist within `max.block.ms`.
         """
         self._renew_after_a_pause()
         leaders = self.cluster.leaders
@@ -113,7 +110,7 @@ class Producer:
         return leaders.available(topic)
 
     def add(self, place: TopicPartition, batch: bytearray, record_count: int) -> None:
-        """Take on a finished batch, and fill in its producer fields. Blocks while there is no room.
+        """Adds a finished batch, and fills in its producer fields. Blocks while there is no room.
 
         Errors: ProduceError.
         """
@@ -126,21 +123,21 @@ class Producer:
         self._turn(wait=False)
 
     def flush(self) -> None:
-        """Wait until all batches are acknowledged. Errors: ProduceError."""
+        """Waits until all batches are acknowledged. Errors: ProduceError."""
         while not self._outbox.is_empty:
             self._turn(wait=True)
         self._last_use_ms = self._clock.monotonic_ms()
 
     def close(self) -> None:
-        """Close the connections, and give up unacknowledged batches."""
+        """Closes the connections, and drops unacknowledged batches."""
         self._links.clear()
         self.cluster.close()
 
     # ------------------------------------------------------------------ one turn
     def _turn(self, *, wait: bool) -> None:
-        """Send what can be sent and read the answers.
+        """Sends batches that are ready, and reads answers.
 
-        With `wait`, wait for an answer or until something else is due.
+        With `wait` it waits for an answer, or until a retry or a deadline is due.
         """
         now_ms = self._clock.monotonic_ms()
         self._outbox.check_deadlines(now_ms)
@@ -156,12 +153,12 @@ class Producer:
         if wait:
             wait_ms = min(self._outbox.wait_ms(now_ms), _LONGEST_WAIT_MS)
             if not any(link.sent for link in self._links.values()):
-                # Nothing could be sent: leaders are asked for, or connected to, again soon.
+                # Nothing could be sent: the next turn asks for leaders, or connects again.
                 wait_ms = max(1, min(wait_ms, self._rest_ms(1)))
         self._receive(wait_ms)
 
     def _leaders(self) -> dict[TopicPartition, BrokerId]:
-        """Return the known leaders of the partitions with batches."""
+        """Returns the known leaders of the partitions with batches."""
         found = ((place, self.cluster.leaders.of(place)) for place in self._outbox.places)
         return {place: leader.broker_id for place, leader in found if leader is not None}
 
@@ -189,7 +186,7 @@ class Producer:
                 return
 
     def _connect(self, broker: BrokerId, now_ms: int) -> _BrokerLink | None:
-        """Connect to a broker; return None while it cannot be reached. Errors: TlsError, AuthenticationFailedError."""
+        """Connects to a broker; returns None while it is unreachable. Errors: TlsError, AuthenticationFailedError."""
         reachability = self._reachable[broker]
         if reachability.wait_ms(now_ms):
             return None
@@ -204,7 +201,7 @@ class Producer:
         return link
 
     def _receive(self, wait_ms: int) -> None:
-        """Read the answers, waiting for the first one; close connections whose answers are late."""
+        """Reads answers, after a wait for the first one. Closes connections whose answers are late."""
         waiting = {broker: link for broker, link in self._links.items() if link.sent}
         now_ms = self._clock.monotonic_ms()
         poll = select.poll()
@@ -244,7 +241,7 @@ class Producer:
                 self._is_stale = True
 
     def _lose(self, broker: BrokerId, why: str) -> None:
-        """Close a connection. Its requests may have arrived or not."""
+        """Closes a connection. Its requests may have arrived or not."""
         link = self._links.pop(broker)
         link.connection.close()
         now_ms = self._clock.monotonic_ms()
@@ -252,7 +249,7 @@ class Producer:
             self._outbox.on_lost(sent.batches, why, now_ms)
         self._is_stale = True
 
-    # ------------------------------------------------------------------ questions
+    # ------------------------------------------------------------------ metadata and producer ids
     def _refresh_leaders(self, now_ms: int) -> None:
         if now_ms < self._metadata_not_before_ms:
             return
@@ -261,7 +258,7 @@ class Producer:
         self._ask_for_metadata(deadline_ms)
 
     def _ask_for_metadata(self, deadline_ms: int) -> None:
-        """Ask one broker, after a pause since the last time."""
+        """Asks one broker for the metadata of all topics, after a pause since the last request."""
         self._pause(min(self._metadata_not_before_ms, deadline_ms))
         try:
             answer = self.cluster.ask_metadata(self._topics, deadline_ms, may_create=True)
@@ -274,7 +271,7 @@ class Producer:
         self._metadata_not_before_ms = self._clock.monotonic_ms() + self._rest_ms(max(self._metadata_failures, 1))
 
     def _check_topic(self, topic: str, deadline_ms: int) -> None:
-        """Check whether an unknown topic may still become known. Errors: ProduceError."""
+        """Checks whether an unknown topic may still become known. Errors: ProduceError."""
         code = self.cluster.leaders.problems.get(topic)
         place = TopicPartition(topic, 0)
         if code is not None and not is_retriable(code):
@@ -295,7 +292,7 @@ class Producer:
             )
 
     def _ask_for_producer_id(self, place: TopicPartition) -> tuple[ProducerId, int]:
-        """Get a producer id from any broker. Errors: ProduceError when none gives one in time."""
+        """Gets a producer id from any broker. Errors: ProduceError if none answers in time."""
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=self.settings.client.request_timeout_ms
         )
@@ -318,7 +315,7 @@ class Producer:
             raise ProduceError(str(error), place=place, code=code) from error
 
     def _renew_after_a_pause(self) -> None:
-        """Open connections again after a long pause, since brokers close idle ones and a lost request costs a retry."""
+        """Closes connections after a long pause: brokers close idle ones, and a lost request costs a retry."""
         now_ms = self._clock.monotonic_ms()
         idle_max_ms = self.settings.client.connections_max_idle_ms
         if self._outbox.is_empty and 0 <= idle_max_ms < now_ms - self._last_use_ms:
@@ -326,7 +323,7 @@ class Producer:
         self._last_use_ms = now_ms
 
     def _pause(self, until_ms: int) -> None:
-        """Wait without reading answers."""
+        """Waits without reading answers."""
         wait_ms = until_ms - self._clock.monotonic_ms()
         if wait_ms > 0:
             select.poll().poll(wait_ms)
@@ -343,9 +340,9 @@ def _request(batches: list[ProducerBatch], timeout_ms: int) -> ProduceRequest:
 
 
 def split_batch(batch: ProducerBatch) -> list[ProducerBatch]:
-    """Return the records of a batch in two batches, in the same order, for a topic that takes smaller ones.
+    """Splits a batch of at least two records in two, for a topic that accepts only smaller batches.
 
-    The batch has at least two records. This is slow and rare: it creates an object for each record.
+    This is slow and rare: it creates an object for each record.
     """
     compression = read_batch_header(batch.records).compression
     rows = [

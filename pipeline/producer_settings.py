@@ -1,8 +1,7 @@
-"""The settings of a producer, by the keys of Kafka's producer.
+"""The settings of a producer, with the keys of Kafka's producer.
 
-Lowtide's producer is always idempotent and always waits for all in-sync replicas: the keys that would make it less are
-refused, not passed over, because a user who sets them expects an effect. Keys of the connection are read by
-`lowtide.admin.settings`.
+Lowtide's producer is always idempotent and waits for all in-sync replicas. Keys that ask for less are refused rather
+than ignored, because a user who sets them expects an effect. `lowtide.admin.settings` reads the keys of connections.
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ from lowtide.pipeline.outbox import Limits
 from lowtide.protocol.compression import Compression
 
 BATCH_BYTES: Final = 512 * 1024
-"""A batch, unless `batch.size` says otherwise.
-
-Half of what topics take by default, so that no batch has to be split.
-"""
+"""The default of `batch.size`: half of what topics accept by default, so that no batch must be split."""
 
 SMALLEST_BATCH_BYTES: Final = 1024
 INT32_MAX: Final = 2**31 - 1
@@ -27,7 +23,7 @@ INT32_MAX: Final = 2**31 - 1
 _COMPRESSIONS: Final = {codec.name.lower(): codec for codec in Compression}
 _ACKS: Final = {"all", "-1"}
 _UNUSED: Final = {
-    # What they say has no meaning for a producer that is given whole columns, or is so already.
+    # They have no meaning for a producer that gets whole columns.
     "linger.ms",
     "retries",
     "max.request.size",
@@ -48,20 +44,20 @@ _OWNED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """All that a producer needs; can be compared, hashed by its pickle, and sent to another machine."""
+    """All settings of a producer. They can be compared, and pickled for another machine."""
 
     client: ClientSettings
     limits: Limits
     batch_bytes: int = BATCH_BYTES
     compression: Compression = Compression.NONE
     max_block_ms: int = 60_000
-    """How long a topic that is not there is waited for."""
+    """How long to wait for a missing topic."""
 
     unused_keys: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, properties: Mapping[str, str], source: str = "the options") -> Self:
-        """What `properties` say, without `kafka.` in front of the keys. Errors: SettingsError."""
+        """Reads properties, whose keys lack the prefix `kafka.`. Errors: SettingsError."""
         given = dict(properties)
         for key, why in _OWNED.items():
             if key in given:
@@ -103,7 +99,7 @@ class ProducerSettings:
 
 
 def _check_fixed(given: dict[str, str], source: str) -> None:
-    """Errors: SettingsError for a producer that could lose or double what it retries."""
+    """Errors: SettingsError for settings with which retries could lose or duplicate records."""
     acks = given.pop("acks", "all").strip().lower()
     if acks not in _ACKS:
         raise SettingsError(
@@ -119,7 +115,7 @@ def _check_fixed(given: dict[str, str], source: str) -> None:
 
 
 def _integer(given: dict[str, str], key: str, default: int, source: str, low: int = 0, high: int = INT32_MAX) -> int:
-    """The value of a key, which is taken out. Errors: SettingsError."""
+    """Removes a key, and returns its value or the default. Errors: SettingsError."""
     text = given.pop(key, str(default)).strip()
     if not text.isascii() or not text.isdecimal() or not low <= int(text) <= high:
         raise SettingsError(f"{source}: kafka.{key} is {text!r}: it must be a whole number from {low} to {high}.")

@@ -51,7 +51,7 @@ class OffsetRange(NamedTuple):
 
 
 def positions_to_json(positions: Mapping[TopicPartition, Offset]) -> dict[str, Any]:
-    """Return `{"topic": {"0": 15}}`, in the order of topics and partitions."""
+    """Returns `{"topic": {"0": 15}}`, in the order of topics and partitions."""
     made: dict[str, Any] = {}
     for (topic, partition), offset in sorted(positions.items()):
         made.setdefault(topic, {})[str(partition)] = offset
@@ -59,16 +59,13 @@ def positions_to_json(positions: Mapping[TopicPartition, Offset]) -> dict[str, A
 
 
 def positions_from_json(value: Mapping[str, Any]) -> Positions:
-    """Read an object of `positions_to_json`, without the entries that are not topics.
-
-    Errors: ValueError.
-    """
+    """Reads an object of `positions_to_json`, except entries that begin with `@`. Errors: ValueError."""
     found: Positions = {}
     for topic, partitions in value.items():
         if topic.startswith("@"):
             continue
         if not isinstance(partitions, Mapping):
-            raise ValueError(f"{topic} has {partitions!r} instead of partitions")  # noqa: TRY004 the caller gets one kind of error
+            raise ValueError(f"{topic} has {partitions!r} instead of partitions")  # noqa: TRY004 callers expect one kind of error
         for partition, offset in partitions.items():
             number = _whole(partition, 0, _PARTITION_MAX, f"a partition of {topic}")
             found[TopicPartition(topic, number)] = _whole(offset, -_OFFSET_MAX, _OFFSET_MAX, f"{topic}-{number}")
@@ -76,7 +73,7 @@ def positions_from_json(value: Mapping[str, Any]) -> Positions:
 
 
 def positions_from_text(text: str) -> Positions:
-    """Read positions from JSON text. Errors: ValueError."""
+    """Reads positions from JSON text. Errors: ValueError."""
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(f"{text!r} is not a JSON object")  # noqa: TRY004 as above
@@ -84,7 +81,7 @@ def positions_from_text(text: str) -> Positions:
 
 
 def _whole(value: object, low: int, high: int, what: str) -> int:
-    """Read a whole number or its text, from `low` to `high`, both inclusive. Errors: ValueError."""
+    """Reads a whole number or its text, from `low` to `high`, both inclusive. Errors: ValueError."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     is_text = isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value) is not None
     if not (is_number or is_text) or not low <= int(value) <= high:  # type: ignore[call-overload]
@@ -95,7 +92,7 @@ def _whole(value: object, low: int, high: int, what: str) -> int:
 def rate_limited(
     start: Mapping[TopicPartition, Offset], latest: Mapping[TopicPartition, Offset], row_count_max: int
 ) -> Positions:
-    """Return positions between `start` and `latest`, with about `row_count_max` offsets after `start`.
+    """Returns positions between `start` and `latest`, with about `row_count_max` offsets after `start`.
 
     The share of each partition is proportional to its size, and at least one. `start` has every partition of
     `latest`. Source: KafkaMicroBatchStream.rateLimit.
@@ -111,7 +108,7 @@ def rate_limited(
 
 
 def split(ranges: Iterable[OffsetRange], partitions_min: int | None, rows_max: int | None) -> list[OffsetRange]:
-    """Cut the ranges so that there are about `partitions_min` of them and none is larger than `rows_max`.
+    """Cuts the ranges so that there are about `partitions_min` of them and none is larger than `rows_max`.
 
     Small ranges stay whole, large ones are cut in proportion to their sizes, empty ones are dropped. In order.
     Source: KafkaOffsetRangeCalculator.getRanges.
@@ -129,12 +126,12 @@ def split(ranges: Iterable[OffsetRange], partitions_min: int | None, rows_max: i
 
 
 def _share(size: int, total: int, count: int) -> int:
-    """Return how many of `count` pieces a range of `size` out of `total` gets; halves are rounded up, as in Java."""
+    """Returns how many of `count` pieces a range of `size` out of `total` gets; halves are rounded up, as in Java."""
     return max(math.floor(size / total * count + 0.5), 1)
 
 
 def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
-    """Cut a range into `count` pieces of about the same size; into fewer if it has fewer offsets."""
+    """Cuts a range into `count` pieces of about the same size; into fewer if it has fewer offsets."""
     pieces = []
     start = whole.start
     for index in range(count):

@@ -1,4 +1,4 @@
-"""The options of a read, checked: what is read, from where to where, and how.
+"""Reads and checks the options of a read: the topics, the offsets, and how tasks fetch.
 
     kafka.bootstrap.servers   required; further `kafka.*` keys are those of Kafka's clients
     subscribe | subscribePattern | assign                      exactly one
@@ -6,9 +6,8 @@
     endingTimestamp, endingOffsetsByTimestamp, endingOffsets           likewise, in batch only
     ...
 
-Names, defaults and what is refused are those of Spark's KafkaSourceProvider, but for `kafka.isolation.level`, which is
-`read_committed` unless said otherwise: records of aborted transactions were never meant to be read. `docs/pipeline.md`
-explains each to users.
+Names, defaults and refused values are those of Spark's KafkaSourceProvider, except the default of
+`kafka.isolation.level`: `read_committed`. `docs/pipeline.md` explains each option to users.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from lowtide.protocol.types import Offset, TopicPartition
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""In place of an offset, as in Spark's JSON."""
+"""Special offsets, as in Spark's JSON."""
 
 _PLACES: Final = {"earliest": EARLIEST, "latest": LATEST}
 _OFFSETS: Final = (
@@ -43,21 +42,21 @@ TAKEN_KEYS: Final = (
     "fetch.max.bytes",
     "group.id",
 )
-"""Of `kafka.*`: what is not the client's."""
+"""Keys of `kafka.*` that are not the client's."""
 
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 WITHOUT_EFFECT: Final = ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "checkpointLocation", "path")
-"""Accepted, since a query that is moved from Spark's source may have them, or Spark adds them."""
+"""Accepted, because a query for Spark's own source may have them, or because Spark adds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSelection:
-    """What is read; one of the three."""
+    """The topics or partitions to read. Exactly one field is given."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    """A topic's whole name has to match. Python's syntax of regular expressions."""
+    """A regular expression of Python, which must match the whole name of a topic."""
     partitions: tuple[TopicPartition, ...] = ()
 
     @property
@@ -68,29 +67,29 @@ class TopicSelection:
         return self.topics or tuple(sorted({partition.topic for partition in self.partitions}))
 
     def selects(self, topic: str) -> bool:
-        """Whether a topic is among those read."""
+        """Returns whether the query reads a topic."""
         names = self.names
         return topic in names if names is not None else re.fullmatch(self.pattern or "", topic) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Where to begin, or to end: an offset or special place for all partitions, or for each its own, or a time."""
+    """Where to begin or to end: offsets, special offsets or times, for all partitions or for each."""
 
     place: Offset = EARLIEST
-    """EARLIEST or LATEST, for all partitions, if nothing else is said."""
+    """EARLIEST or LATEST, for all partitions, if no other field is given."""
     offsets: Positions = field(default_factory=dict)
-    """By partition; EARLIEST and LATEST are allowed."""
+    """Offsets by partition; EARLIEST and LATEST are allowed."""
     timestamp: int | None = None
-    """For all partitions, in milliseconds."""
+    """One timestamp for all partitions, in milliseconds."""
     timestamps: Positions = field(default_factory=dict)
-    """By partition, in milliseconds."""
+    """Timestamps by partition, in milliseconds."""
     latest_without_match: bool = False
-    """A partition without a record at or behind its timestamp: begin behind its last record, instead of failing."""
+    """Whether a partition without a record at or after its timestamp begins at its end, instead of failing."""
 
     @property
     def is_earliest(self) -> bool:
-        """Whether it is the beginning of every partition, whichever there are."""
+        """Whether it is the beginning of all partitions."""
         return self.place == EARLIEST and not self.offsets and self.timestamp is None and not self.timestamps
 
 
@@ -114,7 +113,7 @@ class ReadOptions:
 
 
 def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
-    """Check all options of a batch or of a stream. Errors: OptionError."""
+    """Reads all options of a batch or of a stream. Errors: OptionError."""
     options = Options(given)
     client = options.client_settings(TAKEN_KEYS)
     subscription = _subscription(options)
@@ -136,12 +135,8 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     )
     for name in BATCH_ONLY if is_stream else STREAM_ONLY:
         if name in options:
-            options.refuse(
-                name,
-                "a stream has no end"
-                if is_stream
-                else "it works in streams only: a batch query reads everything at once",
-            )
+            in_batch = "it works in streams only: a batch query reads everything at once"
+            options.refuse(name, "a stream has no end" if is_stream else in_batch)
     low, high = made.offsets_per_trigger_min, made.offsets_per_trigger_max
     if low is not None and high is not None and low > high:
         options.refuse("minOffsetsPerTrigger", f"it must not be more than maxOffsetsPerTrigger, which is {high}")
@@ -150,7 +145,7 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
 
 
 def wants_headers(given: Mapping[str, str]) -> bool:
-    """Whether the schema has a column of headers. Errors: OptionError."""
+    """Returns whether the schema has a column of headers. Errors: OptionError."""
     return Options(given).flag("includeHeaders", default=False)
 
 
@@ -179,7 +174,7 @@ def _subscription(options: Options) -> TopicSelection:
 
 
 def _assigned(value: Any) -> tuple[TopicPartition, ...]:
-    """Read `{"topic": [0, 1]}`. Errors: ValueError."""
+    """Reads `{"topic": [0, 1]}`. Errors: ValueError."""
     if not isinstance(value, dict) or not all(topic and _are_partitions(numbers) for topic, numbers in value.items()):
         raise ValueError('it must be JSON such as {"topic": [0, 1]}')
     return tuple(sorted({TopicPartition(topic, number) for topic, numbers in value.items() for number in numbers}))
@@ -212,7 +207,7 @@ def _ending(options: Options) -> Bound:
 
 
 def _bound(options: Options, side: str, default: Offset) -> Bound:
-    """The first of the three options of a side that is given. Errors: OptionError, also for one that does not count."""
+    """Returns the first given option of a side. Errors: OptionError, also for those after it."""
     timestamp = options.number(f"{side}Timestamp", 0)
     timestamps = options.json(f"{side}OffsetsByTimestamp", lambda value: _positions(value, 0, _TIMESTAMPS))
     word = options.text(f"{side}Offsets")
@@ -228,7 +223,7 @@ def _bound(options: Options, side: str, default: Offset) -> Bound:
 
 
 def _positions(value: Any, low: int, expected: str) -> Positions:
-    """Read numbers by topic and partition, none below `low`. Errors: ValueError, which says what is `expected`."""
+    """Reads numbers by topic and partition, none below `low`. Errors: ValueError, which says what is `expected`."""
     found = positions_from_json(value) if isinstance(value, dict) else {}
     if not found or min(found.values()) < low:
         raise ValueError(f"it must be {expected}")

@@ -6,7 +6,7 @@
 - `partition` (int). A row without one goes to the partition of its key.
 - `headers` (array<struct<key: string, value: binary>>).
 
-Other columns are ignored, as there. Rows get the time at which they are written.
+Other columns are ignored. The timestamp of a row is the time of the write.
 
 Source: Spark's `KafkaWriter.validateQuery`, `KafkaRowWriter`.
 """
@@ -35,7 +35,7 @@ class SinkError(ValueError):
 
 
 def check_columns(types: dict[str, str], topic: str | None) -> None:
-    """Check the columns, given with their types in Spark's words. Errors: SinkError."""
+    """Checks the names and the types of columns. Errors: SinkError."""
     if "value" not in types:
         raise SinkError(f"Required attribute 'value' not found: the columns are {', '.join(types) or 'none'}.")
     if topic is None and "topic" not in types:
@@ -47,7 +47,7 @@ def check_columns(types: dict[str, str], topic: str | None) -> None:
             raise SinkError(f"{name} must be {' or '.join(allowed)}, but is {types[name]}: cast it.")
 
 
-class RowsOf(NamedTuple):
+class PartitionRows(NamedTuple):
     """The rows of one partition: their numbers (int64, ascending), or None for all."""
 
     place: TopicPartition
@@ -64,7 +64,7 @@ class RowPlaces:
     _sticky: dict[str, StickyPartition] = field(default_factory=dict)
 
     def topics(self, rows: pa.RecordBatch) -> list[tuple[str, NDArray[np.int64] | None]]:
-        """Return each topic with its rows, None for all rows. Errors: SinkError for a row without a topic."""
+        """Returns each topic with its rows, None for all rows. Errors: SinkError for a row without a topic."""
         if self.topic is not None:
             return [(self.topic, None)]
         column = _column(rows, "topic")
@@ -82,8 +82,8 @@ class RowPlaces:
 
     def places(
         self, rows: pa.RecordBatch, topic: str, selected: NDArray[np.int64] | None, available: list[int], count: int
-    ) -> Iterator[RowsOf]:
-        """The rows of one topic, `count` partitions, of which `available` have a leader, partition by partition.
+    ) -> Iterator[PartitionRows]:
+        """Yields the rows of one topic by partition. It has `count` partitions, of which `available` have a leader.
 
         Errors: SinkError for a partition that the topic does not have.
         """
@@ -91,19 +91,21 @@ class RowPlaces:
         if not len(partitions):
             return
         if (partitions == partitions[0]).all():
-            yield RowsOf(TopicPartition(topic, int(partitions[0])), selected)
+            yield PartitionRows(TopicPartition(topic, int(partitions[0])), selected)
             return
         order = np.argsort(partitions, kind="stable")
         ordered = partitions[order]
         begins = np.flatnonzero(np.diff(ordered, prepend=-1))
         for begin, end in zip(begins, [*begins[1:], len(ordered)], strict=True):
             numbers = order[begin:end].astype(np.int64)
-            yield RowsOf(TopicPartition(topic, int(ordered[begin])), numbers if selected is None else selected[numbers])
+            yield PartitionRows(
+                TopicPartition(topic, int(ordered[begin])), numbers if selected is None else selected[numbers]
+            )
 
     def _partitions(
         self, rows: pa.RecordBatch, topic: str, selected: NDArray[np.int64] | None, available: list[int], count: int
     ) -> NDArray[np.int32]:
-        """Return the partition of each selected row."""
+        """Returns the partition of each selected row."""
         total = rows.num_rows if selected is None else len(selected)
         chosen = np.full(total, -1, np.int32)
         asked = _column(rows, "partition")
@@ -137,7 +139,7 @@ class RowPlaces:
 
 
 def record_rows(rows: pa.RecordBatch) -> RecordRows:
-    """Return the rows as buffers of `rows`, without a copy."""
+    """Returns the rows as buffers of `rows`, without a copy."""
     return RecordRows(
         row_count=rows.num_rows,
         values=_binary(_column(rows, "value")),
@@ -147,7 +149,7 @@ def record_rows(rows: pa.RecordBatch) -> RecordRows:
 
 
 def _column(rows: pa.RecordBatch, name: str) -> Any:
-    """Return the column, with byte strings as Arrow's binary, or None if there is no such column."""
+    """Returns the column, with byte strings as Arrow's binary, or None if there is no such column."""
     place = rows.schema.get_field_index(name)
     if place < 0:
         return None
@@ -202,7 +204,7 @@ def _offsets_and_content(column: Any) -> tuple[NDArray[np.int32], NDArray[np.uin
 
 
 def _sizes(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    """Return roughly the size of each row in a batch."""
+    """Returns roughly the size of each row in a batch."""
     sizes = np.full(rows.num_rows, 10, np.int64)
     for name in ("key", "value"):
         column = _column(rows, name)

@@ -1,12 +1,11 @@
-"""`lowtide-spark-python`: a Python for Spark that imports PySpark from the environment, without compiling it each time.
+"""`lowtide-spark-python`: a Python for Spark that imports PySpark from the environment, which has its bytecode.
 
     PYSPARK_PYTHON=/path/to/environment/bin/lowtide-spark-python
 
-Spark starts a process on the driver for each run of a streaming query, and others for planning, reading and writing. It
-puts its own `pyspark.zip` before everything else on their path. The archive has sources only, so each of these
-processes compiles what it imports. Where the environment has the same version of PySpark, which has bytecode, this
-command takes that one: it moves the archive to the end of the path. Everything else is as with `python -m MODULE`; what
-is not of PySpark goes to Python as it is.
+Spark starts Python processes for each run of a streaming query, for planning, reading and writing. It puts its own
+`pyspark.zip` first on their path. This archive has no bytecode, so each process compiles what it imports. If the
+environment has the same version of PySpark, this command moves the archive to the end of the path. Otherwise it behaves
+like `python -m MODULE`, and passes anything that is not PySpark's to Python.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ VERSION: Final = "pyspark/version.py"
 
 
 def main() -> None:
-    """Run a module of PySpark, with the arguments of the command line; become Python for anything else."""
+    """Runs a module of PySpark, or replaces the process by Python for anything else."""
     words = sys.argv[1:]
     if len(words) < len(("-m", "MODULE")) or words[0] != "-m" or not words[1].startswith("pyspark."):
         os.execv(sys.executable, [sys.executable, *words])  # noqa: S606 - what Spark would have started
@@ -38,7 +37,7 @@ def main() -> None:
 
 
 def archives_last(path: Sequence[str]) -> list[str]:
-    """Move Spark's archives to the end of the path, if the rest of it has the same version of PySpark."""
+    """Moves Spark's archives to the end of the path, if the rest of it has the same version of PySpark."""
     archives = [entry for entry in path if any(PurePath(entry).match(name) for name in OF_SPARK)]
     rest = [entry for entry in path if entry not in archives]
     versions = {version for version in map(_version, archives) if version is not None}
@@ -47,7 +46,7 @@ def archives_last(path: Sequence[str]) -> list[str]:
 
 
 def _version(entry: str) -> bytes | None:
-    """What tells the version of the PySpark in this folder or archive; None, where there is none."""
+    """Returns the version file of the PySpark in a folder or an archive; None without one."""
     try:
         if entry.endswith(".zip"):
             return zipimporter(entry).get_data(VERSION)

@@ -1,16 +1,16 @@
-"""Answers Spark's questions about a stream: where it begins, where its next batch ends, what it has consumed.
+"""The positions of a stream: where it begins, where its next batch ends, and what it has consumed.
 
-Spark calls, in this order: `initial`; `latest(start)` until there is something new; `planned(start, end)`, whose tasks
-are read; then `latest(start)` again, with the end of the batch just committed as its start; `committed`, with that end,
-when the next batch begins. So `start` says what is durable as soon as a batch is, and `committed` says it one batch
-later. Traps, each with a test:
+Spark calls, in this order: `initial`; `latest(start)` until there are new records; `planned(start, end)`, and the tasks
+read; then `latest(start)` with the end of the committed batch as its start; and when the next batch begins,
+`committed` with that end. So `start` shows at once that a batch is durable, and `committed` one batch later. Traps,
+each with a test:
 
-- `initial` is asked twice in the first batch, and again when that batch is repeated after a crash. The first answer is
-  kept here, and in the end of the first batch (`@startedAt`), or a stream from the latest offsets would lose what came
-  between.
-- The initial offset is a start like any other, and says nothing about what was consumed.
-- An idle query asks about a hundred times a second: the cluster is not asked each time.
-- Spark compares offsets as text: where nothing is new, the very start goes back.
+- Spark calls `initial` twice in the first batch, and again when it repeats that batch after a crash. The first answer
+  is kept, also in the end of the first batch (`@startedAt`). Otherwise a stream that begins at the latest offsets would
+  lose the records that arrived between the calls.
+- The initial offset is a start like any other. It does not mean that anything was consumed.
+- An idle query calls `latest` about a hundred times a second, so answers of the cluster are kept for a while.
+- Spark compares offsets as text. Without new records, `latest` returns exactly the start.
 
 Sources: Spark's MicroBatchExecution, KafkaMicroBatchStream.
 """
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 LATEST_FOR_MS: Final = 100
-"""How long the ends of the partitions are kept before they are asked for again."""
+"""How long the ends of the partitions are kept before they are requested again."""
 
 SELECTED_FOR_MS: Final = 1000
-"""How long the list of partitions is kept before it is asked for again."""
+"""How long the list of partitions is kept before it is requested again."""
 
 
 class StreamPositions:
-    """The driver's side of a stream. Lives for one run of the query."""
+    """The driver's side of a stream, for one run of the query."""
 
     def __init__(self, planner: Planner, options: ReadOptions, trimmer: Trimmer | None, clock: Clock) -> None:
         self._planner = planner
@@ -67,9 +67,9 @@ class StreamPositions:
         self._last_batch_ms: int | None = None
         self._consumed: QueryProgress | None = None
 
-    # ------------------------------------------------------------------ what Spark asks
+    # ------------------------------------------------------------------ calls of Spark
     def initial(self) -> Json:
-        """Return where a query without a checkpoint begins. The answer is always the same.
+        """Returns where a query without a checkpoint begins. The answer is always the same.
 
         Errors: those of the planner.
         """
@@ -79,15 +79,15 @@ class StreamPositions:
         return self._as_json(self._initial)
 
     def prepare_available_now(self) -> None:
-        """Make the query end at the present ends of the partitions. Errors: those of the planner."""
+        """Sets the present ends of the partitions as the end of the query. Errors: those of the planner."""
         self._selected = self._planner.select()
         self._target = self._planner.latest(self._selected.partitions)
 
     def latest(self, start_json: Mapping[str, Any], rows_max: int | None = None, rows_min: int | None = None) -> Json:
-        """Return where the batch that begins at `start_json` ends, or `start_json` if there is no batch.
+        """Returns where the batch that begins at `start_json` ends, or `start_json` if there is no batch.
 
         A batch has at most `rows_max` rows, and waits until there are `rows_min` or until it is late. Without limits it
-        has all rows. Errors: DataLossError, when a topic was created again; those of the planner.
+        has all rows. Errors: DataLossError if a topic was created again; those of the planner.
         """
         start = positions_from_json(start_json)
         self._on_start(start, _topic_ids(start_json))
@@ -104,19 +104,18 @@ class StreamPositions:
         return made
 
     def reported_latest(self) -> Json | None:
-        """Return where the partitions end, for Spark's progress reports."""
+        """Returns where the partitions end, for Spark's progress reports."""
         return positions_to_json(self._latest) if self._latest else None
 
     def planned(self, start_json: Mapping[str, Any], end_json: Mapping[str, Any]) -> list[PlannedRange]:
-        """Return the tasks of a batch; the same for the same offsets, also after a crash.
+        """Returns the tasks of a batch; the same for the same offsets, also after a crash.
 
         Errors: DataLossError, those of the planner.
         """
         start, end = positions_from_json(end_json.get(STARTED_AT, start_json)), positions_from_json(end_json)
         ids, old_ids = _topic_ids(end_json), _topic_ids(start_json)
-        replaced = {
-            topic for topic, old_id in old_ids.items() if ids.get(topic, old_id) != old_id
-        }  # `latest` has reported it.
+        # `latest` has reported topics that were created again.
+        replaced = {topic for topic, old_id in old_ids.items() if ids.get(topic, old_id) != old_id}
         start = {partition: offset for partition, offset in start.items() if partition.topic not in replaced}
         gone = sorted(set(start) - set(end))
         if gone:
@@ -125,16 +124,16 @@ class StreamPositions:
             )
         added = [partition for partition in end if partition not in start]
         if added:
-            start |= self._of_added(added)
+            start |= self._beginnings_of(added)
         return self._planner.plan(start, end, ids or self._selected.topic_ids)
 
     def committed(self, end_json: Mapping[str, Any]) -> None:
-        """Take note that Spark has committed everything below `end_json`. Never raises."""
+        """Notes that Spark has committed everything below `end_json`. Never raises."""
         self._consume(positions_from_json(end_json), _topic_ids(end_json))
 
     # ------------------------------------------------------------------ parts
     def _on_start(self, start: Positions, ids: Mapping[str, TopicId]) -> None:
-        """Treat the start as consumed: it is the end of the last committed batch, unless the query began there.
+        """Treats the start as consumed: it is the end of the last committed batch, unless the query began there.
 
         This is wrong with asynchronous progress tracking, which a source cannot see, but Spark refuses it with
         `availableNow`.
@@ -150,7 +149,7 @@ class StreamPositions:
             self._trimmer.offer(self._consumed)
 
     def _known_ends(self, start: Positions) -> Positions:
-        """Return the ends of the partitions as last received; for `availableNow`, their ends when it began."""
+        """Returns the ends of the partitions as last received; for `availableNow`, their ends when it began."""
         if self._target is not None:
             self._latest = self._target
             return self._target
@@ -169,7 +168,7 @@ class StreamPositions:
         return self._latest
 
     def _is_behind(self, start: Positions) -> bool:
-        """Whether the cluster has returned ends below what the query has already read.
+        """Returns whether the cluster has returned ends below what the query has already read.
 
         A new leader may not know its high watermark yet (KAFKA-7703), and a broker may not know a new partition.
         """
@@ -180,7 +179,7 @@ class StreamPositions:
         )
 
     def _begins(self, start: Positions, start_json: Mapping[str, Any]) -> Positions:
-        """Return where to read each present partition from. Errors: DataLossError."""
+        """Returns where to read each present partition from. Errors: DataLossError."""
         begins = dict(start)
         for topic, old_id in _topic_ids(start_json).items():
             new_id = self._selected.topic_ids.get(topic, old_id)
@@ -191,20 +190,18 @@ class StreamPositions:
         return begins | self._planner.earliest(added)
 
     def _waits_for_more(self, begins: Positions, ends: Positions, rows_min: int | None) -> bool:
-        """Whether to wait for more rows before the next batch. Source: KafkaMicroBatchStream.delayBatch."""
+        """Returns whether to wait for more rows before the next batch. Source: KafkaMicroBatchStream.delayBatch."""
         now_ms = self._clock.monotonic_ms()
         if rows_min is not None and self._target is None and self._last_batch_ms is not None:
             is_late = now_ms - self._last_batch_ms >= self._options.trigger_delay_max_ms
-            if (
-                not is_late
-                and sum(max(end - begins.get(partition, 0), 0) for partition, end in ends.items()) < rows_min
-            ):
+            count = sum(max(end - begins.get(partition, 0), 0) for partition, end in ends.items())
+            if not is_late and count < rows_min:
                 return True
         self._last_batch_ms = now_ms
         return False
 
-    def _of_added(self, partitions: list[TopicPartition]) -> Positions:
-        """Return the beginnings of new partitions, which should be 0. Errors: DataLossError."""
+    def _beginnings_of(self, partitions: list[TopicPartition]) -> Positions:
+        """Returns the beginnings of new partitions, which should be 0. Errors: DataLossError."""
         begins = self._planner.earliest(partitions)
         for partition, offset in begins.items():
             if offset:
@@ -222,7 +219,7 @@ class StreamPositions:
 
 
 def stream_positions(options: ReadOptions) -> StreamPositions:
-    """Create the driver's side of a stream, with its own connections."""
+    """Creates the driver's side of a stream, with its own connections."""
     clock = SystemClock()
     trimmer = None
     if options.trim.trims or options.trim.commit_group is not None:
@@ -234,7 +231,7 @@ def stream_positions(options: ReadOptions) -> StreamPositions:
 
 
 def _limited(begins: Positions, ends: Positions, rows_max: int | None) -> Positions:
-    """Return where the next batch ends."""
+    """Returns where the next batch ends."""
     if rows_max is None:
         return dict(ends)
     return rate_limited({partition: begins.get(partition, 0) for partition in ends}, ends, rows_max)

@@ -1,4 +1,4 @@
-"""`spark.readStream.format("lowtide")`: topics as a stream of micro-batches, which may delete what it has consumed."""
+"""`spark.readStream.format("lowtide")`: topics as a stream of micro-batches, which may delete consumed records."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Spark makes one for the driver, which lives as long as the query runs, and pickles another one for the executors.
+    """Spark creates one for the driver, which lives as long as the query, and pickles another one for the executors.
 
-    `stop` is not relied on: Spark ends the driver's process without it.
+    Nothing relies on `stop`: Spark ends the driver's process without it.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -38,9 +38,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @property
     def positions(self) -> StreamPositions:
-        """The driver's side, made when it is first needed. Executors do not even import it."""
+        """The driver's side, created on first use. Executors do not import it."""
         if self._positions is None:
-            from lowtide.pipeline.stream_positions import stream_positions  # noqa: PLC0415 see above
+            from lowtide.pipeline.stream_positions import stream_positions  # noqa: PLC0415 executors do not need it
 
             self._positions = stream_positions(self._options)
         return self._positions
@@ -56,7 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 Spark's name
-        # Spark has no limit of both kinds, so the lower one is ours. `Trigger.Once` says that everything is to be read.
+        # Spark has no limit with both bounds, so the lower one comes from the options. `Trigger.Once` reads everything.
         is_all = isinstance(limit, ReadAllAvailable)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self.positions.latest(start, rows_max, None if is_all else self._options.offsets_per_trigger_min)

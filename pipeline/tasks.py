@@ -1,7 +1,6 @@
 """The values that the driver sends to tasks. They can be pickled.
 
-The driver does not read: only executors import the modules that do, because the driver's process of a stream starts
-with each query.
+Only executors import the modules that read, because the driver's process starts with each query.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class DataLossError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """How tasks read. Can be pickled."""
+    """The read options of tasks. Can be pickled."""
 
     read_committed: bool = True
     include_headers: bool = False

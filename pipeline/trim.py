@@ -1,11 +1,11 @@
-"""Deletes what a query has durably consumed, in a background thread that gets positions and trims topics to them.
+"""Deletes what a query has durably consumed, in a background thread that trims topics to the query's positions.
 
-Trimming is a best effort: a failure is logged and tried again with the next positions, which include the missed ones.
-Nothing here raises, and only the last trim of a query that ends waits for a slow replica.
+Trimming is a best effort. A failure is logged, and the next positions include the missed ones. Nothing here raises, and
+only the last trim of a query that ends waits for a slow replica.
 
-Guards: the thread trims only to positions that it was given, less the lag. It deletes nothing where a group's position
-or the age of records is unknown. It leaves a topic alone that has another id than the query read (the leader checks the
-id, see `AdminClient.delete_records`).
+Guards: the thread trims only to positions that it gets, less the lag. It deletes nothing if a group's position or the
+age of records is unknown. It does not trim a topic with another id than the one that the query read (see `topic_ids` of
+`AdminClient.delete_records`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REPEAT_MS: Final = 60_000
 
 
 class Trimmer:
-    """Trims topics to the positions that it gets. Its thread starts with the first `offer`."""
+    """Trims topics to positions. Its thread starts with the first `offer`."""
 
     def __init__(
         self,
@@ -44,10 +44,7 @@ class Trimmer:
         clock: Clock | None = None,
         find_ids: Callable[[Iterable[str]], Mapping[str, TopicId]] | None = None,
     ) -> None:
-        """`find_ids` looks up the ids of topics that `offer` gets without one.
-
-        The id of the first trim counts from then on.
-        """
+        """`find_ids` looks up the ids of topics that `offer` gets without one, once for each topic."""
         self._options = options
         self._find_ids = find_ids
         self._ids: dict[str, TopicId] = {}
@@ -57,7 +54,7 @@ class Trimmer:
         self._done: Positions = {}
         """The offset that each partition was trimmed to, as far as it is known."""
         self._published: Positions = {}
-        self._told: dict[str, int] = {}
+        self._logged: dict[str, int] = {}
         self._changed = threading.Condition()
         self._offered: QueryProgress | None = None
         self._busy = False
@@ -65,7 +62,7 @@ class Trimmer:
         self._thread: threading.Thread | None = None
 
     def offer(self, consumed: QueryProgress) -> None:
-        """Hand over what may be deleted. Return at once. Only the last of several offers counts."""
+        """Passes positions to the thread, and returns at once. Only the last of several offers counts."""
         if not self._is_new(consumed.positions):
             return
         with self._changed:
@@ -76,7 +73,7 @@ class Trimmer:
             self._changed.notify_all()
 
     def _is_new(self, positions: Positions) -> bool:
-        """Whether there may be work. With a lag there always may be: records grow older and groups move on."""
+        """Returns whether there may be work. With a lag there always may be: records age, and groups commit offsets."""
         if self._options.trims and any(
             self._done.get(partition, 0) < offset for partition, offset in positions.items()
         ):
@@ -86,7 +83,7 @@ class Trimmer:
         )
 
     def finish(self, timeout_ms: int) -> bool:
-        """Wait until the offers are done or have failed, without the interval. Return whether they are."""
+        """Waits until all offers are done or have failed, without the interval. Returns False after `timeout_ms`."""
         with self._changed:
             self._in_a_hurry = True
             self._changed.notify_all()
@@ -95,7 +92,7 @@ class Trimmer:
             return idle
 
     def _run(self) -> None:
-        """Trim to what was offered last, again and again, until the process ends."""
+        """Trims to the last offer, in a loop, until the process ends."""
         while True:
             with self._changed:
                 self._busy = False
@@ -111,7 +108,7 @@ class Trimmer:
 
     # ------------------------------------------------------------------ one trim
     def trim(self, consumed: QueryProgress) -> None:
-        """Trim now, in this thread. Never raises: a failure is logged."""
+        """Trims now, in this thread. Never raises: a failure is logged."""
         try:
             if self._admin is None:
                 self._admin = self._make_admin()
@@ -120,15 +117,15 @@ class Trimmer:
                 self._publish(admin, self._options.commit_group, consumed.positions)
             if self._options.trims:
                 self._delete(admin, consumed)
-        except Exception as error:  # noqa: BLE001 a query must not end because its input cannot be deleted
-            self._tell(f"trimming failed and is tried again with the next batch: {error}")
+        except Exception as error:  # noqa: BLE001 a failed delete must not end the query
+            self._warn(f"trimming failed and is tried again with the next batch: {error}")
             failed, self._admin = self._admin, None
             if failed is not None:
                 with contextlib.suppress(Exception):
                     failed.close()
 
     def _publish(self, admin: BlockingAdminClient, group: str, positions: Positions) -> None:
-        """Commit the positions as the offsets of a group."""
+        """Commits the positions as the offsets of a group."""
         changed = {
             partition: offset for partition, offset in positions.items() if self._published.get(partition) != offset
         }
@@ -140,13 +137,13 @@ class Trimmer:
             if error is None:
                 self._published[partition] = changed[partition]
             else:
-                self._tell(f"the position of {partition} cannot be committed for group {group}: {error}")
+                self._warn(f"the position of {partition} cannot be committed for group {group}: {error}")
 
     def _delete(self, admin: BlockingAdminClient, consumed: QueryProgress) -> None:
         wanted = self._targets(admin, consumed.positions)
         if not wanted:
             return
-        ids = self._meant(consumed, {partition.topic for partition in wanted})
+        ids = self._known_ids(consumed, {partition.topic for partition in wanted})
         results = admin.delete_records(
             wanted, leader_only=self._options.leader_only, timeout=self._options.timeout_ms / 1000, topic_ids=ids
         )
@@ -155,14 +152,14 @@ class Trimmer:
             if isinstance(result, DeletedRecords):
                 deleted += 1
             else:
-                self._tell(f"not trimmed: {result}")
+                self._warn(f"not trimmed: {result}")
                 if not result.leader_done:
                     continue
             self._done[partition] = wanted[partition]
         log.debug("trimmed %d of %d partitions", deleted, len(wanted))
 
-    def _meant(self, consumed: QueryProgress, topics: set[str]) -> dict[str, TopicId]:
-        """Return the ids of the topics, as far as they are known."""
+    def _known_ids(self, consumed: QueryProgress, topics: set[str]) -> dict[str, TopicId]:
+        """Returns the known ids of topics."""
         unknown = sorted(topic for topic in topics if topic not in consumed.topic_ids and topic not in self._ids)
         if unknown and self._find_ids is not None:
             self._ids |= self._find_ids(unknown)
@@ -170,7 +167,7 @@ class Trimmer:
         return {topic: ids[topic] for topic in topics if topic in ids}
 
     def _targets(self, admin: BlockingAdminClient, positions: Positions) -> Positions:
-        """Return the offsets to delete to: the positions less the lag and less what groups have not consumed yet."""
+        """Returns the offsets to delete to: the positions, limited by the lag and by the groups."""
         wanted = {partition: offset - self._options.lag_rows for partition, offset in positions.items()}
         wanted = {
             partition: offset for partition, offset in wanted.items() if offset > max(self._done.get(partition, 0), 0)
@@ -184,7 +181,7 @@ class Trimmer:
         }
 
     def _older(self, admin: BlockingAdminClient, wanted: Positions) -> Positions:
-        """Limit the offsets to the first record that is younger than the lag."""
+        """Limits the offsets to the first record that is younger than the lag."""
         moment = Timestamp(self._clock.wall_ms() - self._options.lag_ms)
         answers = admin.list_offsets(dict.fromkeys(wanted, moment), timeout=self._options.timeout_ms / 1000)
         older: Positions = {}
@@ -193,29 +190,29 @@ class Trimmer:
             if isinstance(answer, ListedOffset):
                 older[partition] = min(offset, answer.offset) if answer.offset >= 0 else offset
             else:
-                self._tell(f"{partition} is not trimmed: the age of its records is not known: {answer}")
+                self._warn(f"{partition} is not trimmed: the age of its records is not known: {answer}")
         return older
 
     def _consumed_by_groups(self, admin: BlockingAdminClient, wanted: Positions) -> Positions:
-        """Limit the offsets to what all groups have committed. Drop a partition where one has committed nothing."""
+        """Limits the offsets to what all groups have committed; drops partitions without a commit."""
         asked = dict.fromkeys(self._options.groups, tuple(wanted))
         answers = admin.list_group_offsets(asked, timeout=self._options.timeout_ms / 1000)
         for group in self._options.groups:
             answer = answers.get(group)
             if answer is None or isinstance(answer, AdminError):
-                self._tell(f"nothing is trimmed: the offsets of group {group} are not known: {answer}")
+                self._warn(f"nothing is trimmed: the offsets of group {group} are not known: {answer}")
                 return {}
             committed = {partition: one.offset for partition, one in answer.items() if isinstance(one, CommittedOffset)}
             for partition in [partition for partition in wanted if partition not in committed]:
-                self._tell(f"{partition} is not trimmed: group {group} has committed nothing there")
+                self._warn(f"{partition} is not trimmed: group {group} has committed nothing there")
                 del wanted[partition]
             wanted = {partition: min(offset, committed[partition]) for partition, offset in wanted.items()}
         return wanted
 
-    def _tell(self, message: str) -> None:
-        """Log a warning, unless the same was logged within `REPEAT_MS`."""
+    def _warn(self, message: str) -> None:
+        """Logs a warning, unless the same was logged within `REPEAT_MS`."""
         now_ms = self._clock.monotonic_ms()
-        self._told = {text: told_ms for text, told_ms in self._told.items() if now_ms - told_ms < REPEAT_MS}
-        if message not in self._told:
-            self._told[message] = now_ms
+        self._logged = {text: logged_ms for text, logged_ms in self._logged.items() if now_ms - logged_ms < REPEAT_MS}
+        if message not in self._logged:
+            self._logged[message] = now_ms
             log.warning("%s", message)

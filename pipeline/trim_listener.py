@@ -6,12 +6,12 @@
         )
     )
 
-Spark tells of a batch's end when the batch is in the commit log, so what a listener trims to was consumed durably,
-except by a query with `asyncProgressTrackingEnabled`. A topic is trimmed to the least position of all queries that were
-declared for it, and not before each of them has reported one. What a run left that was stopped between commit and trim
-goes when the query starts again: its checkpoint tells what.
+Spark reports the end of a batch after it has written the commit log. So the listener trims only to durably consumed
+positions, except for a query with `asyncProgressTrackingEnabled`. A topic is trimmed to the lowest position of all
+queries that are declared for it, once each of them has reported one. If a run was stopped between commit and trim, the
+next start of the query trims to the position in its checkpoint.
 
-Sources: Spark's ProgressReporter (events come after the commit log), MicroBatchExecution; OffsetSeqLog for the files.
+Sources: Spark's ProgressReporter (events follow the commit log), MicroBatchExecution; OffsetSeqLog for the files.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, parse_topic_id
 log = logging.getLogger(__name__)
 
 OFFSET_LOG_HEAD: Final = 2
-"""Lines before those of the sources: the format's version, and the batch's metadata."""
+"""Lines before those of the sources: the version of the format, and the metadata of the batch."""
 
 
 class TrimListener(StreamingQueryListener):  # type: ignore[misc]
-    """Trims behind each batch that a query has committed. Its methods raise nothing: what goes wrong is in the log."""
+    """Trims after each batch that a query has committed. Its methods raise nothing: they log failures."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
         checkpoints: Mapping[str, str] | None = None,
         **options: object,
     ) -> None:
-        """`queries` has every query that reads one of the topics, by its `queryName`, with the topics it reads.
+        """`queries` has the topics of each query, by its `queryName`. Name all queries that read one of these topics.
 
-        `checkpoints` has their `checkpointLocation`, in any file system that Spark reads. `options` are those of the
-        data source that begin with `trim`, and `commitGroupId`: `trimLag="10 minutes"`. Errors: SettingsError,
-        OptionError.
+        `checkpoints` has the `checkpointLocation` of queries, in any file system that Spark reads. `options` are those
+        of the data source that begin with `trim`, such as `trimLag="10 minutes"`, and `commitGroupId`.
+        Errors: SettingsError, OptionError.
         """
         if isinstance(settings, str):
             settings = {"bootstrap.servers": settings}
@@ -73,18 +73,18 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
         self._trimmer = Trimmer(trim, lambda: BlockingAdminClient(client), find_ids=self._find_ids)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 Spark's name
-        """What the query had consumed before it was stopped may go."""
+        """Trims to the position in the checkpoint, which the last run has consumed."""
         try:
             checkpoint = self._checkpoints.get(event.name)
             if event.name in self._queries and checkpoint is not None:
                 consumed = committed_in(checkpoint)
                 if consumed is not None:
                     self._on_consumed(event.name, consumed)
-        except Exception as error:  # noqa: BLE001 a listener must not disturb the query
+        except Exception as error:  # noqa: BLE001 a listener must not fail the query
             log.warning("query %s: what its last run left is not trimmed before its next batch: %s", event.name, error)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 Spark's name
-        """What the batch has consumed may go."""
+        """Trims to the end of the batch."""
         try:
             name = event.progress.name
             if name in self._queries:
@@ -97,25 +97,25 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
             log.warning("nothing is trimmed for a batch: %s", error)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 Spark's name
-        """Time for what is older than the lag by now, and for what failed."""
+        """Trims records that are now older than the lag, and retries failed trims."""
         try:
             self._offer()
         except Exception as error:  # noqa: BLE001 as above
             log.warning("nothing is trimmed for an idle query: %s", error)
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 Spark's name
-        """Nothing: what was consumed stays consumed."""
+        """Does nothing: consumed records stay consumed."""
 
     def finish(self, timeout_ms: int = 30_000) -> bool:
-        """Wait until everything that is known to be consumed was trimmed, or has failed: before the program ends.
+        """Waits until all known positions are trimmed or have failed. Call it before the program ends.
 
-        Whether it was.
+        Returns False after `timeout_ms`.
         """
         return self._trimmer.finish(timeout_ms)
 
-    # ------------------------------------------------------------------ who has consumed what
+    # ------------------------------------------------------------------ positions
     def _on_consumed(self, name: str, consumed: QueryProgress) -> None:
-        """A query's positions; only those of its declared topics count."""
+        """Takes a query's positions, of its declared topics only."""
         topics = self._queries[name]
         positions = {partition: offset for partition, offset in consumed.positions.items() if partition.topic in topics}
         with self._lock:
@@ -129,7 +129,7 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
             self._trimmer.offer(QueryProgress(least, ids))
 
     def _find_ids(self, topics: Iterable[str]) -> dict[str, TopicId]:
-        """The topics' ids now; without those that have none. Errors: ClusterError."""
+        """Returns the present ids of topics that have one. Errors: ClusterError."""
         found = self._cluster.find_topics(topics, self._cluster.deadline())
         return {name: topic.topic_id for name, topic in found.items() if topic.topic_id != ZERO_TOPIC_ID}
 
@@ -137,9 +137,9 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
 def least_positions(
     queries: Mapping[str, frozenset[str]], positions: Mapping[str, QueryProgress]
 ) -> tuple[Positions, dict[str, TopicId]]:
-    """What all queries have consumed that were declared for a topic.
+    """Returns the lowest position of each partition among the queries of its topic, and the topic ids.
 
-    A partition that one of them has not reported is not in it.
+    A partition without a position from one of these queries is missing.
     """
     least: Positions = {}
     ids: dict[str, TopicId] = {}
@@ -150,7 +150,7 @@ def least_positions(
         readers = [one for one in reported if one is not None]
         known = {one.topic_ids[topic] for one in readers if topic in one.topic_ids}
         if len(known) > 1:
-            continue  # One of them has read a topic of this name that is gone.
+            continue  # One of them has read a deleted topic of this name.
         if known:
             ids[topic] = known.pop()
         for partition in set.intersection(
@@ -161,7 +161,7 @@ def least_positions(
 
 
 def parse_ends(texts: Iterable[str]) -> QueryProgress:
-    """The end offsets of a query's sources: those that are of Kafka's form, all together."""
+    """Returns the end offsets of all sources of a query whose offsets have Kafka's form."""
     positions: Positions = {}
     ids: dict[str, TopicId] = {}
     for text in texts:
@@ -170,20 +170,20 @@ def parse_ends(texts: Iterable[str]) -> QueryProgress:
             found = positions_from_json(value)
             ids |= {topic: parse_topic_id(topic_id) for topic, topic_id in value.get(TOPIC_IDS, {}).items()}
         except (ValueError, AttributeError, TypeError):
-            continue  # Files or rates have offsets of another form.
+            continue  # Other sources have offsets of another form.
         for partition, offset in found.items():
             positions[partition] = min(offset, positions.get(partition, offset))
     return QueryProgress(positions, ids)
 
 
 def committed_in(checkpoint: str) -> QueryProgress | None:
-    """What a checkpoint says was consumed: the end of the last batch that was committed. None, where none was.
+    """Returns the end of the last committed batch in a checkpoint; None without one.
 
-    Reads files by the Hadoop file systems of the running Spark. Errors: whatever those raise.
+    Reads files with the Hadoop file systems of the running Spark. Errors: those of Hadoop; RuntimeError without Spark.
     """
-    context = SparkContext._active_spark_context  # noqa: SLF001 listeners are called in threads that have no active session
+    context = SparkContext._active_spark_context  # noqa: SLF001 threads of listeners have no active session
     if context is None:
-        raise RuntimeError("no Spark runs in this process, by which the checkpoint could be read")
+        raise RuntimeError("no Spark runs in this process to read the checkpoint")
     jvm = context._jvm  # noqa: SLF001 the only way to Hadoop's file systems
     root = jvm.org.apache.hadoop.fs.Path(checkpoint)
     files = root.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001 as above
@@ -202,5 +202,5 @@ def committed_in(checkpoint: str) -> QueryProgress | None:
 
 
 def _text(value: object) -> str:
-    """An option as Spark would give it."""
+    """Returns the text of an option, as Spark has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,11 +4,11 @@
     trimLag           keep the last records (`100000`) or those of the last time (`10 minutes`)
     trimLeaderOnly    a delete is done when the leader has it (KIP-1343)
     trimGroups        delete only what these groups have consumed too
-    trimInterval      no oftener than this
-    trimBelowStart    delete also what lies below startingOffsets, and was never read
+    trimInterval      the shortest time between two trims
+    trimBelowStart    delete also records below startingOffsets, which were never read
     commitGroupId     publish the query's committed positions as the offsets of this group
 
-Source: KIP-107 for why a pipeline wants it; Kafka Streams for its repartition topics (KIP-811) for an interval.
+Sources: KIP-107; KIP-811, with which Kafka Streams purges its repartition topics.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TIMEOUT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimOptions:
-    """What to delete and commit after each batch. Can be pickled."""
+    """Defines what to delete and commit after each batch. Can be pickled."""
 
     mode: str = "off"
     """`off`, `commit` (delete what Spark reports as committed, one batch late) or `eager` (also delete the last batch
@@ -61,7 +61,7 @@ class TrimOptions:
 
 
 def trim_options(options: Options, *, is_stream: bool, starts_at_earliest: bool) -> TrimOptions:
-    """Read the options. Errors: OptionError."""
+    """Reads the options. Errors: OptionError."""
     mode = options.choice("trim", ("off", "commit", "eager")) or "off"
     lag_rows, lag_ms = _lag(options)
     groups = options.text("trimGroups")
@@ -87,14 +87,13 @@ def trim_options(options: Options, *, is_stream: bool, starts_at_earliest: bool)
         options.refuse(
             "trim",
             "a delete removes all records below an offset, but this query does not read from the beginning. Set "
-            "startingOffsets to "
-            "earliest, or set trimBelowStart to true if the records below may be deleted unread",
+            "startingOffsets to earliest, or set trimBelowStart to true if the records below may be deleted unread",
         )
     return made
 
 
 def _lag(options: Options) -> tuple[int, int]:
-    """Return the records and the milliseconds to keep; one of them is 0. Errors: OptionError."""
+    """Returns the records and the milliseconds to keep; one of them is 0. Errors: OptionError."""
     text = options.text("trimLag")
     if text is None:
         return 0, 0

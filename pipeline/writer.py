@@ -1,13 +1,12 @@
-"""Writes rows to topics: the sink of `write` and of `writeStream`, over Arrow batches.
+"""Writes rows to topics: the sink of `write` and of `writeStream`, from Arrow batches.
 
-**At least once.** A row is acknowledged by all in-sync replicas before its task ends well, and retries between producer
-and broker never double it. But where Spark runs a task again, because it failed or by speculation, and where it runs a
-micro-batch again after a crash, rows that were written before are written once more: there is no transaction around
-them, as there is none in Spark's own Kafka sink. A job that must not see them twice puts a key that tells them apart
-into the rows.
+**At least once.** When a task succeeds, all in-sync replicas have acknowledged its rows, and retries of the producer do
+not duplicate them. But when Spark repeats a task (after a failure, or by speculation) or a micro-batch (after a crash),
+its rows are written again: there are no transactions, as in Spark's own Kafka sink. A job that must recognize
+duplicates puts a unique key into the rows.
 
-Producers are kept from task to task in each of Spark's worker processes: a producer id for every task would have
-brokers remember as many producers for a day. One that has failed is not used again.
+Each of Spark's worker processes keeps its producer from task to task, because brokers remember each producer id for a
+day. A producer that has failed is not used again.
 
 Source: Spark's `KafkaWriter`, `CachedKafkaProducer`.
 """
@@ -28,7 +27,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from lowtide.pipeline.options import KAFKA, Options
 from lowtide.pipeline.producer import Producer
 from lowtide.pipeline.producer_settings import ProducerSettings
-from lowtide.pipeline.sink_columns import RowPlaces, RowsOf, SinkError, check_columns, record_rows
+from lowtide.pipeline.sink_columns import PartitionRows, RowPlaces, SinkError, check_columns, record_rows
 from lowtide.protocol.columns import RecordRows
 from lowtide.protocol.record_columns import BatchSettings, BuiltBatch, RecordTooLargeError, build_batches
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD
@@ -37,11 +36,10 @@ from lowtide.runtime.clock import SystemClock
 log = logging.getLogger(__name__)
 
 _OF_SPARK = ("checkpointLocation", "path", "includeHeaders")
-"""Options that reach a sink and belong to other parts of Spark. (Headers are written where there is a column of that
-name.)"""
+"""Options of other parts of Spark, which a sink gets too. (Headers come from the column `headers`.)"""
 
 RECORD_BYTES_MAX = 64 << 20
-"""One record, in its batch: Kafka's brokers do not take requests of more than 100 MB (`socket.request.max.bytes`)."""
+"""The largest batch of one record. Kafka's brokers refuse requests above 100 MB (`socket.request.max.bytes`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +51,9 @@ class SinkSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, str], types: Mapping[str, str]) -> SinkSettings:
-        """Read the options of `write`, and check the columns with their types in Spark's words.
+        """Reads the options of `write`, and checks the names and the types of columns.
 
-        Errors: SinkError, SettingsError: before anything is written.
+        Errors: SinkError, SettingsError, OptionError.
         """
         given = Options(options)
         topic = given.text("topic")
@@ -79,7 +77,7 @@ class WriteResult(WriterCommitMessage):  # type: ignore[misc]
 
 
 def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> WriteResult:
-    """Write all rows of one task and return when they are acknowledged. Errors: ProduceError, SinkError."""
+    """Writes all rows of one task, and returns when they are acknowledged. Errors: ProduceError, SinkError."""
     kept = _kept_producers()
     producer = kept.pop(settings.producer, None) or Producer(settings.producer)
     rows_before, retries_before = producer.acknowledged_records, producer.retries
@@ -89,8 +87,7 @@ def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> Wri
             _write_batch(producer, places, rows)
         producer.flush()
     except BaseException:
-        # Its batches may be there or not: another producer would be fenced by nothing, but must not share sequences
-        # with it.
+        # Its last batches may be written or not, so its sequences must not be used again.
         producer.close()
         raise
     for other in kept.values():
@@ -104,7 +101,7 @@ def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> Wri
 
 @functools.cache
 def _kept_producers() -> dict[ProducerSettings, Producer]:
-    """Return the producer that this process keeps from task to task; there is at most one."""
+    """Returns the producer that this process keeps from task to task; there is at most one."""
     return {}
 
 
@@ -117,10 +114,10 @@ def _write_batch(producer: Producer, places: RowPlaces, rows: Any) -> None:
             _add(producer, columns, of_partition)
 
 
-def _add(producer: Producer, columns: RecordRows, rows: RowsOf) -> None:
-    """Build batches of the rows of one partition and pass them to the producer.
+def _add(producer: Producer, columns: RecordRows, rows: PartitionRows) -> None:
+    """Builds batches of the rows of one partition, and passes them to the producer.
 
-    A row that is larger than a batch gets one of its own: the broker decides about it.
+    A row that is larger than a batch gets its own: the broker may accept it.
     """
     settings, left = producer.settings, rows.selected
     while True:
@@ -142,7 +139,7 @@ def _add(producer: Producer, columns: RecordRows, rows: RowsOf) -> None:
 
 
 def _own(built: BuiltBatch) -> bytearray:
-    """Return the batch as bytes that the producer can change, without a copy if they are so already."""
+    """Returns the batch as a bytearray, without a copy if it is one already."""
     return built.batch if isinstance(built.batch, bytearray) else bytearray(built.batch)
 
 
@@ -155,7 +152,7 @@ def _build(
     )
 
 
-def _too_large(rows: RowsOf, row: int, columns: RecordRows) -> SinkError:
+def _too_large(rows: PartitionRows, row: int, columns: RecordRows) -> SinkError:
     assert columns.values is not None
     begins = memoryview(columns.values.offsets).cast("B").cast("i")
     size = begins[columns.values.first + row + 1] - begins[columns.values.first + row]
@@ -182,20 +179,20 @@ class RowWriter:
 
 
 class BatchWriter(RowWriter, DataSourceArrowWriter):  # type: ignore[misc]
-    """What `DataFrame.write` calls."""
+    """The writer of `DataFrame.write`."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: what tasks have written is readable as soon as it is acknowledged."""
+        """Does nothing: rows are readable as soon as they are acknowledged."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: what was written before the failure stays (at least once)."""
+        """Does nothing: rows that were written before the failure stay (at least once)."""
 
 
 class StreamWriter(RowWriter, DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """What `DataFrame.writeStream` calls, for each micro-batch."""
+    """The writer of `DataFrame.writeStream`, for each micro-batch."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
-        """Do nothing, as for a batch."""
+        """Does nothing, as for a batch."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
-        """Do nothing: Spark runs the micro-batch again, which writes its rows again."""
+        """Does nothing: Spark repeats the micro-batch, which writes its rows again."""

@@ -131,7 +131,7 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
             voters.epochs[member] if leader == NO_LEADER else image.brokers[member].epoch for member in isr
         ),
         leader=leader,
-        leader_epoch=partition.leader_epoch + (0 if stays and set(partition.replicas) <= set(wanted.replicas) else 1),
+        leader_epoch=partition.leader_epoch + (0 if stays and not _removes(partition, wanted) else 1),
         adding=wanted.adding,
         removing=wanted.removing,
         elr=tuple(eligible),
@@ -241,6 +241,10 @@ class _Voters:
 
     def _is_online(self, replica: BrokerId) -> bool:
         return self._image.replica_is_online(replica, self._topic_id, self._number)
+
+
+def _removes(partition: PartitionImage, wanted: Assignment) -> bool:
+    return not set(partition.replicas) <= set(wanted.replicas)
 
 
 def living_members(

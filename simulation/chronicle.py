@@ -10,7 +10,7 @@ from lowtide.simulation.history import HistoryError
 
 LINES_KEPT: Final = 4000
 _BUGS: Final = ("request failed", "task failed", "connection failed")
-"""What brokers log for an unexpected exception."""
+"""The events that brokers log for an unexpected exception."""
 
 
 class Chronicle:
@@ -62,7 +62,7 @@ class BrokerLog:
         self._note(event, values)
 
     def warning(self, event: str, **values: Any) -> None:
-        """Note it."""
+        """Records a warning."""
         self._note(event, values)
 
     def error(self, event: str, **values: Any) -> None:

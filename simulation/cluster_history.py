@@ -1,4 +1,4 @@
-"""What clients saw of one partition of a cluster, and whether that was allowed.
+"""Records what clients saw of one partition of a cluster, and checks that it was allowed.
 
 Unlike `history`, several brokers answer, some late or wrong about the leader, so reads are judged by what was
 acknowledged before them. Deletes are ordinary or leader-only; producers retry, or use acks=1.

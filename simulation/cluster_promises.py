@@ -1,4 +1,4 @@
-"""What a simulated cluster has promised for each partition, and which events end a promise.
+"""The promises of a simulated cluster for each partition, and the events that end them.
 
 A committed record is promised until a replica that may lack it becomes leader: because its disk was replaced, it lost
 unflushed data, or the election was unclean. Judges each election (P4, rule DR8, KIP-966): a directory that lost deletes

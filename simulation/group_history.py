@@ -1,4 +1,4 @@
-"""What clients saw of one group, and whether that was allowed.
+"""Records what clients saw of one group, and checks that it was allowed.
 
 Checked (letters of the invariants): G1 a partition has one owner per generation; G2 generations of assignments never
 decrease; G3 an acknowledged offset is not lost, and returned offsets do not decrease; G4 a member of an earlier

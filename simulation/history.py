@@ -1,4 +1,4 @@
-"""What clients saw of one partition of one broker, and whether that was allowed.
+"""Records what clients saw of one partition of one broker, and checks that it was allowed.
 
 The checker knows acknowledged requests, requests without response, and reads. It learns of crashes that may lose
 unflushed records (power cuts), and of those that may not (kills).

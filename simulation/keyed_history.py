@@ -1,4 +1,4 @@
-"""What clients saw of one compacted partition of a cluster, and whether that was allowed.
+"""Records what clients saw of one compacted partition of a cluster, and checks that it was allowed.
 
 Unlike `cluster_history`, offsets may be missing. Checked (letters of the invariants): C1 the last record of each key is
 there, with its offset, unless it is an expired tombstone; an older one is removed only for a later one that was not

@@ -1,4 +1,4 @@
-"""What members saw of a consumer group, or of one that changes its type, and whether that was allowed.
+"""Records what members saw of a consumer group, or of one that changes its type, and checks that it was allowed.
 
 Checked (letters of the invariants): G1 a partition has one owner at a time; G2 epochs never decrease; G3 as in
 `group_history`; G4 a former owner of a partition commits nothing for it.

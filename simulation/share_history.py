@@ -1,4 +1,4 @@
-"""What members saw of one share group of a topic, and whether that was allowed.
+"""Records what members saw of one share group of a topic, and checks that it was allowed.
 
 Checked (letters of the invariants): G7 a record is delivered at most as often as the limit allows, however its
 deliveries end, each delivery is counted, and no record is delivered to a second member while the first one has it, or

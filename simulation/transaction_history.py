@@ -1,4 +1,4 @@
-"""What clients saw of transactions, and whether that was allowed.
+"""Records what clients saw of transactions, and checks that it was allowed.
 
 Checked (letters of the invariants): T1 readers of committed records see nothing of a transaction without a commit
 request; T2 a transaction is visible completely or not at all, in all partitions: completely if its commit was

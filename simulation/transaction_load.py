@@ -93,7 +93,7 @@ class TransactionLoad:
         return [self.make_reader(number) for number in range(self.partitions)]
 
     def make_reader(self, number: int) -> CommittedReader:
-        """One."""
+        """Creates a reader of committed records."""
         return CommittedReader(self, number, self._make_client(f"committed {number}"), self._source())
 
     def make_client(self, name: str) -> ClusterClient:

@@ -1,6 +1,6 @@
-"""What users get for their tests: a cluster of real brokers beside the test, and a pytest plugin.
+"""Real brokers for the tests of users, and a pytest plugin.
 
-Guards: each cluster has ports, log directories and a process or a thread of its own, and leaves nothing behind. Sees
-all that a broker is made of; in every wheel. Begin with `cluster`, then `brokers` and who runs them (`brokers_process`,
-`brokers_thread`), then `plugin`. `etcd` starts an etcd where a test needs one, `free_ports` finds ports for processes.
+Guards: each cluster has its own ports, log directories, and process or thread, and leaves nothing behind. Sees all
+rooms of a broker; in every wheel. Begin with `cluster`, then `brokers` and its two hosts (`brokers_process`,
+`brokers_thread`), then `plugin`.
 """

@@ -1,7 +1,6 @@
-"""Runs the brokers of a `LowtideCluster` on one event loop, in a thread or in a process of its own.
+"""Runs the brokers of a `LowtideCluster` on one event loop, in a thread or in their own process.
 
-Guards: the brokers are the same in both. `ClusterPlan` says what to start and can be sent to another process. Sees all
-that a broker is made of; begin with `HostedBrokers`.
+`ClusterPlan` describes the brokers, and can be pickled for another process.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ClusterPlan(NamedTuple):
-    """Which brokers to start. `config` are broker configuration keys; `directory` has their files."""
+    """The brokers to start. `config` has broker configuration keys; `directory` has their files."""
 
     broker_count: int
     directory: str
@@ -36,14 +35,14 @@ class BrokerAddresses(NamedTuple):
 
 
 class HostedBrokers:
-    """The brokers that a test starts and stops. Used from one event loop."""
+    """The brokers that a test starts and stops. All methods run on one event loop, and return the addresses."""
 
     def __init__(self, plan: ClusterPlan, log: TextIO) -> None:
         """`log` gets the lines that the brokers log."""
         self.plan = plan
         self._log = log
         self._cluster: LocalCluster | None = None
-        self._reached: dict[int, BrokerAddresses] = {}
+        self._addresses: dict[int, BrokerAddresses] = {}
 
     @property
     def cluster(self) -> LocalCluster:
@@ -52,66 +51,72 @@ class HostedBrokers:
         return self._cluster
 
     async def start(self) -> dict[int, BrokerAddresses]:
-        """Starts all brokers. Returns where each is reached. Errors: whatever keeps a broker from starting."""
-        common = _common(self.plan.config)
-        self._cluster = await self._secured(common) if self.plan.secure else self._made(self._configurations(common))
+        """Starts all brokers. Errors: those of `Broker.start`."""
+        self._cluster = await self._new_cluster(_common(self.plan.config))
         await self._cluster.start()
-        return self._now_reached()
+        return self._update_addresses()
 
     async def stop(self) -> dict[int, BrokerAddresses]:
-        """Stops all that run, gracefully."""
+        """Stops all running brokers gracefully."""
         if self._cluster is not None:
             await self._cluster.stop()
-        return self._reached
+        return self._addresses
 
     async def restart(self) -> dict[int, BrokerAddresses]:
-        """Stops all and starts them again over the same files, on the same ports."""
+        """Stops all brokers, and starts them again with the same files and ports."""
         await self.cluster.stop()
         await self.cluster.start()
-        return self._now_reached()
+        return self._update_addresses()
 
     async def reset(self) -> dict[int, BrokerAddresses]:
-        """Stops all, removes their files, and starts them on the same ports with the same configuration."""
+        """Stops all brokers, removes their files, and starts them with the same ports and configuration."""
         await self.cluster.stop()
         _remove_files(self.plan.directory)
         if self.plan.secure:
             await self._set_passwords(self._configurations(_common(self.plan.config)))
         await self.cluster.start()
-        return self._now_reached()
+        return self._update_addresses()
 
     async def stop_broker(self, broker_id: int) -> dict[int, BrokerAddresses]:
         """Stops one broker gracefully."""
         await self.cluster.stop_broker(broker_id)
-        return self._reached
+        return self._addresses
 
     async def kill_broker(self, broker_id: int) -> dict[int, BrokerAddresses]:
-        """Ends one broker abruptly, as far as its process can."""
+        """Ends one broker abruptly, as far as its process allows."""
         await self.cluster.kill_broker(broker_id)
-        return self._reached
+        return self._addresses
 
     async def start_broker(self, broker_id: int) -> dict[int, BrokerAddresses]:
-        """Starts a broker again that was stopped or killed. Errors: whatever keeps it from starting."""
+        """Starts a broker that was stopped or killed. Errors: those of `Broker.start`."""
         await self.cluster.start_broker(broker_id)
-        return self._now_reached()
+        return self._update_addresses()
 
-    def _now_reached(self) -> dict[int, BrokerAddresses]:
-        """Return the addresses; a stopped broker keeps its last ones."""
+    def _update_addresses(self) -> dict[int, BrokerAddresses]:
+        """Returns the addresses in the order of ids; a stopped broker keeps its last ones."""
         for broker_id, broker in self.cluster.brokers.items():
-            self._reached[broker_id] = BrokerAddresses(broker.address, dict(broker.ports), tuple(broker.http_addresses))
-        return {
-            broker_id: self._reached[broker_id] for broker_id in self.cluster.broker_ids if broker_id in self._reached
-        }
+            self._addresses[broker_id] = BrokerAddresses(
+                broker.address, dict(broker.ports), tuple(broker.http_addresses)
+            )
+        self._addresses = dict(sorted(self._addresses.items()))
+        return self._addresses
 
-    async def _secured(self, common: dict[str, Setting]) -> LocalCluster:
-        """The brokers, with what they need for TLS and logins in the folder `secure`.
+    async def _new_cluster(self, common: dict[str, Setting]) -> LocalCluster:
+        """Creates the brokers. A secure cluster has its certificates and passwords in the folder `secure`.
 
         Errors: ConfigError, StorageError.
         """
+        from lowtide.broker.lifecycle.local_cluster import LocalCluster
+        from lowtide.broker.lifecycle.logger import make_logger
         from lowtide.broker.lifecycle.secure_cluster import SecureCluster
 
-        configurations = self._configurations(SecureCluster(self.plan.directory).given() | common)
-        await self._set_passwords(configurations)
-        return self._made(configurations)
+        if self.plan.secure:
+            common = SecureCluster(self.plan.directory).given() | common
+        configurations = self._configurations(common)
+        if self.plan.secure:
+            await self._set_passwords(configurations)
+        shared = self.plan.directory if self.plan.broker_count > 1 else None
+        return LocalCluster(configurations, shared, lambda broker_id: make_logger(broker_id, stream=self._log))
 
     async def _set_passwords(self, configurations: list[dict[str, Setting]]) -> None:
         from lowtide.broker.config.broker_config import load_config
@@ -121,7 +126,7 @@ class HostedBrokers:
         await SecureCluster(self.plan.directory).set_passwords(place)
 
     def _configurations(self, given: dict[str, Setting]) -> list[dict[str, Setting]]:
-        """Of each broker. Errors: ConfigError."""
+        """Returns the configuration of each broker. Errors: ConfigError."""
         from lowtide.broker.config.broker_config import Setting
         from lowtide.broker.lifecycle.local_cluster import configurations_of_several, listener_name
 
@@ -131,41 +136,33 @@ class HostedBrokers:
         own = {"listeners": f"{listener_name(given)}://127.0.0.1:0", "log.dirs": plan.directory}
         return [{name: Setting(text, "the default") for name, text in own.items()} | given]
 
-    def _made(self, configurations: list[dict[str, Setting]]) -> LocalCluster:
-        """The brokers, as they are configured. Errors: ConfigError."""
-        from lowtide.broker.lifecycle.local_cluster import LocalCluster
-        from lowtide.broker.lifecycle.logger import make_logger
-
-        shared = self.plan.directory if self.plan.broker_count > 1 else None
-        return LocalCluster(configurations, shared, lambda broker_id: make_logger(broker_id, stream=self._log))
-
 
 async def serve(
     brokers: HostedBrokers, requests: asyncio.Queue[tuple[str, tuple[Any, ...]] | None], answer: Any
 ) -> None:
-    """Starts the brokers, calls the requested methods one after the other until a None, and stops the brokers.
+    """Starts the brokers, calls the requested methods one by one until it gets None, and stops the brokers.
 
-    `answer` is called with what each returned, or with its error; the first call is for the start.
+    Calls `answer` with the result or the error of the start and of each request.
     """
     try:
         answer(await brokers.start())
-    except BaseException as error:  # noqa: BLE001  who asked gets it
+    except BaseException as error:  # noqa: BLE001  the caller raises it
         answer(error)
         return
     while (request := await requests.get()) is not None:
         name, arguments = request
         try:
             answer(await getattr(brokers, name)(*arguments))
-        except Exception as error:  # noqa: BLE001  who asked gets it
+        except Exception as error:  # noqa: BLE001  the caller raises it
             answer(error)
     try:
         answer(await brokers.stop())
-    except Exception as error:  # noqa: BLE001  who asked gets it
+    except Exception as error:  # noqa: BLE001  the caller raises it
         answer(error)
 
 
 def _remove_files(directory: str) -> None:
-    """Removes what is in the folder, but for certificates and passwords."""
+    """Removes the contents of the folder, except certificates and passwords."""
     from lowtide.broker.lifecycle.secure_cluster import FOLDER
 
     for path in Path(directory).iterdir():
@@ -174,7 +171,7 @@ def _remove_files(directory: str) -> None:
 
 
 def _common(config: Mapping[str, str | float | bool]) -> dict[str, Setting]:
-    """The configuration that all brokers have in common.
+    """Returns the configuration that all brokers share.
 
     Errors: ConfigError for a value that is not a text, a number, True or False.
     """

@@ -1,8 +1,8 @@
-"""`HostedBrokers` in a process of their own, which a test's frozen clock, forks and patches do not reach.
+"""`HostedBrokers` in their own process, which a test's frozen clock, forks and patches do not affect.
 
-The process is this program's Python. It inherits one end of a pair of sockets, and nothing else but its standard
-streams. Requests come over it, `(method, arguments)` or None for the stop, and what they return or raise goes back. It
-stops its brokers and ends when the other end closes, so it never outlives the test's process.
+The process runs the same Python. It inherits one end of a pair of sockets, and its standard streams. It receives
+requests, `(method, arguments)` or None for the stop, and returns results or errors. When the other end closes, it stops
+its brokers and ends, so it never outlives the test's process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from lowtide.testing.brokers_process import main; main(int(sys.argv[1]))"
 )
-"""With the import path of the test's process, which may have found Lowtide in a folder that no other has."""
+"""Takes over the import path of the test's process."""
 
 
 class ProcessOfBrokers:
@@ -53,10 +53,7 @@ class ProcessOfBrokers:
         return self._process.pid
 
     def start(self, limit_s: float) -> dict[int, BrokerAddresses]:
-        """Starts the brokers.
-
-        Returns where they are reached. Errors: whatever keeps one from starting, TimeoutError, ChildProcessError.
-        """
+        """Starts the brokers; returns their addresses. Errors: those of the start, TimeoutError, ChildProcessError."""
         return self._ask(self._plan, limit_s)
 
     def call(self, name: str, arguments: tuple[Any, ...], limit_s: float) -> dict[int, BrokerAddresses]:
@@ -64,14 +61,14 @@ class ProcessOfBrokers:
         return self._ask((name, arguments), limit_s)
 
     def stop(self, limit_s: float) -> None:
-        """Stops the brokers and ends the process; kills it when the time is over.
+        """Stops the brokers and ends the process; kills it after `limit_s`.
 
         Errors: those of a stop, TimeoutError.
         """
         try:
             if self._process.poll() is None:
                 self._ask(None, limit_s)
-        except ChildProcessError:  # It ended before it was asked, as after a start that failed.
+        except ChildProcessError:  # It has ended already, as after a failed start.
             return
         finally:
             self._connection.close()
@@ -97,7 +94,7 @@ class ProcessOfBrokers:
 
 
 def main(descriptor: int) -> None:
-    """The child's program."""
+    """Runs the child process."""
     from lowtide.runtime.serving_loop import new_serving_loop
 
     connection = Connection(descriptor)
@@ -107,7 +104,7 @@ def main(descriptor: int) -> None:
         requests: asyncio.Queue[tuple[str, tuple[Any, ...]] | None] = asyncio.Queue()
 
         def read() -> None:
-            """Pass requests on to the loop. The end of the test's process is a stop."""
+            """Passes requests to the loop. The end of the test's process stops the brokers."""
             request: tuple[str, tuple[Any, ...]] | None = ("", ())
             while request is not None:
                 try:
@@ -119,16 +116,15 @@ def main(descriptor: int) -> None:
         threading.Thread(target=read, daemon=True).start()
         runner.run(serve(brokers, requests, lambda outcome: _send(connection, outcome)))
     sys.stderr.flush()
-    # Threads of libraries may be waiting; the brokers are stopped and their files closed.
+    # Threads of libraries may still wait. The brokers are stopped, and their files are closed.
     os._exit(0)
 
 
 def _send(connection: Connection, outcome: Any) -> None:
-    """Send what a method returned, or its error: where that cannot be pickled, its type and text."""
+    """Sends the result or the error of a method. For an error that can't be pickled, sends its type and text."""
     try:
         pickle.loads(pickle.dumps(outcome))  # noqa: S301 - it was pickled here
-    except Exception:  # noqa: BLE001  whatever a class does when it is pickled
+    except Exception:  # noqa: BLE001  pickling can raise anything
         outcome = RuntimeError(f"{type(outcome).__name__}: {outcome}")
-    # It fails where the test's process has ended.
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # The test's process has ended.
         connection.send(outcome)

@@ -11,7 +11,7 @@ from lowtide.testing.brokers import BrokerAddresses, ClusterPlan, HostedBrokers,
 
 
 class ThreadOfBrokers:
-    """The thread. What a test does to its own process concerns these brokers too: a frozen clock, a fork, patches."""
+    """The thread. A frozen clock, a fork or patches of the test affect these brokers too."""
 
     def __init__(self, plan: ClusterPlan, log: TextIO) -> None:
         self.brokers = HostedBrokers(plan, log)
@@ -22,15 +22,12 @@ class ThreadOfBrokers:
         self._thread = threading.Thread(target=self._run, name="lowtide-cluster", daemon=True)
 
     def start(self, limit_s: float) -> dict[int, BrokerAddresses]:
-        """Starts the brokers.
-
-        Returns where they are reached. Errors: whatever keeps one from starting, TimeoutError.
-        """
+        """Starts the brokers; returns their addresses. Errors: those of the start, TimeoutError."""
         self._thread.start()
         try:
             return self._answer.result(limit_s)
         except Exception:
-            self._thread.join(limit_s)  # It ends after a start that failed.
+            self._thread.join(limit_s)  # It ends after a failed start.
             raise
 
     def call(self, name: str, arguments: tuple[Any, ...], limit_s: float) -> dict[int, BrokerAddresses]:

@@ -1,11 +1,11 @@
-"""Real brokers for tests: what people start containers for.
+"""Real brokers for tests, without containers.
 
-`LowtideCluster` is a synchronous context manager. Its brokers run in a process of their own, or with `in_process` in a
-thread of the test's. They listen on free loopback ports and keep their files in a temporary directory unless one is
-given. Clients connect to them through real sockets.
+`LowtideCluster` is a synchronous context manager. Its brokers run in their own process, or with `in_process` in a
+thread of the test's. They listen on free loopback ports, and keep their files in a temporary directory unless one is
+given. Clients connect over real sockets.
 
-One broker is what `lowtide serve` runs. Several replicate to each other as on several machines; what they cannot show
-is a machine's death: they share a process, and the file with the metadata.
+Several brokers replicate to each other, but share a process and the metadata file. So they can't simulate the loss of a
+machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO, cast
 
 from lowtide.testing.brokers import BrokerAddresses, ClusterPlan
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from lowtide.testing.brokers_thread import ThreadOfBrokers
 
 LOG_SHOWN_BYTES: Final = 1 << 20
-"""Of the log, at most, from its end."""
+"""How much of the end of the log is shown."""
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 120.0
@@ -49,70 +48,70 @@ class LowtideCluster:
         secure: bool = False,
         in_process: bool = False,
     ) -> None:
-        """`config` are broker configuration keys; `data_directory` is kept, a temporary one is removed.
+        """`config` has broker configuration keys. A given `data_directory` is kept; a temporary one is removed.
 
-        Several brokers have the ids 1, 2, 3 and so on; one has what `node.id` says. `racks` has the rack of each of
-        several. With `secure` clients use TLS and log in by SCRAM-SHA-512, and an authorizer decides what they may do;
-        `for_confluent_kafka`, `for_kafka_python` and `for_aiokafka` are the settings of the administrator. With
-        `in_process` the brokers share the test's process: a debugger steps into them, and a frozen clock or a fork
-        concerns them too.
+        Several brokers have the ids 1, 2, 3 and so on; a single one has `node.id`. `racks` has the rack of each of
+        several brokers. With `secure`, clients use TLS and log in by SCRAM-SHA-512, and an authorizer checks them;
+        `for_confluent_kafka`, `for_kafka_python` and `for_aiokafka` are then the settings of the administrator. With
+        `in_process`, the brokers share the test's process: a debugger steps into them, and a frozen clock or a fork
+        affects them too.
         """
-        assert brokers > 0, f"brokers={brokers}: one is the least"
+        assert brokers > 0, f"brokers={brokers}: it must be at least 1"
         assert not racks or len(racks) == brokers > 1, f"{brokers} brokers and {len(racks)} racks"
         self._given_directory = None if data_directory is None else str(data_directory)
         self._plan = ClusterPlan(brokers, "", dict(config or {}), tuple(racks), secure)
         self._in_process = in_process
         self._host: ThreadOfBrokers | ProcessOfBrokers | None = None
-        self._reached: dict[int, BrokerAddresses] = {}
+        self._addresses: dict[int, BrokerAddresses] = {}
         self._log: TextIO | None = None
         self._logged = (0, b"")
-        """Size and last bytes of the log of brokers that were stopped."""
+        """The size and the last bytes of the log after a stop."""
 
     @property
     def bootstrap(self) -> str:
-        """What clients take as `bootstrap.servers`: the addresses of all brokers, those too that were stopped."""
-        return ",".join(each.address for each in self._reached.values())
+        """The `bootstrap.servers` for clients: the addresses of all brokers, also of stopped ones."""
+        return ",".join(each.address for each in self._addresses.values())
 
     @property
     def host(self) -> str:
-        """Where the first broker listens."""
-        return next(iter(self._reached.values())).address.rpartition(":")[0]
+        """The host of the first broker."""
+        return next(iter(self._addresses.values())).address.rpartition(":")[0]
 
     @property
     def port(self) -> int:
         """The port of the first broker."""
-        return int(next(iter(self._reached.values())).address.rpartition(":")[2])
+        return int(next(iter(self._addresses.values())).address.rpartition(":")[2])
 
     @property
     def broker_ids(self) -> list[int]:
-        """Of all brokers, those too that were stopped."""
-        return list(self._reached)
+        """The ids of all brokers, also of stopped ones."""
+        return list(self._addresses)
 
     def address(self, broker_id: int) -> str:
-        """Where one broker listens, or did before it was stopped."""
-        return self._reached[broker_id].address
+        """Returns the address of a broker, also of a stopped one."""
+        return self._addresses[broker_id].address
 
     def ports(self, broker_id: int) -> Mapping[str, int]:
-        """The port of each listener of a broker, by the listener's name."""
-        return self._reached[broker_id].ports
+        """Returns the port of each listener of a broker, by the listener's name."""
+        return self._addresses[broker_id].ports
 
     def http_addresses(self, broker_id: int) -> tuple[str, ...]:
-        """Where a broker serves HTTP, as `http://127.0.0.1:9644`: for `http.listeners` of its configuration."""
-        return self._reached[broker_id].http_addresses
+        """Returns the HTTP addresses of a broker with `http.listeners`, such as `http://127.0.0.1:9644`."""
+        return self._addresses[broker_id].http_addresses
 
     @property
     def data_directory(self) -> str:
-        """Where the brokers keep their files, while they run."""
+        """The directory of the brokers' files, while they run."""
         return self._plan.directory
 
     def log(self, since: int = 0) -> str:
-        """The lines that the brokers logged since the last start, from byte `since`, at most `LOG_SHOWN_BYTES`."""
+        """Returns what the brokers logged since the last start, from byte `since` on, at most `LOG_SHOWN_BYTES`."""
         size, last = self._last_logged()
         return last[max(0, since - (size - len(last))) :].decode("utf-8", "replace")
 
     @property
     def log_size(self) -> int:
-        """Bytes of the log so far: what `log` takes as `since` to leave out what was logged before."""
+        """The size of the log in bytes. Pass it to `log` later to leave out earlier lines."""
         return self._last_logged()[0]
 
     def _last_logged(self) -> tuple[int, bytes]:
@@ -124,7 +123,7 @@ class LowtideCluster:
 
     @property
     def for_confluent_kafka(self) -> dict[str, Any]:
-        """Settings of confluent-kafka: of the administrator where the cluster is secure, else the addresses alone."""
+        """The settings for confluent-kafka: the addresses, and in a secure cluster the login of the administrator."""
         login = self._login
         return {"bootstrap.servers": self.bootstrap} if login is None else {**login.librdkafka}
 
@@ -142,7 +141,7 @@ class LowtideCluster:
 
     @property
     def _login(self) -> ClusterLogin | None:
-        """The administrator's; None where every client may do everything."""
+        """The login of the administrator; None for a cluster without security."""
         if not self._plan.secure or self._host is None:
             return None
         from lowtide.broker.lifecycle.secure_cluster import SecureCluster
@@ -150,20 +149,20 @@ class LowtideCluster:
         return SecureCluster(self._plan.directory).login(self.bootstrap)
 
     def start(self) -> None:
-        """Start and wait until clients can connect. Errors: whatever kept a broker from starting."""
+        """Starts the brokers, and waits until clients can connect. Errors: those of the start."""
         assert self._host is None, "the cluster runs already"
         directory = self._given_directory or tempfile.mkdtemp(prefix="lowtide-")
         self._plan = self._plan._replace(directory=directory)
         self._log = cast("TextIO", tempfile.TemporaryFile("w+", encoding="utf-8"))  # noqa: SIM115 - `stop` closes it
         try:
             self._host = _new_host(self._plan, self._log, in_process=self._in_process)
-            self._reached = self._host.start(START_TIMEOUT_S)
+            self._addresses = self._host.start(START_TIMEOUT_S)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Stop gracefully and wait for it. May be called twice."""
+        """Stops the brokers gracefully, and waits. A second call does nothing."""
         host, self._host = self._host, None
         try:
             if host is not None:
@@ -177,55 +176,47 @@ class LowtideCluster:
                 shutil.rmtree(self._plan.directory, ignore_errors=True)
 
     def restart(self) -> None:
-        """Stop gracefully and start again over the same files, on the same ports."""
+        """Stops the brokers gracefully, and starts them again with the same files and ports."""
         self._call("restart")
 
     def reset(self) -> None:
-        """Stop, remove all files, and start on the same ports: no topic, group, user or rule is left.
+        """Removes all topics, groups, users and ACLs: stops the brokers, removes their files, and starts them again.
 
-        Connections break. Between tests that must not see what others left. With `secure` certificates and passwords
-        stay. Errors: AssertionError where
-        `data_directory` was given, for what is in it may be of value.
+        Call it between tests that must not see each other's data. Ports stay, connections break. With `secure`,
+        certificates and passwords stay. Errors: AssertionError if `data_directory` was given: its files may be needed.
         """
         assert self._given_directory is None, (
-            f"{self._given_directory} is kept: reset works on a temporary directory alone"
+            f"{self._given_directory} is kept: reset removes only temporary directories"
         )
         self._call("reset")
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop one broker gracefully, and wait for it."""
+        """Stops one broker gracefully, and waits."""
         self._call("stop_broker", broker_id)
 
     def kill_broker(self, broker_id: int) -> None:
-        """End one broker abruptly, as far as its process can: its connections break and its lease expires."""
+        """Ends one broker abruptly, as far as its process allows: connections break, and its lease expires."""
         self._call("kill_broker", broker_id)
 
     def start_broker(self, broker_id: int) -> None:
-        """Start a broker again that was stopped or killed: over the same files, on the same port.
-
-        Errors: what keeps it from starting.
-        """
+        """Starts a broker that was stopped or killed, with the same files and port. Errors: those of the start."""
         self._call("start_broker", broker_id)
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _call(self, name: str, *arguments: Any) -> None:
-        """Have the brokers do something, and wait for it. Errors: what it raises."""
+        """Calls a method of `HostedBrokers`, and waits. Errors: those of the method."""
         assert self._host is not None, "the cluster does not run"
-        self._reached = self._host.call(name, arguments, START_TIMEOUT_S + STOP_TIMEOUT_S)
+        self._addresses = self._host.call(name, arguments, START_TIMEOUT_S + STOP_TIMEOUT_S)
 
 
 def _new_host(plan: ClusterPlan, log: TextIO, *, in_process: bool) -> ThreadOfBrokers | ProcessOfBrokers:
-    """Returns the thread or the process that is to run the brokers."""
+    """Returns the thread or the process that will run the brokers."""
     if in_process:
         from lowtide.testing.brokers_thread import ThreadOfBrokers
 

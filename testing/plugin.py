@@ -1,10 +1,9 @@
 """pytest fixtures: brokers for a session, and names of topics.
 
 `lowtide` is one broker, `lowtide_cluster` are three, `lowtide_secure` is one with TLS and logins; `lowtide_topic` is a
-name for a topic. `lowtide_config` is what all of them are configured with: a `conftest.py` that defines it again has
-brokers of its own kind. So has one that defines `lowtide_in_process`. When a test fails, its report has what the
-brokers logged since the test began. Registered as a pytest plugin by the package; imports the broker only when a
-fixture is asked for.
+name for a topic. A `conftest.py` can redefine `lowtide_config`, the configuration of all brokers, and
+`lowtide_in_process`. The report of a failed test has the lines that the brokers logged during the test. The package
+registers this plugin; it imports the broker only for a fixture.
 """
 
 from __future__ import annotations
@@ -23,27 +22,24 @@ _LONGEST_TOPIC_STEM = 100
 _LINES_SHOWN_MAX = 200
 
 _CLUSTERS: pytest.StashKey[list[LowtideCluster]] = pytest.StashKey()
-"""Of the session: those of the fixtures."""
+"""The clusters of a session."""
 
 _LOGGED: pytest.StashKey[list[int]] = pytest.StashKey()
-"""Of a test: how much each of these had logged when it began."""
+"""The log size of each cluster when a test began."""
 
 
 @pytest.fixture(scope="session")
 def lowtide_config() -> Mapping[str, str | float | bool]:
-    """Keys of the brokers' configuration with texts, numbers, True or False; none here.
+    """Configuration keys of the brokers, with texts, numbers, True or False; by default none.
 
-    Define it in a `conftest.py` to have others.
+    Redefine it in a `conftest.py`.
     """
     return {}
 
 
 @pytest.fixture(scope="session")
 def lowtide_in_process() -> bool:
-    """Whether the brokers run in the tests' process.
-
-    False here, so that what a test does to its process does not affect them.
-    """
+    """Whether the brokers run in the tests' process; by default they have their own."""
     return False
 
 
@@ -58,13 +54,13 @@ def _running(request: pytest.FixtureRequest, **given: Any) -> Iterator[LowtideCl
 
 @pytest.fixture(scope="session")
 def lowtide(request: pytest.FixtureRequest) -> Iterator[LowtideCluster]:
-    """A running broker: `lowtide.bootstrap` is its address, `lowtide.reset()` forgets everything."""
+    """A running broker: `lowtide.bootstrap` is its address, `lowtide.reset()` removes everything."""
     yield from _running(request)
 
 
 @pytest.fixture(scope="session")
 def lowtide_cluster(request: pytest.FixtureRequest) -> Iterator[LowtideCluster]:
-    """Three running brokers: `lowtide_cluster.bootstrap` are their addresses. A test that stops one starts it again."""
+    """Three running brokers: `lowtide_cluster.bootstrap` has their addresses. Start a stopped broker again."""
     yield from _running(request, brokers=3)
 
 
@@ -79,13 +75,13 @@ def lowtide_secure(request: pytest.FixtureRequest) -> Iterator[LowtideCluster]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Notes how much has been logged before the test."""
+    """Notes the log sizes before a test."""
     item.stash[_LOGGED] = [cluster.log_size for cluster in item.config.stash.setdefault(_CLUSTERS, [])]
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
-    """Adds to the report of a test that failed what the brokers logged meanwhile."""
+    """Adds the brokers' log lines to the report of a failed test."""
     report = (yield).get_result()
     if not report.failed:
         return
@@ -104,6 +100,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 
 @pytest.fixture
 def lowtide_topic(request: pytest.FixtureRequest) -> str:
-    """A topic name of this test's own. The test creates the topic itself."""
+    """A unique topic name. The test creates the topic."""
     stem = re.sub(r"[^a-zA-Z0-9._-]", "-", request.node.name)[:_LONGEST_TOPIC_STEM]
     return f"{stem}-{uuid.uuid4().hex[:8]}"

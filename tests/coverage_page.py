@@ -1,4 +1,4 @@
-"""Writes the lab page of coverage from `coverage json`: how much of each room `make coverage` runs."""
+"""Writes the lab's page of coverage from `coverage json`: how much of each room `make coverage` runs."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _close_all(self: Any) -> None:
 
 def abort_those_of_aiokafka() -> None:
     """From now on, for each loop of asyncio."""
-    BaseSelectorEventLoop.close = _close_all  # type: ignore[method-assign]
+    BaseSelectorEventLoop.close = _close_all
 
 
 class _ClosedWhenCollected(socket.socket):

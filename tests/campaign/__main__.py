@@ -32,14 +32,14 @@ RUN_LIMIT_S = 7200.0
 """Generous: at the lowest priority a run may wait for long."""
 
 WRITTEN = ("docs/lab/evidence.md", "tests/campaign/evidence.jsonl", "tests/sim/found.jsonl", "tests/sim/planted.jsonl")
-"""What campaigns and counts of planted bugs write into the tree: it isn't changed by that."""
+"""Files that campaigns and counts of planted bugs write; they don't count as changes of the tree."""
 
 KEPT = 50
 KEPT_BYTES = 200_000
 
 
 def commit() -> tuple[str, bool]:
-    """The commit of the tree, and whether files differ from it."""
+    """Returns the commit of the tree, and whether files differ from it."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
@@ -60,7 +60,7 @@ class Campaign:
         self.runs = self.broken = 0
 
     def go(self) -> str:
-        """Run until a limit is reached. Returns the limit."""
+        """Runs until a limit is reached. Returns the limit."""
         machine.end_marked(self._folder)
         while True:
             spent = Spent(self.runs, time.monotonic() - self._began_s, machine.free_bytes(self._folder))
@@ -148,7 +148,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command.
+    """Runs the command.
 
     Returns 0, 1 if a run found a violation, 2 if another campaign uses the folder, 130 after an interrupt.
     """
@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def search(campaign: Campaign) -> int:
-    """Run it as the only work of this process. Returns the exit code."""
+    """Runs it as the only work of this process. Returns the exit code."""
     machine.step_back()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)

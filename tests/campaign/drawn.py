@@ -35,7 +35,7 @@ class DrawnRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sight(msgspec.Struct):
-    """How often a state was reached, and by which run first."""
+    """How often each state was reached, and by which run first."""
 
     count: int
     run: DrawnRun
@@ -46,7 +46,7 @@ Reached = dict[str, Sight]
 
 
 def draw(seed: int, reached: Mapping[str, Sight]) -> DrawnRun:
-    """The run of a seed. It depends on the states of all runs before, so only the run itself repeats it."""
+    """Returns the run of a seed. It depends on the states of all runs before, so only the run itself repeats it."""
     random = Random(seed)
     if reached and random.random() < 0.5:
         states = sorted(reached)
@@ -66,7 +66,7 @@ def draw(seed: int, reached: Mapping[str, Sight]) -> DrawnRun:
 
 
 def near(run: DrawnRun, seed: int, random: Random) -> DrawnRun:
-    """The same with another seed and one fault more, less, or another."""
+    """Returns the same with another seed and one fault more, less, or another."""
     faults = list(run.faults)
     if len(faults) > 1 and random.random() < 0.6:
         faults.remove(random.choice(faults))
@@ -82,7 +82,7 @@ def possible(faults: list[str], directories: tuple[str, ...]) -> tuple[str, ...]
 
 
 def note(reached: Reached, run: DrawnRun, states: Mapping[str, int]) -> int:
-    """Add the states of a run. Returns how many of them are new."""
+    """Adds the states of a run. Returns how many of them are new."""
     new = 0
     for state in states:
         sight = reached.get(state)

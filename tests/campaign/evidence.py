@@ -1,10 +1,8 @@
 """`make campaign ARGS=--publish`: what campaigns have searched, as a page.
 
-The sums of their ledgers are kept in the tree.
-`evidence.jsonl` has one line for each ledger, kind and commit. Publishing replaces the lines of this ledger by new
-sums, so it may be
-repeated; a ledger is known by the number in its folder. The page is written from these lines and from what has changed
-since. Adding up and the page are pure.
+The sums of their ledgers are kept in the tree. `evidence.jsonl` has one line for each ledger, kind and commit.
+Publishing replaces the lines of this ledger by new sums, so it may be repeated; a ledger is known by the number in its
+folder. The page is written from these lines and from what has changed since. Adding up and the page are pure.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ SUMS, PAGE = ROOT / "tests/campaign/evidence.jsonl", ROOT / "docs/lab/evidence.m
 FAULTS_NAMED = 40
 
 NO_FAULTS = frozenset({"execution", "crash state"})
-"""What is counted beside faults, as the measure of a kind."""
+"""The unit that a kind is measured in, besides faults."""
 
 HEAD = """# Evidence
 
@@ -70,16 +68,16 @@ class Sum(msgspec.Struct, frozen=True):
     violations: list[str]
 
     def counted(self, kind: Kind) -> int:
-        """That by which the kind is measured."""
+        """The measure of the kind."""
         return self.seeds if kind.counted is None else self.faults.get(kind.counted, 0)
 
     def fault_count(self) -> int:
-        """All faults that had an effect."""
+        """Returns all faults that had an effect."""
         return sum(count for fault, count in self.faults.items() if fault not in NO_FAULTS)
 
 
 def sums(name: str, entries: Iterable[ledger.Entry], folder: str = "") -> list[Sum]:
-    """The lines of one ledger.
+    """Returns the lines of one ledger.
 
     Runs of a tree that differed from its commit don't count. The published reasons of violations name
     files below the ledger's `folder` as those of the default folder are named: a page names no machine."""
@@ -108,7 +106,7 @@ def sums(name: str, entries: Iterable[ledger.Entry], folder: str = "") -> list[S
 
 
 def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind, str], bool], *others: str) -> str:
-    """The page of these lines, then `others`.
+    """Returns the page of these lines, then `others`.
 
     `is_current` says whether runs of a kind at a commit still stand for the tree.
     """
@@ -150,7 +148,7 @@ def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind
 
 
 def mutant_part(sums: Sequence[mutation.Sum], is_current: Callable[[mutation.Sum], bool]) -> str:
-    """The table of mutants, with one row for each folder of modules."""
+    """Returns the table of mutants, with one row for each folder of modules."""
     folders: dict[str, list[mutation.Sum]] = {}
     for each in sums:
         folders.setdefault(each.module.rpartition("/")[0], []).append(each)
@@ -189,7 +187,7 @@ def mutant_part(sums: Sequence[mutation.Sum], is_current: Callable[[mutation.Sum
 
 
 def plant_part(tries: Sequence[planting.Try]) -> str:
-    """The table of planted bugs: after how many seeds each was found, from each first seed."""
+    """Returns the table of planted bugs: after how many seeds each was found, from each first seed."""
     by_plant: dict[tuple[str, str], list[planting.Try]] = {}
     for each in tries:
         by_plant.setdefault((each.plant, each.expected), []).append(each)
@@ -220,7 +218,7 @@ def plant_part(tries: Sequence[planting.Try]) -> str:
 
 
 def published(reason: str, folder: str) -> str:
-    """A reason without the path of the ledger's folder."""
+    """Returns a reason without the path of the ledger's folder."""
     return reason.replace(folder, "build/campaign") if folder else reason
 
 
@@ -229,7 +227,7 @@ def load(file: Path = SUMS) -> list[Sum]:
 
 
 def seeds_of(lines: Iterable[Sum]) -> dict[str, int]:
-    """How many seeds of each kind were searched.
+    """Returns how many seeds of each kind were searched.
 
     Ledgers take them in turn, so those from this number on are new, `--first-seed` aside.
     """
@@ -240,7 +238,7 @@ def seeds_of(lines: Iterable[Sum]) -> dict[str, int]:
 
 
 def name_of(folder: Path) -> str:
-    """The number of the ledger in a folder, made once."""
+    """Returns the number of the ledger in a folder, made once."""
     file = folder / "name"
     if not file.exists():
         file.write_text(secrets.token_hex(4), encoding="utf-8")
@@ -248,13 +246,13 @@ def name_of(folder: Path) -> str:
 
 
 def unchanged_since(kind: Kind, commit: str) -> bool:
-    """Whether the tree's last commit has the same in the folders of a kind; not for a commit that isn't known here."""
+    """Returns whether the last commit has the same folders of a kind. False for a commit that is unknown here."""
     words = ["git", "diff", "--quiet", commit, "HEAD", "--", *kind.concerns]
     return subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def publish(folder: Path, file: Path = SUMS, target: Path = PAGE) -> None:
-    """Add up the ledger of a folder, and write the page."""
+    """Adds up the ledger of a folder, and writes the page."""
     name = name_of(folder)
     lines = [line for line in load(file) if line.ledger != name] + sums(
         name, ledger.load(folder / "ledger.jsonl"), str(folder)
@@ -264,13 +262,13 @@ def publish(folder: Path, file: Path = SUMS, target: Path = PAGE) -> None:
 
 
 def write_page(file: Path = SUMS, target: Path = PAGE) -> None:
-    """Of all that the tree has: sums of campaigns, of mutants, and planted bugs."""
+    """Publishes all results in the tree: sums of campaigns, of mutants, and planted bugs."""
     mutants = mutant_part(mutation.load_lines(mutation.SUMS, mutation.Sum), is_unchanged)
     plants = plant_part(planting.load())
     target.write_text(page(load(file), KINDS, unchanged_since, mutants, plants), encoding="utf-8")
 
 
 def is_unchanged(counts: mutation.Sum) -> bool:
-    """Whether a module is as it was when its mutants were counted."""
+    """Returns whether a module is as it was when its mutants were counted."""
     file = ROOT / counts.module
     return file.exists() and mutation.digest_of(file.read_bytes()) == counts.digest

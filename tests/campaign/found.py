@@ -1,8 +1,7 @@
 """Runs that have violated an invariant once, as small as they could be made: `tests/sim/found.jsonl`, a line each.
 
 A campaign adds what it finds. `tests/sim/test_found.py` repeats them all: it fails from then on, until the fault is
-fixed.
-`python -m tests.campaign.found RUN` repeats one, given as JSON.
+fixed. `python -m tests.campaign.found RUN` repeats one, given as JSON.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ FILE = Path(__file__).resolve().parents[1] / "sim/found.jsonl"
 
 
 class FoundRun(msgspec.Struct, frozen=True):
-    """What a run violated when it was found."""
+    """The violation when the run was found."""
 
     reason: str
     run: DrawnRun
 
 
 def load(file: Path = FILE) -> list[FoundRun]:
-    """All of them, in the order in which they were found."""
+    """Returns all of them, in the order in which they were found."""
     return (
         [msgspec.json.decode(line, type=FoundRun) for line in file.read_bytes().splitlines()] if file.exists() else []
     )
 
 
 def keep(found: FoundRun, file: Path = FILE) -> None:
-    """Add one, unless its run is there."""
+    """Adds one, unless its run is there."""
     if found.run not in [each.run for each in load(file)]:
         with file.open("ab") as lines:
             lines.write(msgspec.json.encode(found) + b"\n")
 
 
 def repeat(run: DrawnRun) -> ClusterSimulation:
-    """Errors: HistoryError, or whatever broke."""
+    """Repeats the run. Errors: HistoryError, or any other failure."""
     return simulate_cluster(**msgspec.structs.asdict(run))
 
 

@@ -22,12 +22,12 @@ class Workplace:
 
     @property
     def temporary(self) -> Path:
-        """For all other files of the run; removed when it has ended."""
+        """The folder for all other files of the run; removed at its end."""
         return self.folder / "tmp"
 
     @property
     def results(self) -> Path:
-        """For its results, until the next run."""
+        """The folder for its results, until the next run."""
         return self.folder / "results"
 
     @property
@@ -60,7 +60,7 @@ class Command:
 
 
 def always() -> None:
-    """Of a kind that every machine can run."""
+    """Returns None, for a kind that every machine can run."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ class Kind:
     """`share` is the share of CPU time, relative to the others. A run uses `seeds` seeds.
 
     `concerns` are the folders and files whose change makes earlier runs of this kind say less. `counted` names the
-    fault by whose number
-    the kind is measured, which says more than the number of seeds.
+    fault by whose number the kind is measured, which says more than the number of seeds.
     """
 
     name: str
@@ -78,14 +77,14 @@ class Kind:
     command: Callable[[Workplace, int, int], Command]
     concerns: tuple[str, ...] = ()
     missing: Callable[[], str | None] = always
-    """Why this machine can't run it, or None."""
+    """Returns why this machine can't run it, or None."""
     counted: str | None = None
     goal: int | None = None
-    """How much of it is wanted in all."""
+    """The wanted total."""
 
 
 def simulated(name: str, replay: str) -> Callable[[Workplace, int, int], Command]:
-    """A simulator, by seeds."""
+    """Returns a simulator, by seeds."""
 
     def command(place: Workplace, first: int, end: int) -> Command:
         words = (place.python, "-m", "tests.campaign.simulators", name, str(first), str(end), str(place.simulated))
@@ -128,7 +127,7 @@ def power_is_missing() -> str | None:
 
 
 SERVED = ("broker", "metadata", "protocol", "replication", "storage")
-"""What serves: nearly all that may violate a promise."""
+"""The code that serves requests: nearly all that may violate a promise."""
 
 KILLED = "SIGKILL of a broker"
 

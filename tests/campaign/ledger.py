@@ -8,10 +8,9 @@ Reading and adding up are pure.
 ```
 
 `end_seed` is exclusive; `changed` means that files of the tree differ from the commit. A line is appended with one
-write and reaches
-the disk before the next run starts. Guards: a line that a crash truncated is skipped, and the next line starts on a new
-line; the next seed of a kind follows the highest `end_seed` of its lines, so that the ledger is all that a campaign
-needs to continue.
+write and reaches the disk before the next run starts. Guards: a line that a crash truncated is skipped, and the next
+line starts on a new line; the next seed of a kind follows the highest `end_seed` of its lines, so that the ledger is
+all that a campaign needs to continue.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def read(text: bytes) -> list[Entry]:
 
 
 def totals(entries: Iterable[Entry]) -> dict[str, Totals]:
-    """By kind."""
+    """The totals by kind."""
     found: dict[str, Totals] = {}
     for entry in entries:
         total = found.setdefault(entry.kind, Totals())
@@ -87,7 +86,7 @@ def totals(entries: Iterable[Entry]) -> dict[str, Totals]:
 
 
 def table(found: dict[str, Totals]) -> list[str]:
-    """The output of `make campaign ARGS=--totals`."""
+    """Returns the output of `make campaign ARGS=--totals`."""
     lines = [f"{'kind':16}{'runs':>8}{'seeds':>10}{'CPU hours':>11}{'faults':>12}{'violations':>12}"]
     for kind, total in sorted(found.items()):
         hours, faults = total.cpu_seconds / 3600, total.faults.total()
@@ -104,12 +103,12 @@ def table(found: dict[str, Totals]) -> list[str]:
 
 
 def load(path: Path) -> list[Entry]:
-    """A missing ledger has no entries."""
+    """Returns the entries; a missing ledger has none."""
     return read(path.read_bytes()) if path.exists() else []
 
 
 def append(path: Path, entry: Entry) -> None:
-    """Add a line, which is durable when this returns."""
+    """Adds a line, which is durable when this returns."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         size = os.fstat(descriptor).st_size

@@ -27,7 +27,7 @@ DISK_EVERY_S = 5.0
 
 
 def step_back() -> None:
-    """Run on one core, at the lowest priority. Child processes inherit this."""
+    """Runs on one core, at the lowest priority. Child processes inherit this."""
     os.nice(LOWEST_PRIORITY)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -45,7 +45,7 @@ def marked(folder: Path) -> list[int]:
 
 
 def end_marked(folder: Path) -> int:
-    """Kill remaining processes of runs, until there is none. Returns their number."""
+    """Kills remaining processes of runs, until there is none. Returns their number."""
     seen: set[int] = set()
     while left := marked(folder):
         for process_id in left:
@@ -58,7 +58,7 @@ def end_marked(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run's process ended. `why` is the external reason, or empty."""
+    """The end of a run's process. `why` is the external reason, or empty."""
 
     exit_code: int
     seconds: float
@@ -81,7 +81,7 @@ def emptied(folder: Path) -> Path:
 
 
 def run(command: Command, root: Path, place: Workplace, log: Path, limits: RunLimits) -> RunEnd:
-    """Run it to its end or a limit. KeyboardInterrupt ends it too, and is re-raised. Files in `place.results` stay."""
+    """Runs it to its end or a limit. KeyboardInterrupt ends it too, and is re-raised. Files in `place.results` stay."""
     emptied(place.results)
     given = {MARK: str(place.folder), "TMPDIR": str(emptied(place.temporary))}
     began_s, before, why = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN), ""

@@ -14,13 +14,13 @@ _LETTER = re.compile(r"\b[A-Z]\d+(?=:)")
 
 
 def invariant(reason: str) -> str:
-    """What was violated, without names and numbers: the letter of the invariant, or else the type of the error."""
+    """Returns the letter of the violated invariant, or else the type of the error."""
     found = _LETTER.search(reason)
     return found[0] if found else reason.partition(":")[0]
 
 
 def minimise(run: DrawnRun, reason: str, breaks: Callable[[DrawnRun], str | None], tries: int = TRIES) -> DrawnRun:
-    """The smallest run found that violates the same.
+    """Returns the smallest run found that violates the same.
 
     `breaks` gives a run's violation, or None; it is called `tries` times at most.
     """

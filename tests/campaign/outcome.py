@@ -29,7 +29,7 @@ class RunFiles:
 
 
 def reason(text: str) -> str:
-    """The first line, shortened."""
+    """Returns the first line, shortened."""
     return text.strip().partition("\n")[0][:REASON_CHARACTERS]
 
 
@@ -44,7 +44,7 @@ def failures(junit: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has to say: the injected faults, the states reached for the first time, and the violations."""
+    """The report of a run: the injected faults, the states reached for the first time, and the violations."""
 
     faults: dict[str, int]
     states: int
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def outcome(left: RunFiles, command: Command) -> Outcome:
-    """A process that failed without a report is a violation itself."""
+    """Returns a process that failed without a report is a violation itself."""
     faults: dict[str, int] = json.loads(left.struck) if left.struck else {}
     if executions := sum(map(int, _EXECUTIONS.findall(left.output))):
         faults["execution"] = executions

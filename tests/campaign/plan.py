@@ -32,13 +32,13 @@ class Stop:
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a campaign begins, and when it ends; None is never."""
+    """The first seeds of a campaign, and its limits; None is no limit."""
 
     floor_bytes: int
     runs: int | None = None
     seconds: float | None = None
     first_seeds: Mapping[str, int] = field(default_factory=dict)
-    """Where a kind begins in a new ledger; 0 if it isn't here."""
+    """The first seed of a kind in a new ledger, by default 0."""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 results.
 
 The file gets one JSON object: `faults`, counts by kind, `states`, how many states of clusters were reached for the
-first time, and
-`broken`, of each violation its seed, its reason, and the run that repeats it where a seed doesn't. A violation ends its
-seed, not the
-run. What the drawn runs reached is in `reached.json` beside the folder of the file, for the next one.
+first time, and `broken`, of each violation its seed, its reason, and the run that repeats it where a seed doesn't. A
+violation ends its seed, not the run. What the drawn runs reached is in `reached.json` beside the folder of the file,
+for the next one.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .minimise import minimise
 
 
 class Result(msgspec.Struct):
-    """Of one seed. `reason` is the violation, if there is one; `replay` is the run that shows it, as JSON."""
+    """The result of one seed. `reason` is the violation, if any; `replay` is the run that shows it, as JSON."""
 
     faults: Counter[str] = msgspec.field(default_factory=Counter)
     reason: str | None = None
@@ -57,7 +56,7 @@ def cluster(seed: int, _reached: drawn.Reached) -> Result:
 
 
 def drawn_cluster(seed: int, reached: drawn.Reached) -> Result:
-    """A violation is made small, and kept among the tests."""
+    """Runs a drawn cluster. A violation is minimised, and kept among the tests."""
     run = drawn.draw(seed, reached)
     try:
         simulation = found.repeat(run)
@@ -70,7 +69,7 @@ def drawn_cluster(seed: int, reached: drawn.Reached) -> Result:
 
 
 def violation(run: drawn.DrawnRun) -> str | None:
-    """What a run violates, or None."""
+    """Returns what a run violates, or None."""
     try:
         found.repeat(run)
     except Exception as error:
@@ -86,7 +85,7 @@ SIMULATORS = {"one broker": one_broker, "crash states": crashes, "cluster": clus
 
 
 def load_reached(file: Path) -> drawn.Reached:
-    """A file that is missing, or of faults that were named otherwise, begins again."""
+    """Returns a file that is missing, or of faults that were named otherwise, begins again."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=drawn.Reached)
     except (FileNotFoundError, msgspec.MsgspecError):

@@ -13,11 +13,11 @@ _counts = Counter[str]()
 
 
 def strike(kind: str, count: int = 1) -> None:
-    """Count a fault that took effect."""
+    """Counts a fault that took effect."""
     _counts[kind] += count
 
 
 def write() -> None:
-    """Write the counts at the end of a session. Does nothing without the variable."""
+    """Writes the counts at the end of a session. Does nothing without the variable."""
     if VARIABLE in os.environ:
         Path(os.environ[VARIABLE]).write_text(json.dumps(dict(_counts)), encoding="utf-8")

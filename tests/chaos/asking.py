@@ -36,7 +36,7 @@ def topic_request(
     replicas: int = -1,
     configs: dict[str, str] | None = None,
 ) -> CreateTopicsRequest:
-    """A topic with given replicas, or with a number of partitions and replicas."""
+    """Returns a topic with given replicas, or with a number of partitions and replicas."""
     rows = [
         CreatableReplicaAssignment(partition_index=number, broker_ids=list(row))
         for number, row in enumerate(assignment or ())
@@ -67,13 +67,13 @@ def produce_request(
 def delete_request(
     topic: str, partition: int, offset: int, *, timeout_ms: int = 10_000, leader_only: bool = False
 ) -> DeleteRecordsRequest:
-    """A delete to `offset` (exclusive); -1 is the high watermark."""
+    """Returns a delete to `offset` (exclusive); -1 is the high watermark."""
     row = DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=partition, offset=offset)])
     return DeleteRecordsRequest(topics=[row], timeout_ms=timeout_ms, leader_only=leader_only)
 
 
 def fetch_request(topic: str, partition: int, offset: int, *, wait_ms: int = 0, min_bytes: int = 0) -> FetchRequest:
-    """A consumer's Fetch for one response."""
+    """Returns a consumer's Fetch for one response."""
     row = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
     return FetchRequest(
         max_wait_ms=wait_ms,
@@ -84,7 +84,7 @@ def fetch_request(topic: str, partition: int, offset: int, *, wait_ms: int = 0, 
 
 
 def offsets_request(topic: str, partition: int, timestamp: int) -> ListOffsetsRequest:
-    """The first offset, or the end."""
+    """Returns the first offset, or the end."""
     row = ListOffsetsTopic(
         name=topic, partitions=[ListOffsetsPartition(partition_index=partition, timestamp=timestamp)]
     )
@@ -92,7 +92,7 @@ def offsets_request(topic: str, partition: int, timestamp: int) -> ListOffsetsRe
 
 
 def only_row(response: Any) -> Any:
-    """The answer to a request about one partition."""
+    """Returns the answer to a request about one partition."""
     topics = response.topics if hasattr(response, "topics") else response.responses
     (topic,) = topics
     (row,) = topic.partition_responses if hasattr(topic, "partition_responses") else topic.partitions

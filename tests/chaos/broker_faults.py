@@ -48,7 +48,7 @@ class BrokerFaults:
         await self._cluster.restart(*self._cluster.ids)
 
     async def all_back(self) -> None:
-        """Wait for the broker that is down."""
+        """Waits for the broker that is down."""
         task, self._away = self._away, None
         if task is not None:
             await task
@@ -74,7 +74,7 @@ class BrokerFaults:
         self._cluster.thaw(broker_id)
 
     async def _coordinator(self, key_type: int, key: str) -> int:
-        """The current coordinator according to any broker, or any broker."""
+        """Returns the current coordinator according to any broker, or any broker."""
         for broker_id in self._cluster.awake:
             with contextlib.suppress(OSError):
                 answer = await self._cluster.ask(

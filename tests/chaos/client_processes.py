@@ -29,12 +29,12 @@ LOOK_AGAIN_S = 0.05
 
 
 def tell(value: Any) -> None:
-    """Report a value to the parent process. A kill in the middle leaves no report."""
+    """Reports a value to the parent process. A kill in the middle leaves no report."""
     os.write(1, json.dumps(value).encode() + b"\n")
 
 
 def asked_to_end() -> threading.Event:
-    """Set when SIGTERM has come. To be called before other threads are started, which must not receive it.
+    """Returns an event that SIGTERM sets. Call it before other threads start, which must not receive the signal.
 
     By a thread: a handler would run in the main thread, and wait for ever for the event's lock where that is just
     looking at the event.
@@ -63,7 +63,7 @@ class ClientProcess:
         """The last lines of standard error."""
 
     async def start(self) -> None:
-        """Start it without waiting."""
+        """Starts it without waiting."""
         self._process = await asyncio.create_subprocess_exec(
             *self._command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
         )
@@ -71,7 +71,7 @@ class ClientProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process still runs."""
         return self._process is not None and self._process.returncode is None
 
     async def kill(self) -> None:
@@ -120,19 +120,19 @@ class Keeper:
         """`make` returns a program that is not started, for each start."""
         self.clients: dict[str, ClientProcess] = {}
         self.returns: Counter[str] = Counter()
-        """How often each was started again."""
+        """How often each program was restarted."""
         self._make = make
         self._kept: tuple[str, ...] = ()
         self._keeping: asyncio.Task[None] | None = None
 
     def keep(self, *names: str) -> None:
-        """Keep these running from now on."""
+        """Keeps these running from now on."""
         self._kept = names
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep())
 
     async def rest(self) -> None:
-        """Start nothing more; running programs continue. Errors: those of failed restarts."""
+        """Starts nothing more; running programs continue. Errors: those of failed restarts."""
         self._kept = ()
         task, self._keeping = self._keeping, None
         if task is not None:

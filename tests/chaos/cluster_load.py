@@ -36,7 +36,7 @@ from .cluster_processes import ClusterProcesses
 
 TIMEOUT_MS = 5_000
 GRACE_S = 30.0
-"""How late after its timeout an answer may arrive: the machine may be busy."""
+"""How long after its timeout an answer may arrive, because the machine may be busy."""
 
 STARVED_S = 0.25
 """If our own event loop was late by this much, a late answer is no fault."""
@@ -60,7 +60,7 @@ UNDECIDED = {
 
 
 class Starvation:
-    """When our own event loop was last late: the times of answers are meaningless then."""
+    """When the test's own event loop was last late; measured times are meaningless then."""
 
     def __init__(self) -> None:
         self.last = -1.0
@@ -130,7 +130,7 @@ class PartitionWork:
 
     # ------------------------------------------------------------------ running
     def start(self) -> None:
-        """Start the clients."""
+        """Starts the clients."""
         self._stop = asyncio.Event()
         jobs = [
             self._loop(self._produce),
@@ -142,7 +142,7 @@ class PartitionWork:
         self._tasks = [asyncio.create_task(job) for job in (*jobs, self._starvation.watch())]
 
     async def stop(self) -> None:
-        """End the work. Errors: HistoryError, if a guarantee was violated."""
+        """Ends the work. Errors: HistoryError, if a guarantee was violated."""
         self._stop.set()
         self._tasks[-1].cancel()
         async with asyncio.timeout(SETTLE_LIMIT_S):
@@ -152,7 +152,7 @@ class PartitionWork:
                 raise result
 
     async def until(self, kind: str, more: int, limit_s: float = SETTLE_LIMIT_S) -> None:
-        """Return when so many more of a kind ("produced", "deleted", "read", "read from a follower") are counted."""
+        """Returns when so many more of a kind ("produced", "deleted", "read", "read from a follower") are counted."""
         goal = self.counts[kind] + more
         try:
             async with asyncio.timeout(limit_s):
@@ -238,14 +238,14 @@ class PartitionWork:
         await self._read_some(caller, await self._find_leader(), "read")
 
     async def _read_follower(self, caller: Caller) -> None:
-        """From any running broker, as a consumer that was sent there."""
+        """Reads from any running broker, as a consumer does that was redirected there."""
         others = [broker_id for broker_id in self.cluster.awake if broker_id != self._leader]
         if others:
             await self._read_some(caller, self._random.choice(others), "read from a follower")
         await asyncio.sleep(RETRY_S)
 
     async def _read_some(self, caller: Caller, broker_id: int, kind: str) -> None:
-        """Sometimes from below the log start, which must return no record."""
+        """Reads, sometimes from below the log start, which must return no record."""
         deleted = self.history.acknowledged_delete
         start = max(deleted + self._random.randint(-3, 6), 0)
         request = fetch_request(self.topic, self.number, start)
@@ -261,7 +261,7 @@ class PartitionWork:
             await self._undecided(row.error_code, "Fetch", leader=kind == "read")
 
     async def _read_all(self, caller: Caller, broker_id: int) -> None:
-        """From log start to end, waiting for a replica that does not serve yet."""
+        """Reads from log start to end, and waits for a replica that does not serve yet."""
         until = time.monotonic() + SETTLE_LIMIT_S
         deleted, acknowledged = self.history.acknowledged_delete, self.history.acknowledged_end
         position, rows = deleted, 0
@@ -311,7 +311,7 @@ class PartitionWork:
 
     # ------------------------------------------------------------------ shared
     async def _log_start(self, broker_id: int) -> int:
-        """Where a leader's log starts, which it doesn't say beside an error; -1 if it isn't known."""
+        """Returns where a leader's log starts, which it doesn't say beside an error; -1 if it isn't known."""
         row = only_row(
             await self.cluster.ask(broker_id, offsets_request(self.topic, self.number, EARLIEST), LIST_OFFSETS_VERSION)
         )

@@ -24,8 +24,8 @@ from lowtide.protocol.messages.metadata import (
     MetadataResponsePartition,
 )
 from lowtide.simulation.client import ConnectionLostError, WireClient
-from lowtide.testing.etcd import EtcdCluster, EtcdProcess
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import EtcdCluster, EtcdProcess
+from tests.free_ports import free_ports
 
 from .asking import (
     CREATE_TOPICS_VERSION,
@@ -50,10 +50,10 @@ from .serving import HOST, ServeProcess
 
 METADATA_VERSION = 12
 LIMIT_S = 120.0
-"""For any expected event. Generous: the machine may be busy."""
+"""The limit for any expected event. It is long because the machine may be busy."""
 
 ANSWER_LIMIT_S = 10.0
-"""For a response from memory."""
+"""The limit for a response from memory."""
 
 LOOK_AGAIN_S = 0.01
 
@@ -157,11 +157,11 @@ class ClusterProcesses:
 
     @property
     def bootstrap(self) -> str:
-        """For client libraries."""
+        """The addresses for client libraries."""
         return ",".join(f"{self._hosts[broker_id]}:{port}" for broker_id, port in self._ports.items())
 
     async def start(self, *broker_ids: int) -> None:
-        """Start brokers, together; returns when all serve."""
+        """Starts brokers, together; returns when all serve."""
         for broker_id in broker_ids:
             await self.launch(broker_id)
         for broker_id in broker_ids:
@@ -169,7 +169,7 @@ class ClusterProcesses:
             self._troubled[broker_id] = time.monotonic()
 
     async def launch(self, broker_id: int) -> None:
-        """Start a broker without waiting for it."""
+        """Starts a broker without waiting for it."""
         if broker_id in self.brokers:
             self.past.append((broker_id, self.brokers[broker_id]))
         broker = self.brokers[broker_id] = ServeProcess(
@@ -216,7 +216,7 @@ class ClusterProcesses:
         self.brokers[broker_id].thaw()
 
     def was_well_since(self, broker_id: int, moment: float) -> bool:
-        """Whether a broker has served without being frozen since this moment (on the monotonic clock)."""
+        """Returns whether a broker has served without being frozen since this moment (on the monotonic clock)."""
         return broker_id in self.awake and self._troubled.get(broker_id, -1.0) < moment
 
     @property
@@ -229,7 +229,7 @@ class ClusterProcesses:
         ]
 
     def check_no_faults(self) -> None:
-        """No broker, running or not, reported a fault of its own."""
+        """Checks that no broker, running or stopped, reported an internal error."""
         faults = {f"broker {broker_id}": broker.faults for broker_id, broker in [*self.past, *self.brokers.items()]}
         assert not any(faults.values()), faults
 
@@ -242,7 +242,7 @@ class ClusterProcesses:
     async def connect(
         self, broker_id: int, user: str = CLIENT, password: str = "", *, by_token: bool = False
     ) -> WireClient:
-        """A separate connection, of that user where clients log in.
+        """Returns a separate connection, of that user where clients log in.
 
         Errors: OSError, TimeoutError included; LoginRefusedError.
         """
@@ -253,7 +253,7 @@ class ClusterProcesses:
             return await self._security.connect(host, port, user, password, by_token=by_token)
 
     async def ask(self, broker_id: int, request: Any, version: int, *, limit_s: float = ANSWER_LIMIT_S) -> Any:
-        """The answer of a broker. Errors: OSError if it cannot be reached, ends, or does not answer in this time."""
+        """Returns a broker's answer. Errors: OSError if it cannot be reached, ends, or does not answer in time."""
         client = self._connections.get(broker_id)
         if client is None or client.lost:
             client = self._connections[broker_id] = await self.connect(broker_id, ADMIN)
@@ -267,7 +267,7 @@ class ClusterProcesses:
             ) from None
 
     async def metadata(self, broker_id: int, *topics: str) -> MetadataResponse:
-        """A broker's metadata of topics, of all topics without names. Errors: OSError."""
+        """Returns a broker's metadata of topics, of all topics without names. Errors: OSError."""
         wanted = [MetadataRequestTopic(name=name) for name in topics] if topics else None
         return await self.ask(
             broker_id, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), METADATA_VERSION
@@ -276,7 +276,7 @@ class ClusterProcesses:
     async def partition(
         self, topic: str, number: int = 0, *, of: int | None = None
     ) -> MetadataResponsePartition | None:
-        """A partition according to a broker, or to any that runs; None without an answer."""
+        """Returns a partition according to a broker, or to any that runs; None without an answer."""
         for broker_id in self.awake if of is None else [of]:
             with contextlib.suppress(OSError):
                 answer = (await self.metadata(broker_id, topic)).topics[0]
@@ -293,7 +293,7 @@ class ClusterProcesses:
         *,
         of: int | None = None,
     ) -> MetadataResponsePartition:
-        """Wait until a broker, or any that runs, reports such a partition."""
+        """Waits until a broker, or any that runs, reports such a partition."""
         row: MetadataResponsePartition | None = None
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -310,7 +310,7 @@ class ClusterProcesses:
     async def until_in_sync(
         self, topic: str, number: int = 0, *, members: set[int] | None = None
     ) -> MetadataResponsePartition:
-        """Wait until all replicas, or just these, are in sync, according to each running broker."""
+        """Waits until all replicas, or just these, are in sync, according to each running broker."""
         row = None
         for broker_id in self.awake:
             row = await self.until_partition(
@@ -323,7 +323,7 @@ class ClusterProcesses:
         return row
 
     async def until(self, what: str, condition: Callable[..., Awaitable[bool]], *, limit_s: float = LIMIT_S) -> float:
-        """Wait until the condition holds; returns the seconds it took."""
+        """Waits until the condition holds; returns the seconds it took."""
         begun = time.monotonic()
         try:
             async with asyncio.timeout(limit_s):
@@ -378,7 +378,7 @@ class ClusterProcesses:
         acks: int = -1,
         timeout_ms: int = 10_000,
     ) -> Any:
-        """The row of the response. Errors: OSError."""
+        """Returns the row of the response. Errors: OSError."""
         request = produce_request(topic, partition, values, acks=acks, timeout_ms=timeout_ms)
         return only_row(await self.ask(broker_id, request, PRODUCE_VERSION, limit_s=timeout_ms / 1000 + ANSWER_LIMIT_S))
 
@@ -392,14 +392,14 @@ class ClusterProcesses:
         timeout_ms: int = 10_000,
         leader_only: bool = False,
     ) -> Any:
-        """The row of the response. Errors: OSError."""
+        """Returns the row of the response. Errors: OSError."""
         request = delete_request(topic, partition, offset, timeout_ms=timeout_ms, leader_only=leader_only)
         return only_row(
             await self.ask(broker_id, request, DELETE_RECORDS_VERSION, limit_s=timeout_ms / 1000 + ANSWER_LIMIT_S)
         )
 
     async def acknowledged(self, topic: str, ask: Callable[[int], Awaitable[Any]]) -> int:
-        """Ask whichever broker leads until it answers with success; returns it.
+        """Asks whichever broker leads until it answers with success; returns it.
 
         On a busy machine a leader may lose its short session just then, or a follower's: it has appended nothing of
         what it refuses.
@@ -417,7 +417,7 @@ class ClusterProcesses:
         return leader
 
     async def append(self, topic: str, values: Sequence[bytes]) -> int:
-        """Produce to whichever broker leads, until it acknowledges; returns the base offset."""
+        """Produces to whichever broker leads, until it acknowledges; returns the base offset."""
         row: Any = None
 
         async def produce(leader: int) -> Any:
@@ -431,7 +431,7 @@ class ClusterProcesses:
     async def fetch(
         self, broker_id: int, topic: str, offset: int, *, partition: int = 0
     ) -> tuple[Any, dict[int, bytes]]:
-        """The row of the response and its records, as a client delivers them. Errors: OSError."""
+        """Returns the row of the response and its records, as a client delivers them. Errors: OSError."""
         row = only_row(await self.ask(broker_id, fetch_request(topic, partition, offset), FETCH_VERSION))
         return row, records_from(row.records, offset)
 
@@ -448,7 +448,7 @@ class ClusterProcesses:
         return found[0], found[1]
 
     def tail(self, lines: int = 12) -> str:
-        """The last log lines of every broker, for a message."""
+        """Returns the last log lines of every broker, for a message."""
         told = []
         for broker_id, broker in self.brokers.items():
             told += [
@@ -458,7 +458,7 @@ class ClusterProcesses:
         return "\n".join(told)
 
     def forget_connections(self) -> None:
-        """Close every connection of `ask`."""
+        """Closes every connection of `ask`."""
         for broker_id in list(self._connections):
             self._drop_connection(broker_id)
 

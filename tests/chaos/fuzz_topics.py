@@ -24,7 +24,7 @@ METADATA_VERSION, CREATE_TOPICS_VERSION, DELETE_TOPICS_VERSION = 12, 7, 6
 
 
 async def make_fuzz_topics(broker: ServeProcess) -> None:
-    """Create the missing topics that random requests name.
+    """Creates the missing topics that random requests name.
 
     Other requests may create or delete them at the same time.
     """
@@ -46,7 +46,7 @@ async def make_fuzz_topics(broker: ServeProcess) -> None:
 
 
 async def topic_ids(broker: ServeProcess) -> dict[str, bytes]:
-    """The topics that may be damaged, with their ids."""
+    """Returns the topics that may be damaged, with their ids."""
     client = await broker.connect()
     response = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
     client.close()
@@ -54,7 +54,7 @@ async def topic_ids(broker: ServeProcess) -> dict[str, bytes]:
 
 
 async def remove_topics(broker: ServeProcess, *, besides: tuple[str, ...] = (HONEST_TOPIC,)) -> None:
-    """Delete all topics except the honest client's. Other requests may delete some at the same time."""
+    """Deletes all topics except the honest client's. Other requests may delete some at the same time."""
     client = await broker.connect()
     response = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
     doomed = [DeleteTopicState(name=topic.name) for topic in response.topics if topic.name not in besides]

@@ -204,7 +204,7 @@ async def _aiokafka_member(bootstrap: str, story: Story) -> None:
 
 
 def writer(bootstrap: str, story: Story) -> None:
-    """Write to all partitions in turn, and at the end wait until all records are acknowledged."""
+    """Writes to all partitions in turn, and at the end waits until all records are acknowledged."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,

@@ -44,7 +44,7 @@ def summary(times_s: list[float], errors: list[str]) -> dict[str, object]:
 
 
 def main(port: int, topic: str) -> None:
-    """Produce until the end of the input, and print a summary for each line of it."""
+    """Produces until standard input ends, and prints a summary for each line of it."""
     asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def listen() -> None:

@@ -28,7 +28,7 @@ class LargeFrames:
         self._numbers = itertools.count()
 
     def frame(self, key: ApiKey, version: int) -> bytes | None:
-        """A whole frame, its size before it; None if the request has no array."""
+        """Returns a whole frame, its size before it; None if the request has no array."""
         entity = wire_form(API[key].request, version)
         if not any(isinstance(content, CountedArray) for _, content in entity.fields):
             return None
@@ -100,6 +100,6 @@ _NUMBERS = {
 
 
 def framed(key: ApiKey, version: int, body: bytes) -> bytes:
-    """A request with its header and size."""
+    """Returns a request with its header and size."""
     request = request_header(key, version, CORRELATION_ID, "large") + body
     return len(request).to_bytes(4, "big") + request

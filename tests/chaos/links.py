@@ -41,35 +41,35 @@ class Link:
         self._news = asyncio.Event()
 
     def hold_requests(self) -> None:
-        """From now on requests wait here."""
+        """Holds requests from now on."""
         self._requests_open.clear()
 
     def hold_answers(self) -> None:
-        """From now on answers wait here."""
+        """Holds answers from now on."""
         self._answers_open.clear()
 
     def lose_answers(self) -> None:
-        """From now on answers are dropped, on connections that stay open."""
+        """Drops answers from now on; the connections stay open."""
         self.loses_answers = True
 
     def mend(self) -> None:
-        """Forward everything again, in order, held frames first."""
+        """Forwards everything again, in order, held frames first."""
         self.loses_answers = self.refuses = False
         self._requests_open.set()
         self._answers_open.set()
 
     def cut(self) -> None:
-        """Close every connection; frames held on them are lost."""
+        """Closes every connection; frames held on them are lost."""
         for connection in list(self._connections):
             connection.abort()
 
     async def until_requested(self, key: ApiKey, count: int) -> None:
-        """Return when this many requests have arrived in total."""
+        """Waits until this many requests have arrived in total."""
         while self.requests[key] < count:
             await self._change()
 
     async def next_answer(self, key: ApiKey) -> None:
-        """Return when another answer has arrived, even if it is held or lost."""
+        """Waits for another answer to arrive, even if it is held or lost."""
         seen = self.answers[key]
         while self.answers[key] == seen:
             await self._change()
@@ -82,13 +82,13 @@ class Link:
         self._connections.remove(connection)
 
     async def admit_request(self, key: ApiKey) -> None:
-        """Return when the request may be forwarded."""
+        """Waits until the request may be forwarded."""
         self.requests[key] += 1
         self._tell()
         await self._requests_open.wait()
 
     async def admit_answer(self, key: ApiKey) -> bool:
-        """Wait while answers are held; return whether the answer may be forwarded."""
+        """Waits while answers are held; returns whether the answer may be forwarded."""
         self.answers[key] += 1
         self._tell()
         if self.loses_answers:
@@ -118,7 +118,7 @@ class Connection:
         self._asked: dict[bytes, ApiKey] = {}
 
     async def run(self, link: Link, first: bytes) -> None:
-        """Forward frames until either side closes."""
+        """Forwards frames until either side closes."""
         link.add(self)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -182,14 +182,14 @@ class Links:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def __getitem__(self, ends: tuple[int, int]) -> Link:
-        """The link from one broker to another."""
+        """Returns the link from one broker to another."""
         return self._links[ends]
 
     def __iter__(self) -> Iterator[Link]:
         return iter(self._links.values())
 
     def of(self, broker_id: int) -> list[Link]:
-        """All links from and to a broker."""
+        """Returns all links from and to a broker."""
         return [link for link in self if broker_id in (link.origin, link.target)]
 
     def _acceptor(self, target: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:

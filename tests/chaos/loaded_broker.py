@@ -52,19 +52,19 @@ class LoadedBroker:
         ]
 
     async def start(self) -> None:
-        """Start a new process."""
+        """Starts a new process."""
         self.process = ServeProcess(self.directory, *SETTINGS)
         await self.process.__aenter__()
 
     async def create_topics(self) -> None:
-        """Create all topics."""
+        """Creates all topics."""
         client = await self.process.connect()
         for load in self.loads[::PARTITIONS]:
             await load.create_topic(client, dict(self.topics[load.topic]), partitions=PARTITIONS)
         client.close()
 
     async def topic_ids(self) -> dict[str, bytes]:
-        """The current topic ids in the broker."""
+        """Returns the current topic ids in the broker."""
         client = await self.process.connect()
         response = await client.request(MetadataRequest(topics=None, allow_auto_topic_creation=False), METADATA_VERSION)
         client.close()
@@ -79,7 +79,7 @@ class LoadedBroker:
             client.close()
 
     def has_worked(self) -> bool:
-        """Whether there is something to check: all kinds of requests, and a segment that was rolled."""
+        """Returns whether there is something to check: all kinds of requests, and a segment that was rolled."""
         counts = self.counts()
         rolled = any(int(path.stem) > 0 for path in self.directory.glob("removed-later-*/*.log"))
         return rolled and min(counts["produced"], counts["deleted"], counts["read"]) >= self.rounds
@@ -101,7 +101,7 @@ class LoadedBroker:
                 await asyncio.gather(*tasks)
 
     async def kill_while_starting(self) -> None:
-        """Kill a start within recovery, or at any other moment before it is done."""
+        """Kills a start within recovery, or at any other moment before it is done."""
         broker = ServeProcess(self.directory, *SETTINGS)
         await broker.launch()
         with contextlib.suppress(TimeoutError):
@@ -111,5 +111,5 @@ class LoadedBroker:
         assert not broker.faults
 
     def counts(self) -> dict[str, int]:
-        """The counts of all clients."""
+        """Returns the counts of all clients."""
         return {name: sum(load.counts[name] for load in self.loads) for name in self.loads[0].counts}

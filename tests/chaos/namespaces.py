@@ -25,7 +25,7 @@ HUB = f"{_NETWORK}.250"
 
 
 def missing_namespaces() -> str | None:
-    """The reason why namespaces are not possible here; None if they are."""
+    """Returns why namespaces cannot be used here, or None."""
     if shutil.which("ip") is None:
         return "one-way partitions need the program ip (Debian: iproute2)"
     if os.geteuid() != 0:
@@ -50,7 +50,7 @@ class Namespaces:
         self._made: list[str] = []
 
     def address(self, broker_id: int) -> str:
-        """The address of a broker, for the others and for us."""
+        """Returns the address of a broker, for the others and for us."""
         return f"{_NETWORK}.{broker_id}"
 
     @property
@@ -59,11 +59,11 @@ class Namespaces:
         return f"{self._prefix}-hub"
 
     def name(self, broker_id: int) -> str:
-        """A broker's namespace."""
+        """Returns a broker's namespace."""
         return f"{self._prefix}-{broker_id}"
 
     def command(self, broker_id: int) -> list[str]:
-        """The prefix of a command that runs in a broker's namespace. The process keeps its id: `ip` becomes it."""
+        """Returns the prefix that runs a command in a broker's namespace. The process id stays the same."""
         return ["ip", "netns", "exec", self.name(broker_id)]
 
     def __enter__(self) -> Self:
@@ -81,11 +81,11 @@ class Namespaces:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
     def cut(self, origin: int, target: int) -> None:
-        """From now on no packet of `origin` arrives at `target`."""
+        """Drops all packets from `origin` to `target` from now on."""
         _ip("-n", self.name(target), "rule", "add", "from", self.address(origin), "blackhole", "priority", "1")
 
     def mend(self, origin: int, target: int) -> None:
-        """Remove the cut."""
+        """Removes the cut."""
         _ip("-n", self.name(target), "rule", "del", "from", self.address(origin), "blackhole", "priority", "1")
 
     @contextmanager

@@ -8,7 +8,7 @@ import struct
 from .serving import HOST, ServeProcess
 
 ANSWER_LIMIT_S = 120.0
-"""For any expected event. Generous: the machine may be busy."""
+"""The limit for any expected event. It is long because the machine may be busy."""
 
 STUCK_S = 0.25
 """The time for a request that may wait (such as a fetch) before its connection is dropped."""
@@ -31,24 +31,23 @@ class Prober:
         self.stuck = 0
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The connection."""
+        """Returns the connection."""
         if self._reader is None or self._writer is None:
             async with asyncio.timeout(ANSWER_LIMIT_S):
                 self._reader, self._writer = await asyncio.open_connection(HOST, self._broker.port)
         return self._reader, self._writer
 
     def drop(self) -> None:
-        """End the connection at once."""
+        """Ends the connection at once."""
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer.close()
         self._reader = self._writer = None
 
     async def exchange(self, frame: bytes) -> list[bytes]:
-        """Send a frame and an ApiVersions behind it.
+        """Sends a frame and an ApiVersions behind it.
 
-        Returns the answers to the frame: none if the connection is closed.
-        A connection without any answer is dropped.
+        Returns the answers to the frame: none if the connection is closed. A connection without any answer is dropped.
         """
         reader, writer = await self.open()
         self._probe_id += 1
@@ -70,10 +69,9 @@ class Prober:
         return answers
 
     async def send_and_probe(self, stream: bytes, *, limit_s: float) -> str:
-        """Send bytes unchanged, followed by an ApiVersions.
+        """Sends bytes unchanged, followed by an ApiVersions.
 
-        Returns "answered" if that is answered, else "closed" or "stuck".
-        A connection without its answer is dropped.
+        Returns "answered" if that is answered, else "closed" or "stuck". A connection without its answer is dropped.
         """
         self._probe_id += 1
         wanted = _LENGTH.pack(self._probe_id)
@@ -93,7 +91,7 @@ class Prober:
         return outcome
 
     async def is_closed_after(self, stream: bytes, *, then_end: bool = False) -> bytes:
-        """Send bytes unchanged; with `then_end` close our side.
+        """Sends bytes unchanged; with `then_end` closes our side.
 
         Returns the bytes before the broker closes. Errors: TimeoutError.
         """

@@ -45,7 +45,7 @@ _CONFIGS = {
     "no.such.key": ("1",),
 }
 _USUAL = 0.75
-"""How often a field has its first, valid value: one wrong value would hide the effect of the others."""
+"""The share of fields with their first, valid value: one invalid value would hide the effect of the others."""
 
 _VALUES: dict[str, tuple[int, ...]] = {
     "acks": (-1, 1, 0, 2),
@@ -89,16 +89,16 @@ class RandomRequests:
         self.know(topics)
 
     def know(self, topics: Mapping[str, bytes]) -> None:
-        """Use these topics from now on."""
+        """Uses these topics from now on."""
         self._names = list(topics)
         self._ids = list(topics.values())
 
     def request(self, key: ApiKey, version: int) -> Any:
-        """A request message."""
+        """Returns a request message."""
         return self._entity(wire_form(API[key].request, version))
 
     def frame(self, key: ApiKey, version: int, correlation_id: int) -> bytes:
-        """The same on the wire, without its length."""
+        """Returns the same on the wire, without its length."""
         return request_header(key, version, correlation_id, self.random.choice(("fuzz", None, ""))) + codec_for(
             API[key].request, version
         ).encode(self.request(key, version))
@@ -180,7 +180,7 @@ class RandomRequests:
 
     # ------------------------------------------------------------------ records
     def records(self) -> bytes:
-        """A batch, mostly an invalid one; the CRC is often right, so that the later checks are reached."""
+        """Returns a batch, mostly an invalid one; the CRC is often right, so that the later checks are reached."""
         rng = self.random
         batch = bytearray(self._batch())
         chance = rng.random()
@@ -223,7 +223,7 @@ class RandomRequests:
 
 
 def mutated(frame: bytes, rng: random.Random) -> bytes:
-    """The frame with one to three damages: bits, bytes, numbers, pieces lost, doubled or put in."""
+    """Returns the frame with one to three damages: bits, bytes, numbers, pieces lost, doubled or put in."""
     damaged = bytearray(frame)
     for _ in range(rng.choice((1, 1, 2, 3))):
         place = rng.randrange(len(damaged) + 1)
@@ -247,7 +247,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 def is_bearable(frame: bytes) -> bool:
-    """Whether a damaged frame can't be a valid request that harms others rightly.
+    """Returns whether a damaged frame can't be a valid request that harms others rightly.
 
     Such are one for so many partitions that serving it takes long, and one that gives every client a quota of nearly
     nothing.

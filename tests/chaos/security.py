@@ -60,12 +60,12 @@ class Security:
 
     @property
     def metadata_options(self) -> list[str]:
-        """Of a command that reaches that etcd."""
+        """The options of a command that uses this etcd."""
         store = str(self._path("store"))
         return ["--metadata-ca", str(self._path("ca")), "--metadata-cert", store, "--metadata-key", store]
 
     def settings(self, host: str, port: int) -> list[str]:
-        """Of a broker that listens there."""
+        """The settings of a broker with this listener."""
         values = {
             "listeners": f"SASL_SSL://{host}:{port}",
             "inter.broker.listener.name": "SASL_SSL",
@@ -102,7 +102,7 @@ class Security:
     async def connect(
         self, host: str, port: int, user: str, password: str = "", *, by_token: bool = False
     ) -> WireClient:
-        """A client that has logged in. Errors: OSError; LoginRefusedError where the broker refuses it."""
+        """Returns a client that has logged in. Errors: OSError; LoginRefusedError where the broker refuses it."""
         try:
             client = await WireClient.connect(host, port, self._context)
         except ssl.SSLCertVerificationError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lowtide.simulation.client import WireClient
-from lowtide.testing import freezing
+from tests import freezing
 from tests.campaign.struck import strike
 
 START_LIMIT_S = 120.0
@@ -25,10 +25,10 @@ _LINE_LIMIT_BYTES = 1 << 20
 def serve_command(
     directory: Path, *settings: str, metadata: str | None = None, python: str = sys.executable
 ) -> list[str]:
-    """The command line of a broker over `directory`; port 0 is a free one, which the ready line has.
+    """Returns the command line of a broker over `directory`; port 0 is a free one, which the ready line has.
 
-    `metadata` as of `--metadata`.
-    `python` is the interpreter of an environment with Lowtide, which may be another version.
+    `metadata` as of `--metadata`. `python` is the interpreter of an environment with Lowtide, which may be another
+    version.
 
     Records may have any age: without a setting or a topic's configuration, none is deleted by time.
     """
@@ -40,7 +40,7 @@ def serve_command(
 
 
 def run_to_end(command: list[str], *, limit_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """Run a command that is expected to end by itself; otherwise it is killed and fails the test."""
+    """Runs a command that is expected to end by itself; otherwise it is killed and fails the test."""
     return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
@@ -79,7 +79,7 @@ class ServeProcess:
         await self._end(signal.SIGKILL)
 
     async def launch(self) -> None:
-        """Start the process without waiting for it."""
+        """Starts the process without waiting for it."""
         self._ready = asyncio.get_running_loop().create_future()
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stderr=subprocess.PIPE, limit=_LINE_LIMIT_BYTES
@@ -87,7 +87,7 @@ class ServeProcess:
         self._reading = asyncio.get_running_loop().create_task(self._read_log())
 
     async def wait_ready(self) -> None:
-        """Return when clients are served. Errors: AssertionError if the process ends instead, TimeoutError."""
+        """Returns when clients are served. Errors: AssertionError if the process ends instead, TimeoutError."""
         assert self._ready is not None
         async with asyncio.timeout(START_LIMIT_S):
             self.port = await self._ready
@@ -118,7 +118,7 @@ class ServeProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there, frozen or not."""
+        """Whether the process exists, frozen or not."""
         return self._process is not None and self._process.returncode is None
 
     @property
@@ -127,7 +127,7 @@ class ServeProcess:
         return self._ready is not None and self._ready.done()
 
     async def ended(self) -> int:
-        """Wait until the process ends by itself; returns the exit code."""
+        """Waits until the process ends by itself; returns the exit code."""
         assert self._process is not None
         assert self._reading is not None
         code = await self._process.wait()
@@ -135,7 +135,7 @@ class ServeProcess:
         return code
 
     async def connect(self) -> WireClient:
-        """A client's connection. Errors: OSError."""
+        """Returns a client's connection. Errors: OSError."""
         return await WireClient.connect(HOST, self.port)
 
     @property
@@ -146,7 +146,7 @@ class ServeProcess:
 
     @property
     def faults(self) -> list[str]:
-        """The faults that a broker reported of itself; empty for a correct broker, whatever its clients did."""
+        """The internal errors that a broker logged. A correct broker logs none, whatever its clients do."""
         lines = [line for line in self.lines if line["level"] in ("error", "critical")]
         return [
             f"{line['event']}: {line.get('request') or line.get('error')}\n{line.get('exception', '')}"

@@ -37,7 +37,7 @@ class SeveralProcesses:
         self.launch()
 
     def launch(self) -> None:
-        """Start it, and wait for nothing. What it logged before is forgotten."""
+        """Starts it without waiting, and clears the collected log lines."""
         self.lines, self.noise = [], []
         self.process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         self._reading = threading.Thread(target=self._read)
@@ -55,7 +55,7 @@ class SeveralProcesses:
 
     @property
     def bootstrap(self) -> str:
-        """Where the brokers are that have served."""
+        """The addresses of the brokers that were ready."""
         return ",".join({line["broker"]: line["address"] for line in self.found("broker ready")}.values())
 
     @property
@@ -64,11 +64,11 @@ class SeveralProcesses:
         return {line["broker"]: line["pid"] for line in self.found("broker ready")}
 
     def found(self, event: str) -> list[dict[str, Any]]:
-        """The lines of an event."""
+        """Returns the lines of an event."""
         return [line for line in list(self.lines) if line["event"] == event]
 
     def wait_for(self, condition: Callable[..., object]) -> None:
-        """Return when `condition()` holds, which is asked whenever there is a line more. Errors: AssertionError."""
+        """Waits until `condition()` holds; it is checked after each new line. Errors: AssertionError."""
         give_up = time.monotonic() + WAIT_LIMIT_S
         with self._changed:
             while not condition():
@@ -77,7 +77,7 @@ class SeveralProcesses:
                 self._changed.wait(1.0)
 
     def wait_until_all_serve(self, times: int = 1) -> None:
-        """Return when all brokers have served together, so many times since the start."""
+        """Waits until all brokers have served together this many times since the start."""
         self.wait_for(lambda: len(self.found("all brokers ready")) >= times)
 
     def kill_broker(self, broker: int) -> None:
@@ -92,17 +92,17 @@ class SeveralProcesses:
         self.process.wait()
 
     def join(self) -> None:
-        """Return when none of the processes runs."""
+        """Waits until none of the processes runs."""
         self._reading.join(WAIT_LIMIT_S)
         assert not self._reading.is_alive(), "a process outlives its supervisor"
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send the signal to the supervisor. Returns the exit code."""
+        """Sends the signal to the supervisor. Returns the exit code."""
         self.process.send_signal(number)
         return self.ended()
 
     def ended(self) -> int:
-        """The exit code. All lines are there then: none of the processes has standard error open any more."""
+        """Returns the exit code. All lines have arrived: no process has standard error open any more."""
         code = self.process.wait(WAIT_LIMIT_S)
         self.join()
         return code

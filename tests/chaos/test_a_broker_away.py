@@ -22,7 +22,7 @@ from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from lowtide.simulation.client import WireClient
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from . import asking
 from .cluster_processes import ClusterProcesses
@@ -56,7 +56,7 @@ def until(condition: Callable[..., bool]) -> None:
 
 
 def make(cluster: LowtideCluster, broker_id: int, name: str, *, partitions: int = 3) -> ErrorCode:
-    """A topic with three replicas."""
+    """Returns a topic with three replicas."""
     row = CreatableTopic(name=name, num_partitions=partitions, replication_factor=3, assignments=[], configs=[])
     answer = ask(cluster, broker_id, CreateTopicsRequest(topics=[row], timeout_ms=20_000, validate_only=False))
     return ErrorCode(answer.topics[0].error_code)
@@ -68,7 +68,7 @@ def partitions_of(cluster: LowtideCluster, broker_id: int, name: str) -> list[An
 
 
 def brokers_of(cluster: LowtideCluster, broker_id: int, *, fenced: bool) -> dict[int, bool]:
-    """By id, whether a broker is reported as fenced."""
+    """Returns whether each broker is reported as fenced, by id."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=fenced)
     return {row.broker_id: row.is_fenced for row in ask(cluster, broker_id, request).brokers}
 

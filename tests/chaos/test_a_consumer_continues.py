@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .asking import CREATE_TOPICS_VERSION, PRODUCE_VERSION, only_row, produce_request, topic_request
 from .serving import HOST, ServeProcess
@@ -26,13 +26,13 @@ TOPIC, GROUP, PARTITIONS = "read", "readers", 3
 AT_ONCE = 5
 LIFE_S = 1.0
 LIMIT_S = 120.0
-"""For the records of a round. Generous: the machine may be busy, and the client waits between two attempts."""
+"""The limit for the records of a round. It is long: the machine may be busy, and the client waits between attempts."""
 
 SEED = 7
 
 
 class Reader:
-    """The consumer, polled by a thread of its own."""
+    """The consumer, polled by a separate thread."""
 
     def __init__(self, port: int, protocol: str) -> None:
         settings = {"group.protocol": protocol} if protocol == "consumer" else {"session.timeout.ms": 6000}

@@ -127,7 +127,7 @@ def test_without_an_authorizer_there_are_no_rules() -> None:
 
 
 def test_rules_outlive_the_administrator_that_made_them(tmp_path: Path) -> None:
-    """In the first run every client is an administrator; in the second only what the rules allow succeeds."""
+    """In the first run every client is an administrator; in the second, only requests that the rules allow succeed."""
     with LowtideCluster(data_directory=tmp_path, config=OPEN) as cluster:
         rules = [
             rule(TOPIC, "mine-", CREATE, pattern=PREFIXED),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.protocol.messages.create_acls import CreateAclsRequest
-from lowtide.testing.etcd import EtcdProcess, missing
+from tests.etcd import EtcdProcess, missing
 
 from .serving import ServeProcess
 from .test_acls import EVERYTHING, OPEN, READ, TOPIC, removal, rule, send

@@ -13,7 +13,7 @@ import pytest
 from lowtide import AdminClient, TopicPartition
 from lowtide.admin import DeletedRecords, DeleteRecordsError, DeleteStage, NewTopic
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .asking import PRODUCE_VERSION, only_row, produce_request
 from .cluster_processes import ClusterProcesses
@@ -52,7 +52,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
 async def deleting(
     cluster: ClusterProcesses, admin: AdminClient, offset: int
 ) -> asyncio.Task[DeletedRecords | DeleteRecordsError]:
-    """A delete that waits at broker 1 for the silent follower."""
+    """Returns a delete that waits at broker 1 for the silent follower."""
 
     async def delete() -> DeletedRecords | DeleteRecordsError:
         return (await admin.delete_records({FIRST: offset}))[FIRST]
@@ -96,9 +96,9 @@ async def test_a_delete_while_the_cluster_is_in_trouble(cluster: ClusterProcesse
 
 
 async def test_no_call_waits_for_a_broker_that_it_does_not_need(tmp_path: Path) -> None:
-    """Broker 3 is stopped and keeps its connections, then so is the controller.
+    """Broker 3 is frozen with open connections, then the controller too.
 
-    A delete at a live leader took 30 seconds.
+    A delete at a live leader once took 30 seconds.
     """
     async with (
         ClusterProcesses(tmp_path) as cluster,

@@ -67,7 +67,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> LeftDirectory:
 
 
 def copied(left: LeftDirectory, to: Path) -> LeftDirectory:
-    """A copy, to be damaged."""
+    """Returns a copy, to be damaged."""
     shutil.copytree(left.directory, to / "log")
     return LeftDirectory(to / "log", left.content)
 
@@ -121,7 +121,7 @@ async def read(broker: ServeProcess) -> Content:
 
 # ---------------------------------------------------------------------- expectations
 def refusal(directory: Path, *settings: str) -> str:
-    """The message with which a broker refuses to start on `directory`, which it does not change."""
+    """Returns the message with which a broker refuses to start on `directory`, which it does not change."""
     before = snapshot(directory)
     ended = run_to_end(serve_command(directory, *settings))
     assert ended.returncode == 2, ended.stderr
@@ -149,7 +149,7 @@ def snapshot(directory: Path) -> dict[str, bytes | None]:
 
 
 def served(directory: Path, *settings: str) -> Content:
-    """The contents that clients read when a broker runs on `directory`, which it does without a fault."""
+    """Returns the contents that clients read when a broker runs on `directory`, which it does without a fault."""
 
     async def serve() -> Content:
         async with ServeProcess(directory, *settings) as broker:

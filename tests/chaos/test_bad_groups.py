@@ -1,8 +1,8 @@
 """Requests of hostile or broken clients to a group coordinator: each is answered, costs little, and affects no other
 group.
 
-One real broker for the file. After each test it has reported no fault of its own, and a group of one member, which
-works all the time, is unchanged: a group without a heartbeat for the shortest session would be removed.
+All tests share one real broker. After each test it has reported no internal error, and a group of one active member
+is unchanged: without a heartbeat for the shortest session timeout, its member would be removed.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ def sync_request(group: str, joined: Any, assignment: bytes) -> SyncGroupRequest
 
 
 async def join(client: WireClient, group: str, metadata: bytes = b"", **others: Any) -> Any:
-    """The response to a join that admits the member at once."""
+    """Returns the response to a join that admits the member at once."""
     async with asyncio.timeout(LIMIT_S):
         return await client.request(join_request(group, metadata, **others), IDS_AT_ONCE_VERSION)
 
 
 class Honest:
-    """A member of its own group, which sends heartbeats and commits."""
+    """The only member of a group; it sends heartbeats and commits."""
 
     def __init__(self, client: WireClient) -> None:
         self.client = client
@@ -149,7 +149,7 @@ class Honest:
 
 
 async def commit(client: WireClient, group: str, offset: int, generation_id: int = -1, member_id: str = "") -> int:
-    """The error of a commit for the topic's first partition."""
+    """Returns the error of a commit for the topic's first partition."""
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
     request = OffsetCommitRequest(
         group_id=group,
@@ -166,7 +166,7 @@ async def commit(client: WireClient, group: str, offset: int, generation_id: int
 
 
 async def committed(client: WireClient, group: str) -> int:
-    """The committed offset of a group for the topic's first partition; -1 for none."""
+    """Returns the committed offset of a group for the topic's first partition; -1 for none."""
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
     async with asyncio.timeout(LIMIT_S):
         while (
@@ -178,7 +178,7 @@ async def committed(client: WireClient, group: str) -> int:
 
 
 async def prepare(broker: ServeProcess) -> WireClient:
-    """A connection, the topic, and the coordinators' topic."""
+    """Returns a connection, the topic, and the coordinators' topic."""
     client = await broker.connect()
     await client.request(topic_request(TOPIC, partitions=1), CREATE_TOPICS_VERSION)
     async with asyncio.timeout(LIMIT_S):
@@ -363,7 +363,7 @@ STRANGE_RECORDS: list[tuple[bytes, bytes | None]] = [
 
 
 def append_to_log(path: Path, batches: list[list[tuple[bytes, bytes | None]]]) -> None:
-    """Write batches behind the last one of a segment, as a leader of its epoch would."""
+    """Writes batches behind the last one of a segment, as a leader of its epoch would."""
     [*_, (position, last)] = iterate_batches(path.read_bytes())
     content, offset = path.read_bytes()[: position + last.size_bytes], last.next_offset
     for records in batches:

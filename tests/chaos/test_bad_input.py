@@ -97,7 +97,7 @@ class Honest:
         await self.read_back()
 
     async def read_back(self) -> None:
-        """Read and check everything."""
+        """Reads and checks everything."""
         client = await self.broker.connect()
         async with asyncio.timeout(ANSWER_LIMIT_S):
             await self.load.read_all(client)
@@ -123,7 +123,7 @@ async def honest(broker: ServeProcess) -> Honest:
 
 @pytest_asyncio.fixture(loop_scope="module", autouse=True)
 async def unharmed(broker: ServeProcess, honest: Honest) -> AsyncIterator[None]:
-    """In each test the honest client works all the time, and the broker reports no fault of its own."""
+    """In each test the honest client works all the time, and the broker reports no internal error."""
     known = len(broker.faults)
     async with honest.at_work():
         yield
@@ -206,7 +206,7 @@ async def test_a_frame_that_ends_early_is_dropped(broker: ServeProcess, cut: int
 
 
 async def test_frames_may_come_byte_by_byte(broker: ServeProcess) -> None:
-    """For any split of the stream the answers are the same, in order."""
+    """However the stream is split, the answers are the same and in order."""
     whole = await Prober(broker).is_closed_after(API_VERSIONS + METADATA + API_VERSIONS, then_end=True)
     reader, writer = await Prober(broker).open()
     async with asyncio.timeout(ANSWER_LIMIT_S):
@@ -402,7 +402,7 @@ def check_answer(
 
 # ---------------------------------------------------------------------- small steps
 async def settled(broker: ServeProcess) -> None:
-    """Return when the broker has processed everything sent before: later connections are answered later."""
+    """Returns when the broker has processed everything sent before: later connections are answered later."""
     for _ in range(20):
         prober = Prober(broker)
         await prober.exchange(API_VERSIONS[4:])

@@ -46,7 +46,7 @@ def frame(message: ApiMessage, version: int) -> bytes:
 
 
 def conversations(token: str) -> list[bytes]:
-    """What clients send before they are logged in, without waiting for answers."""
+    """Returns what clients send before they are logged in, without waiting for answers."""
     versions = frame(ApiVersionsRequest(client_software_name="c", client_software_version="1"), 3)
     first = ClientSaslExchange(
         ClientSaslSettings(mechanism="SCRAM-SHA-512", username="alice", password=MARKER), "nonce"
@@ -86,7 +86,7 @@ def damaged(whole: bytes, chance: random.Random) -> bytes:
 
 
 async def send(port: int, data: bytes, tls: ssl.SSLContext | None, *, waits: bool) -> None:
-    """Send it on a connection of its own, and perhaps read what comes."""
+    """Sends it on a separate connection, and may read the answers."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 from .working_clients import working_clients

@@ -25,7 +25,7 @@ from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from lowtide.protocol.messages.describe_acls import DescribeAclsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.scram import ITERATIONS_MIN, ScramMechanism, salted_password
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_load import PartitionWork
 from .cluster_processes import METADATA_VERSION, SESSION_TIMEOUT_S, ClusterProcesses
@@ -54,7 +54,7 @@ RULES_OF_CLIENT = [
     (_TOPIC, TOPIC, f"User:{CLIENT}", _ALL, _ALLOW),
     (_TOPIC, DENIED_TOPIC, f"User:{CLIENT}", _ALL, _DENY),
 ]
-"""Where clients log in."""
+"""The listener where clients log in."""
 
 Rule = tuple[int, str, str, int, int]
 SEGMENTS = {"internal.segment.bytes": "20000", "index.interval.bytes": "500", "file.delete.delay.ms": "0"}
@@ -85,7 +85,7 @@ class Scene:
         return int(answer.controller_id)
 
     async def progress(self) -> None:
-        """Wait until all kinds of work have progressed."""
+        """Waits until all kinds of work have progressed."""
         await self.work.until("produced", 20)
         await self.work.until("deleted", 3)
         await self.work.until("read", 5)
@@ -98,7 +98,7 @@ async def run_scene(
     ruled: bool = False,
     security: Security | None = None,
 ) -> None:
-    """Run each fault under load; at the end everything is read from every broker.
+    """Runs each fault under load; at the end everything is read from every broker.
 
     `ruled`: brokers decide by access rules.
     """
@@ -125,7 +125,7 @@ async def run_scene(
 
 
 async def create_rules(cluster: ClusterProcesses, rules: list[Rule]) -> None:
-    """What the load and the brokers need, and nothing of another topic."""
+    """The rights that the load and the brokers need, and none for another topic."""
     rows = [
         AclCreation(
             resource_type=kind,
@@ -142,7 +142,7 @@ async def create_rules(cluster: ClusterProcesses, rules: list[Rule]) -> None:
 
 
 async def check_rules(cluster: ClusterProcesses, rules: list[Rule]) -> None:
-    """Every broker has them and obeys them, whatever it went through."""
+    """Every broker has the rules and enforces them, whatever faults it had."""
     wanted = DescribeAclsRequest(
         resource_type_filter=1,
         resource_name_filter=None,
@@ -226,7 +226,7 @@ async def test_the_controller_is_killed_and_frozen(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_etcd_is_killed_and_frozen(tmp_path: Path) -> None:
-    """For a moment, which does not affect producers, and for longer than brokers can work without it."""
+    """The store is gone for a moment, unnoticed by producers, then for longer than brokers can work without it."""
 
     async def strike_briefly(scene: Scene) -> None:
         await asyncio.to_thread(scene.cluster.etcd.kill)

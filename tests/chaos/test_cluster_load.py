@@ -70,7 +70,7 @@ class LyingCluster:
         self._lie = lie
 
     def repent(self) -> None:
-        """Give only true answers from now on."""
+        """Gives only true answers from now on."""
         self._lie = ""
 
     def lies(self, lie: str) -> bool:
@@ -169,7 +169,7 @@ class LyingCluster:
 
 
 def placed(offset: int, values: Sequence[bytes]) -> bytes:
-    """A batch at an offset: a broker writes the offset over its first eight bytes."""
+    """Returns a batch at an offset: a broker writes the offset over its first eight bytes."""
     return offset.to_bytes(8, "big") + batch(values)[8:] if values else b""
 
 
@@ -196,7 +196,7 @@ async def work_with(lie: str, *, repents: bool = False) -> PartitionWork:
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For events that never happen."""
+    """How long to wait for events that never happen."""
     monkeypatch.setattr(cluster_load, "SETTLE_LIMIT_S", 5.0)
     monkeypatch.setattr(cluster_load, "TIMEOUT_MS", 300)
     monkeypatch.setattr(cluster_load, "GRACE_S", 2.0)

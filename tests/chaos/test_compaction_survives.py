@@ -50,7 +50,7 @@ class KeyedLoad:
         self.possible: dict[str, set[str | None]] = {f"key-{number}": {None} for number in range(KEYS)}
 
     async def run(self, client: WireClient, stop: asyncio.Event) -> None:
-        """Produce until `stop` is set, or until the broker is gone."""
+        """Produces until `stop` is set, or until the broker is gone."""
         with contextlib.suppress(ConnectionLostError, OSError):
             while not stop.is_set():
                 await self._produce(client)
@@ -88,7 +88,7 @@ async def create_topic(broker: ServeProcess, others: dict[str, str] | None = Non
 
 
 async def read_with_kcat(broker: ServeProcess) -> tuple[dict[str, str], int]:
-    """The last value of each key, and the number of records."""
+    """Returns the last value of each key, and the number of records."""
     command = [
         "kcat",
         "-b",
@@ -122,7 +122,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def workers_of(broker_id: int) -> list[int]:
-    """The processes that compact for a broker."""
+    """Returns the processes that compact for a broker."""
     children = Path(f"/proc/{broker_id}/task")
     return [int(number) for task in children.iterdir() for number in (task / "children").read_text().split()]
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 TOPIC = "consumed"
 COORDINATORS = 3
 LAGS = {"fast": 0, "middling": 7, "slow": 15}
-"""How far behind the log's end each group commits."""
+"""How many records behind the log's end each group commits."""
 
 SETTINGS = (
     "log.retention.commitoffset.enable=true",
@@ -53,7 +53,7 @@ COMMIT_VERSION, FIND_VERSION = 8, 4
 
 
 def group_of(name: str, coordinator: int) -> str:
-    """A group id of that name in a given partition of the groups' topic."""
+    """Returns a group id of that name in a given partition of the groups' topic."""
     return next(
         f"{name}-{number}" for number in range(100) if java_hash(f"{name}-{number}") % COORDINATORS == coordinator
     )
@@ -64,7 +64,7 @@ SLOW = next(group for group in GROUPS if group.startswith("slow"))
 
 
 class Groups:
-    """What the groups have committed, and what they may have."""
+    """The offsets that the groups have committed, and those that they may have committed."""
 
     def __init__(self, cluster: ClusterProcesses) -> None:
         self.cluster = cluster
@@ -84,7 +84,7 @@ class Groups:
         return None
 
     async def commit(self, group: str, offset: int) -> bool:
-        """Try once; returns whether it was acknowledged."""
+        """Tries once; returns whether it was acknowledged."""
         coordinator = await self.coordinator_of(group)
         if coordinator not in self.cluster.awake:
             return False
@@ -116,7 +116,7 @@ class Groups:
                 await self.commit(group, max(self.end - lag, 0))
 
     async def look(self) -> int:
-        """Read the log start from the leader, and check it."""
+        """Reads the log start from the leader, and checks it."""
         start = -1
         for broker_id in self.cluster.awake:
             with contextlib.suppress(OSError):
@@ -137,7 +137,7 @@ class Groups:
 
 
 async def explained(cluster: ClusterProcesses) -> dict[str, object]:
-    """The output of `lowtide topics explain`."""
+    """Returns the output of `lowtide topics explain`."""
     words = [
         sys.executable,
         "-m",
@@ -210,7 +210,7 @@ async def test_nothing_is_deleted_that_the_slowest_group_has_not_consumed(tmp_pa
 
         await cluster.until(f"the log start follows {SLOW}", has_followed)
         row_told = await explained(cluster)
-        rule = row_told["rules"][0]  # type: ignore[index]
+        rule = row_told["rules"][0]
         assert rule["group"] is not None
         assert rule["group"] == SLOW
         assert rule["consumed_offset"] >= groups.acknowledged[SLOW]

@@ -49,7 +49,7 @@ class Member:
         self.topic_id = b""
 
     async def beat(self, client: WireClient) -> None:
-        """Send a heartbeat with its partitions; it revokes and takes partitions at once."""
+        """Sends a heartbeat with its partitions; it revokes and takes partitions at once."""
         rows = [HeartbeatTopicPartitions(topic_id=self.topic_id, partitions=sorted(self.owned))] if self.owned else []
         request = ConsumerGroupHeartbeatRequest(
             group_id=GROUP, member_id=self.member_id, member_epoch=self.epoch, topic_partitions=rows
@@ -75,7 +75,7 @@ class Member:
                 self.topic_id, self.owned = row.topic_id, set(row.partitions)
 
     async def leave(self, client: WireClient) -> None:
-        """Leave, and wait for the response."""
+        """Leaves, and waits for the response."""
         request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=-1)
         async with asyncio.timeout(120):
             while (answer := await client.request(request, 1)).error_code in NOT_YET:

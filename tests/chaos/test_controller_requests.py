@@ -46,7 +46,7 @@ def cluster() -> Iterator[LowtideCluster]:
 
 
 def ask(cluster: LowtideCluster, broker_id: int, request: Any, version: int | None = None) -> Any:
-    """A broker's response, in the newest version unless another is given."""
+    """Returns a broker's response, in the newest version unless another is given."""
 
     async def once() -> Any:
         host, _, port = cluster.address(broker_id).rpartition(":")
@@ -87,7 +87,7 @@ def topic(name: str, *replicas: list[int]) -> CreateTopicsRequest:
 
 @pytest.mark.parametrize("version", [2, 4, 5, 7])
 def test_topics_are_created_grown_and_deleted_by_any_broker(cluster: LowtideCluster, version: int) -> None:
-    """In every form of the messages; the broker that answers shows the result."""
+    """Covers all forms of the messages; the broker that answers shows the result."""
     for broker_id in others_than_the_controller(cluster):
         name = f"by-{broker_id}-{version}"
         (row,) = ask(cluster, broker_id, topic(name, [1, 2, 3], [2, 3, 1]), version).topics
@@ -189,7 +189,7 @@ def test_fewer_replicas_and_another_order_need_no_moving(cluster: LowtideCluster
 
 
 def folders(cluster: LowtideCluster, name: str) -> set[int]:
-    """The brokers that have a log of a topic's first partition."""
+    """Returns the brokers that have a log of a topic's first partition."""
     directory = Path(cluster.data_directory)
     return {broker_id for broker_id in cluster.broker_ids if (directory / f"broker-{broker_id}" / f"{name}-0").exists()}
 
@@ -294,14 +294,14 @@ def test_topics_that_clients_ask_for_count_for_them_whichever_broker_they_ask(cl
 
 
 def made_by(cluster: LowtideCluster, broker_id: int, client_id: str, topic: str) -> int:
-    """The error code of a topic's creation by a client of that name."""
+    """Returns the error code of a topic's creation by a client of that name."""
     wanted = CreatableTopic(name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=[])
     request = CreateTopicsRequest(topics=[wanted], timeout_ms=20_000, validate_only=False)
     return int(answer_of(cluster, broker_id, client_id, request, 7).topics[0].error_code)
 
 
 def asked_by(cluster: LowtideCluster, broker_id: int, client_id: str, topic: str) -> int:
-    """The error code of a topic in Metadata, which creates it."""
+    """Returns the error code of a topic in Metadata, which creates it."""
     return int(
         answer_of(cluster, broker_id, client_id, MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12)
         .topics[0]
@@ -310,7 +310,7 @@ def asked_by(cluster: LowtideCluster, broker_id: int, client_id: str, topic: str
 
 
 def answer_of(cluster: LowtideCluster, broker_id: int, client_id: str, request: Any, version: int) -> Any:
-    """The answer to a request of a client of that name, in a version with flexible headers."""
+    """Returns the answer to a request of a client of that name, in a version with flexible headers."""
     (key,) = [each for each in API if API[each].request is type(request)]
     frame = request_header(key, version, 1, client_id) + codec_for(type(request), version).encode(request)
     host, _, port = cluster.address(broker_id).rpartition(":")

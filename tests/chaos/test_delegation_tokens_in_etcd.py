@@ -14,7 +14,7 @@ from lowtide.protocol.messages.create_delegation_token import CreateDelegationTo
 from lowtide.protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from lowtide.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 from .security import LoginRefusedError, Security
@@ -45,13 +45,13 @@ class Tokens:
         return made
 
     async def ends(self, broker_id: int) -> dict[str, int]:
-        """When each token ends, as a broker tells its owner."""
+        """Returns when each token expires, according to a broker's answer to its owner."""
         told = await self.ask(broker_id, DescribeDelegationTokenRequest(owners=None))
         assert told.error_code == 0
         return {row.token_id: row.expiry_timestamp for row in told.tokens}
 
     async def opens(self, token: Any) -> list[bool]:
-        """At which brokers a token is a login."""
+        """Returns the brokers that accept a token as a login."""
         return [await self._opens(broker_id, token) for broker_id in self.cluster.ids]
 
     async def _opens(self, broker_id: int, token: Any) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 
@@ -26,7 +26,7 @@ BATCHES = 30
 
 
 def found(cluster: ClusterProcesses, words: bytes) -> list[str]:
-    """The files of all brokers that have these bytes.
+    """Returns the files of all brokers that have these bytes.
 
     A file that a broker renames or removes meanwhile raises OSError.
     """

@@ -17,7 +17,7 @@ import pytest
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .asking import DELETE_RECORDS_VERSION
 from .cluster_processes import LIMIT_S, SESSION_TIMEOUT_S, ClusterProcesses
@@ -36,7 +36,7 @@ SHORT_SEGMENTS = {"internal.segment.bytes": "200", "index.interval.bytes": "100"
 
 
 async def fill(cluster: ClusterProcesses, leader: int, *, at_once: int = 1) -> None:
-    """Produce all values, in batches."""
+    """Produces all values, in batches."""
     for start in range(0, len(VALUES), at_once):
         row = await cluster.produce(leader, TOPIC, VALUES[start : start + at_once])
         assert (row.error_code, row.base_offset) == (ErrorCode.NONE, start)
@@ -49,7 +49,7 @@ async def delete(cluster: ClusterProcesses, leader: int) -> None:
 
 
 async def assert_deleted_on(cluster: ClusterProcesses, broker_id: int, *, end: int = len(VALUES)) -> None:
-    """Check that the broker shows no record below X and all others. Waits while it does not serve."""
+    """Checks that the broker shows no record below X and all others. Waits while it does not serve."""
 
     async def serves() -> bool:
         below, nothing = await cluster.fetch(broker_id, TOPIC, 0)
@@ -69,7 +69,7 @@ async def assert_deleted_on(cluster: ClusterProcesses, broker_id: int, *, end: i
 
 
 async def assert_deleted_everywhere(cluster: ClusterProcesses) -> None:
-    """Check all brokers under each leader: each replica leads once, if killing the other leaders makes it leader."""
+    """Checks all brokers under each leader: each replica leads once, if killing the other leaders makes it leader."""
     row = await cluster.until_in_sync(TOPIC)
     for broker_id in row.replica_nodes:
         await assert_deleted_on(cluster, broker_id)
@@ -79,7 +79,7 @@ async def assert_deleted_everywhere(cluster: ClusterProcesses) -> None:
 
 
 async def lead_by_dying(cluster: ClusterProcesses, *others: int) -> int:
-    """Kill brokers so that another leads; returns the new leader."""
+    """Kills brokers so that another leads; returns the new leader."""
     await cluster.kill(*others)
     row = await cluster.until_partition(TOPIC, lambda row: row.leader_id not in (*others, -1))
     return int(row.leader_id)
@@ -237,7 +237,7 @@ async def test_restarted_follower_elected_after_answers_were_lost(linked: Cluste
 
 @pytest.mark.slow
 async def test_restarted_follower_elected_after_its_connection_was_cut(linked: ClusterProcesses) -> None:
-    """At the moment when the response with the log start arrives, three times."""
+    """The kill comes when the response with the log start arrives, three times."""
     assert linked.links is not None
     await missed_by_3(linked)
     link = linked.links[3, 1]
@@ -324,7 +324,7 @@ async def test_an_ordinary_delete_after_a_leader_only_delete_waits_for_the_follo
 
 @pytest.mark.slow
 async def test_a_silent_follower_delays_its_partition_and_no_other(linked: ClusterProcesses) -> None:
-    """Of two topics in one request one has no replica on the silent broker: it succeeds, and waits with the other."""
+    """One of two topics has no replica on the silent broker. Its delete succeeds; the answer waits for the other."""
     assert linked.links is not None
     other = "elsewhere"
     await linked.create_topic(TOPIC, [[1, 2, 3]])

@@ -34,7 +34,7 @@ def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
 
 
 def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
-    """Send the signal. Returns the text of standard error."""
+    """Sends the signal. Returns the text of standard error."""
     process.send_signal(number)
     _, errors = process.communicate(timeout=STOP_LIMIT_S)
     assert process.returncode == 0, errors
@@ -54,7 +54,7 @@ def test_three_brokers_run_until_ctrl_c_and_leave_nothing_behind() -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_is_no_error() -> None:
-    """At a terminal all processes get the signal while clients produce and consume: no line is a warning."""
+    """At a terminal all processes get the signal while clients produce and consume; nothing is logged as a warning."""
     command = [sys.executable, "-m", "lowtide.cli.main", "dev", "--port", "0"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -2,8 +2,7 @@
 
 `earlier/<commit>-<how it ended>.tar.gz` has the two log directories of a broker with node id 7;
 `earlier/kafka-<version>-<how it ended>.tar.gz` the one of a KRaft node, written by `tests/interop/write_earlier.py`. A
-version that
-changes what is on the disk adds its own: two directories, `offsets.topic.num.partitions` and
+version that changes what is on the disk adds its own: two directories, `offsets.topic.num.partitions` and
 `transaction.state.log.num.partitions` 1, then
 
 * topics `plain` (two partitions), `compacted` (cleanup.policy=compact), and `gone`, which is deleted at the end
@@ -68,7 +67,7 @@ async def bounds(client: WireClient, topic: str, partition: int) -> tuple[int, i
 
 
 async def records(client: WireClient, topic: str, partition: int, offset: int) -> tuple[Any, dict[int, bytes]]:
-    """All from `offset` on, and the last row: a response has records of one segment."""
+    """Returns all from `offset` on, and the last row: a response has records of one segment."""
     found: dict[int, bytes] = {}
     while True:
         row = only_row(await client.request(fetch_request(topic, partition, offset), FETCH_VERSION))
@@ -92,7 +91,7 @@ async def committed(client: WireClient) -> dict[int, int]:
 
 
 async def check(client: WireClient, log_start: int, more: list[bytes]) -> None:
-    """What the earlier version acknowledged, and what was written since."""
+    """The records that the earlier version acknowledged, and later ones."""
     known = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
     assert {topic.name for topic in known.topics if not topic.is_internal} == {"plain", "compacted"}
     expected = [*WRITTEN, *more]
@@ -118,7 +117,7 @@ async def check(client: WireClient, log_start: int, more: list[bytes]) -> None:
     ],
 )
 async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_path: Path) -> None:
-    """Then it is written to, deleted from, and opened again after a kill."""
+    """Records are then written and deleted, and the directory is opened again after a kill."""
     with tarfile.open(archive) as files:
         files.extractall(tmp_path, filter="data")
     directories = Path(",".join(str(path) for path in sorted(tmp_path.iterdir())))

@@ -13,7 +13,7 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from lowtide.storage.log_directory import PAGE_CACHE_NOTE
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 from .serving import run_to_end
@@ -83,7 +83,7 @@ async def test_the_last_member_loses_its_power(cluster: ClusterProcesses) -> Non
 
 @pytest.mark.slow
 async def test_a_member_whose_process_was_killed_leads_at_once(cluster: ClusterProcesses) -> None:
-    """What it had written is there, as its machine lived on: no other replica is waited for."""
+    """Its writes survive because its machine kept running, so it need not wait for another replica."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     assert (await cluster.produce(1, TOPIC, VALUES)).error_code == ErrorCode.NONE
     for broker_id in (2, 3):
@@ -107,7 +107,7 @@ async def recover(*words: str) -> tuple[int, str]:
 async def test_the_last_member_loses_its_power_and_the_metadata_are_lost(
     cluster: ClusterProcesses, tmp_path: Path
 ) -> None:
-    """Who was eligible leads after the recovery. Without its log the command says what is lost, and changes nothing."""
+    """The eligible replica leads after recovery. Without its log the command shows the loss, and changes nothing."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     assert (await cluster.produce(1, TOPIC, VALUES)).error_code == ErrorCode.NONE
     assert (await cluster.delete(1, TOPIC, DELETED)).error_code == ErrorCode.NONE

@@ -15,7 +15,7 @@ import pytest
 
 from lowtide.admin import AdminClient, DeleteRecordsError, ErasedRecords, TopicPartition
 from lowtide.admin.errors import DeadlineExceededError
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 
@@ -32,7 +32,7 @@ def value_of(offset: int) -> bytes:
 
 
 def leftovers(cluster: ClusterProcesses, start: int) -> list[str]:
-    """The files of all brokers that have a record below the log start.
+    """Returns the files of all brokers that have a record below the log start.
 
     Brokers run, and give files other names: then it is looked again.
     """

@@ -18,7 +18,7 @@ import pytest
 
 from lowtide.metadata.etcd_address import EtcdAccess
 from lowtide.metadata.store import ABSENT, AccessDeniedError, Compare, Get, LeaseGoneError, Put, UnavailableError
-from lowtide.testing.etcd import EtcdProcess, missing
+from tests.etcd import EtcdProcess, missing
 
 from .serving import ServeProcess, run_to_end, serve_command
 
@@ -32,7 +32,7 @@ ANN = EtcdAccess(user="ann", password="secret-of-ann")
 LIMIT_S = 120.0
 LEASE_S = 6
 TOKEN_ENDED_S = 2.5
-"""How long a token must not be used to have expired: etcd looks from time to time."""
+"""An unused token has expired after this time; etcd checks from time to time."""
 
 
 def ask(etcd: EtcdProcess, method: str, **body: object) -> None:
@@ -105,7 +105,7 @@ async def test_a_user_works_under_its_prefix_and_over_the_end_of_its_token(guard
 
 
 async def renews(renewer: Any, lease: int, *, tries: int = 3) -> bool:
-    """Whether a keeper's connection renews the lease; earlier attempts may fail, such as with an expired token."""
+    """Returns whether a keeper's connection renews the lease. Attempts with an expired token may fail before."""
     for _ in range(tries):
         with suppress(UnavailableError):
             await asyncio.to_thread(renewer.renew, lease)
@@ -249,7 +249,7 @@ async def test_certificates_on_both_sides(sealed: tuple[str, Certificates]) -> N
 
 
 async def test_a_broker_speaks_tls_and_keeps_to_its_prefix(tmp_path: Path, sealed: tuple[str, Certificates]) -> None:
-    """By its options; a second cluster on the same etcd has another prefix, and neither affects the other."""
+    """The command's options name the etcd. A second cluster has another prefix, and neither affects the other."""
     endpoint, certificates = sealed
     options = ["--metadata-ca", certificates.path("ca.pem"), "--metadata-cert", certificates.path("client.pem")]
     options += ["--metadata-key", certificates.path("client.key")]

@@ -17,8 +17,8 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.load import PartitionLoad
-from lowtide.testing import freezing
-from lowtide.testing.etcd import EtcdProcess, missing
+from tests import freezing
+from tests.etcd import EtcdProcess, missing
 
 from .serving import ServeProcess, run_to_end, serve_command
 
@@ -30,7 +30,7 @@ SEED = int(os.environ.get("SEED", "7"))
 
 LIMIT_S = 120.0
 TIME_TO_LIVE_S = 4.0
-"""How long etcd waits for a renewal by a broker: `broker.session.timeout.ms`."""
+"""The `broker.session.timeout.ms`: how long etcd waits for a broker's renewal."""
 
 LONG_S = 240
 """A lease that is too long for any test to wait for it."""
@@ -66,7 +66,7 @@ class Scene:
         return await self.broker.connect()
 
     async def events(self, name: str) -> None:
-        """Wait until the broker's log has an event whose text starts with `name`."""
+        """Waits until the broker's log has an event whose text starts with `name`."""
         async with asyncio.timeout(LIMIT_S):
             while not any(line["event"].startswith(name) for line in self.broker.lines):
                 await asyncio.sleep(0.02)
@@ -86,7 +86,7 @@ class Scene:
                 await asyncio.sleep(0.05)
 
     async def create_topic(self, client: WireClient) -> None:
-        """Create the topic, with some records."""
+        """Creates the topic, with some records."""
         await self.load.create_topic(client, {})
         await self.until_it_acts(client)
         for _ in range(10):
@@ -108,7 +108,7 @@ async def create_error(client: WireClient, name: str) -> int:
 
 
 def parked_fetch(client: WireClient, offset: int) -> asyncio.Future[object]:
-    """A fetch that waits for more bytes than will arrive."""
+    """Returns a fetch that waits for more bytes than will arrive."""
     row = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     topic = FetchTopic(topic=TOPIC, partitions=[row])
     return client.send(
@@ -213,7 +213,7 @@ async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_continues_b
 async def test_a_broker_that_slept_acknowledges_nothing_before_it_is_registered_again(
     tmp_path: Path, etcd: EtcdProcess
 ) -> None:
-    """When it wakes, it first handles requests that clients sent meanwhile, before it knows that it was suspended."""
+    """A woken broker first handles the requests that arrived meanwhile, before it notices that it was suspended."""
     scene = Scene(tmp_path, etcd)
     client = await scene.start()
     try:

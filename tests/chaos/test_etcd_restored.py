@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.etcd import CONTROL_PROGRAM, missing
+from tests.etcd import CONTROL_PROGRAM, missing
 
 from .cluster_processes import ClusterProcesses
 from .serving import run_to_end
@@ -76,7 +76,7 @@ class Backup:
 
 
 async def saved_without_3(cluster: ClusterProcesses, backup: Backup) -> None:
-    """Kill broker 3 and make a backup in which it is still in sync, as it may lead then."""
+    """Kills broker 3, and makes a backup in which it is still in sync and may lead."""
     while True:
         await cluster.kill(3)
         await backup.save()
@@ -88,7 +88,7 @@ async def saved_without_3(cluster: ClusterProcesses, backup: Backup) -> None:
 
 
 async def refused(cluster: ClusterProcesses, broker_id: int) -> str:
-    """Start a broker, whose start is refused; returns its message."""
+    """Starts a broker that must refuse to start. Returns its message."""
     await cluster.launch(broker_id)
     assert await cluster.brokers[broker_id].ended() == 2
     return "\n".join(cluster.brokers[broker_id].faults)

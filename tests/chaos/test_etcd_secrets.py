@@ -1,4 +1,4 @@
-"""What a broker with an etcd prints when that fails: never a password, a token or a key."""
+"""When etcd fails, a broker never prints a password, a token or a key."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from lowtide.testing.etcd import EtcdProcess, missing
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import EtcdProcess, missing
+from tests.free_ports import free_ports
 
 from .serving import ServeProcess, run_to_end, serve_command
 from .test_etcd_access import ask

@@ -22,7 +22,7 @@ from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSetti
 from lowtide.metadata.store import MetadataStoreError, Put
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.tasks import TaskRegistry
-from lowtide.testing.etcd import EtcdCluster, missing
+from tests.etcd import EtcdCluster, missing
 
 etcd_store = pytest.importorskip("lowtide.metadata.etcd", exc_type=ImportError)
 
@@ -31,12 +31,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason
 REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "127.0.0.1", 9092),))
 SETTINGS = SessionSettings(time_to_live_ms=40_000, image_age_ms=240_000)
 SHORT = SessionSettings(image_age_ms=24_000)
-"""For sessions that are to end."""
+"""The timeout of sessions that must end."""
 
 LIMIT_S = 120.0
 RENEWALS = 3
 STILL_S = 1.0
-"""How long a slow etcd answers nothing."""
+"""How long a slow etcd does not answer."""
 
 
 class Scene:
@@ -50,7 +50,7 @@ class Scene:
         self.stores: list[object] = []
 
     async def join(self, broker_id: int, first_member: int, settings: SessionSettings = SETTINGS) -> MetadataSession:
-        """A session whose first endpoint is that of this member."""
+        """Returns a session whose first endpoint is that of this member."""
         endpoints = [*self.cluster.endpoints[first_member:], *self.cluster.endpoints[:first_member]]
         store = await etcd_store.EtcdStore.open(endpoints)
         session = MetadataSession(
@@ -102,7 +102,7 @@ def put(value: bytes) -> ChangePlan:
 
 
 async def written(session: MetadataSession, value: bytes) -> int:
-    """Write it, repeating as often as needed."""
+    """Writes it, repeating as often as needed."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             try:

@@ -31,7 +31,7 @@ from lowtide.metadata.store import (
 )
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.tasks import TaskRegistry
-from lowtide.testing.etcd import HOST, EtcdCluster, EtcdProcess, missing
+from tests.etcd import HOST, EtcdCluster, EtcdProcess, missing
 
 if missing() is None:
     from lowtide.metadata.etcd import EtcdStore
@@ -44,7 +44,7 @@ SLOW_S = 60.0
 """The additional time for a busy machine."""
 
 LONG_LEASE_MS, LASTING_LEASE_MS = 6_000, 30_000
-"""Of a lease that ends in the test, but not before it is left; and of one that must not end."""
+"""The times of a lease that ends during the test, once it is no longer renewed, and of one that must not end."""
 
 KILLS = 4
 WRITERS = 3
@@ -128,7 +128,7 @@ async def test_a_restart_is_survived_by_watch_and_lease(etcd: EtcdProcess) -> No
 
 
 async def increment(store: MetadataStore, key: bytes, until: asyncio.Event) -> tuple[int, int]:
-    """Count in one key until stopped. Returns the number of acknowledged and of ambiguous writes."""
+    """Counts in one key until stopped. Returns the number of acknowledged and of ambiguous writes."""
     acknowledged = unknown = 0
     while not until.is_set():
         try:
@@ -425,7 +425,7 @@ async def test_a_session_keeps_its_epoch_when_etcd_is_killed_and_back_in_time(et
 
 
 async def test_another_broker_takes_over_when_a_lease_expires(etcd: EtcdProcess) -> None:
-    """When the store has ended the controller's lease, one of the other brokers is controller."""
+    """When the store ends the controller's lease, another broker becomes the controller."""
     stores = [await EtcdStore.open([etcd.endpoint]) for _ in range(3)]
     first, second, third = (session_on(store, number, LONG_LEASE_MS) for number, store in enumerate(stores, start=1))
     for session in (first, second, third):

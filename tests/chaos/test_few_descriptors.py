@@ -53,7 +53,7 @@ async def produce(client: WireClient, value: bytes) -> None:
 
 
 async def batches(client: WireClient) -> dict[int, int]:
-    """The number of batches of each partition.
+    """Returns the number of batches of each partition.
 
     A response may have fewer partitions than requested: the others are requested again.
     """
@@ -148,7 +148,7 @@ def fetch(*partitions: int) -> FetchRequest:
 
 
 async def deaf_connection(broker: ServeProcess) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection of a client that reads nothing, with as small a buffer as the system allows."""
+    """Returns a connection of a client that reads nothing, with as small a buffer as the system allows."""
     plain = socket.create_connection((HOST, broker.port))
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     reader, writer = await asyncio.open_connection(sock=plain)

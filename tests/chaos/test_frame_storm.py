@@ -37,11 +37,11 @@ CLEANING_EACH = 5_000
 """After this many frames the topics that damaged frames created are deleted, and the named ones re-created."""
 
 CALM_S = 1.0
-"""How long the honest client works alone before."""
+"""How long the honest client works alone before the storm."""
 
 MEMORY_LIMIT_BYTES = 64 << 20
 WRONG_LENGTH, BURST, CUT = 0.02, 0.05, 0.02
-"""How often a frame announces another length, comes with others in one piece, or is the end of its connection."""
+"""The shares of frames with a wrong length, sent together with others, and sent as the last of a connection."""
 
 HONEST_CLIENT = Path(__file__).parent / "honest_client.py"
 _LENGTH = struct.Struct(">i")
@@ -54,7 +54,7 @@ class HonestClient:
         self._process = process
 
     async def seen(self) -> dict[str, Any]:
-        """Its measurements since the last call."""
+        """Returns its measurements since the last call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
@@ -69,7 +69,7 @@ class HonestClient:
 
 @contextlib.asynccontextmanager
 async def honest_client(broker: ServeProcess) -> AsyncIterator[HonestClient]:
-    """Run the honest client."""
+    """Runs the honest client."""
     client = await broker.connect()
     await PartitionLoad(HONEST_TOPIC, 0, broker.connect, random.Random(SEED)).create_topic(client, {})
     client.close()
@@ -155,7 +155,7 @@ class Storm:
 
 
 async def test_a_storm_of_damaged_frames_harms_no_client(tmp_path: Path) -> None:
-    """The process stays, reports no error, serves the honest client all the time, and frees its memory."""
+    """The process survives, reports no error, always serves the honest client, and frees its memory."""
     async with ServeProcess(tmp_path / "log", "connections.max.idle.ms=1000000") as broker:
         await make_fuzz_topics(broker)
         seeds = seeds_of(RandomRequests(SEED, await topic_ids(broker)), golden_requests())

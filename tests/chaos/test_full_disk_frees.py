@@ -51,7 +51,7 @@ async def produced(client: WireClient, topic: str) -> ErrorCode:
 
 
 async def filled(client: WireClient, topic: str) -> int:
-    """The number of records of a log that has no room for one more batch."""
+    """Returns the number of records of a log that has no room for one more batch."""
     count = 0
     while await produced(client, topic) == ErrorCode.NONE:
         count += len(VALUES)

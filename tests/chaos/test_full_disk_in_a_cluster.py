@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.etcd import missing
 from tests.clients.command_lines import run_process
+from tests.etcd import missing
 from tests.small_disk import Ballast, missing_mounts, small_disk
 
 from .cluster_processes import ClusterProcesses
@@ -45,7 +45,7 @@ async def produce_one(cluster: ClusterProcesses, leader: int) -> tuple[ErrorCode
 
 
 async def until_acknowledged(cluster: ClusterProcesses, leader: int) -> int:
-    """Produce until it works; returns the offset."""
+    """Produces until it works; returns the offset."""
     offsets: list[int] = []
 
     async def acknowledged() -> bool:
@@ -91,7 +91,7 @@ async def test_a_full_disk_on_the_leader(tmp_path: Path, disk: Path) -> None:
 
 
 async def until_told(cluster: ClusterProcesses, broker_id: int, event: str) -> dict[str, Any]:
-    """The first such line of a broker's log."""
+    """Returns the first such line of a broker's log."""
     found: list[dict[str, Any]] = []
 
     async def told() -> bool:

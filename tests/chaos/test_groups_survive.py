@@ -47,7 +47,7 @@ class Committer:
         self.acknowledged = dict.fromkeys(range(PARTITIONS), -1)
 
     async def run(self, broker: ServeProcess) -> None:
-        """Commit until the connection breaks."""
+        """Commits until the connection breaks."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, EOFError):
             client = await broker.connect()
             offset = max(self.sent.values())
@@ -83,7 +83,7 @@ class Committer:
 
 
 async def begin(broker: ServeProcess) -> tuple[str, int]:
-    """Create the topics, and a stable group `live` of one member: its id and generation."""
+    """Creates the topics, and a stable group `live` of one member: its id and generation."""
     client = await broker.connect()
     topic = CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
     await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
@@ -143,5 +143,5 @@ async def test_acknowledged_offsets_and_groups_survive_sigkill(tmp_path: Path) -
 
 
 def most(committer: Committer) -> int:
-    """How far it has come where it has come furthest."""
+    """Returns its largest offset."""
     return max(committer.acknowledged.values(), default=0)

@@ -27,7 +27,7 @@ from lowtide.metadata.etcd_address import parse_address
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.simulation.client import WireClient
-from lowtide.testing.etcd import EtcdProcess, missing
+from tests.etcd import EtcdProcess, missing
 
 from .asking import CREATE_TOPICS_VERSION, PRODUCE_VERSION, only_row, produce_request, topic_request
 from .serving import HOST, ServeProcess
@@ -40,7 +40,7 @@ SESSION_S = 3.0
 SETTINGS = ("broker.heartbeat.interval.ms=900", "auto.leader.rebalance.enable=false")
 SESSION = f"broker.session.timeout.ms={SESSION_S * 1000:.0f}"
 OTHERS_SESSION = "broker.session.timeout.ms=20000"
-"""On a busy machine it keeps it, too."""
+"""It keeps the leadership on a busy machine, too."""
 
 ATTEMPTS = 5
 
@@ -102,7 +102,7 @@ class Scene:
         return bool(row.error_code == ErrorCode.NONE)
 
     async def settles(self, client: WireClient) -> None:
-        """Wait until this broker appends what `client` produces, or has been replaced as the leader."""
+        """Waits until this broker appends what `client` produces, or has been replaced as the leader."""
 
         async def is_settled() -> bool:
             return await self.produces(client) or (await self.leader())[0] == 2

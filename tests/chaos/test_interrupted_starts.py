@@ -1,8 +1,8 @@
 """SIGINT and SIGTERM while a command is starting end it at once: the status is that of the signal, and nothing is
 printed.
 
-A process sends itself the signal when it imports a certain module. A `sitecustomize` of its own, which Python imports
-first, sees to that.
+A process sends itself the signal when it imports a given module. A `sitecustomize` module, which Python imports
+first, arranges this.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MOMENTS = [
 
 
 def script(directory: Path, name: str) -> Path:
-    """What an installer makes of an entry point."""
+    """Returns the script that an installer creates for an entry point."""
     entries = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
     module, function = entries[name].split(":")
     path = directory / name
@@ -80,7 +80,7 @@ def environment(**more: str) -> dict[str, str]:
 def ended(
     directory: Path, command: tuple[str, ...], module: str, number: int, *, ignored: bool = False
 ) -> tuple[int, str, str]:
-    """Run a command, which gets the signal at the import of the module: its status and what it has printed.
+    """Runs a command, which gets the signal at the import of the module: its status and what it has printed.
 
     `ignored` says that SIGINT is ignored where the command is called, as by a shell for commands in the background.
     """
@@ -109,7 +109,7 @@ def test_a_signal_ends_a_start_and_nothing_is_printed(command, module, number, t
 
 
 def test_an_ignored_signal_stays_ignored(tmp_path):
-    """As that of `lowtide version &` in a script."""
+    """SIGINT is ignored, as for `lowtide version &` in a script."""
     status, printed, errors = ended(tmp_path, VERSION, FIRST, INT, ignored=True)
     assert (status, len(printed.split()), errors) == (0, 1, "")
 

@@ -78,7 +78,7 @@ class Log:
         return value
 
     def space_bytes(self) -> int:
-        """The blocks of all its files; one that goes meanwhile counts nothing."""
+        """Returns the blocks of all its files; one that goes meanwhile counts nothing."""
         found = 0
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -86,7 +86,7 @@ class Log:
         return found
 
     async def work(self, client: WireClient, draw: random.Random) -> None:
-        """Produce, and delete into the middle of a batch. Errors: OSError when the broker dies."""
+        """Produces, and deletes into the middle of a batch. Errors: OSError when the broker dies."""
         while True:
             for _ in range(BATCHES):
                 values = [self.value() for _ in range(RECORDS)]
@@ -109,7 +109,7 @@ class Log:
         self.start = self.asked_start
 
     async def check(self, client: WireClient) -> None:
-        """Read all that there is."""
+        """Reads all that there is."""
         start, end = [
             only_row(await client.request(offsets_request(self.topic, 0, which), LIST_OFFSETS_VERSION)).offset
             for which in (EARLIEST, LATEST)
@@ -133,7 +133,7 @@ class Log:
         self.end = end
 
     def has(self, words: bytes) -> bool:
-        """Whether any of its files has these bytes; one that goes meanwhile hasn't."""
+        """Returns whether any of its files has these bytes; one that goes meanwhile hasn't."""
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if words in path.read_bytes():

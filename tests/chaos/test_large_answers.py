@@ -125,7 +125,7 @@ class Client:
         self._socket.sendall(framed(key, version, codec_for(API[key].request, version).encode(request)))
 
     def size(self) -> int:
-        """The size of the next response, which is skipped."""
+        """Returns the size of the next response, which is skipped."""
         left = size = struct.unpack(">i", self._socket.recv(4, socket.MSG_WAITALL))[0]
         while left:
             left -= len(self._socket.recv(min(left, 1 << 16)))
@@ -171,7 +171,7 @@ def listing() -> Iterator[tuple[Client, Blocks]]:
     blocks = Blocks()
     patch = pytest.MonkeyPatch()
     patch.setattr("uvloop.new_event_loop", asyncio.new_event_loop)
-    original = asyncio.Handle._run  # type: ignore[attr-defined]
+    original = asyncio.Handle._run
     patch.setattr(asyncio.Handle, "_run", lambda handle: blocks.run(original, handle))
     config = {
         "group.initial.rebalance.delay.ms": "0",

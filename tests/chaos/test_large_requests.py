@@ -72,7 +72,7 @@ class WatchedBroker:
         self.holds = holds
 
     def ask(self, frame: bytes) -> int | None:
-        """The size of the answer; None if the connection was closed instead."""
+        """Returns the size of the answer; None if the connection was closed instead."""
         try:
             with socket.create_connection(self.address, timeout=60) as client:
                 client.sendall(frame)
@@ -98,7 +98,7 @@ class WatchedBroker:
         return received
 
     def check(self, frames: list[bytes], what: str) -> list[int | None]:
-        """Send them at once; fails if the loop is blocked, or memory grows, beyond the limits."""
+        """Sends them at once; fails if the loop is blocked, or memory grows, beyond the limits."""
         allowed = MEMORY_FACTOR * sum(map(len, frames)) + MEMORY_BYTES
         for attempt in range(ATTEMPTS):
             self.holds.clear()
@@ -128,7 +128,7 @@ def broker() -> Iterator[WatchedBroker]:
     holds = Holds()
     patch = pytest.MonkeyPatch()
     patch.setattr("uvloop.new_event_loop", asyncio.new_event_loop)
-    original = asyncio.Handle._run  # type: ignore[attr-defined]
+    original = asyncio.Handle._run
     patch.setattr(asyncio.Handle, "_run", lambda handle: holds.run(original, handle))
     try:
         config = {
@@ -201,7 +201,7 @@ def test_several_at_once_take_turns(broker: WatchedBroker, key: ApiKey) -> None:
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key < FIRST_OF_OURS], ids=lambda key: key.name)
 def test_more_rows_than_allowed_are_refused(broker: WatchedBroker, key: ApiKey) -> None:
-    """At the count, before a row is read: the frame has arbitrary bytes for the rows."""
+    """The count is refused before a row is read: the rows are arbitrary bytes."""
     version = API[key].max_version
     one = LargeFrames(1, deep=True, names=["x"]).frame(key, version)
     assert one is not None
@@ -210,7 +210,7 @@ def test_more_rows_than_allowed_are_refused(broker: WatchedBroker, key: ApiKey) 
 
 @pytest.mark.slow
 def test_tagged_fields_by_the_million_close_the_connection(broker: WatchedBroker) -> None:
-    """In the header and in the body."""
+    """Covers the header and the body."""
     key, version, count = ApiKey.METADATA, 12, 1_000_000
     assert request_header_is_flexible(key, version)
     tags = unsigned_varint(count) + b"\x05\0" * count

@@ -36,7 +36,7 @@ def configuration(directory: Path, broker_id: int) -> dict[str, Setting]:
 
 
 async def led(cluster: LocalCluster) -> None:
-    """Return when the controller has made broker 1 leader again."""
+    """Waits until the controller has made broker 1 leader again."""
     async with asyncio.timeout(LIMIT_S):
         client = await WireClient.connect(HOST, cluster.brokers[1].ports["INSIDE"])
         while True:

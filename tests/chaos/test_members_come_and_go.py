@@ -25,7 +25,7 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .broker_faults import GROUP_KEY, BrokerFaults
 from .client_processes import ClientProcess, Keeper
@@ -67,14 +67,14 @@ class GroupHistory:
         """Generation and partition → member id."""
         self.generations: set[int] = set()
         self.committed: list[tuple[float, int, int]] = []
-        """When the answer arrived, partition, offset."""
+        """Time of the answer, partition, offset."""
         self.told: list[tuple[float, float, int, int]] = []
-        """When the request was sent, when the answer arrived, partition, offset."""
+        """Time of the request, time of the answer, partition, offset."""
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
 
     def on_told(self, what: dict[str, Any]) -> None:
-        """Record a report of a member."""
+        """Records a report of a member."""
         if "assigned" in what:
             self.on_assigned(what["assigned"], what["generation"], what["member"])
         elif "committed" in what:
@@ -195,7 +195,7 @@ class Stage:
             await self.faults.kill_all()
 
     async def until(self, what: str, condition: Callable[..., bool]) -> None:
-        """Wait for the condition."""
+        """Waits for the condition."""
         try:
             async with asyncio.timeout(SETTLE_S):
                 while not condition():
@@ -207,7 +207,7 @@ class Stage:
             raise AssertionError(f"{told}\n{self.clients.noise}\n{self.cluster.tail()}") from None
 
     async def settle(self) -> None:
-        """Inject no more faults, and wait until everything is read and committed."""
+        """Injects no more faults, and waits until everything is read and committed."""
         await self.faults.all_back()
         await self.clients.rest()
         assert await self.clients.terminate("writer") == 0, self.clients.noise

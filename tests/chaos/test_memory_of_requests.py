@@ -1,8 +1,7 @@
-"""A request of nearly as many rows as are accepted takes at most eight times its frame in memory.
+"""The largest accepted requests take at most eight times their frame in memory, for each API that has rows.
 
-Besides that, all requests together take a few megabytes. Holds for each API that has rows.
-
-Measured are the allocations of Python, which don't depend on the machine, at their peak.
+A few megabytes for all requests together are not counted. The peak of Python's allocations is measured, which does not
+depend on the machine.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from .large_frames import LargeFrames, framed
 
 FACTOR = 8
 BUFFERS_BYTES = 6 << 20
-"""What doesn't grow with the frame: the objects of ten thousand rows at most, and of their answer. It counts once,
-however many requests there are."""
+"""Memory that doesn't grow with the frame: at most ten thousand rows, and their answer. It is counted once for all
+requests."""
 
 FRAME_BYTES = 300_000
 WHOLE_FRAME_BYTES = 45_000
 ROWS_MAX = 4_900
-"""Each of which may be in a row of its own."""
+"""Entries that may each be in a separate row."""
 AT_ONCE = 6
 MANY_AT_ONCE, MANY_FRAME_BYTES = 50, 20_000
 MANY_AT_ONCE_KEYS = (
@@ -47,16 +46,16 @@ MANY_AT_ONCE_KEYS = (
 )
 """One API takes up to a minute; ALL_APIS=1 has the others. The last answer is 13 times as large as its request."""
 WRITTEN_FRAME_BYTES = 4_000
-"""Of ALTER_CLIENT_QUOTAS, whose rows are all written to the metadata: a hundred thousand would take minutes."""
+"""The rows of ALTER_CLIENT_QUOTAS, which are all written to the metadata: a hundred thousand would take minutes."""
 TIMES = 3
 HEADER_BYTES = 5
 KEYS = sorted(key for key in API if LargeFrames(2, deep=True, names=["n"]).frame(key, API[key].max_version) is not None)
 TASTE = ApiKey.PRODUCE
-"""Of `make test`: its answer is several times as large as its request."""
+"""The API that `make test` measures: its answer is several times as large as its request."""
 
 
 def largest(key: ApiKey, version: int, *, deep: bool, size: int = FRAME_BYTES) -> tuple[bytes, int]:
-    """A frame of about `size` bytes with short rows that name different things, and how many they are."""
+    """Returns a frame of about `size` bytes with short rows that name different things, and how many they are."""
     names = [f"{number:x}" for number in range(ROWS_MAX)]
     sample = LargeFrames(2_000, deep=deep, names=names).frame(key, version)
     assert sample is not None
@@ -67,7 +66,7 @@ def largest(key: ApiKey, version: int, *, deep: bool, size: int = FRAME_BYTES) -
 
 
 def ask(address: tuple[str, int], frame: bytes, answer: bytearray) -> int:
-    """Send a frame; the answer's bytes behind its size go into `answer` as far as it has room.
+    """Sends a frame; the answer's bytes behind its size go into `answer` as far as it has room.
 
     Returns how many there were.
     """
@@ -89,7 +88,7 @@ class MeasuredBroker:
 
     @classmethod
     def start(cls) -> tuple[str, int]:
-        """Its address."""
+        """Returns its address."""
         config = {
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
@@ -109,7 +108,7 @@ class MeasuredBroker:
 
     @classmethod
     def peak(cls, frames: list[bytes]) -> int:
-        """The memory that requests take at once at their peak."""
+        """Returns the memory that requests take at once at their peak."""
         answers = [bytearray(1 << 17) for _ in frames]
         ask(cls.address, frames[0], answers[0])  # Codecs are compiled, buffers are there.
         with ThreadPoolExecutor(len(frames)) as senders:
@@ -126,7 +125,7 @@ class Broker(NamedTuple):
     address: tuple[str, int]
 
     def peak_of(self, frames: list[bytes]) -> int:
-        """The memory that requests take at once at their peak, in bytes."""
+        """Returns the memory that requests take at once at their peak, in bytes."""
         return self.process.submit(MeasuredBroker.peak, frames).result()
 
 
@@ -178,7 +177,7 @@ def test_one_request_in_each_form(broker: Broker, key: ApiKey, size: int) -> Non
 @pytest.mark.slowest
 @pytest.mark.parametrize("key", KEYS if os.environ.get("ALL_APIS") else MANY_AT_ONCE_KEYS, ids=lambda key: key.name)
 def test_fifty_at_once(broker: Broker, key: ApiKey) -> None:
-    """What is fixed counts once for all fifty."""
+    """The fixed part is counted once for all fifty requests."""
     version = API[key].max_version
     for deep in (False, True):
         if LargeFrames(2, deep=deep, names=["n"]).frame(key, version) is None:

@@ -21,7 +21,7 @@ from lowtide.metadata.etcd_address import DEFAULT_PREFIX
 from lowtide.metadata.metadata_copy import MetadataCopy
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.testing.etcd import CONTROL_PROGRAM, missing
+from tests.etcd import CONTROL_PROGRAM, missing
 
 from .asking import (
     CREATE_TOPICS_VERSION,
@@ -94,7 +94,7 @@ async def bounds(broker: ServeProcess, topic: str) -> tuple[int, int]:
 
 
 async def topics_of(broker: ServeProcess) -> dict[str, bytes]:
-    """The topics' ids, by name."""
+    """Returns the topics' ids, by name."""
     answer = await asked(broker, MetadataRequest(topics=None), METADATA_VERSION)
     return {topic.name: topic.topic_id for topic in answer.topics}
 
@@ -201,7 +201,7 @@ async def test_a_damaged_backup_is_refused_by_its_name(tmp_path: Path) -> None:
 
 
 def with_many_topics(content: bytes) -> bytes:
-    """The backup with so many configurations of groups that a restore takes many steps."""
+    """Returns the backup with enough group configurations for a restore of many steps."""
     found = decode_backup(content)
     rows = [*found.copy.rows.values(), *((keys.group_config(f"g{number}"), b"{}", 1, 1) for number in range(30_000))]
     copy = MetadataCopy(rows, found.copy.revision, history_id=found.copy.history_id, cluster_id=found.copy.cluster_id)
@@ -251,7 +251,7 @@ async def killed_when_it_writes(restore: list[str], place: Path) -> None:
 
 
 def keys_of(place: Path) -> set[bytes]:
-    """What is in a store that another process is making."""
+    """Returns the keys of a store that another process is creating."""
     with contextlib.suppress(MetadataFileError):
         return {pair.key for pair in read_embedded_in_use(str(place))[0]}
     return set()
@@ -331,7 +331,7 @@ async def test_a_cluster_loses_everything(tmp_path: Path) -> None:
 @needs_etcd
 @pytest.mark.slowest
 async def test_a_cluster_loses_its_etcd_with_tls(tmp_path: Path) -> None:
-    """Where etcd asks for a certificate, and clients log in. A command that has none says that it went without TLS."""
+    """etcd requires a certificate, and clients log in. A command without a certificate says that it used no TLS."""
     security = Security(tmp_path / "security")
     async with ClusterProcesses(tmp_path / "brokers", "min.insync.replicas=1", brokers=1, security=security) as cluster:
         bare = ("--metadata", f"etcd://{cluster.etcd.secured_endpoint}")

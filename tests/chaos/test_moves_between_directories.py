@@ -34,7 +34,7 @@ ROUNDS = 6
 
 
 class History:
-    """What was acknowledged, and a broker with two directories."""
+    """A broker with two directories, and the acknowledged records."""
 
     def __init__(self, folder: Path) -> None:
         self.paths = [folder / "one", folder / "two"]
@@ -83,7 +83,7 @@ class History:
         self.moves += 1
 
     async def places(self, client: WireClient) -> dict[str, bool]:
-        """By directory, whether it has the future log, and not the partition's."""
+        """Whether each directory has the future log instead of the partition's, by path."""
         answer = await self.ask(client, DescribeLogDirsRequest(topics=None), 5)
         return {
             row.log_dir: part.is_future_key

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import LIMIT_S, ClusterProcesses
 from .working_clients import working_clients
@@ -25,7 +25,7 @@ TOPIC, PARTITIONS = "moved", 4
 
 
 async def lowtide(cluster: ClusterProcesses, *words: object, code: int = 0) -> Any:
-    """The document that the command prints."""
+    """Returns the document that the command prints."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -132,7 +132,7 @@ async def test_a_broker_is_drained_returns_and_is_replaced(tmp_path: Path) -> No
 async def test_no_client_meets_an_error_while_a_broker_is_drained_replaced_and_returns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Broker 1 leads all, and coordinates groups.
+    """Broker 1 leads all partitions, and coordinates groups.
 
     It is drained, stopped, started with an empty disk, and gets all back.
     """

@@ -41,7 +41,7 @@ def put_back(directory: Path, backup: bytes) -> None:
 
 
 async def live_with_new_topic(directory: Path, name: str) -> None:
-    """Run a broker from start to clean stop, and create a topic."""
+    """Runs a broker from start to clean stop; a topic is created meanwhile."""
     async with ServeProcess(directory) as broker:
         client = await broker.connect()
         await PartitionLoad(name, 0, broker.connect, random.Random(1)).create_topic(client, {})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_load import PartitionWork
 from .cluster_processes import ClusterProcesses

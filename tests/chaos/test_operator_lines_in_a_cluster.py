@@ -19,7 +19,7 @@ from lowtide.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason
 
 
 async def until_told(cluster: ClusterProcesses, event: str, **values: Any) -> dict[str, Any]:
-    """The first such line of any broker, with these values."""
+    """Returns the first such line of any broker, with these values."""
     found: list[dict[str, Any]] = []
 
     async def told() -> bool:

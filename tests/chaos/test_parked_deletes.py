@@ -18,7 +18,7 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
 from lowtide.simulation.client import ConnectionLostError
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .asking import (
     DELETE_RECORDS_VERSION,
@@ -74,7 +74,7 @@ class ParkedDelete:
         return self._answer.done()
 
     async def row(self) -> Any:
-        """The answer, which must arrive at once. Errors: TimeoutError, ConnectionLostError."""
+        """Returns the answer, which must arrive at once. Errors: TimeoutError, ConnectionLostError."""
         async with asyncio.timeout(AT_ONCE_S):
             return only_row(await self._answer)
 
@@ -132,7 +132,7 @@ async def test_leadership_flipped_back_under_a_parked_delete(cluster: ClusterPro
 
 @pytest.mark.slow
 async def test_the_leaders_replica_removed_under_a_parked_delete(cluster: ClusterProcesses) -> None:
-    """By a reassignment: the broker is no longer leader, and has no log to answer from."""
+    """After a reassignment the broker is no longer leader, and has no log to answer from."""
     await led_by_1(cluster, [1, 2, 3])
     parked = await ParkedDelete.at(cluster, 1)
     await reassign(cluster, TOPIC, [2, 3])
@@ -176,7 +176,7 @@ async def test_leader_stopped_under_a_parked_delete(cluster: ClusterProcesses) -
 
 
 async def test_a_parked_delete_is_answered_once_its_follower_fetches(cluster: ClusterProcesses) -> None:
-    """At once, also on an idle partition: no other event is needed."""
+    """The answer comes at once, also on an idle partition: no other event is needed."""
     assert cluster.links is not None
     await led_by_1(cluster, [1, 2, 3])
     parked = await ParkedDelete.at(cluster, 1)

@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from lowtide.runtime.filesystem import OsFileSystem
-from lowtide.testing.etcd import EtcdProcess, missing
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import EtcdProcess, missing
+from tests.free_ports import free_ports
 
 from .several_processes import HOST, SeveralProcesses
 
@@ -81,7 +81,7 @@ class RecordWriter:
 
 
 def read(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
-    """All that is in a topic, by partition."""
+    """Returns all that is in a topic, by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -178,7 +178,7 @@ def test_a_broker_is_killed(tmp_path: Path) -> None:
 
 
 def half_acknowledged(several: SeveralProcesses) -> RecordWriter:
-    """A new topic, some records that were acknowledged, and some on their way."""
+    """Returns a new topic, some records that were acknowledged, and some on their way."""
     several.wait_until_all_serve()
     create(several.bootstrap, "t", 4)
     written = RecordWriter(several.bootstrap, "t")
@@ -189,7 +189,7 @@ def half_acknowledged(several: SeveralProcesses) -> RecordWriter:
 
 
 def test_the_supervisor_is_killed(tmp_path: Path) -> None:
-    """Its brokers end by themselves, in order; the next start waits for them, and has all that was acknowledged."""
+    """Its brokers stop by themselves, in order. The next start waits for them, and has all acknowledged records."""
     with SeveralProcesses(tmp_path, 2) as several:
         written = half_acknowledged(several)
         several.kill_supervisor()
@@ -221,7 +221,7 @@ def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_all_processes_are_killed(tmp_path: Path) -> None:
-    """As by the death of the machine's power, but for what the system still has to write."""
+    """All processes are killed at once, as in a power cut, except that the system still writes its dirty pages."""
     with SeveralProcesses(tmp_path, 2) as several:
         written = half_acknowledged(several)
         several.kill_supervisor()
@@ -236,7 +236,7 @@ def test_all_processes_are_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_at_a_terminal_stops_in_order(tmp_path: Path) -> None:
-    """The terminal sends the signal to the supervisor's group of processes, of which the brokers are no part."""
+    """The terminal sends the signal to the supervisor's process group, which does not include the brokers."""
     with SeveralProcesses(tmp_path, 2) as several:
         several.wait_until_all_serve()
         os.killpg(several.process.pid, signal.SIGINT)
@@ -245,7 +245,7 @@ def test_ctrl_c_at_a_terminal_stops_in_order(tmp_path: Path) -> None:
 
 
 def taken_after_a_free_one() -> tuple[int, socket.socket]:
-    """A free port, and a socket that listens on the one after it."""
+    """Returns a free port, and a socket that listens on the one after it."""
     while True:
         (port,) = free_ports(1)
         taken = socket.socket()

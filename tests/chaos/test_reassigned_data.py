@@ -65,7 +65,7 @@ class Client:
         return (await self.ask(self._cluster.broker_ids[0], request, 12)).topics[0].partitions[0]
 
     async def ask_leader(self, request: Any, version: int) -> Any:
-        """The row of the leader. A request to a broker that is not leader is repeated."""
+        """Returns the row of the leader. A request to a broker that is not leader is repeated."""
         async with asyncio.timeout(LIMIT_S):
             while True:
                 leader = (await self.partition()).leader_id
@@ -91,7 +91,7 @@ class Client:
         )
 
     async def read(self, start: int, end: int) -> bytes:
-        """The batches from that of `start` to that before `end`."""
+        """Returns the batches from that of `start` to that before `end`."""
         found = b""
         while start < end:
             row = await self.ask_leader(asking.fetch_request(self.name, 0, start), asking.FETCH_VERSION)
@@ -116,14 +116,14 @@ class Client:
                 await asyncio.sleep(0.01)
 
     async def has_only(self, *broker_ids: int) -> None:
-        """Wait until only these brokers have a log of it."""
+        """Waits until only these brokers have a log of it."""
         root = Path(self._cluster.data_directory)
         async with asyncio.timeout(LIMIT_S):
             while {each for each in self._cluster.broker_ids if self._folder(root, each).exists()} != set(broker_ids):
                 await asyncio.sleep(0.01)
 
     def files(self, broker_id: int) -> dict[str, bytes]:
-        """The segments of a broker by their names; one that is deleted meanwhile is left out."""
+        """Returns the segments of a broker by their names; one that is deleted meanwhile is left out."""
         found: dict[str, bytes] = {}
         for file in sorted(self._folder(Path(self._cluster.data_directory), broker_id).glob("*.log")):
             with suppress(FileNotFoundError):
@@ -233,7 +233,7 @@ def test_it_moves_under_load(cluster: LowtideCluster) -> None:
 
 
 def left_in(files: dict[str, bytes], start: int) -> bytes:
-    """The batches of a log from the one that has offset `start`; nothing while what lies before is being freed."""
+    """Returns the batches of a log from the one with offset `start`; none while earlier batches are being freed."""
     data = b"".join(files.values())
     try:
         return next((data[position:] for position, header in iterate_batches(data) if header.last_offset >= start), b"")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_load import PartitionWork
 from .cluster_processes import ClusterProcesses
@@ -79,9 +79,9 @@ async def test_a_follower_back_with_an_empty_directory(cluster: ClusterProcesses
 
 
 async def test_a_broker_back_with_an_old_directory(cluster: ClusterProcesses, tmp_path: Path) -> None:
-    """As it was before later records and a delete.
+    """The directory is an old copy, without later records and a delete.
 
-    Alone it cannot lead: only a replica with everything may be elected.
+    It cannot lead alone: only a replica with all records may be elected.
     """
     await filled(cluster)
     assert await cluster.terminate(3) == 0

@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lowtide.testing.etcd import missing
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import missing
+from tests.free_ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 OPEN, SECURE = (
@@ -51,7 +51,7 @@ class Services:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def here(self, text: str, service: str = "") -> str:
-        """A word of the files, with what stands for it on this machine."""
+        """Returns a word of the files, replaced by its equivalent on this machine."""
         text = text.replace("/tmp/observer", f"{self.folder}/observer").replace(
             "/run/observer", f"{self.folder}/observer"
         )
@@ -124,7 +124,7 @@ class Services:
         assert done.returncode == 0, done.stderr
 
     def metrics(self, broker: str, password: str) -> int:
-        """The status of a scrape by the user of Prometheus."""
+        """Returns the status of a scrape by the user of Prometheus."""
         context = ssl.create_default_context(cafile=str(self.folder / "secure/ca.pem"))
         request = urllib.request.Request(f"https://localhost:{self._https[broker]}/metrics")
         request.add_header("Authorization", f"Basic {b64encode(f'prometheus:{password}'.encode()).decode()}")
@@ -144,7 +144,7 @@ COMMAND = [sys.executable, "-m", "lowtide.cli.main"]
 
 
 def recipe() -> list[str]:
-    """The words with which the Makefile adds the users to the etcd."""
+    """Returns the Makefile's commands that add the users to the etcd."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     (where,) = re.findall(r"^IN_ETCD := (.*)$", text, re.MULTILINE)
     (words,) = re.findall(r"certificates (users add \$\$user .*) \$\(IN_ETCD\)", text)

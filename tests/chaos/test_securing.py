@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lowtide.broker.config.broker_config import Setting, load_config
 from lowtide.broker.config.sources import from_properties
-from lowtide.testing.etcd import EtcdProcess, missing
-from lowtide.testing.free_ports import free_ports
+from tests.etcd import EtcdProcess, missing
+from tests.free_ports import free_ports
 
 from .serving import ServeProcess
 
@@ -47,7 +47,7 @@ DELETED = 50
 
 
 def blocks(title: str) -> list[str]:
-    """The indented blocks below a heading of the page."""
+    """Returns the indented blocks below a heading of the page."""
     section = PAGE.partition(f"\n## {title}")[2].partition("\n## ")[0]
     return [
         re.sub(r"^    ", "", block, flags=re.MULTILINE)
@@ -56,7 +56,7 @@ def blocks(title: str) -> list[str]:
 
 
 def settings_of(step: int) -> dict[str, Setting]:
-    """What a step adds to the settings of a broker."""
+    """Returns what a step adds to the settings of a broker."""
     return from_properties(blocks(f"Step {step}:")[0], f"step {step}")
 
 
@@ -94,7 +94,7 @@ class Clients:
         assert not any(thread.is_alive() for thread in self._threads)
 
     async def until_more(self) -> None:
-        """Return when as many records more are acknowledged, and read by the group."""
+        """Waits until this many more records are acknowledged, and the group reads them."""
         acknowledged, read = len(self.acknowledged) + MORE, len(self.read) + MORE
         async with asyncio.timeout(LIMIT_S):
             while len(self.acknowledged) < acknowledged or len(self.read) < read:
@@ -141,7 +141,7 @@ class RollingCluster:
         self.secure = ",".join(f"127.0.0.1:{port}" for port in self._secure)
 
     def lowtide(self, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        """A command of the page, run to its end."""
+        """Returns a command of the page, run to its end."""
         command = [sys.executable, "-m", "lowtide.cli.main", *words]
         return subprocess.run(command, input=text, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
@@ -152,7 +152,7 @@ class RollingCluster:
             await broker.wait_ready()
 
     async def roll(self, step: int, *how_to_reach: str) -> None:
-        """Take over what the page says, one broker after the other, each when all replicas are in sync."""
+        """Applies a step of the page to one broker after the other, each time with all replicas in sync."""
         self._given |= {key: value.text for key, value in settings_of(step).items()}
         for broker_id in IDS:
             old = self._brokers[broker_id]
@@ -169,7 +169,7 @@ class RollingCluster:
             await broker.kill()
 
     def tail(self, lines: int = 12) -> str:
-        """The last lines of each broker's log, for a message."""
+        """Returns the last lines of each broker's log, for a message."""
         return "\n".join(
             f"{number}: {line}" for number, broker in self._brokers.items() for line in broker.lines[-lines:]
         )
@@ -213,7 +213,7 @@ def delete(bootstrap: str) -> None:
 
 
 def everything(settings: dict[str, str]) -> list[list[int]]:
-    """The numbers in each partition, in their order."""
+    """Returns the numbers in each partition, in their order."""
     consumer = Consumer({**settings, "group.id": "check", "enable.auto.commit": False, "enable.partition.eof": False})
     found = []
     for partition in range(PARTITIONS):

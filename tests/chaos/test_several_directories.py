@@ -77,7 +77,7 @@ async def create(client: WireClient, name: str, partitions: int) -> int:
 
 
 async def produced(client: WireClient, topic: str) -> list[int]:
-    """The error codes of one record for each partition."""
+    """Returns the error codes of one record for each partition."""
     rows = [
         PartitionProduceData(index=number, records=build_batch([(1, None, b"v", ())])) for number in range(PARTITIONS)
     ]
@@ -96,7 +96,7 @@ async def leaderless(client: WireClient, topic: str) -> list[int]:
 
 
 async def directories(client: WireClient) -> dict[str, int]:
-    """By path, whether a directory works."""
+    """Whether each directory is online, by path."""
     return {row.log_dir: row.error_code for row in (await ask(client, DescribeLogDirsRequest(topics=None), 5)).results}
 
 

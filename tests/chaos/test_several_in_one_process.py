@@ -23,7 +23,7 @@ def until(condition: Callable[..., bool]) -> None:
 
 
 def seen(cluster: LowtideCluster, broker_id: int) -> ClusterMetadata:
-    """The cluster according to one broker."""
+    """Returns the cluster according to one broker."""
     return AdminClient({"bootstrap.servers": cluster.address(broker_id), "log_level": 0}).list_topics(timeout=60)
 
 

@@ -92,5 +92,5 @@ async def test_the_checker_detects_a_deleted_record_that_returns(tmp_path: Path)
 
 
 def written_bytes(segment: Path) -> int:
-    """The size of a segment without preallocated bytes."""
+    """Returns the size of a segment without preallocated bytes."""
     return len(segment.read_bytes().rstrip(b"\0"))

@@ -78,7 +78,7 @@ class Writer:
                 await self.write(client)
 
     async def begin(self, client: WireClient) -> None:
-        """Replace the previous process."""
+        """Replaces the previous process."""
         while True:
             for kind in (0, 1):
                 await client.request(FindCoordinatorRequest(key_type=kind, coordinator_keys=[self.name]), 4)
@@ -106,7 +106,7 @@ class Writer:
         self.on_ended(ended)
 
     async def announce(self, client: WireClient) -> None:
-        """Add the partitions of the transaction."""
+        """Adds the partitions of the transaction."""
         topics = [AddPartitionsToTxnTopic(name=TOPIC, partitions=list(range(PARTITIONS)))]
         add = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name,
@@ -150,7 +150,7 @@ class Writer:
         self.sequence += 1
 
     async def commit_offset(self, client: WireClient) -> None:
-        """Commit the number of the transaction, in the transaction."""
+        """Commits the number of the transaction, in the transaction."""
         row = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=self.number, committed_metadata=None)
         request = TxnOffsetCommitRequest(
             transactional_id=self.name,
@@ -166,10 +166,10 @@ class Writer:
             assert error in COMES_AGAIN, error
 
     def on_ended(self, ended: EndTxnResponse) -> None:
-        """Continue with the same epoch."""
+        """Continues with the same epoch."""
 
     async def offset(self, client: WireClient) -> int:
-        """The committed offset of its group, once no transaction can change it."""
+        """Returns the committed offset of its group, once no transaction can change it."""
         request = OffsetFetchRequest(
             group_id=self.name, topics=[OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])], require_stable=True
         )
@@ -192,13 +192,13 @@ class BumpingWriter(Writer):
         """Do nothing: a write adds its partition."""
 
     def on_ended(self, ended: EndTxnResponse) -> None:
-        """Continue with the epoch of the response."""
+        """Continues with the epoch of the response."""
         assert (ended.producer_id, ended.producer_epoch) != (self.producer_id, self.epoch)
         self.producer_id, self.epoch, self.sequence = ended.producer_id, ended.producer_epoch, 0
 
 
 async def read(client: WireClient, partition: int) -> list[str]:
-    """All committed records of a partition, when no transaction is open any more."""
+    """Returns all committed records of a partition, when no transaction is open any more."""
     values: list[str] = []
     offset, deadline = 0, asyncio.get_running_loop().time() + LIMIT_S
     while True:

@@ -23,7 +23,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .broker_faults import GROUP_KEY, TRANSACTION_KEY, BrokerFaults
 from .client_processes import ClientProcess, Keeper
@@ -97,18 +97,18 @@ class Ledger:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all orders that were acknowledged are read, and all that are read are executed."""
+        """Whether all acknowledged orders are read, and all read orders are executed."""
         return self.ordered <= self.orders.keys() and len(self.entries) >= 2 * len(self.orders)
 
     @property
     def missing(self) -> str:
-        """What `is_settled` waits for."""
+        """The orders that `is_settled` waits for."""
         unread = sorted(self.ordered - self.orders.keys())
         moved = {order for order, _ in self.entries}
         return f"not read {unread}, not moved {sorted(self.orders.keys() - moved)}, the auditor's offsets {self.next}"
 
     def check(self) -> None:
-        """When all is settled: each order is executed once, and nothing else is."""
+        """Checks the settled state: each order was executed once, and nothing else."""
         wanted = {(order["order"], order["from"]): -order["amount"] for order in self.orders.values()}
         wanted |= {(order["order"], order["to"]): order["amount"] for order in self.orders.values()}
         assert self.faults == []
@@ -180,7 +180,7 @@ class Bank:
         return ClientProcess("tests.chaos.transfer_programs", given, told)
 
     async def strike(self, what: str) -> None:
-        """Inject one fault of `FAULTS`."""
+        """Injects one fault of `FAULTS`."""
         if what in CLIENTS:
             await self.clients.kill(what)
         elif what == "group":
@@ -195,7 +195,7 @@ class Bank:
             await self.faults.kill_any()
 
     async def until(self, what: str, condition: Callable[..., bool]) -> None:
-        """Wait for the condition."""
+        """Waits for the condition."""
         try:
             async with asyncio.timeout(SETTLE_S):
                 while not condition():
@@ -209,7 +209,7 @@ class Bank:
             raise AssertionError(f"{summary}\n{state}\n{self.clients.noise}\n{self.cluster.tail()}") from None
 
     async def settle(self) -> None:
-        """Inject no more faults, send a last order, and wait until all orders are executed."""
+        """Injects no more faults, sends a last order, and waits until all orders are executed."""
         await self.faults.all_back()
         await self.clients.rest()
         await self.clients.kill("orders")

@@ -23,7 +23,7 @@ from .large_frames import framed
 
 LIMIT, PARTITIONS, SILENT = 2 << 20, 1_000, 200
 LIMIT_S = 120.0
-"""For any answer. Generous: the machine may be busy."""
+"""The limit for any answer. It is long because the machine may be busy."""
 
 ON_CONNECTED = ConnectionHost.on_connected
 METADATA = framed(ApiKey.METADATA, 9, codec_for(MetadataRequest, 9).encode(MetadataRequest(topics=None)))
@@ -38,7 +38,7 @@ def connect(cluster: LowtideCluster) -> socket.socket:
 
 
 def ask(client: socket.socket, frame: bytes) -> int:
-    """The size of the answer, which is read."""
+    """Returns the size of the answer, which is read."""
     client.sendall(frame)
     left = size = struct.unpack(">i", client.recv(4, socket.MSG_WAITALL))[0]
     while left:

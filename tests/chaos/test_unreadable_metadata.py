@@ -13,7 +13,7 @@ import pytest
 from lowtide.metadata import keys
 from lowtide.metadata.store import Delete, Put
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.etcd import missing
+from tests.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 from .serving import run_to_end, serve_command
@@ -35,7 +35,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
 
 
 async def put(cluster: ClusterProcesses, changes: dict[bytes, bytes | None]) -> dict[bytes, bytes | None]:
-    """Write these values, None for no key, as an operator does. Returns what was there."""
+    """Writes these values, None for no key, as an operator does. Returns what was there."""
     store = await EtcdStore.open((cluster.etcd.endpoint,))
     async with aclosing(_Closing(store)):
         before = {}
@@ -63,7 +63,7 @@ async def topic_id_of(cluster: ClusterProcesses, topic: str) -> bytes:
 
 
 def named(cluster: ClusterProcesses, broker_id: int) -> set[str]:
-    """The keys that a broker's log names as unreadable."""
+    """Returns the keys that a broker's log names as unreadable."""
     return {
         line["key"]
         for line in cluster.brokers[broker_id].lines

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from lowtide.admin import AdminClient, NewTopic
 from lowtide.admin.errors import AdminError
 from lowtide.broker.config.keys_security import STANDARD_AUTHORIZER
-from lowtide.testing.etcd import EtcdProcess, missing
+from tests.etcd import EtcdProcess, missing
 
 from .serving import ServeProcess
 
@@ -74,7 +74,7 @@ class World:
         return ServeProcess(self.folder / str(number), *given, metadata=self.store)
 
     async def users(self, *words: str, password: str = "", at: ServeProcess | None = None) -> str:
-        """Run `lowtide users`, on the etcd or on a broker. Returns what it prints."""
+        """Runs `lowtide users`, on the etcd or on a broker. Returns what it prints."""
         where = ["--metadata", self.store]
         if at is not None:
             where = [
@@ -101,7 +101,7 @@ class World:
         return True
 
     async def logins(self, brokers: list[ServeProcess], user: str, password: str = "") -> list[bool]:
-        """On which of these brokers a user can log in."""
+        """Returns the brokers where a user can log in."""
         return [await self.may_log_in(each, user, password) for each in brokers]
 
 

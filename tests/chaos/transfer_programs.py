@@ -1,8 +1,7 @@
 """The clients of a bank, each a separate program (`client_processes.py`), all of them librdkafka's.
 
 `orders` writes orders to move money, a few a transaction, and aborts every fifth. `mover` is a member of the group that
-reads orders and
-writes their debits and credits; its read offsets are part of the same transaction. `auditor` reads all
+reads orders and writes their debits and credits; its read offsets are part of the same transaction. `auditor` reads all
 committed records. A program that cannot continue exits, and the test starts it again.
 """
 
@@ -30,13 +29,15 @@ POLL_S = 0.1
 SESSION_MS = 3_000
 TRANSACTION_MS = 20_000
 STUCK_S = 15
-"""For how long `send_offsets_to_transaction` may take, which has 5 seconds: librdkafka 2.16 can wait in it for ever,
-without a request, after the group's coordinator was gone from the brokers' metadata (issues 5456 and 5511). The program
-ends then, and is started again."""
+"""The limit of `send_offsets_to_transaction`, whose own timeout is 5 seconds.
+
+librdkafka 2.16 can wait in it forever without a request, after the group's coordinator was missing from the metadata
+(issues 5456 and 5511). The program then exits and is restarted.
+"""
 
 
 class Ending:
-    """Whether the program was asked to end (SIGTERM)."""
+    """Set when the program was asked to end (SIGTERM)."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -47,7 +48,7 @@ class Ending:
 
 
 def persist(call: Callable[[], Any]) -> Any:
-    """Repeat a call after retriable errors. Errors: KafkaException for others."""
+    """Repeats a call after retriable errors. Errors: KafkaException for others."""
     while True:
         try:
             return call()
@@ -72,7 +73,7 @@ def transactional(bootstrap: str, name: str) -> Producer:
 
 
 def orders(bootstrap: str, first: int, transactions: int) -> None:
-    """Write so many transactions of orders, whose numbers start with `first`."""
+    """Writes so many transactions of orders, whose numbers start with `first`."""
     ending, chosen = Ending(), random.Random(first)
     producer = transactional(bootstrap, ORDERS)
     for count in range(transactions):
@@ -159,7 +160,7 @@ def rewind(consumer: Consumer) -> None:
 
 
 def auditor(bootstrap: str, positions: list[tuple[str, int, int]]) -> None:
-    """Report all committed records, from these positions on."""
+    """Reports all committed records, from these positions on."""
     ending = Ending()
     consumer = Consumer(
         {

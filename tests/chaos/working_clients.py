@@ -21,7 +21,7 @@ from .cluster_processes import ClusterProcesses
 AT_ONCE = 5
 LIMIT_S = 120.0
 PACE_S = 0.02
-"""Between the rounds of a producer: without it six clients would keep the machine busy."""
+"""The pause between the rounds of a producer; without it six clients would keep the machine busy."""
 
 
 class Worker:
@@ -42,7 +42,7 @@ class Worker:
             self._failure = error
 
     async def until(self, rounds: int) -> None:
-        """Return when this many rounds are done in total."""
+        """Waits until this many rounds are done in total."""
         async with asyncio.timeout(LIMIT_S):
             while self.rounds < rounds:
                 self.raise_failure()
@@ -92,7 +92,7 @@ def consuming(name: str, bootstrap: str, topic: str, producer: Worker) -> Callab
 
 
 def committing(name: str, bootstrap: str, topic: str, producer: Worker) -> Callable[[Worker], None]:
-    """A group of one member, which reads each record once and commits it; a round is a commit of the member."""
+    """Returns a group of one member, which reads each record once and commits it; a round is a commit of the member."""
 
     def work(worker: Worker) -> None:
         with member(name, bootstrap, topic, f"of-{name}") as reader:
@@ -120,7 +120,7 @@ class WorkingClients:
         self.workers = [*producers.values(), *others]
 
     async def go_on(self) -> None:
-        """Return when each has done two further rounds. Errors: what one of them met."""
+        """Waits until each has done two further rounds. Errors: those of the clients."""
         for worker in self.workers:
             await worker.until(worker.rounds + 2)
 

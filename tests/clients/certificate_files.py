@@ -25,14 +25,14 @@ def issue(authority: trustme.CA, folder: Path, *names: str, file: str = "server.
 
 
 def trust(folder: Path, *authorities: trustme.CA, file: str = "ca.pem") -> None:
-    """Write who is trusted, whole."""
+    """Writes the trusted certificates, in one step."""
     made = folder / "made-ca.pem"
     made.write_bytes(b"".join(authority.cert_pem.bytes() for authority in authorities))
     made.rename(folder / file)
 
 
 def shown_serial(port: int, own: str | None = None) -> int:
-    """The number of the certificate that the broker shows, to a client that has `own` certificate (a file), or none."""
+    """Returns the serial number of the broker's certificate. `own` is the file of the client's certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if own is not None:
         context.load_cert_chain(own)
@@ -44,12 +44,12 @@ def shown_serial(port: int, own: str | None = None) -> int:
 
 
 def serial_of(file: Path) -> int:
-    """The number of the first certificate of a file."""
+    """Returns the number of the first certificate of a file."""
     return load_pem_x509_certificates(file.read_bytes())[0].serial_number
 
 
 def wait_for_another(port: int, serial: int, own: str | None = None) -> int:
-    """The number of the certificate that is shown after the one with this number."""
+    """Returns the number of the certificate that is shown after the one with this number."""
     give_up = time.monotonic() + WAIT_S
     while time.monotonic() < give_up:
         shown = shown_serial(port, own)
@@ -60,7 +60,7 @@ def wait_for_another(port: int, serial: int, own: str | None = None) -> int:
 
 
 def alter_broker(client: AdminClient, changes: dict[str, str | None], broker: str = "0") -> None:
-    """Set keys of a broker, or delete those that are None. Errors: KafkaException."""
+    """Sets keys of a broker, or deletes those that are None. Errors: KafkaException."""
     entries: Any = [
         ConfigEntry(
             name, text, incremental_operation=AlterConfigOpType.DELETE if text is None else AlterConfigOpType.SET

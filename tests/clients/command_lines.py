@@ -35,7 +35,7 @@ def environment(bootstrap: str | None) -> dict[str, str]:
 
 
 def run(*words: object, bootstrap: str | None = None, code: int | None = 0) -> Ran:
-    """Run a command to its end, without a terminal; its exit code must be `code`, if one is given."""
+    """Runs a command to its end, without a terminal; its exit code must be `code`, if one is given."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), patch.dict(os.environ, environment(bootstrap), clear=True):
         ended = main([str(word) for word in words])
@@ -44,7 +44,7 @@ def run(*words: object, bootstrap: str | None = None, code: int | None = 0) -> R
 
 
 def run_process(*words: object, bootstrap: str | None = None, code: int = 0, tool: str = "lowtide.cli.main") -> Ran:
-    """The same in a separate process, as from a shell."""
+    """Returns the same in a separate process, as from a shell."""
     ended = subprocess.run(
         command(*words, tool=tool),
         env=environment(bootstrap),
@@ -59,7 +59,7 @@ def run_process(*words: object, bootstrap: str | None = None, code: int = 0, too
 
 
 def answer(*words: object, bootstrap: str, code: int = 0) -> Any:
-    """The JSON output of a command."""
+    """Returns the JSON output of a command."""
     return json.loads(run(*words, "--output", "json", bootstrap=bootstrap, code=code).stdout)
 
 

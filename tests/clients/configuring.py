@@ -55,18 +55,18 @@ class Configurer(Protocol):
 
     name: str
     is_incremental: bool
-    """Whether it has `alter`."""
+    """Whether the client has `alter`."""
     replaces: bool
     """Whether `replace` deletes keys that are not named. kafka-python sends the current keys as well."""
 
     def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, ConfigDescription]:
-        """The keys of a resource; a client that cannot request some requests all."""
+        """Returns the keys of a resource; a client that cannot request some requests all."""
 
     def alter(self, kind: Kind, name: str, changes: Mapping[str, Change]) -> None:
-        """Change some keys."""
+        """Changes some keys."""
 
     def replace(self, kind: Kind, name: str, configs: Mapping[str, str]) -> None:
-        """Set these keys and no others."""
+        """Sets these keys and no others."""
 
 
 class ConfluentConfigurer:
@@ -133,7 +133,7 @@ class KafkaPythonConfigurer:
             self._check(admin.alter_configs([KafkaPythonResource(kind, name, dict(configs))], incremental=False))
 
     def list(self) -> dict[str, list[str]]:
-        """All configurable resources, by type."""
+        """Returns all configurable resources, by type."""
         with self._admin() as admin:
             found: dict[str, list[str]] = admin.list_config_resources()
         return found

@@ -44,7 +44,7 @@ def other(lowtide: SimpleNamespace) -> Driver:
 
 
 def new_topic(other: Driver, name: str, configs: dict[str, str]) -> str:
-    """A topic of three empty partitions that are ready to be used."""
+    """Returns a topic of three empty partitions that are ready to be used."""
     other.create_topic(name, 3, configs)
     until(lambda: other.offsets(name, range(3)) == dict.fromkeys(range(3), (0, 0)), but=NOT_YET)
     return name

@@ -16,7 +16,7 @@ OWN = {"X_Lowtide_Console": "1", "Content_Type": "application/json", "Sec_Fetch_
 
 
 class Page(NamedTuple):
-    """What a page does."""
+    """The behaviour of a page."""
 
     visitor: Visitor
     cookie: str = ""

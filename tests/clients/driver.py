@@ -21,14 +21,14 @@ TO_HIGH_WATERMARK = -1
 """The offset in DeleteRecords that stands for the partition's high watermark (KIP-107)."""
 
 Reset = Literal["error", "earliest"]
-"""What a reader does when its position is out of range: raise `OutOfRangeError`, or go to the first record."""
+"""The reaction of a reader whose position is out of range: raise `OutOfRangeError`, or go to the first record."""
 
 
 POLL_INTERVAL_S = 0.02
 
 
 def until(condition: Callable[..., bool], *, but: tuple[type[Exception], ...] = ()) -> None:
-    """Return as soon as `condition` holds; one of the exceptions `but` counts as "not yet".
+    """Returns as soon as `condition` holds; one of the exceptions `but` counts as "not yet".
 
     Errors: TimeoutError after `DEADLINE_S`.
     """
@@ -68,14 +68,14 @@ class Reader(Protocol):
     """A consumer that is assigned one partition, without a group."""
 
     def read(self, count: int) -> list[ReadRecord]:
-        """Return exactly the next `count` records.
+        """Returns exactly the next `count` records.
 
         Errors: `OutOfRangeError` when the position is out of range and the reader's reset is "error"; TimeoutError
         after `DEADLINE_S`.
         """
 
     def seek(self, offset: int) -> None:
-        """Continue at `offset`, without asking the broker whether it exists."""
+        """Continues at `offset`, without asking the broker whether it exists."""
 
 
 class Driver(Protocol):
@@ -97,22 +97,22 @@ class Driver(Protocol):
     def reader(
         self, topic: str, partition: int, start: int, *, reset: Reset = "error"
     ) -> AbstractContextManager[Reader]:
-        """Open a consumer at offset `start`."""
+        """Opens a consumer at offset `start`."""
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return (beginning, end) of each partition by ListOffsets."""
+        """Returns (beginning, end) of each partition by ListOffsets."""
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record at or after `timestamp_ms`, None if there is none."""
+        """Returns the offset of the first record at or after `timestamp_ms`, None if there is none."""
 
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str], *, replicas: int = 1) -> None:
-        """Create a topic with this number of replicas of each partition."""
+        """Creates a topic with this number of replicas of each partition."""
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
+        """Deletes a topic."""
 
     def partition_count(self, topic: str) -> int | None:
-        """Return the partition count of `topic` by Metadata, None if there is no such topic; never creates it."""
+        """Returns the partition count of `topic` by Metadata, None if there is no such topic; never creates it."""
 
     def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Delete below the given offset of each partition and return the low watermarks."""
+        """Deletes below the given offset of each partition and returns the low watermarks."""

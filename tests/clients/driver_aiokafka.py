@@ -16,7 +16,7 @@ MAX_BATCH_BYTES = 1_000_000
 
 
 async def read_records(consumer: AIOKafkaConsumer, count: int) -> list[ReadRecord]:
-    """Return the next `count` records of the one assigned partition."""
+    """Returns the next `count` records of the one assigned partition."""
     records: list[ReadRecord] = []
     async with asyncio.timeout(DEADLINE_S):
         while len(records) < count:

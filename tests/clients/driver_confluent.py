@@ -19,7 +19,7 @@ NO_GROUPS = frozenset({KafkaError._UNSUPPORTED_FEATURE})
 
 
 def received(message: Message) -> ReadRecord:
-    """Return the record in a message that holds no error."""
+    """Returns the record in a message that holds no error."""
     offset = message.offset()
     assert offset is not None
     headers = tuple(cast("list[tuple[str, bytes | None]]", message.headers() or []))

@@ -133,7 +133,7 @@ class KafkaPython:
         return {place.partition: answer["low_watermark"] for place, answer in answers.items()}
 
     def log_directories(self, topics: Mapping[str, Sequence[int]] | None) -> list[dict[str, Any]]:
-        """The DescribeLogDirs rows of some partitions, or of all: one for each log directory.
+        """Returns the DescribeLogDirs rows of some partitions, or of all: one for each log directory.
 
         No other Python client has this request.
         """
@@ -144,7 +144,7 @@ class KafkaPython:
         return list(answer["log_dirs"])
 
     def producers(self, topic: str, partition: int) -> list[Any]:
-        """The DescribeProducers rows of a partition. No other Python client has this request."""
+        """Returns the DescribeProducers rows of a partition. No other Python client has this request."""
         place = TopicPartition(topic, partition)
         with self._admin() as admin:
             return list(admin.describe_producers([place])[place].active_producers)

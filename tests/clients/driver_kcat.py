@@ -22,7 +22,7 @@ class KcatError(Exception):
 
 
 def run_kcat(bootstrap: str, *arguments: str, text: str = "") -> str:
-    """Run kcat to its end and return what it wrote to standard output.
+    """Runs kcat to its end. Returns its standard output.
 
     Errors: `OutOfRangeError` and `KcatError` with kcat's own message if it failed or reported an error.
     """

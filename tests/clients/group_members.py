@@ -49,16 +49,16 @@ class Member(Protocol):
     """A consumer that has subscribed to one topic."""
 
     def poll(self) -> list[Place]:
-        """Take part in the group for a tenth of a second, and return the records that arrived."""
+        """Takes part in the group for a tenth of a second, and returns the records that arrived."""
 
     def assignment(self) -> set[int]:
-        """The partitions that it has now."""
+        """Returns the partitions that it has now."""
 
     def commit(self) -> None:
-        """Commit the returned records, and wait for the response."""
+        """Commits the returned records, and waits for the response."""
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leaves the group."""
 
 
 class ConfluentMember:
@@ -236,7 +236,7 @@ def member(name: str, bootstrap: str, topic: str, group: str, instance_id: str |
 
 
 def kcat_group(bootstrap: str, topic: str, group: str, count: int) -> list[Place]:
-    """Read `count` records with `kcat -G`, which commits and leaves at its end."""
+    """Reads `count` records with `kcat -G`, which commits and leaves at its end."""
     settings = {
         "broker.address.family": "v4",
         "auto.offset.reset": "earliest",
@@ -260,13 +260,13 @@ class Keeper(Protocol):
         """State and number of members."""
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The committed offsets of a topic."""
+        """Returns the committed offsets of a topic."""
 
     def commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        """Commit offsets from outside of the group."""
+        """Commits offsets from outside of the group."""
 
     def delete(self, group: str) -> None:
-        """Delete the group."""
+        """Deletes the group."""
 
 
 class ConfluentKeeper:
@@ -285,7 +285,7 @@ class ConfluentKeeper:
         return found.state.name.replace("_", "").title(), len(found.members)
 
     def coordinator(self, group: str) -> int:
-        """The broker that coordinates a group."""
+        """Returns the broker that coordinates a group."""
         found = self._admin.describe_consumer_groups([group], request_timeout=DEADLINE_S)[group].result(DEADLINE_S)
         return found.coordinator.id
 
@@ -339,7 +339,7 @@ class KafkaPythonKeeper:
             admin.alter_group_offsets(group, values)
 
     def delete_offsets(self, group: str, topic: str, partitions: list[int]) -> Any:
-        """Delete single offsets: the result of each, as returned by the client."""
+        """Deletes single offsets: the result of each, as returned by the client."""
         with self._open() as admin:
             return admin.delete_group_offsets(group, [KafkaPythonPlace(topic, number) for number in partitions])
 
@@ -357,7 +357,7 @@ class AiokafkaKeeper:
         self._bootstrap = bootstrap
 
     def look(self, group: str) -> tuple[list[str], str, dict[Place, int]]:
-        """All groups, the state of one, and its offsets by partition."""
+        """Returns all groups, the state of one, and its offsets by partition."""
         return asyncio.run(self._look(group))
 
     async def _look(self, group: str) -> Any:

@@ -177,7 +177,7 @@ GROWERS: dict[str, type[ConfluentGrower | KafkaPythonGrower | AiokafkaGrower]] =
 
 
 def kcat_cluster(bootstrap: str) -> Cluster:
-    """The cluster by `kcat -L`, which does not print the cluster's id."""
+    """Returns the cluster by `kcat -L`, which does not print the cluster's id."""
     found = json.loads(run_kcat(bootstrap, "-L", "-J"))
     brokers = ((broker["id"], *broker["name"].rsplit(":", 1)) for broker in found["brokers"])
     return Cluster(None, found["controllerid"], tuple((number, host, int(port)) for number, host, port in brokers))

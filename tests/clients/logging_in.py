@@ -25,13 +25,13 @@ from lowtide.admin import BlockingAdminClient
 from lowtide.admin.errors import AdminError
 
 TIMEOUT_S = 20
-"""For an answer, on a busy machine."""
+"""The limit for an answer on a busy machine."""
 
 REFUSAL_S = 3
-"""How long librdkafka and kafka-python, which try again, are left to it where a refusal is expected."""
+"""How long librdkafka and kafka-python may repeat a login that must be refused."""
 
 INVALID = "Authentication failed during authentication due to invalid credentials"
-"""What each shows of a wrong password. It is Kafka's text."""
+"""What each client shows for a wrong password. It is Kafka's text."""
 
 Settings = dict[str, str]
 TOPIC = "logins"
@@ -60,7 +60,7 @@ def confluent(settings: Settings, *, refused: bool = False) -> str:
 
 
 def python_settings(settings: Settings) -> dict[str, Any]:
-    """The settings under the names of kafka-python, which aiokafka has too."""
+    """Returns the settings under the names of kafka-python, which aiokafka has too."""
     names = {
         "bootstrap.servers": "bootstrap_servers",
         "security.protocol": "security_protocol",
@@ -89,7 +89,7 @@ except KafkaError as error:
 
 
 def kafka_python(settings: Settings, *, refused: bool = False) -> str:
-    """In a process of its own: where it can't connect it leaves sockets open."""
+    """Runs kafka-python in a separate process, because it leaves sockets open if it can't connect."""
     given = json.dumps(python_settings(settings))
     command = [sys.executable, "-c", KAFKA_PYTHON, given, TOPIC, str((REFUSAL_S if refused else TIMEOUT_S) * 1000)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -126,7 +126,7 @@ def aiokafka_client(settings: Settings, *, refused: bool = False) -> str:
 
 
 def our_own(settings: Settings, *, refused: bool = False) -> str:
-    """A refused password ends it at once, a refused certificate does not: it tries again."""
+    """Logs in with our client: a refused password ends it at once; after a refused certificate it tries again."""
     with BlockingAdminClient(settings) as client:
         try:
             client.list_topics(timeout=REFUSAL_S if refused and "sasl.mechanism" not in settings else TIMEOUT_S)
@@ -145,7 +145,7 @@ def clients_of_which_slow(*slow: Client) -> list[Any]:
 
 
 def says_why(client: Client, reason: str) -> bool:
-    """Whether the text of a refused login names the cause.
+    """Returns whether the text of a refused login names the cause.
 
     kafka-python throws the answer away where it comes together with the end of the connection, as from Kafka, and
     reports that alone.

@@ -46,7 +46,7 @@ class OpenProducer(Protocol):
         """Submit `record` without waiting."""
 
     def flush(self) -> list[int]:
-        """Return the offset of each record since the last flush, in the order of `send`, as soon as all are
+        """Returns the offset of each record since the last flush, in the order of `send`, as soon as all are
         acknowledged.
 
         With acks=0 nothing is acknowledged: it returns when all are sent, and the offsets have no meaning.
@@ -59,13 +59,13 @@ class OpenConsumer(Protocol):
     """A consumer of some partitions of one topic, without a group."""
 
     def read(self, count: int) -> dict[int, list[ReadRecord]]:
-        """Return exactly the next `count` records, by partition. Errors: TimeoutError after `DEADLINE_S`."""
+        """Returns exactly the next `count` records, by partition. Errors: TimeoutError after `DEADLINE_S`."""
 
     def seek(self, partition: int, offset: int) -> None:
-        """Continue at `offset`."""
+        """Continues at `offset`."""
 
     def offset_for_time(self, partition: int, timestamp_ms: int) -> int | None:
-        """The offset of the first record at or after `timestamp_ms`, requested by this consumer."""
+        """Returns the offset of the first record at or after `timestamp_ms`, requested by this consumer."""
 
 
 class ConfluentProducer:
@@ -249,7 +249,7 @@ class AiokafkaConsumer:
 
 
 def kcat_value(number: int) -> bytes:
-    """The number, padded with zeros so that, with the key `k` and a line break, it is one of kcat's pieces."""
+    """Returns the number, padded with zeros so that, with the key `k` and a line break, it is one of kcat's pieces."""
     return str(number).zfill(KCAT_READS_BYTES - len("k|\n")).encode()
 
 
@@ -293,7 +293,7 @@ def confluent_producer(bootstrap: str, topic: str, *, idempotent: bool, acks: st
 
 
 def librdkafka(bootstrap: str) -> dict[str, Any]:
-    """The settings that its producer and consumer share; restarts of a broker are not reported here."""
+    """Returns the settings that its producer and consumer share; restarts of a broker are not reported here."""
     backoff = {"reconnect.backoff.ms": BACKOFF_MS, "reconnect.backoff.max.ms": BACKOFF_MS}
     return {"bootstrap.servers": bootstrap, "broker.address.family": "v4", "log_level": 0} | backoff
 

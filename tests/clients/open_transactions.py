@@ -1,4 +1,4 @@
-"""What a producer may send while its transaction is open: the same questions for Lowtide and Apache Kafka."""
+"""Requests of a producer while its transaction is open, the same for Lowtide and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Asker:
         self._version = version
 
     async def ask(self, case: str) -> Answer:
-        """The codes in one case, each with a transactional id of its own."""
+        """Returns the error codes of one case; each has a separate transactional id."""
         transactional_id = f"{self._version} {case}"
         producer = await self._begin(transactional_id)
         is_open = not case.startswith("no transaction")
@@ -69,7 +69,7 @@ class Asker:
         return await self._produce(named, producer, [(int(is_open), "with the bit" in case)])
 
     async def _begin(self, transactional_id: str) -> tuple[int, int]:
-        """A producer id, with its epoch, whose transaction has both partitions where the client has to say so."""
+        """Returns a producer id and epoch; its transaction has both partitions, if the client must add them."""
         search = FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=[transactional_id])
         init = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
         async with asyncio.timeout(WAIT_S):
@@ -90,7 +90,7 @@ class Asker:
     async def _produce(
         self, transactional_id: str | None, producer: tuple[int, int], batches: list[tuple[int, bool]]
     ) -> Answer:
-        """Send one batch to each partition from 0 on: its sequence, and whether it has the transactional bit."""
+        """Sends one batch to each partition from 0 on: its sequence, and whether it has the transactional bit."""
         now_ms = int(time.time() * 1000)
         rows = [
             PartitionProduceData(
@@ -116,7 +116,7 @@ class Asker:
 
 
 async def ask_all(bootstrap: str, version: int) -> dict[str, Answer]:
-    """What a broker answers in each case, in one version of Produce."""
+    """Returns what a broker answers in each case, in one version of Produce."""
     host, _, port = bootstrap.rpartition(":")
     client = await WireClient.connect(host, int(port))
     try:

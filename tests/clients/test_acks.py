@@ -16,7 +16,7 @@ RECORDS = [OutgoingRecord(b"k", kcat_value(n)) for n in range(20)]
 
 
 def batches(lowtide: SimpleNamespace, topic: str) -> list[BatchHeader]:
-    """The headers of partition 0's batches, as in its file."""
+    """Returns the headers of partition 0's batches, as in its file."""
     [path] = (Path(lowtide.data_directory) / f"{topic}-0").glob("*.log")
     return [header for _, header in iterate_batches(path.read_bytes())]
 

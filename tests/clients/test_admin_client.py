@@ -35,7 +35,7 @@ from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.tls import TlsError
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .driver_confluent import Confluent
 from .tls_proxy import CERTIFICATE, TlsProxy
@@ -151,7 +151,7 @@ def test_many_partitions_in_one_call(admin: BlockingAdminClient, lowtide_topic: 
 
 
 def test_a_broker_without_version_3() -> None:
-    """Like every Kafka of today: the client deletes nothing instead."""
+    """Such a broker is like Kafka today; the client deletes nothing."""
     with (
         LowtideCluster(config={"lowtide.max.version.DeleteRecords": "2"}) as cluster,
         BlockingAdminClient(cluster.bootstrap) as admin,
@@ -259,7 +259,7 @@ async def test_many_calls_at_once_on_one_client(three: LowtideCluster, topic: st
 
 
 async def test_the_blocking_client_inside_a_running_loop(three: LowtideCluster, topic: str) -> None:
-    """As in a notebook, where the loop that runs the cell cannot wait."""
+    """It works in a notebook, whose running event loop cannot wait."""
     with BlockingAdminClient(three.bootstrap) as admin:
         assert set(admin.list_topics()) >= {topic}
 

@@ -37,7 +37,7 @@ def broker_of(client: BlockingAdminClient) -> int:
 
 
 def places(client: BlockingAdminClient, key: TopicPartition) -> dict[str, bool]:
-    """By directory, whether it has the future log."""
+    """Whether each directory has the future log, by path."""
     [found] = client.describe_log_dirs().values()
     assert not isinstance(found, AdminError)
     return {path: each.replicas[key].is_future for path, each in found.items() if key in each.replicas}

@@ -54,7 +54,7 @@ REQUESTS: tuple[tuple[Any, int], ...] = (
 
 
 async def outcomes(address: str) -> list[int]:
-    """What one broker answers, to each request twice."""
+    """Returns what one broker answers, to each request twice."""
     host, _, port = address.partition(":")
     client = await WireClient.connect(host, int(port))
     found = []

@@ -59,7 +59,7 @@ class Broker:
         return {"bootstrap.servers": self.cluster.bootstrap, "client.id": f"client-of-{user}", **login}
 
     def lines(self, event: str, **fields: Any) -> list[dict[str, Any]]:
-        """The lines of an event with these values, as soon as there are any: they are written beside the answer."""
+        """Waits for lines of an event with these values, which are written beside the answer."""
         deadline = time.monotonic() + 20
         while True:
             wanted = {"event": event, **fields}.items()
@@ -190,7 +190,7 @@ def test_a_deleted_topic_is_a_line_and_no_password_is_in_the_file(broker: Broker
 
 
 def test_each_broker_of_a_cluster_has_a_file_of_its_own(tmp_path: Path) -> None:
-    """In its log directory, and the same file after a restart; another broker's file is refused."""
+    """The file is in the log directory, and continued after a restart; another broker's file is refused."""
     config = {"lowtide.audit.log": "file", "lowtide.audit.file": "audit.log"}
     with LowtideCluster(brokers=2, data_directory=tmp_path, config=config) as cluster:
         client = AdminClient({"bootstrap.servers": cluster.bootstrap})

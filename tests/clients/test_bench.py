@@ -79,7 +79,7 @@ def test_a_bench_that_is_ended_ends_its_broker(tmp_path: Path):
 
 
 def content_of(path: Path) -> bytes:
-    """The contents of a file that may be removed already."""
+    """Returns the contents of a file that may be removed already."""
     try:
         return path.read_bytes()
     except OSError:

@@ -32,7 +32,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def config(files: Path, protocol: str, **more: str) -> dict[str, str]:
-    """All brokers listen under one name, for clients and for each other."""
+    """Returns settings with one listener name for clients and for the other brokers."""
     stores = {"ssl.keystore.location": str(files / "server.pem"), "ssl.truststore.location": str(files / "ca.pem")}
     types = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM", "min.insync.replicas": "3"}
     return (
@@ -104,7 +104,7 @@ def test_brokers_log_in_and_replicate(files: Path, way: str) -> None:
                 producer.produce("t", b"%d" % number, partition=number % 3)
             assert producer.flush(30) == 0
             topic = admin.describe_topics(["t"])["t"]
-            assert all(len(each.isr) == 3 for each in topic.partitions.values())  # type: ignore[union-attr]
+            assert all(len(each.isr) == 3 for each in topic.partitions.values())
 
 
 def test_a_login_between_brokers_that_cannot_be_is_refused(files: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_reset_forgets_everything(in_process: bool) -> None:
 def test_a_folder_that_was_given_is_never_emptied(tmp_path: Path) -> None:
     with LowtideCluster(data_directory=tmp_path) as cluster:
         produce(cluster, "t")
-        with pytest.raises(AssertionError, match="reset works on a temporary directory alone"):
+        with pytest.raises(AssertionError, match="reset removes only temporary directories"):
             cluster.reset()
         assert topics(cluster) == {"t"}
 

@@ -72,7 +72,7 @@ class Traffic:
         self._consumer.close()
 
     def wait_for_more(self) -> None:
-        """Until records have gone through that weren't sent yet when this was called."""
+        """Waits until records are acknowledged that were sent after this call."""
         sent, give_up = self.sent, time.monotonic() + WAIT_S
         while self.received <= sent and time.monotonic() < give_up:
             time.sleep(0.01)
@@ -86,7 +86,7 @@ class Traffic:
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_certificates_are_replaced_under_load(tmp_path: Path, rounds: int) -> None:
-    """By a new one, by a broken one, and by one of another authority, of which the trust stores know both."""
+    """Replaced by a new one, a broken one, and one of another authority; the trust stores have both authorities."""
     authorities = (trustme.CA(), trustme.CA())
     trust(tmp_path, *authorities)
     issue(authorities[0], tmp_path)

@@ -16,7 +16,7 @@ ENDS_S = 60
 
 
 def clients_of(cluster: LowtideCluster) -> Any:
-    """What the broker keeps of clients, which has a thread of its own here."""
+    """Returns the client metrics that the broker holds; it runs in another thread."""
     return broker_of(cluster).serving.coordinators.groups.broker.clients
 
 

@@ -28,7 +28,7 @@ TRIMS = 25
 AHEAD = 5
 """The minimum number of records that the consumer has not read at a delete."""
 SWITCHES_MAX = 4
-"""To the leader and back, once for each delete that coincides with a fetch; and a few at the start."""
+"""Switches to the leader and back: one for each delete that coincides with a fetch, and a few at the start."""
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +76,11 @@ class RackReader:
 
     @property
     def switches(self) -> int:
-        """How often it changed the broker."""
+        """The number of changes of the broker."""
         return sum(one != other for one, other in zip(self.fetched_from, self.fetched_from[1:], strict=False))
 
     def poll(self, timeout_s: float = 0.1) -> int | None:
-        """The offset of the next record."""
+        """Returns the offset of the next record."""
         message = self._consumer.poll(timeout_s)
         if message is None:
             return None
@@ -180,7 +180,7 @@ def _trim_behind(made: Any, found: list[int], ended: threading.Event) -> None:
 
 @pytest.mark.parametrize(("reset", "next_offset"), [("earliest", 30), ("latest", 40)])
 def test_a_delete_ahead_of_a_consumer_resets_it_by_its_policy_and_once(made: Any, reset: str, next_offset: int) -> None:
-    """Its next records are deleted on all replicas: the leader reports that once."""
+    """The records that it would read next are deleted on all replicas; the leader reports that once."""
     made.produce(10)
     reader = made.reader(reset)
     found: list[int] = []

@@ -20,7 +20,7 @@ RECORDS = [OutgoingRecord(b"key", b"value-%d " % n * 50) for n in range(10)]
 
 
 def codecs_in_the_log(lowtide: SimpleNamespace, topic: str) -> list[str]:
-    """The codec of each batch of partition 0, from the file."""
+    """Returns the codec of each batch of partition 0, from the file."""
     [path] = (Path(lowtide.data_directory) / f"{topic}-0").glob("*.log")
     return [
         Compression(compression_of(header.attributes)).name.lower() for _, header in iterate_batches(path.read_bytes())

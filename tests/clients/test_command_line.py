@@ -24,7 +24,7 @@ LEAVES = -1
 
 
 def test_topics_from_creation_to_deletion(lowtide: SimpleNamespace, other: Driver, lowtide_topic: str) -> None:
-    """Created, listed, grown, changed, described, deleted; a failure has exit code 1."""
+    """Topics are created, listed, extended, changed, described and deleted; a failure has exit code 1."""
     bootstrap, name = lowtide.bootstrap, lowtide_topic
     made = answer("topics", "create", name, "-p", 2, "-r", 1, "-c", "retention.ms=-1", bootstrap=bootstrap)["results"][
         0
@@ -161,7 +161,7 @@ def test_a_share_group(lowtide: SimpleNamespace, other: Driver, topic: str) -> N
 
 
 def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
-    """By offsets and by times; as text, and as JSON lines."""
+    """Selects by offsets and by times; prints text and JSON lines."""
     now_ms = int(time.time() * 1000)
     other.produce(topic, [OutgoingRecord(b"k%d" % n, b'{"n": %d}' % n, now_ms - (10 - n) * HOUR_MS) for n in range(10)])
     words = ("records", "show", f"{topic}:0")
@@ -257,7 +257,7 @@ def test_log_dirs_and_the_cluster(lowtide: SimpleNamespace, other: Driver, topic
     ],
 )
 def test_no_cluster_is_exit_code_3(words: tuple[str, ...]) -> None:
-    """For every command; the message has the addresses that were tried."""
+    """The message of each command has the addresses that were tried."""
     assert "127.0.0.1:1" in sentence(*words, "-b", "127.0.0.1:1", "--timeout", 0.5, code=3)
 
 

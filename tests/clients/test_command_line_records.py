@@ -71,7 +71,7 @@ def test_offsets_and_the_end_of_some_partitions(
 def test_an_emptied_partition_has_nothing_to_delete(
     lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]
 ) -> None:
-    """Its newest record is still on the disk, and newer than the time: that once counted as a doubt."""
+    """The newest record is still on the disk, and newer than the time; this was once a reason to refuse."""
     topic, now_ms = filled
     other.delete_records(topic, {0: 10})
     told = answer(
@@ -115,7 +115,7 @@ def test_nothing_is_deleted_without_a_yes(lowtide: SimpleNamespace, other: Drive
 
 
 def answered(command_line: list[str], variables: dict[str, str], reply: str) -> tuple[int, str]:
-    """Run a command on a terminal, and reply to its question; returns its exit code, and the terminal's output."""
+    """Runs a command on a terminal, and answers its question. Returns its exit code, and the terminal's output."""
     here, there = pty.openpty()
     process = subprocess.Popen(command_line, env=variables, stdin=there, stdout=there, stderr=there)
     os.close(there)
@@ -139,7 +139,7 @@ def answered(command_line: list[str], variables: dict[str, str], reply: str) -> 
 
 
 def test_a_user_is_asked(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
-    """On a terminal: the records to delete are shown first, and only a yes deletes."""
+    """On a terminal the records to delete are shown first, and only "yes" deletes them."""
     topic, _ = filled
     words = command("records", "delete", f"{topic}:0", "--offset", 3)
     code, shown = answered(words, environment(lowtide.bootstrap), "n\n")
@@ -205,7 +205,7 @@ def test_settings_that_are_invalid_are_exit_code_2(tmp_path: Path) -> None:
 def test_a_sweep_that_is_killed_continues(
     lowtide: SimpleNamespace, other: Driver, lowtide_topic: str, tmp_path: Path
 ) -> None:
-    """After SIGKILL the next run does the rest, up to the offsets of the first. Only its owner can read its file."""
+    """After SIGKILL the next run does the rest, up to the offsets of the first. Only the owner can read the file."""
     other.create_topic(lowtide_topic, 24, {})
     until(lambda: len(other.offsets(lowtide_topic, range(24))) == 24, but=NOT_YET)
     for number in range(24):
@@ -262,7 +262,7 @@ def test_a_report_that_cannot_be_written_is_reported_before_anything_is_deleted(
 
 
 def test_an_unknown_code_is_a_name(lowtide: SimpleNamespace, filled: tuple[str, int]) -> None:
-    """For deletes of records it was once Kafka's number, everywhere else its name."""
+    """Deletes of records once showed Kafka's number instead of its name."""
     words = ("records", "delete", "__consumer_offsets:0", "--offset", 0, "--yes")
     run("groups", "reset", "some", "--topic", filled[0], "--to", "earliest", "--yes", bootstrap=lowtide.bootstrap)
     (row,) = answer(*words, bootstrap=lowtide.bootstrap, code=1)["partitions"]
@@ -306,7 +306,7 @@ def test_a_sweep_of_a_file(lowtide: SimpleNamespace, other: Driver, filled: tupl
 
 
 def test_lines_become_records(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
-    """From a pipe, as values and as JSON. Keys get the partitions that other clients choose."""
+    """Reads values and JSON from a pipe. Keys get the partitions that other clients choose."""
     ended = subprocess.run(
         command("records", "produce", topic, "--separator", ":"),
         env=environment(lowtide.bootstrap),
@@ -350,7 +350,7 @@ def test_a_line_that_is_no_record_is_named_with_what_is_written(lowtide: SimpleN
 
 
 def test_what_comes_is_followed_until_ctrl_c(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
-    """From now on without --from; what is deleted meanwhile is passed over, with a remark."""
+    """Without --from it starts at the end. Records that are deleted meanwhile are skipped, with a remark."""
     topic, _ = filled
     follow = ("records", "show", f"{topic}:0", "--follow", "--output", "json")
     other.delete_records(topic, {0: 3})

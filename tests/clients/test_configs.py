@@ -166,7 +166,7 @@ def test_every_key_about_deletion_is_set(incremental: Configurer, topic: str) ->
 def test_impossible_retention_is_refused_with_both_values(
     configs: dict[str, str], words: list[str], lowtide: SimpleNamespace, plain_topic: str
 ) -> None:
-    """At the creation and at a change of a topic; the client receives the message."""
+    """Refused when a topic is created or changed; the client receives the message."""
     confluent = ConfluentConfigurer(lowtide.bootstrap)
     with pytest.raises(KafkaException) as altered:
         confluent.alter("TOPIC", plain_topic, {key: ("SET", value) for key, value in configs.items()})
@@ -225,7 +225,7 @@ def test_an_invalid_change_is_refused_and_changes_nothing(
     lowtide: SimpleNamespace,
     plain_topic: str,
 ) -> None:
-    """As in Kafka, with a message about the key."""
+    """The error is Kafka's, with a message about the key."""
     configurer = KINDS[client](lowtide.bootstrap)
     with pytest.raises(REFUSED) as refusal:
         configurer.replace("BROKER" if kind == "BROKER" else "TOPIC", name or plain_topic, configs)
@@ -290,7 +290,7 @@ def test_a_topic_that_is_only_compacted_keeps_its_records(incremental: Configure
 def test_a_brokers_default_applies_to_topics_that_set_nothing(
     free_broker: Configurer, topic: str, other: Driver, lowtide_topic: str
 ) -> None:
-    """At once, and until it is reset. Topics with their own limit keep it."""
+    """The change applies at once, until it is reset. Topics with their own limit keep it."""
     own = f"{lowtide_topic}-own"
     other.create_topic(own, 1, {"max.message.bytes": "9000"})
     large = [OutgoingRecord(b"k", b"x" * 5000)]
@@ -309,7 +309,7 @@ def test_a_brokers_default_applies_to_topics_that_set_nothing(
 
 
 def test_what_is_set_survives_a_restart() -> None:
-    """Of topics and of brokers; deleted ones do not return."""
+    """Configurations of topics and brokers survive; deleted ones do not return."""
     with LowtideCluster() as cluster:
         Confluent(cluster.bootstrap).create_topic("t", 1, {"retention.ms": "5000"})
         configurer = ConfluentConfigurer(cluster.bootstrap)

@@ -98,7 +98,7 @@ async def test_records_by_every_place(page: Page, topic: str):
 
 
 async def test_a_delete_from_rehearsal_to_freed_bytes(page: Page, topic: str):
-    """What was rehearsed is deleted, nothing that came later, and the bytes that it names are freed."""
+    """Exactly the previewed records are deleted, no later ones, and the shown bytes are freed."""
     status, plan = await page.post(
         "delete/rehearsal", {"topic": topic, "partitions": [0], "to": "offset", "value": "30"}
     )
@@ -282,7 +282,7 @@ async def test_events_send_a_view_and_what_has_changed(cluster: LowtideCluster, 
 
 
 async def test_the_token_of_the_address_is_needed(cluster: LowtideCluster):
-    """Where the console has a login of its own."""
+    """The console has a separate login."""
     async with console_of({"bootstrap.servers": cluster.bootstrap}, LoginKind.TOKEN, token="secret") as page:
         assert (await page.get("api/view/cluster", **OWN)).status == 401
         assert (await page.get("")).status == 200

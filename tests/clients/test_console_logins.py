@@ -111,7 +111,7 @@ async def served(directory: Path, **given: str) -> AsyncIterator[tuple[Broker, s
 
 
 async def test_a_broker_serves_its_own_console(tmp_path: Path):
-    """From its root one gets there, it is read-only by default, and it sees the broker."""
+    """Its root redirects to the console, which is read-only by default and shows the broker."""
     async with served(tmp_path) as (broker, url), Visitor(url) as visitor:
         page = Page(visitor)
         answer = await visitor.ask("/")
@@ -131,7 +131,7 @@ async def test_a_broker_that_may_write_says_so(tmp_path: Path):
 
 
 async def test_a_name_and_a_password_with_each_request_are_a_login(secure: LowtideCluster):
-    """As browsers send them to a listener beyond this machine, once they have asked for them."""
+    """Browsers send these credentials to a remote listener after they have asked the user."""
     settings = secure.for_confluent_kafka
     pair = base64.b64encode(f"{settings['sasl.username']}:{settings['sasl.password']}".encode()).decode()
     async with console_of(without_login(secure), LoginKind.PASSWORD) as page:

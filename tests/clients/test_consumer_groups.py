@@ -93,7 +93,7 @@ def poll(consumers: Sequence[Consumer]) -> list[tuple[int, int]]:
 
 
 def poll_until_shared(consumers: Sequence[Consumer], *, everybody_has_some: bool = True) -> None:
-    """Poll in turn until each partition has one owner."""
+    """Polls in turn until each partition has one owner."""
 
     def shared() -> bool:
         poll(consumers)

@@ -166,7 +166,7 @@ def test_a_token_for_another_user_needs_a_right(cluster: LowtideCluster) -> None
 
 
 def test_without_a_login_there_are_no_tokens(lowtide: LowtideCluster) -> None:
-    """Whether or not the broker has a secret: who is anonymous gets none."""
+    """An anonymous client gets none, whether or not the broker has a secret."""
     with BlockingAdminClient(lowtide.bootstrap) as nobody:
         for asked in (nobody.create_delegation_token, nobody.describe_delegation_tokens):
             with pytest.raises(BrokerAnsweredError, match="DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"):

@@ -30,7 +30,7 @@ def write(file: Path, *rows: tuple[str, int, int], **more: object) -> None:
 
 
 def test_the_output_is_that_of_kafkas_tool(lowtide: SimpleNamespace, other: Driver, topic: str, file: Path) -> None:
-    """As for a script; a failed partition is named, and the exit code is 1."""
+    """A failed partition is named, and the exit code is 1, so scripts notice."""
     other.produce(topic, [OutgoingRecord(b"k", b"v")] * 10)
     write(file, (topic, 0, 4), (topic, 1, 7), (topic, 2, -1))
     ran = run_process("--bootstrap-server", lowtide.bootstrap, "--offset-json-file", file, tool=TOOL, code=1)

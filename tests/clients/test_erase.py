@@ -62,7 +62,7 @@ def consumed(cluster: LowtideCluster, topic: str, count: int) -> list[bytes]:
 
 
 def files_with(cluster: LowtideCluster, marker: bytes, topic: str) -> list[str]:
-    """The files of all brokers' replicas that have these bytes, as they lie there or compressed."""
+    """Returns the files of all brokers' replicas that have these bytes, as they lie there or compressed."""
     found = []
     for path in sorted(Path(cluster.data_directory).rglob(f"{topic}-*/*")):
         content = path.read_bytes() if path.is_file() else b""

@@ -75,7 +75,7 @@ def test_an_example_by_itself(name: str, tmp_path: Path):
 
 
 def test_the_example_for_pytest(tmp_path: Path):
-    """In a separate pytest, as its reader runs it."""
+    """Runs in a separate pytest, as readers run it."""
     command = [
         sys.executable,
         "-m",

@@ -29,7 +29,7 @@ def fill(other: Driver, topic: str, count: int) -> None:
 
 
 def poll_until_all(members: Sequence[Member], count: int) -> dict[int, list[int]]:
-    """Poll in turn until each partition gave `count` records: the offsets of each, in order of arrival."""
+    """Polls in turn until each partition gave `count` records: the offsets of each, in order of arrival."""
     found: dict[int, list[int]] = {partition: [] for partition in PARTITIONS}
 
     def all_there() -> bool:
@@ -43,7 +43,7 @@ def poll_until_all(members: Sequence[Member], count: int) -> dict[int, list[int]
 
 
 def poll_until_shared(members: Sequence[Member]) -> None:
-    """Poll in turn until each partition has one member and every member has one."""
+    """Polls in turn until each partition has one member and every member has one."""
 
     def shared() -> bool:
         for each in members:
@@ -173,7 +173,7 @@ def test_clients_cannot_write_the_topic_of_offsets(lowtide: SimpleNamespace, top
 
 
 def produce_one(bootstrap: str, topic: str) -> None:
-    """Send one record, and raise its error."""
+    """Sends one record, and raises its error."""
     refused: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": bootstrap, "broker.address.family": "v4"})
     producer.produce(topic, b"value", partition=0, on_delivery=lambda error, _message: refused.append(error))

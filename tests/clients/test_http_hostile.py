@@ -1,4 +1,4 @@
-"""What hostile visitors do to a listener of HTTP: nothing."""
+"""Hostile visitors of an HTTP listener have no effect."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class Figures:
 
 
 async def test_a_proxy_on_this_machine_that_says_nothing_opens_health_alone(tmp_path):
-    """By default: nginx adds no header by itself, so what it passes on looks like a request of this machine."""
+    """The default: nginx adds no header, so requests that it forwards look like local ones."""
     async with visited(tmp_path, sites=[Figures]) as broker:
         (url,) = broker.http_addresses
         assert (await visit(url, PATH)).status == 200

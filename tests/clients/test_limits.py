@@ -33,7 +33,7 @@ def letters(count: int) -> bytes:
 
 
 def largest_value(limit: int, key: bytes) -> bytes:
-    """The value that makes a batch of one record exactly `limit` bytes."""
+    """Returns the value that makes a batch of one record exactly `limit` bytes."""
     overhead = len(build_batch([(0, key, letters(limit - 200), ())])) - (limit - 200)
     value = letters(limit - overhead)
     assert len(build_batch([(0, key, value, ())])) == limit

@@ -19,7 +19,7 @@ from lowtide.testing.cluster import LowtideCluster
 
 
 def against(config: dict[str, str], scenario: Callable[[WireClient], Awaitable[None]]) -> None:
-    """Run a scenario against a broker."""
+    """Runs a scenario against a broker."""
 
     async def run(host: str, port: int) -> None:
         client = await WireClient.connect(host, port)

@@ -15,7 +15,7 @@ NOWHERE = {"listeners": "PLAINTEXT://:0", "lowtide.advertise.local.address": "tr
 
 @pytest.fixture
 def by_several_addresses(monkeypatch: pytest.MonkeyPatch) -> Iterator[LowtideCluster]:
-    """As in a container: it listens on every interface, and its host's name is not resolved outside."""
+    """Like a broker in a container: it listens on every interface, and its host name is unknown outside."""
     monkeypatch.setattr("lowtide.runtime.process.socket.gethostname", lambda: "0a1b2c3d.invalid")
     with LowtideCluster(config=NOWHERE, in_process=True) as cluster:
         yield cluster
@@ -37,7 +37,7 @@ def test_a_client_goes_on_where_it_came(by_several_addresses: LowtideCluster, lo
         assert message.value() == b"hello"
     finally:
         consumer.close()
-    with BlockingAdminClient(servers["bootstrap.servers"]) as admin:  # type: ignore[arg-type]
+    with BlockingAdminClient(servers["bootstrap.servers"]) as admin:
         assert [str(each.address) for each in admin.describe_cluster().brokers] == [servers["bootstrap.servers"]]
 
 

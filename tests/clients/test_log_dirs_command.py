@@ -32,7 +32,7 @@ class World:
         return json.loads(self.run(*words, "--output", "json", code=code)[0])
 
     def places(self) -> dict[int, str]:
-        """By partition, the directory of its replica."""
+        """The directory of each partition's replica."""
         found = self.answer("describe", "--topic", "flights")["log_dirs"]
         rows = {(row["partition"], row["moving_here"]): each["path"] for each in found for row in each["partitions"]}
         return {number: path for (number, is_moving), path in rows.items() if not is_moving}

@@ -68,7 +68,7 @@ class World:
         return BlockingAdminClient({"bootstrap.servers": self._address("PLAINTEXT")})
 
     def logs_in(self, mechanism: str, password: str, user: str = "alice") -> bool:
-        """Whether librdkafka is served by this login."""
+        """Returns whether librdkafka is served by this login."""
         login = {
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": mechanism,
@@ -82,18 +82,18 @@ class World:
         return Frames(self._address("SASL_PLAINTEXT"))
 
     def handshake(self, mechanism: str) -> tuple[int, list[str]]:
-        """The answer to a handshake: its code, and the mechanisms that there are."""
+        """Returns the answer to a handshake: its code, and the mechanisms that there are."""
         with self.frames() as frames:
             answer = frames.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
             return answer.error_code, answer.mechanisms
 
     def plain(self, password: str, user: str = "alice") -> int:
-        """The code that a login by PLAIN is answered with."""
+        """Returns the code that a login by PLAIN is answered with."""
         with self.frames() as frames:
             return log_in(frames, password, user)
 
     def token(self, token: str) -> bool:
-        """Whether a token is a login; where it is not, the reason comes before the refusal."""
+        """Returns whether a token is a login; where it is not, the reason comes before the refusal."""
         with self.frames() as frames:
             return bool(frames.present(token).auth_bytes == b"")
 
@@ -111,7 +111,7 @@ class World:
         assert self.plain("geheim-1") == 0
 
     def described(self) -> dict[str, tuple[str | None, bool, bool]]:
-        """The keys of the listener: value, whether it is read-only, whether it is a secret."""
+        """Returns the keys of the listener: value, whether it is read-only, whether it is a secret."""
         (found,) = self.open.describe_configs([ConfigResource(ResourceType.BROKER, "0")]).values()
         return {
             name: (each.value, each.is_read_only, each.is_sensitive)
@@ -171,7 +171,7 @@ def test_a_login_again_is_by_what_holds_then() -> None:
 
 
 def log_in_again(frames: Frames, password: str) -> int:
-    """A login is one from a second after the one before on."""
+    """Returns the error code of another login, once the broker accepts one: a second after the last."""
     give_up = time.monotonic() + 30
     while frames.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code:
         assert time.monotonic() < give_up
@@ -305,7 +305,7 @@ def wait_for_isr(ours: BlockingAdminClient) -> None:
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
         topic = ours.describe_topics(["t"])["t"]
-        if all(len(each.isr) == 3 for each in topic.partitions.values()):  # type: ignore[union-attr]
+        if all(len(each.isr) == 3 for each in topic.partitions.values()):
             return
         time.sleep(0.1)
     raise AssertionError("a broker does not replicate")

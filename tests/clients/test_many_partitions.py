@@ -22,7 +22,7 @@ def expected(partition: int) -> list[bytes]:
 
 
 def fill(bootstrap: str, topic: str, name: str) -> None:
-    """Create the topic and write into its partitions in turn, `ROUNDS` times."""
+    """Creates the topic and writes into its partitions in turn, `ROUNDS` times."""
     other = Confluent(bootstrap)
     other.create_topic(topic, len(PARTITIONS), {})
     until(lambda: other.partition_count(topic) == len(PARTITIONS))

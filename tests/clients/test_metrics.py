@@ -22,7 +22,7 @@ RECORDS, DELETED, COMMITTED = 100, 60, 40
 
 
 def use(address: str) -> None:
-    """Produce, commit, and delete above what is committed."""
+    """Produces, commits, and deletes above what is committed."""
     admin = AdminClient({"bootstrap.servers": address})
     admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(10)
     producer = Producer({"bootstrap.servers": address})

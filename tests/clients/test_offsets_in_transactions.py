@@ -54,7 +54,7 @@ class Pipe:
             time.sleep(0.05)
 
     def transformed(self) -> list[bytes]:
-        """All committed records."""
+        """Returns all committed records."""
         reader = self._reader()
         last = Producer({"bootstrap.servers": self.bootstrap})
         for number in range(PARTITIONS):

@@ -11,7 +11,7 @@ BASE_TIME_MS = 1_700_000_000_000
 
 
 def letters(count: int, *, size: int = 100) -> list[OutgoingRecord]:
-    """Return records whose values differ, compress well and have no line break (kcat's separator)."""
+    """Returns records whose values differ, compress well and haves no line break (kcat's separator)."""
     return [OutgoingRecord(b"key-%d" % n, (b"value-%d " % n) * (size // 8)) for n in range(count)]
 
 

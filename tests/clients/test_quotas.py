@@ -123,7 +123,7 @@ def test_creations_above_the_rate_are_refused(
 def test_topics_created_by_asking_for_them_count(
     lowtide: SimpleNamespace, admin: BlockingAdminClient, lowtide_topic: str
 ) -> None:
-    """As in Kafka: the first one uses more than is left; of the others none is created, and the client asks again."""
+    """As in Kafka, the first topic may exceed the quota; the others are not created, and the client asks again."""
     admin.alter_quotas({QuotaEntity(client_id="test"): {"controller_mutation_rate": 0.01}})
     names = [f"{lowtide_topic}-{number}" for number in range(3)]
 

@@ -96,7 +96,7 @@ def test_an_idempotent_producer_whose_records_were_deleted_continues(cluster: Lo
 
 @pytest.mark.parametrize("name", OPEN_CONSUMERS)
 def test_a_consumer_that_was_open_before_the_restart_continues_after_it(cluster: LowtideCluster, name: str) -> None:
-    """Its fetch session ended with the broker."""
+    """The fetch session was lost with the broker."""
     other = Confluent(cluster.bootstrap)
     with OPEN_CONSUMERS[name](cluster.bootstrap, TOPIC, {0: 0}) as consumer:
         for first in (0, 3):

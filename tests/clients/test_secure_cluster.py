@@ -46,7 +46,7 @@ def test_confluent_kafka(lowtide_secure: LowtideCluster, lowtide_topic: str) -> 
 
 
 def test_kafka_python(lowtide_secure: LowtideCluster, lowtide_topic: str) -> None:
-    """In a process of its own: it leaves sockets open."""
+    """Runs in a separate process, because the client leaves sockets open."""
     command = [sys.executable, "-c", KAFKA_PYTHON, repr(lowtide_secure.for_kafka_python), lowtide_topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip() == "kafka-python", done.stderr

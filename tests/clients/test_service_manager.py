@@ -19,7 +19,7 @@ LIMIT_S = 60.0
 
 
 class Manager:
-    """What receives datagrams."""
+    """A socket that receives datagrams."""
 
     def __init__(self, address: str) -> None:
         self.address = address

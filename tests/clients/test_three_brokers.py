@@ -21,7 +21,7 @@ from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
 
 PARTITIONS = range(3)
 SESSION_MS = 2000
-"""How long to wait for a failed broker: short, for short tests."""
+"""How long to wait for a failed broker; it is short to keep the tests short."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def leader(cluster: LowtideCluster, topic: str, partition: int = 0) -> int:
 
 
 def new_topic(cluster: LowtideCluster, name: str) -> Driver:
-    """A topic of three partitions, each with three replicas. Returns a client for steps that a test does not check."""
+    """A topic of three partitions, each with three replicas; and a client for steps that a test does not check."""
     other = Confluent(cluster.bootstrap)
     other.create_topic(name, len(PARTITIONS), {}, replicas=3)
     until(lambda: other.partition_count(name) == len(PARTITIONS) and all_in_sync(cluster))

@@ -22,7 +22,7 @@ def three() -> Iterator[LowtideCluster]:
 
 
 def test_replicas_are_moved_and_leaders_elected(three: LowtideCluster) -> None:
-    """By the client's methods, and by the commands over them; what can't be is an error of the one partition."""
+    """Uses the client's methods and the commands; an impossible move is an error of its partition only."""
     key, unknown = TopicPartition("moved-by-the-client", 0), TopicPartition("nothing", 0)
     with BlockingAdminClient(three.bootstrap) as admin:
         created = admin.create_topics([NewTopic(name=key.topic, assignments={0: (1, 2)})], timeout=120)[key.topic]

@@ -37,7 +37,7 @@ from tests.issuer import AUDIENCE, ISSUER, LIFETIME_S, Issuer, forgeries, genuin
 
 TIMEOUT_S = 60
 TOKEN_S = 6
-"""For so long a token holds: long enough to be shown in time on a busy machine."""
+"""The lifetime of a token, long enough to be used in time on a busy machine."""
 PREFIX = "listener.name.sasl_plaintext.oauthbearer."
 CHALLENGE = b'{"status":"invalid_token"}'
 
@@ -123,7 +123,7 @@ producer.send("tokens", b"x").get(timeout=20)
 
 
 def kafka_python(world: World, token: str) -> bool:
-    """In a process of its own: where it can't connect it leaves sockets open."""
+    """Runs in a separate process, because the client leaves sockets open if it can't connect."""
     patience_ms = 2000 if token.endswith(".") else TIMEOUT_S * 1000
     command = [sys.executable, "-c", KAFKA_PYTHON, world.bootstrap, token, str(patience_ms)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False)

@@ -32,7 +32,7 @@ def producer(cluster: LowtideCluster, name: str, **settings: object) -> Producer
 
 
 def read(cluster: LowtideCluster, topic: str, last: bytes, *, isolation: str = "read_committed") -> list[bytes]:
-    """All readable records up to the record `last` of each partition."""
+    """Returns all readable records up to the record `last` of each partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,

@@ -33,7 +33,7 @@ COMES_AGAIN = {
 
 
 async def settled(ask: Callable[[], Awaitable[tuple[int, Any]]]) -> tuple[int, Any]:
-    """The first answer without a retriable error."""
+    """Returns the first answer without a retriable error."""
     async with asyncio.timeout(WAIT_S):
         while True:
             error, answer = await ask()
@@ -109,7 +109,7 @@ class Producer:
 
 
 async def apart(client: WireClient) -> Producer:
-    """A producer and its group on two brokers."""
+    """Returns a producer and its group on two brokers."""
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[])
     await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
     for number in range(50):

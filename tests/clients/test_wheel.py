@@ -93,7 +93,7 @@ def test_the_version_survives_the_source_distribution(wheel: Path):
 
 
 def test_a_broker_of_the_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Path):
-    """In an environment without PATH; if the module was compiled, it uses the stable interface, and is in use."""
+    """Works without PATH. If the module was compiled, it uses the stable ABI, and is in use."""
     package = tmp_path / "package"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(package)
@@ -119,6 +119,6 @@ def test_a_broker_of_the_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Pa
 @pytest.mark.skipif(native.compiled is None, reason="protocol/native is not compiled here")
 @pytest.mark.slow
 def test_a_compiled_wheel_serves_the_python_that_built_it_and_later_ones(wheel: Path):
-    """Its tag names the stable interface of that version."""
+    """Its tag names the stable ABI of that version."""
     major, minor = sys.version_info[:2]
     assert re.fullmatch(rf"lowtide-[\w.+!]+-cp{major}{minor}-abi3-\w+\.whl", wheel.name)

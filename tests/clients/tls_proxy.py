@@ -65,7 +65,7 @@ class TlsProxy:
 
 
 async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Forward until one side closes; then the other side is closed too."""
+    """Forwards until one side closes; then the other side is closed too."""
     try:
         while piece := await reader.read(PIECE_BYTES):
             writer.write(piece)

@@ -33,22 +33,22 @@ class Transformer(Protocol):
     def __init__(self, bootstrap: str, group: str, transactional_id: str, source: str, target: str) -> None: ...
 
     def begin(self, count: int) -> list[bytes]:
-        """Read `count` records and write them in a new transaction, with the offsets after them.
+        """Reads `count` records and writes them in a new transaction, with the offsets after them.
 
         Returns them; fewer at the end.
         """
         ...
 
     def commit(self) -> None:
-        """Commit the transaction."""
+        """Commits the transaction."""
         ...
 
     def abort(self) -> None:
-        """Abort the transaction, and seek back to its start."""
+        """Aborts the transaction, and seeks back to its start."""
         ...
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leaves the group."""
         ...
 
 

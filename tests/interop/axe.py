@@ -11,7 +11,7 @@ FETCH_TIMEOUT_S = 300
 
 
 def axe_script() -> str:
-    """The text of its script. Errors: CalledProcessError with npm's output."""
+    """Returns the text of its script. Errors: CalledProcessError with npm's output."""
     folder = CACHE / f"axe-core-{VERSION}"
     script = folder / "node_modules/axe-core/axe.min.js"
     if not script.exists():

@@ -1,5 +1,4 @@
-"""What boards and alerts for Kafka ask Prometheus, as facts: the series, the labels that they filter by, and what is
-done with them.
+"""The queries of dashboards and alerts for Kafka: the series, the labels that they filter by, and the functions.
 
 Sources, read on 2026-11-23: strimzi/strimzi-kafka-operator@8541da1e (examples/metrics: the boards strimzi-kafka and
 strimzi-kafka-exporter, their variables, the rules of Kafka and of kafka_exporter), danielqsj/kafka_exporter@953e2f1
@@ -24,7 +23,7 @@ class BoardQuery(NamedTuple):
     form: str = "sum({})"
 
     def query(self) -> str:
-        """In PromQL: each label is there, and not empty."""
+        """Returns a PromQL selector that requires each label to be set."""
         filters = ",".join(f'{label}!=""' for label in self.labels)
         return self.form.format(f"{self.series}{{{filters}}}")
 

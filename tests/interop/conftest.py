@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .franz_go import FranzGo, build
 from .kafka import Kafka, fetch_jars

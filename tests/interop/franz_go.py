@@ -17,7 +17,7 @@ CALL_TIMEOUT_S = 60
 
 
 def build(folder: Path) -> Path:
-    """Build the program into `folder` and return it. Go's own environment defines the source of modules.
+    """Builds the program in `folder`. Returns its path. Go's own environment defines the source of modules.
 
     Errors: AssertionError with Go's output.
     """
@@ -44,7 +44,7 @@ class Record(NamedTuple):
     partition: int = 0
 
     def line(self) -> str:
-        """The input line for the program; with time 0 the client sets the time."""
+        """Returns the input line for the program; with time 0 the client sets the time."""
         headers = [{"name": name, "value": coded(value)} for name, value in self.headers]
         given = {"partition": self.partition, "key": coded(self.key), "value": coded(self.value), "headers": headers}
         return json.dumps(given | {"timestamp_ms": self.timestamp_ms}) + "\n"
@@ -59,19 +59,19 @@ def plain(text: str | None) -> bytes | None:
 
 
 def record(line: dict[str, Any]) -> Record:
-    """The record in a line that the program printed."""
+    """Returns the record in a line that the program printed."""
     headers = tuple((header["name"], plain(header["value"])) for header in line["headers"])
     return Record(plain(line["value"]), plain(line["key"]), headers, line["timestamp_ms"], line["partition"])
 
 
 def write(process: subprocess.Popen[str], line: str) -> None:
-    """Give the program one line of input."""
+    """Gives the program one line of input."""
     assert process.stdin is not None
     process.stdin.write(line)
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
-    """Wait for the program's next line; it ends after its -timeout, and then there is none."""
+    """Waits for the program's next line; it ends after its -timeout, and then there is none."""
     assert process.stdout is not None
     return process.stdout.readline()
 
@@ -96,7 +96,7 @@ class FranzGo:
         self._bootstrap = bootstrap
 
     def command(self, name: str, **flags: Any) -> list[str]:
-        """The command line; `max_bytes=5` is -max-bytes=5, a list repeats the flag."""
+        """Returns the command line; `max_bytes=5` is -max-bytes=5, a list repeats the flag."""
         words = [str(self._program), name, f"-bootstrap={self._bootstrap}"]
         for flag, given in flags.items():
             values = given if isinstance(given, list) else [str(given).lower() if isinstance(given, bool) else given]
@@ -104,7 +104,7 @@ class FranzGo:
         return words
 
     def run(self, name: str, *, text: str = "", **flags: Any) -> list[dict[str, Any]]:
-        """Run to the end and return the lines. Errors: `FranzGoError`."""
+        """Runs to the end. Returns the lines. Errors: `FranzGoError`."""
         command = self.command(name, **flags)
         done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False)
         if done.returncode:
@@ -112,13 +112,13 @@ class FranzGo:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def one(self, name: str, **flags: Any) -> dict[str, Any]:
-        """The only line."""
+        """Returns the only line."""
         [line] = self.run(name, **flags)
         return line
 
     @contextmanager
     def open(self, name: str, **flags: Any) -> Iterator[subprocess.Popen[str]]:
-        """Run it beside the test, which writes and reads lines."""
+        """Runs it beside the test, which writes and reads lines."""
         command = self.command(name, **flags)
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
             try:
@@ -128,14 +128,14 @@ class FranzGo:
                 raise
 
     def produce(self, topic: str, records: Iterable[Record], **flags: Any) -> list[dict[str, Any]]:
-        """Send records, wait for all acknowledgements, and return the client's results."""
+        """Sends records, waits for all acknowledgements, and returns the client's results."""
         done = self.run("produce", topic=topic, text="".join(record.line() for record in records), **flags)
         faults = [line for line in done if line["error"]]
         assert not faults, f"{len(faults)} of {len(done)} refused, the first: {faults[0]}"
         return done
 
     def consume(self, topic: str, count: int, **flags: Any) -> list[dict[str, Any]]:
-        """Read `count` records of assigned partitions."""
+        """Reads `count` records of assigned partitions."""
         return self.run("consume", topic=topic, count=count, **flags)
 
     def offsets(self, topic: str, at: str = "end") -> dict[int, int]:

@@ -56,7 +56,7 @@ log.cleaner.enable=false
 
 
 def fetch_jars(version: str = VERSION) -> Path:
-    """Return the folder with Kafka's jars; Maven downloads missing ones.
+    """Returns the folder with Kafka's jars; Maven downloads missing ones.
 
     Errors: CalledProcessError with Maven's output.
     """
@@ -86,7 +86,7 @@ def fetch_jars(version: str = VERSION) -> Path:
 
 
 def java(jars: Path, *arguments: str, options: Sequence[str] = ("-Xmx512m",), classes: str = "") -> list[str]:
-    """Return the command that runs a class of Kafka, or one in the folder `classes`."""
+    """Returns the command that runs a class of Kafka, or one in the folder `classes`."""
     path = f"{classes}:{jars}/libs/*" if classes else f"{jars}/libs/*"
     return ["java", *options, "-cp", path, f"-Dlog4j2.configurationFile={jars}/log4j2.yaml", *arguments]
 
@@ -163,7 +163,7 @@ class Kafka:
         subprocess.run(command, check=True, capture_output=True, timeout=TOOL_TIMEOUT_S)
 
     def start(self) -> None:
-        """Start and wait until it answers."""
+        """Starts and waits until it answers."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 java(self._jars, "kafka.Kafka", str(self._properties), options=self._options), stdout=log, stderr=log
@@ -180,7 +180,7 @@ class Kafka:
         raise TimeoutError(f"Kafka does not answer after {START_TIMEOUT_S} s: {self._log.read_text()[-2000:]}")
 
     def stop(self) -> None:
-        """Stop cleanly. May be called when it does not run."""
+        """Stops cleanly. May be called when it does not run."""
         if self._process is None:
             return
         self._process.terminate()
@@ -201,12 +201,12 @@ class Kafka:
         self._process = None
 
     def words(self) -> str:
-        """Its output: warnings and errors."""
+        """Returns its output: warnings and errors."""
         return self._log.read_text()
 
 
 def replace_folder(source: Path, target: Path, *, keep: str) -> None:
-    """Replace `target` by a copy of `source`, except for its file `keep`."""
+    """Replaces `target` by a copy of `source`, except for its file `keep`."""
     kept = (target / keep).read_bytes()
     shutil.rmtree(target)
     shutil.copytree(source, target)

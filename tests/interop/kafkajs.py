@@ -14,7 +14,7 @@ FETCH_TIMEOUT_S = 300
 
 
 def fetch() -> Path:
-    """Return the folder with the program and its packages. Errors: CalledProcessError with npm's output."""
+    """Returns the folder with the program and its packages. Errors: CalledProcessError with npm's output."""
     files = {path.name: path.read_bytes() for path in sorted(SOURCE.iterdir()) if path.is_file()}
     folder = CACHE / f"kafkajs-{zlib.crc32(b''.join(files.values())):08x}"
     if not (folder / "node_modules").exists():

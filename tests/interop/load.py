@@ -43,7 +43,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, configs: dict[
 
 
 def configs_set(bootstrap: str, topic: str) -> dict[str, str | None]:
-    """The configuration of the topic itself."""
+    """Returns the configuration of the topic itself."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient(settings(bootstrap))
     found = admin.describe_configs([resource])[resource].result(DEADLINE_S)
@@ -55,7 +55,7 @@ def configs_set(bootstrap: str, topic: str) -> dict[str, str | None]:
 def produce(
     bootstrap: str, topic: str, *, partition: int = 0, first_offset: int = 0, codecs: Sequence[str] = CODECS
 ) -> list[Entry]:
-    """Write `PER_CODEC` records with each codec, idempotent, one record a second, and return them."""
+    """Writes `PER_CODEC` records with each codec, idempotent, one record a second, and returns them."""
     random_letters = random.Random(first_offset).choices
     written: list[Entry] = []
     for codec in codecs:
@@ -81,7 +81,7 @@ def produce(
 
 
 def on_fault(faults: list[KafkaError]) -> Callable[[KafkaError | None, Any], None]:
-    """Return a delivery callback that collects errors."""
+    """Returns a delivery callback that collects errors."""
 
     def on_delivery(error: KafkaError | None, _message: Any) -> None:
         if error is not None:
@@ -118,7 +118,7 @@ def offset_for_time(bootstrap: str, topic: str, timestamp_ms: int, partition: in
 
 
 def read(bootstrap: str, topic: str, start: int, end: int, partition: int = 0) -> list[Entry]:
-    """Read `end - start` records from `start`; CRCs are checked by the client."""
+    """Reads `end - start` records from `start`; CRCs are checked by the client."""
     config = settings(
         bootstrap,
         **{"group.id": "interop", "enable.auto.commit": False, "auto.offset.reset": "error", "check.crcs": True},

@@ -32,7 +32,7 @@ class LowtideProcess:
         self.bootstrap = ""
 
     def __enter__(self) -> Self:
-        """Start, and wait until clients are served.
+        """Starts, and waits until clients are served.
 
         Errors: AssertionError if the process ends instead, queue.Empty if it hangs.
         """
@@ -49,7 +49,7 @@ class LowtideProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop by SIGTERM, unless it was killed."""
+        """Stops by SIGTERM, unless it was killed."""
         self._process.terminate()
         try:
             assert self._killed or self._process.wait(STOP_LIMIT_S) == 0
@@ -63,7 +63,7 @@ class LowtideProcess:
         self._kill()
 
     def _kill(self) -> None:
-        """End the process if it still runs, and read its last output."""
+        """Ends the process if it still runs, and reads its last output."""
         self._process.kill()
         self._process.wait(STOP_LIMIT_S)
         self._reader.join(STOP_LIMIT_S)
@@ -82,7 +82,7 @@ class LowtideProcess:
 
 
 def log_entry(line: str) -> dict[str, Any]:
-    """The log line as a mapping, an empty one for other lines: an uncaught traceback."""
+    """Returns the log line as a mapping, an empty one for other lines: an uncaught traceback."""
     try:
         entry = json.loads(line)
     except ValueError:

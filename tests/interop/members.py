@@ -29,12 +29,12 @@ class Client(Protocol):
     """Starts a program of one client."""
 
     def __call__(self, name: str, **given: str) -> list[str]:
-        """The command line of the program `name`, such as `member`."""
+        """Returns the command line of the program `name`, such as `member`."""
         ...
 
 
 def until(holds: Callable[..., bool], outputs: Callable[[], object]) -> None:
-    """Return when the condition holds. Errors: AssertionError with the members' output."""
+    """Waits until the condition holds. Errors: AssertionError with the members' output."""
     deadline = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < deadline, outputs()
@@ -64,7 +64,7 @@ class Member:
 
     @property
     def pid(self) -> int:
-        """Of its process, for signals."""
+        """The process id, for signals."""
         return self._process.pid
 
     @property
@@ -84,11 +84,11 @@ class Member:
         return [(line["at"], line["offset"]) for line in list(self.lines) if line["what"] == "read"]
 
     def said(self, what: str) -> list[dict[str, Any]]:
-        """The lines about something."""
+        """Returns the lines about something."""
         return [line for line in list(self.lines) if line["what"] == what]
 
     def leave(self) -> None:
-        """End it cleanly. Errors: AssertionError if it fails."""
+        """Ends it cleanly. Errors: AssertionError if it fails."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         code = self._process.wait(DEADLINE_S)
@@ -118,5 +118,5 @@ class Member:
 
 
 def outputs_of(*members: Member) -> list[object]:
-    """All output, for the analysis of a failed test."""
+    """Returns all output, for the analysis of a failed test."""
     return [(member.lines, member.complaints) for member in members]

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import yaml
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 FOLDER = Path(__file__).resolve().parents[2] / "observability/prometheus"
 LIMIT_S = 60.0
@@ -21,7 +21,7 @@ _POLL_S = 0.25
 
 
 def configuration(addresses: list[str], password_file: Path) -> dict[str, Any]:
-    """The one that is shipped, with other targets, often, and over HTTP: its labels and its login stay."""
+    """Returns the shipped configuration with other targets, a short interval and HTTP. Labels and login stay."""
     shipped = yaml.safe_load((FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
     shipped["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     (scrape,) = shipped["scrape_configs"]
@@ -64,12 +64,12 @@ class Prometheus:
         self._log.close()
 
     def ask(self, path: str, **words: str) -> Any:
-        """Of its API. Errors: OSError while it starts."""
+        """Returns the answer of its API. Errors: OSError while it starts."""
         with urlopen(f"http://127.0.0.1:{self._port}/api/v1/{path}?{urlencode(words)}", timeout=10) as answer:
             return json.load(answer)["data"]
 
     def values(self, query: str) -> list[dict[str, Any]]:
-        """What a query finds now, as far as it is a number. Nothing while it starts."""
+        """Returns the numbers that a query finds now; nothing while Prometheus starts."""
         try:
             found = self.ask("query", query=query)["result"]
         except OSError:
@@ -77,7 +77,7 @@ class Prometheus:
         return [each for each in found if each["value"][1] != "NaN"]
 
     def until(self, query: str) -> list[dict[str, Any]]:
-        """The same, once there is anything. Errors: AssertionError after `LIMIT_S`."""
+        """Returns the same, once there is a value. Errors: AssertionError after `LIMIT_S`."""
         end_s = time.monotonic() + LIMIT_S
         while not (found := self.values(query)):
             assert time.monotonic() < end_s, (

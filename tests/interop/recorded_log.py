@@ -122,7 +122,7 @@ class RecordedLog:
         return int(row.offset)
 
     async def _read(self, client: WireClient, offset: int) -> int:
-        """The number of the record at an offset."""
+        """Returns the number of the record at an offset."""
         topic = FetchTopic(
             topic=self.topic, partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1)]
         )
@@ -137,7 +137,7 @@ class RecordedLog:
 
 
 def decided(code: int) -> bool:
-    """Whether it succeeded; False for an offset out of range. Errors: UndecidedError for what passes."""
+    """Returns whether it succeeded; False for an offset out of range. Errors: UndecidedError for transient errors."""
     if code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
         return code == ErrorCode.NONE
     raise UndecidedError(ErrorCode(code).name)

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .kafka import CLUSTER_ID, TOOL_TIMEOUT_S, Kafka, java
 
@@ -54,7 +54,7 @@ class SecuredKafka:
         subprocess.run(command, check=True, capture_output=True, timeout=TOOL_TIMEOUT_S)
 
     def settings(self, protocol: str, mechanism: str = "", password: str = "alices") -> dict[str, Any]:
-        """What a client needs for one of the listeners."""
+        """Returns what a client needs for one of the listeners."""
         if protocol == "PLAINTEXT":
             return {"bootstrap.servers": self.node.bootstrap}
         module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"

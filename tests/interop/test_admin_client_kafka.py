@@ -69,7 +69,7 @@ def partitions(topic: str) -> list[TopicPartition]:
 
 
 def test_deletes(admin: BlockingAdminClient, topic: str) -> None:
-    """By offset, by time, to the high watermark and by groups; Kafka returns no log start of the leader."""
+    """Deletes by offset, by time, to the high watermark and by groups. Kafka returns no log start of the leader."""
     first, second, third = partitions(topic)
     targets = {first: 4, second: Timestamp(START_MS + 6500), third: -1}
     assert admin.delete_records(targets) == {
@@ -131,7 +131,7 @@ def test_logging_in(secured: SecuredKafka, topic: str, protocol: str, mechanism:
         assert client.delete_records({TopicPartition(topic, 0): 3}) == {TopicPartition(topic, 0): DeletedRecords(3)}
     with (
         BlockingAdminClient(secured.settings(protocol, mechanism, "wrong")) as stranger,
-        pytest.raises(AuthenticationFailedError, match="alice can't log in"),
+        pytest.raises(AuthenticationFailedError, match="alice cannot log in"),
     ):
         stranger.list_topics()
 
@@ -139,7 +139,7 @@ def test_logging_in(secured: SecuredKafka, topic: str, protocol: str, mechanism:
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_logging_in_over_a_blocking_socket(secured: SecuredKafka, topic: str, protocol: str, mechanism: str) -> None:
-    """As Spark workers do; several answers follow each other, one of them larger than a TLS record."""
+    """Like Spark workers, with several answers in a row, one of them larger than a TLS record."""
     clock = SystemClock()
     settings = ClientSettings.of(secured.settings(protocol, mechanism))
     asked = [
@@ -153,7 +153,7 @@ def test_logging_in_over_a_blocking_socket(secured: SecuredKafka, topic: str, pr
         assert [{row.name for row in answer.topics} for answer in answers] == [{topic}, {topic}, {"none"}]
         assert not connection.waiting_count
     wrong = ClientSettings.of(secured.settings(protocol, mechanism, "wrong"))
-    with pytest.raises(AuthenticationFailedError, match="alice can't log in"):
+    with pytest.raises(AuthenticationFailedError, match="alice cannot log in"):
         BlockingConnection.open(wrong.bootstrap_servers[0], wrong, clock.monotonic_ms() + 30_000)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 pytestmark = pytest.mark.interop
 
@@ -29,7 +29,7 @@ BROKER_FILES = ["broker.pem", "broker.properties", "ca.pem", "metadata.pem"]
 
 
 def run(*words: str, limit_s: float = CLIENT_LIMIT_S, text: str = "", environment: dict[str, str] | None = None) -> str:
-    """Run a command to its end and return its output. Errors: AssertionError with its error output."""
+    """Runs a command to its end. Returns its output. Errors: AssertionError with its error output."""
     done = subprocess.run(
         words,
         cwd=ROOT,
@@ -47,7 +47,7 @@ def run(*words: str, limit_s: float = CLIENT_LIMIT_S, text: str = "", environmen
 
 
 def missing_docker() -> str | None:
-    """The reason why there can be no containers here; None if there can be."""
+    """Returns why containers cannot be used here, or None."""
     if shutil.which("docker") is None:
         return "docker is not installed"
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode != 0:
@@ -84,7 +84,7 @@ class Containers:
         return run("make", *words, limit_s=UP_LIMIT_S, environment=self._environment)
 
     def container(self, broker_id: int) -> str:
-        """Its name, in either version of compose."""
+        """Returns its name, in either version of compose."""
         names = run("docker", "ps", "--all", "--format", "{{.Names}}").split()
         return next(name for name in names if re.fullmatch(rf"lowtide-test[-_]broker-{broker_id}[-_]1", name))
 

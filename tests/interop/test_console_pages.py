@@ -96,7 +96,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(params=["light", "dark"])
 def tab(request: pytest.FixtureRequest, browser: Any, address: str) -> Iterator[Tab]:
-    """In both themes."""
+    """Checks both themes."""
     tab = Tab(browser, address, request.param)
     yield tab
     tab.close()
@@ -144,7 +144,7 @@ def axe() -> str:
 
 
 def findings(page: Any, axe: str) -> list[str]:
-    """What axe-core finds that is serious or critical. It is put in past the page's policy, by the debugger."""
+    """Returns the serious and critical findings of axe-core. The debugger loads it despite the page's policy."""
     page.context.new_cdp_session(page).send("Runtime.evaluate", {"expression": axe})
     results = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
     return [
@@ -161,7 +161,7 @@ def picture(page: Any, name: str) -> None:
 
 
 def test_the_first_page_is_small_and_soon_there(browser: Any, address: str) -> None:
-    """By what the server sends, and the least of several measurements: a busy machine only adds."""
+    """Measures what the server sends; takes the least of several times, because a busy machine only adds."""
     times, sizes = [], []
     for _ in range(5):
         tab = Tab(browser, address)

@@ -23,7 +23,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 PATIENCE_S = 20
-"""For Kafka, whose answer comes before its brokers act on a change."""
+"""The wait for Kafka, which answers before its brokers apply a change."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def lowtide_broker() -> Iterator[LowtideCluster]:
 
 
 def by_password(bootstrap: str, name: str) -> dict[str, str]:
-    """The settings of a client."""
+    """Returns the settings of a client."""
     return {
         "bootstrap.servers": bootstrap,
         "security.protocol": "SASL_PLAINTEXT",
@@ -99,7 +99,7 @@ def test_kafkas_tool_and_client(tools: Tools, tmp_path: Path, mechanism: str) ->
 
 
 def outcome(call: Callable[[], Any]) -> str:
-    """The error that a broker answers, empty without one."""
+    """Returns the error that a broker answers, empty without one."""
     try:
         call()
     except (BrokerAnsweredError, AuthenticationFailedError) as error:
@@ -108,7 +108,7 @@ def outcome(call: Callable[[], Any]) -> str:
 
 
 def eventually(call: Callable[[], Any]) -> Any:
-    """What is true once the broker acts on a change."""
+    """Returns the result once the broker has applied a change."""
     until = time.monotonic() + PATIENCE_S
     while not (found := call()):
         assert time.monotonic() < until, "the broker does not act on a change"
@@ -121,7 +121,7 @@ def known(client: BlockingAdminClient, token: DelegationToken) -> bool:
 
 
 def decisions(sasl: str, plain: str) -> list[str]:
-    """The errors of one story, in its order, and what is true of tokens in it."""
+    """Returns the errors of one scenario in order, and facts about its tokens."""
     with (
         BlockingAdminClient(by_password(sasl, "alice")) as alice,
         BlockingAdminClient(by_password(sasl, "bob")) as bob,

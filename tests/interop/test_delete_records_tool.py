@@ -73,7 +73,7 @@ def file_of(folder: Path, topic: str, *offsets: int) -> Path:
 
 
 def alike(ran: Ran, topic: str) -> tuple[list[str], dict[str, str]]:
-    """The lines before those of partitions, and each partition's line without its topic; an error without its text."""
+    """Returns the output without topic names and without the texts of errors."""
     head = [line for line in ran.lines if not line.startswith("partition: ")]
     rows = dict(
         line.removeprefix(f"partition: {topic}-").split("\t", 1) for line in ran.lines if line.startswith("partition: ")
@@ -123,7 +123,7 @@ def test_leader_only_is_refused_and_deletes_nothing(node: Kafka, topics: tuple[s
     assert [line.split("\t")[1] for line in mine.lines[2:]] == [
         (
             "error: can't delete up to 4: sending: UNSUPPORTED_VERSION: "
-            "deletes of the leader alone need DeleteRecords version 3, the broker has 2"
+            "leader_only needs DeleteRecords version 3, the broker has 2"
         )
     ] * 3
 

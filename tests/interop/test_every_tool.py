@@ -34,7 +34,7 @@ def create(tools: Tools, topic: str, *more: str) -> None:
 
 
 def events(lines: list[str], name: str) -> list[dict[str, Any]]:
-    """The lines of a verifiable client with that name."""
+    """Returns the lines of a verifiable client with that name."""
     found = [json.loads(line) for line in lines if line.startswith("{")]
     return [event for event in found if event["name"] == name]
 

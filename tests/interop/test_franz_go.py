@@ -1,7 +1,6 @@
 """franz-go, the client that most Go programs use: writes, reads, seeks and deletes, and survives the broker.
 
-Each expectation was met by
-Kafka 4.3 too, except for the codec that librdkafka chooses.
+Each expectation was met by Kafka 4.3 too, except for the codec that librdkafka chooses.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def test_a_batch_of_every_codec_is_read_by_franz_go_and_by_librdkafka(
 
 
 def test_franz_go_reads_the_batches_of_librdkafka(go: FranzGo, broker: LowtideProcess, topic: str) -> None:
-    """For every codec: lz4 too, which librdkafka uses only with brokers that list FindCoordinator, as this one does."""
+    """Covers every codec; librdkafka uses lz4 only with brokers that list FindCoordinator, as this one does."""
     written = load.produce(broker.bootstrap, topic)
     got = go.consume(topic, load.COUNT)
     assert [
@@ -273,7 +272,7 @@ def log_bytes(folder: Path) -> int:
 
 
 def wait_for_bytes(folder: Path, size: int) -> None:
-    """Return when the log of a partition has this size."""
+    """Waits until the log of a partition has this size."""
     deadline = time.monotonic() + load.DEADLINE_S
     while log_bytes(folder) < size:
         assert time.monotonic() < deadline, "the log does not grow"

@@ -71,7 +71,7 @@ def make_topic(broker: LowtideProcess, name: str, partitions: int = PARTITIONS) 
 
 
 def protocol_of(broker: LowtideProcess, group: str) -> str:
-    """The type of a group: classic or consumer."""
+    """Returns the type of a group: classic or consumer."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     [kind] = [
         each.type for each in admin.list_consumer_groups().result(load.DEADLINE_S).valid if each.group_id == group
@@ -88,7 +88,7 @@ class Writer:
         self.next = 0
 
     def write(self) -> set[tuple[str, int]]:
-        """Write a few records to each partition; return their positions."""
+        """Writes a few records to each partition; return their positions."""
         offsets = range(self.next, self.next + PER_PARTITION)
         self.next += PER_PARTITION
         for partition in range(PARTITIONS):
@@ -99,7 +99,7 @@ class Writer:
 
 
 def shared(members: Sequence[Member], topic: str) -> Callable[[], bool]:
-    """Whether each member has its share and no partition has two owners."""
+    """Returns whether each member has its share and no partition has two owners."""
 
     def check() -> bool:
         held = [member.held for member in members]
@@ -134,7 +134,7 @@ def test_members_join_leave_and_are_killed(
             assert [line for member in members for line in member.said("refused")] == []
 
         def places(member: Member) -> set[tuple[str, int]]:
-            """All records in a member's partitions."""
+            """Returns all records in a member's partitions."""
             return {(partition, offset) for partition in member.held for offset in range(writer.next)}
 
         members.append(join())

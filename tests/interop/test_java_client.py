@@ -29,7 +29,7 @@ class ScenarioOutput:
         assert self.all("failed") == []
 
     def all(self, what: str) -> list[dict[str, Any]]:
-        """The results of this name, in order."""
+        """Returns the results of this name, in order."""
         return [
             {name: value for name, value in line.items() if name != "what"}
             for line in self._lines
@@ -37,12 +37,12 @@ class ScenarioOutput:
         ]
 
     def one(self, what: str) -> dict[str, Any]:
-        """The only result of this name."""
+        """Returns the only result of this name."""
         [found] = self.all(what)
         return found
 
     def errors(self, what: str) -> list[str]:
-        """The exceptions of these calls."""
+        """Returns the exceptions of these calls."""
         return [line["error"] for line in self.all(what)]
 
 
@@ -58,7 +58,7 @@ def at(number: int) -> int:
 
 
 def written_record(partition: int, number: int) -> dict[str, Any]:
-    """A record of the scenario about codecs, as it must be read back."""
+    """Returns a record of the scenario about codecs, as it must be read back."""
     return {
         "partition": partition,
         "offset": number,

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .lowtide_process import LowtideProcess
 from .tools import JavaClient, Tools
@@ -77,7 +77,7 @@ def test_what_a_java_producer_pushes_is_on_the_page_until_it_is_silent(
 
 
 def pushed_until(port: int, *, wanted: bool) -> list[tuple[dict[str, str], float]]:
-    """The series of clients, once there are some, or none any more."""
+    """Returns the series of clients, once there are some, or none any more."""
     end_s = time.monotonic() + LIMIT_S
     while bool(found := pushed(port)) is not wanted:
         assert time.monotonic() < end_s, found

@@ -53,7 +53,7 @@ def test_members_share_a_topic_and_one_takes_over_from_the_other(lines: list[dic
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """The table that the tool prints: its columns by their names."""
+    """Returns the table that the tool prints: its columns by their names."""
     found = [re.split(r"\s+", line.strip()) for line in text.splitlines() if line.strip()]
     return [dict(zip(found[0], row, strict=False)) for row in found[1:]]
 

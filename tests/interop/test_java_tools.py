@@ -26,14 +26,14 @@ def create(tools: Tools, topic: str, partitions: int = 1, *more: str) -> None:
 
 
 def offsets(tools: Tools, topic: str, time: str) -> dict[int, int]:
-    """The output of kafka-get-offsets for each partition; one without such an offset is left out."""
+    """Returns the output of kafka-get-offsets for each partition; one without such an offset is left out."""
     found = tools.run("kafka-get-offsets", "--topic", topic, "--time", time).lines
     assert {line.split(":")[0] for line in found} <= {topic}
     return {int(line.split(":")[1]): int(line.split(":")[2]) for line in found}
 
 
 def delete_records(tools: Tools, folder: Path, topic: str, before: dict[int, int]) -> Ran:
-    """Run kafka-delete-records; it exits with 0 even if a partition fails."""
+    """Runs kafka-delete-records; it exits with 0 even if a partition fails."""
     rows = [{"topic": topic, "partition": partition, "offset": offset} for partition, offset in before.items()]
     file = folder / "offsets.json"
     file.write_text(json.dumps({"version": 1, "partitions": rows}))

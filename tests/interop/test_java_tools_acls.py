@@ -34,7 +34,7 @@ def listed(tools: Tools, *words: str) -> str:
 
 
 def test_kafkas_tool_adds_lists_and_removes_rules(tools: Tools) -> None:
-    """Its shorthands for producers and consumers, prefixes, denials from a host, and what matches a topic."""
+    """Covers shorthands for producers and consumers, prefixes, denials by host, and rules that match a topic."""
     tools.run("kafka-acls", "--add", "--allow-principal", "User:alice", "--producer", "--topic", "flights")
     tools.run(
         "kafka-acls", "--add", "--allow-principal", "User:bob", "--consumer", "--topic", "flights", "--group", "etl"

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.interop
 
 
 def configs(tools: Tools, *entity: str, more: tuple[str, ...] = ()) -> dict[str, str]:
-    """The output of kafka-configs: the value and source of each key, in the tool's own format."""
+    """Returns the output of kafka-configs: the value and source of each key, in the tool's own format."""
     lines = tools.run("kafka-configs", "--describe", *entity, *more).lines
     found = [re.fullmatch(r"  ([\w.]+)=(.*) sensitive=(?:true|false) synonyms=\{(.*)\}", line) for line in lines[1:]]
     return {match[1]: f"{match[2]} {{{match[3]}}}" for match in found if match is not None}
@@ -23,7 +23,7 @@ def alter(tools: Tools, *arguments: str) -> None:
 
 
 def refused(tools: Tools, *arguments: str) -> str:
-    """The broker's error, as printed by kafka-configs."""
+    """Returns the broker's error, as printed by kafka-configs."""
     ran = tools.call("kafka-configs", "--alter", *arguments)
     assert ran.exit_code == 1
     [cause] = [line for line in ran.err.splitlines() if line.startswith("Caused by: ")]

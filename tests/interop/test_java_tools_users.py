@@ -64,13 +64,13 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> LowtideProcess:
 
 
 def ordered(line: str) -> str:
-    """A line with what it lists in order: Kafka's depends on the hashes of one run."""
+    """Returns a line with its list sorted: Kafka's order depends on the hashes of one run."""
     head, are, listed = line.partition(" are ")
     return f"{head}{are}{', '.join(sorted(listed.split(', ')))}"
 
 
 def printed(tools: Tools) -> list[str]:
-    """What the tool prints in the story; only the classes of errors, because brokers word them differently."""
+    """Returns what the tool prints in the scenario, with only the classes of errors: brokers word them differently."""
     found = []
     for words in STORY:
         ran = tools.call("kafka-configs", *words)

@@ -77,7 +77,7 @@ CONFIG = {
 
 
 def write_a_compacted_log(directory: Path) -> list[load.Entry]:
-    """Make a Lowtide broker write every key twice and compact; return the remaining records."""
+    """Makes a Lowtide broker write every key twice and compact; return the remaining records."""
     folder = directory / f"{TOPIC}-0"
     with LowtideCluster(data_directory=directory, config=CONFIG) as cluster:
         load.create_topic(cluster.bootstrap, TOPIC)

@@ -22,7 +22,7 @@ CONFIG = {"log.segment.bytes": "1048576", "log.index.interval.bytes": "512", "lo
 
 
 def write_a_directory(directory: Path, *, delete: bool, erase: bool = False) -> list[load.Entry]:
-    """Make a Lowtide broker write every codec into several segments and stop; return the records."""
+    """Makes a Lowtide broker write every codec into several segments and stops; return the records."""
     with LowtideCluster(data_directory=directory, config=CONFIG) as cluster:
         load.create_topic(cluster.bootstrap, TOPIC)
         written = load.produce(cluster.bootstrap, TOPIC)
@@ -40,7 +40,7 @@ def write_a_directory(directory: Path, *, delete: bool, erase: bool = False) -> 
 
 
 def wait_for_fewer(folder: Path, segments: int) -> None:
-    """Return when a segment's file is removed."""
+    """Waits until a segment's file is removed."""
     deadline = time.monotonic() + load.DEADLINE_S
     while len(list(folder.glob("*.log"))) >= segments:
         assert time.monotonic() < deadline, "no segment was removed"
@@ -48,7 +48,7 @@ def wait_for_fewer(folder: Path, segments: int) -> None:
 
 
 def wait_for_hole(folder: Path, deleted: load.Entry) -> None:
-    """Return when a record that isn't compressed is gone from the segment that holds the log start."""
+    """Waits until an uncompressed record is gone from the segment that holds the log start."""
     deadline = time.monotonic() + load.DEADLINE_S
     while (first := min(folder.glob("*.log"))).read_bytes()[61:4096] != bytes(
         4035
@@ -58,14 +58,14 @@ def wait_for_hole(folder: Path, deleted: load.Entry) -> None:
 
 
 def segment_files(folder: Path) -> list[Path]:
-    """Return all segments, indexes and snapshots in the order of their offsets."""
+    """Returns all segments, indexes and snapshots in the order of their offsets."""
     files = [path for kind in ("log", "index", "timeindex", "snapshot") for path in sorted(folder.glob(f"*.{kind}"))]
     assert {path.suffix for path in files} == {".log", ".index", ".timeindex", ".snapshot"}, files
     return files
 
 
 def check_records(found: Dump, expected: list[load.Entry], *, has_hole: bool = False) -> None:
-    """What the tool calls invalid is nothing; with a hole, that offsets are missing."""
+    """The tool reports nothing as invalid; with a hole, only missing offsets."""
     gaps = ("Non-consecutive offsets", " is followed by ") if has_hole else ()
     assert [line for line in found.invalid if not any(words in line for words in gaps)] == []
     assert [(record.offset, record.key, record.payload) for record in found.records] == [

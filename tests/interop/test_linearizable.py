@@ -51,7 +51,7 @@ def checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verdict(checker: Path, text: str, picture: Path) -> str:
-    """Of a history; where no order is found the picture shows how far one goes."""
+    """Draws a history; if no order is found, it shows the longest partial one."""
     done = subprocess.run([checker, picture], input=text, capture_output=True, text=True, timeout=300, check=True)
     return done.stdout.strip()
 

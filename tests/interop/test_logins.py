@@ -83,7 +83,7 @@ def logins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logins]:
 
 
 def check(lines: list[dict[str, str]], *, named: str) -> None:
-    """What is right was served.
+    """A correct login is served.
 
     A wrong password is refused with `named` in the client's error; a missing certificate with any error.
     """

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lowtide.testing.free_ports import free_ports
 from tests.clients.console_visitor import console_of
 from tests.clients.driver import until
+from tests.free_ports import free_ports
 
 from .kafka import Kafka
 
@@ -44,7 +44,7 @@ def bootstrap(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def commits(consumer: Consumer) -> bool:
-    """Whether a commit is taken: the first one meets a coordinator that has still to be elected."""
+    """Returns whether a commit is taken: the first one meets a coordinator that has still to be elected."""
     try:
         consumer.commit(offsets=[TopicPartition(TOPIC, number, 20) for number in range(2)], asynchronous=False)
     except KafkaException:

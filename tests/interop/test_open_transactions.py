@@ -1,4 +1,4 @@
-"""What `tests/clients/test_open_transactions.py` expects is what Apache Kafka answers."""
+"""Apache Kafka gives the answers that `tests/clients/test_open_transactions.py` expects."""
 
 from __future__ import annotations
 

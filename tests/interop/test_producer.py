@@ -37,7 +37,7 @@ RECORDS = 30_000
 
 
 def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
-    """The first `count` records, by partition, in order, and no more."""
+    """Returns the first `count` records, by partition, in order, and no more."""
     found: Any = defaultdict(list)
     settings = {
         "bootstrap.servers": address,
@@ -144,5 +144,5 @@ def test_workers_log_in_and_write_and_read(secured: SecuredKafka, lowtide_topic:
     cluster.close()
     assert found == writing.acknowledged_records == batches * rows
     stranger = Producer(ProducerSettings.of(secured.settings(protocol, mechanism, "wrong")))
-    with pytest.raises(AuthenticationFailedError, match="alice can't log in"):
+    with pytest.raises(AuthenticationFailedError, match="alice cannot log in"):
         stranger.learn_topic(lowtide_topic)

@@ -108,7 +108,7 @@ def test_every_panel_of_our_board_has_data(prometheus: Prometheus, cluster: Lowt
 
 
 def in_words_of_prometheus(expression: str) -> str:
-    """As Grafana asks with everything chosen."""
+    """Sends Grafana's queries with everything selected."""
     return re.sub(r"\$(namespace|cluster|broker|topic|group)\b", ".*", expression.replace("$__rate_interval", "1m"))
 
 
@@ -122,7 +122,7 @@ def test_lag_is_what_it_is(prometheus: Prometheus):
 
 
 def test_rules_work_and_only_a_broker_that_is_gone_is_told(prometheus: Prometheus, cluster: LowtideCluster):
-    """In one test, for tests have no order: the broker serves its metrics at another port when it is back."""
+    """This is one test because tests have no order; a restarted broker serves metrics at another port."""
     prometheus.until('kafka_controller_kafkacontroller_activecontrollercount{job="kafka-controller"}')
     rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
     assert len(rules) > 20

@@ -1,8 +1,7 @@
-"""The table of rights (`tests/unit/broker/guards/rights.json`) tried on Apache Kafka with its StandardAuthorizer: it
-proves itself.
+"""Checks the table of rights (`tests/unit/broker/guards/rights.json`) on Apache Kafka with its StandardAuthorizer.
 
-Each row is asked in every version that Kafka serves, with the rules of each case of `rights.cases`. Kafka's own parts
-log in, so that who does not log in has no rights of its own.
+Each row is requested in every version that Kafka serves, with the rules of each case of `rights.cases`. Kafka's own
+components log in, so anonymous clients have no special rights.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from lowtide.simulation.client import WireClient
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 from tests.unit.broker.guards.rights import (
     ALLOW,
     KEYS,
@@ -175,7 +174,7 @@ class World:
                 await asyncio.sleep(0.01)
 
     async def ask(self, row: dict[str, Any], version: int, asker: Asker) -> Any:
-        """The answer to a row. A connection that Kafka closes is opened again."""
+        """Returns the answer to a row. A connection that Kafka closes is opened again."""
         port = self.node.logins if asker is not Asker.ANONYMOUS else self.node.plain
         port = self.node.controller if KEYS[row["api"]] in OF_THE_CONTROLLER else port
         place = asker.value, port
@@ -192,7 +191,7 @@ class World:
             raise
 
     async def found(self, row: dict[str, Any], version: int, case: Case) -> str:
-        """What is not as the table says; empty if nothing is."""
+        """Returns the differences from the table; empty if there are none."""
         wrong = ""
         for _ in range(ATTEMPTS):
             if row["api"] in CHANGES_TOPICS:
@@ -208,12 +207,12 @@ class World:
 
 
 def is_possible(row: dict[str, Any], case: Case) -> bool:
-    """Whether there is such a client: who does not log in can't reach the listener of Kafka's controller."""
+    """Returns whether such a client is possible: one that does not log in can't reach Kafka's controller listener."""
     return case.asker is not Asker.ANONYMOUS or KEYS[row["api"]] not in OF_THE_CONTROLLER
 
 
 async def try_row(world: World, row: dict[str, Any]) -> list[str]:
-    """What is not as the table says."""
+    """Returns the differences from the table."""
     served = world.served.get(KEYS[row["api"]], range(0))
     versions, wrong = [each for each in versions_of(row) if each in served], []
     await world.topics()

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lowtide import BlockingAdminClient, LowtideCluster
 from lowtide.admin.configs import ConfigChange, ConfigResource, ResourceType
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from . import load
 from .franz_go import FranzGo
@@ -82,7 +82,7 @@ def make_topic(bootstrap: str, name: str, partitions: int = PARTITIONS, replicas
 
 
 def write(bootstrap: str, topic: str, partitions: int = PARTITIONS, first: int = 0) -> set[tuple[str, int]]:
-    """Write numbered records to each partition; return their places."""
+    """Writes numbered records to each partition; return their places."""
     producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 7, "acks": "all"})
     for number in range(first, first + PER_PARTITION):
         for partition in range(partitions):
@@ -100,12 +100,12 @@ def got(*members: Member) -> list[tuple[str, int]]:
 
 
 def stored(*members: Member) -> list[tuple[str, int]]:
-    """The records whose acknowledgements were answered without an error."""
+    """Returns the records whose acknowledgements were answered without an error."""
     return [record for member in members for record in member.read]
 
 
 def all_once(written: set[tuple[str, int]], *members: Member) -> bool:
-    """Whether each record was acknowledged. Errors: AssertionError for one that was twice."""
+    """Returns whether each record was acknowledged. Errors: AssertionError for one that was twice."""
     seen = Counter(stored(*members))
     twice = [record for record, times in seen.items() if times > 1]
     assert twice == [], (twice, outputs_of(*members))
@@ -140,7 +140,7 @@ def test_members_share_each_partition_and_no_record_is_acknowledged_twice(
 
 
 def test_records_of_a_member_that_stalls_are_delivered_again(share: Share, quick_broker: LowtideProcess) -> None:
-    """When their locks time out: its connection and its session stay."""
+    """The locks time out; connection and session stay open."""
     name, bootstrap = make_topic(quick_broker.bootstrap, f"share-{next(_numbers)}", 1), quick_broker.bootstrap
     begin_early(bootstrap, name)
     member = partial(share, bootstrap, group=name, topic=name)
@@ -190,7 +190,7 @@ def test_a_member_asks_for_more_time(share: Share, quick_broker: LowtideProcess)
 
 
 def test_a_broker_is_killed_and_started_again(share: Share, tmp_path: Path) -> None:
-    """What was acknowledged is not delivered again, and what wasn't is."""
+    """Acknowledged records are not delivered again; others are."""
     [port] = free_ports(1)
     settings = QUICK | {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}
     with LowtideProcess(tmp_path / "data", **settings) as broker:
@@ -212,7 +212,7 @@ def test_a_broker_is_killed_and_started_again(share: Share, tmp_path: Path) -> N
 
 
 def all_once_or_unknown(written: set[tuple[str, int]], *members: Member) -> bool:
-    """As `all_once`, but for records whose acknowledgement was stored and not answered."""
+    """Like `all_once`, except for records whose acknowledgement was stored but not answered."""
     refused = {(line["at"], line["offset"]) for member in members for line in member.said("refused")}
     all_once(written, *members)
     return written <= set(stored(*members)) | refused

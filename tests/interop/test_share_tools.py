@@ -42,7 +42,7 @@ def begin_early(tools: Tools, group: str) -> None:
 
 
 def consume(tools: Tools, group: str, count: int, *more: str) -> list[str]:
-    """The records that a console consumer prints."""
+    """Returns the records that a console consumer prints."""
     words = ("--topic", "jobs", "--group", group, "--max-messages", str(count), "--timeout-ms", "60000", *more)
     ran = tools.call("kafka-console-share-consumer", *words)
     assert (ran.exit_code, f"Processed a total of {count} messages" in ran.err) == (0, True), ran
@@ -50,13 +50,13 @@ def consume(tools: Tools, group: str, count: int, *more: str) -> list[str]:
 
 
 def rows(tools: Tools, *arguments: str) -> list[dict[str, str]]:
-    """The table that kafka-share-groups prints."""
+    """Returns the table that kafka-share-groups prints."""
     lines = [line.split() for line in tools.run(GROUPS, *arguments).lines if line]
     return [dict(zip(lines[0], line, strict=False)) for line in lines[1:]]
 
 
 def start(tools: Tools, group: str) -> tuple[str, str]:
-    """Where a group is, and how far behind."""
+    """Returns the start offset of a group, and its lag."""
     [row] = rows(tools, "--describe", "--group", group)
     return row["START-OFFSET"], row["LAG"]
 

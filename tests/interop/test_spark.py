@@ -74,7 +74,7 @@ def consume(
     name: str = "q",
     **options: str,
 ) -> list[int]:
-    """The number of rows of each batch."""
+    """Returns the number of rows of each batch."""
     rows: list[int] = []
     reader = spark.readStream.format(format).option("kafka.bootstrap.servers", bootstrap).option("subscribe", "t")
     for key, value in {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "8", **options}.items():

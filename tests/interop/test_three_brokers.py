@@ -30,7 +30,7 @@ pytestmark = pytest.mark.interop
 
 RACKS = ("north", "east", "south")
 FOLLOWER = 2
-"""Its rack is that of the clients."""
+"""The broker in the clients' rack."""
 
 PARTITIONS = 3
 REST_S = 0.5
@@ -38,7 +38,7 @@ REST_S = 0.5
 
 WORK_LIMIT_S = 120.0
 SWITCHES_MAX = 6
-"""To the leader and back, if a delete coincides with a fetch."""
+"""Switches to the leader and back, if a delete coincides with a fetch."""
 
 CONFIG = {
     "min.insync.replicas": "2",
@@ -86,14 +86,14 @@ class Working:
         self._words = self._process.stderr.read()
 
     def until_started(self) -> None:
-        """Return when both consumers have read. Errors: AssertionError if it ends before."""
+        """Waits until both consumers have read. Errors: AssertionError if it ends before."""
         while len(said(self.lines, "started")) < 2:
             if not self._next():
                 self._listener.join()
                 raise AssertionError(self._words)
 
     def end(self) -> None:
-        """Stop it, and read the rest of its output. Errors: AssertionError if it failed."""
+        """Stops it, and reads the rest of its output. Errors: AssertionError if it failed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         while self._next():
@@ -103,7 +103,7 @@ class Working:
         assert (code, said(self.lines, "failed")) == (0, []), self._words
 
     def close(self) -> None:
-        """End the process if it still runs."""
+        """Ends the process if it still runs."""
         self._killer.cancel()
         self._process.kill()
         self._process.wait()
@@ -121,7 +121,7 @@ class Working:
 
 
 def partitions_of(cluster: LowtideCluster) -> list[Any]:
-    """The brokers' metadata of all partitions, including those of the groups' offsets."""
+    """Returns the brokers' metadata of all partitions, including those of the groups' offsets."""
     topics = (
         AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         .list_topics(timeout=load.DEADLINE_S)
@@ -131,7 +131,7 @@ def partitions_of(cluster: LowtideCluster) -> list[Any]:
 
 
 def until(condition: Callable[..., bool]) -> None:
-    """Return when the condition holds."""
+    """Waits until the condition holds."""
     deadline = time.monotonic() + load.DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, "the condition does not hold in time"
@@ -150,7 +150,7 @@ def kill_each_in_turn(cluster: LowtideCluster) -> None:
 
 
 def lowtide(cluster: LowtideCluster, *words: str) -> None:
-    """Run `lowtide cluster`. Errors: AssertionError with what it says."""
+    """Runs `lowtide cluster`. Errors: AssertionError with what it says."""
     command = [sys.executable, "-m", "lowtide.cli.main", "cluster", *words, "--bootstrap-server", cluster.bootstrap]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WORK_LIMIT_S, check=False)
     assert done.returncode == 0, (words, done.stdout, done.stderr)
@@ -171,7 +171,7 @@ def drain_each_in_turn(cluster: LowtideCluster, undo: Path) -> None:
 
 
 def said(lines: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
-    """The lines of this name."""
+    """Returns the lines of this name."""
     return [line for line in lines if line["what"] == what]
 
 
@@ -289,7 +289,7 @@ def test_franz_go_at_a_follower_stays_there_while_records_behind_it_are_deleted(
 
 @pytest.mark.parametrize("reset", ["start", "end"])
 def test_franz_go_at_a_follower_goes_to_the_log_start_when_its_position_is_deleted(go: FranzGo, reset: str) -> None:
-    """For any reset policy: a consumer that has read before continues at the first existing record.
+    """With any reset policy a consumer continues at the first existing record.
 
     It asks the leader once.
     """
@@ -299,7 +299,7 @@ def test_franz_go_at_a_follower_goes_to_the_log_start_when_its_position_is_delet
 
 
 def lines_of(count: int = 200) -> list[dict[str, Any]]:
-    """The output of a program that worked without a fault."""
+    """Returns the output of a program that worked without a fault."""
     offsets = list(range(count))
     rows: list[dict[str, Any]] = []
     for partition in range(PARTITIONS):

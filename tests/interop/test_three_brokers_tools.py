@@ -55,7 +55,7 @@ def away(cluster: LowtideCluster, broker_id: int) -> Iterator[None]:
 
 
 def described(tools: Tools, topic: str, *more: str) -> dict[int, dict[str, str]]:
-    """The output of kafka-topics by partition number, `Leader`, `Replicas`, `Isr` and so on."""
+    """Returns the output of kafka-topics by partition number, `Leader`, `Replicas`, `Isr` and so on."""
     found: dict[int, dict[str, str]] = {}
     for line in tools.run("kafka-topics", "--describe", "--topic", topic, *more).lines:
         named = (part.partition(":") for part in line.split("\t"))
@@ -88,7 +88,7 @@ def fill(cluster: LowtideCluster, topic: str, megabytes: float, partition: int =
 
 
 def wishes(folder: Path, topic: str, replicas: list[int], partition: int = 0) -> str:
-    """A file for kafka-reassign-partitions."""
+    """Returns a file for kafka-reassign-partitions."""
     row = {"topic": topic, "partition": partition, "replicas": replicas, "log_dirs": ["any"] * len(replicas)}
     file = folder / "reassignment.json"
     file.write_text(json.dumps({"version": 1, "partitions": [row]}))
@@ -258,7 +258,7 @@ def test_the_wanted_number_of_replicas_in_sync_is_set_on_all_brokers_together(to
     tools.run("kafka-configs", *change, "--entity-default", "--add-config", "min.insync.replicas=2")
     for broker_id in ("1", "2", "3"):
         all_keys = ("--describe", "--all", "--entity-type", "brokers", "--entity-name", broker_id)
-        until(lambda all_keys=all_keys: "  min.insync.replicas=2 " in tools.run("kafka-configs", *all_keys).out)  # type: ignore[misc]
+        until(lambda all_keys=all_keys: "  min.insync.replicas=2 " in tools.run("kafka-configs", *all_keys).out)
     tools.run("kafka-configs", *change, "--entity-default", "--delete-config", "min.insync.replicas")
 
 
@@ -307,7 +307,7 @@ def test_the_controller_is_described_as_the_leader_of_the_metadata(three: Lowtid
 
 
 def features(tools: Tools) -> dict[str, tuple[str, str]]:
-    """The highest level that is supported of each feature, and the one that the cluster uses."""
+    """Returns the highest level that is supported of each feature, and the one that the cluster uses."""
     rows = [dict(re.findall(r"(\w+): (\S+)", line)) for line in tools.run("kafka-features", "describe").lines]
     return {row["Feature"]: (row["SupportedMaxVersion"], row["FinalizedVersionLevel"]) for row in rows}
 

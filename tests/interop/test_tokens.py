@@ -14,8 +14,8 @@ from lowtide.admin import BlockingAdminClient
 from lowtide.admin.errors import AuthenticationFailedError
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from lowtide.testing.free_ports import free_ports
 from tests.frames import Frames
+from tests.free_ports import free_ports
 from tests.issuer import AUDIENCE, ISSUER, Issuer, forgeries, genuine, key_set
 
 from .kafka import TOOL_TIMEOUT_S, Kafka, java
@@ -37,7 +37,7 @@ class Broker(NamedTuple):
 
 
 def rules(url: str) -> dict[str, str]:
-    """The same for both brokers."""
+    """Returns the same for both brokers."""
     found = {"sasl.enabled.mechanisms": "OAUTHBEARER", "connection.failed.authentication.delay.ms": "0"}
     for listener in ("strict", "lax"):
         prefix = PREFIX.format(listener)

@@ -37,12 +37,12 @@ class Topics:
         self._admin = AdminClient(self._bootstrap)
 
     def make(self, *names: str) -> None:
-        """Create topics."""
+        """Creates topics."""
         for made in self._admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
             made.result(load.DEADLINE_S)
 
     def write(self, topic: str, values: dict[int, list[str]]) -> None:
-        """Write values to partitions."""
+        """Writes values to partitions."""
         producer = Producer(self._bootstrap)
         for partition, texts in values.items():
             for text in texts:
@@ -81,7 +81,7 @@ class Topics:
         return [answer.result(load.DEADLINE_S).offset for answer in answers.values()]
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """The offsets of a group."""
+        """Returns the offsets of a group."""
         found = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(
             load.DEADLINE_S
         )

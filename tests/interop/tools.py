@@ -85,7 +85,7 @@ class Tools:
         self._options = (*SHORT_LIVED, unpacked, f"-XX:SharedArchiveFile={shared}")
 
     def call(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
-        """Run a tool to its end. Errors: TimeoutExpired if it hangs."""
+        """Runs a tool to its end. Errors: TimeoutExpired if it hangs."""
         servers = ("--bootstrap-server", self.bootstrap)
         words = (MAIN_CLASSES[tool], *((*servers, *arguments) if tool in BOOTSTRAP_FIRST else (*arguments, *servers)))
         command = java(self._jars, *words, options=self._options)
@@ -93,7 +93,7 @@ class Tools:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def watch(self, tool: str, *arguments: str, until: str) -> list[str]:
-        """Run a tool that never ends, and end it when a line has `until`.
+        """Runs a tool that never ends, and ends it when a line contains `until`.
 
         Returns the lines up to there, of both outputs.
         """
@@ -128,7 +128,7 @@ class Tools:
                 process.kill()
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
-        """Run a tool that must succeed, without an error."""
+        """Runs a tool that must succeed, without an error."""
         ran = self.call(tool, *arguments, stdin=stdin)
         assert ran.exit_code == 0, ran
         complaints = [
@@ -151,13 +151,13 @@ class JavaClient:
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
     def against(self, bootstrap: str) -> Self:
-        """The same, against another broker."""
+        """Returns the same, against another broker."""
         other = copy(self)
         other._bootstrap = bootstrap
         return other
 
     def command(self, *scenarios: str, **given: str) -> list[str]:
-        """The command that runs scenarios one after another, in one JVM; `given` are system properties."""
+        """Returns the command that runs scenarios one after another, in one JVM; `given` are system properties."""
         options = (
             *SHORT_LIVED,
             f"-Djava.io.tmpdir={self._folder}",
@@ -166,7 +166,7 @@ class JavaClient:
         return java(self._jars, "Interop", self._bootstrap, *scenarios, options=options, classes=str(self._folder))
 
     def see(self, *scenarios: str) -> dict[str, list[dict[str, Any]]]:
-        """Run scenarios; return the results of each, line by line."""
+        """Runs scenarios. Returns the results of each, line by line."""
         command = self.command(*scenarios)
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stderr

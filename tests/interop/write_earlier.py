@@ -17,7 +17,7 @@ from pathlib import Path
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 from .kafka import Kafka, fetch_jars
 
@@ -46,7 +46,7 @@ def until(what: str, condition: Callable[..., bool]) -> None:
 
 
 def checkpoint(folder: Path, name: str) -> dict[str, int]:
-    """Of a file with lines of topic, partition and offset."""
+    """Reads a file with lines of topic, partition and offset."""
     path = folder / name
     rows = [line.split(" ") for line in path.read_text().splitlines()[2:]] if path.exists() else []
     return {f"{topic}-{partition}": int(offset) for topic, partition, offset in rows}

@@ -1,8 +1,7 @@
 """The model of a cluster as a whole: its start, all its steps, and its invariants.
 
 It leaves out log ends and truncation (`log_ends.py`), waits and their ends (`wakes.py`, `rounds.py`), the files
-(`journal.py`,
-`registration.py`), and topics: there is one delete of one partition.
+(`journal.py`, `registration.py`), and topics: there is one delete of one partition.
 """
 
 from __future__ import annotations

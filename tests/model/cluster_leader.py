@@ -25,7 +25,7 @@ from .cluster_state import (
 
 
 def fetched(tenure: Tenure, record: Record, follower: int, fetch: Fetch, rules: Rules) -> Tenure | None:
-    """The leader's state after a fetch, or None if it refuses the fetch. `record` is the leader's image."""
+    """Returns the leader's state after a fetch, or None if it refuses the fetch. `record` is the leader's image."""
     if fetch.leader_epoch != record.leader_epoch:
         return None
     start, epoch = fetch.start, fetch.broker_epoch

@@ -31,7 +31,7 @@ Steps = Iterator[tuple[bool, tuple, World]]
 
 
 def members(isr: Isr) -> list[int]:
-    """The replicas in the ISR."""
+    """Returns the replicas in the ISR."""
     return [broker for broker in REPLICAS if isr[broker] != NOBODY]
 
 
@@ -50,7 +50,7 @@ def new_tenure(broker: int, replica: Replica, record: Record, rules: Rules) -> T
 
 
 def settled(history: tuple[Record, ...], replicas: tuple[Replica, ...], acknowledged: bool) -> World:
-    """Leave out irrelevant state: changes that do not affect a follower, or that all have seen, and fetches that no
+    """Leaves out irrelevant state: changes that do not affect a follower, or that all have seen, and fetches that no
     leader accepts.
 
     A follower acts only on leader and leader epoch, so skipping the others loses nothing.
@@ -123,7 +123,7 @@ def image_steps(world: World, rules: Rules) -> Steps:
 
 
 def tenure_after(tenure: Tenure, before: Record, after: Record, broker: int, rules: Rules) -> Tenure:
-    """An image advances within a leader epoch: a decided proposal and reports of old registrations are dropped."""
+    """Advances an image within a leader epoch; drops a decided proposal and reports of old registrations."""
     starts, epochs = tenure.starts, tenure.epochs
     if rules.reports_of_this_registration:
         for other in REPLICAS:

@@ -18,7 +18,7 @@ UNKNOWN = -1
 """The log start or broker epoch of a replica if the leader has none."""
 
 NOBODY = 0
-"""In an ISR: this replica is no member. Members have their broker epoch there, which is 1 or more."""
+"""The entry of a replica that is not in the ISR. Members have their broker epoch, which is at least 1."""
 
 Isr = tuple[int, int, int]
 Triple = tuple[int, int, int]
@@ -87,7 +87,7 @@ class World(NamedTuple):
 
 
 def put(values: tuple, index: int, value: object) -> tuple:
-    """The same tuple with one entry changed."""
+    """Returns the same tuple with one entry changed."""
     return (*values[:index], value, *values[index + 1 :])
 
 
@@ -97,17 +97,17 @@ def with_replica(world: World, broker: int, replica: Replica) -> World:
 
 
 def with_start(replica: Replica, start: int) -> Replica:
-    """The same with another log start. (Three functions instead of `_replace`, because a search calls them most.)"""
+    """Returns the same with another log start. (A search calls these three most, so they don't use `_replace`.)"""
     return Replica(replica.image, start, replica.tenure, replica.trusted, replica.answer, replica.held)
 
 
 def with_tenure(replica: Replica, tenure: Tenure) -> Replica:
-    """The same with another leader state."""
+    """Returns the same with another leader state."""
     return Replica(replica.image, replica.start, tenure, replica.trusted, replica.answer, replica.held)
 
 
 def with_answer(replica: Replica, answer: Answer | None) -> Replica:
-    """The same with another response under way."""
+    """Returns the same with another response under way."""
     return Replica(replica.image, replica.start, replica.tenure, replica.trusted, answer, replica.held)
 
 
@@ -146,7 +146,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What may happen. The search counts faults; a fault that is not in `faults` never happens.
+    """The possible events. The search counts faults; a fault that is not in `faults` never happens.
 
     Serving consumers changes no state, so it is enough to check one follower, the `reader`: the others are equal by
     symmetry.

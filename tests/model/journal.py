@@ -20,7 +20,7 @@ ROUTES = ((1, 2), (2, 1), (2,))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How the journal is written and read, each as a switch."""
+    """Switches for how the journal is written and read."""
 
     visible_when_durable: bool = True
     unlinked_when_durable: bool = True

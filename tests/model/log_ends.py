@@ -19,12 +19,12 @@ from typing import NamedTuple
 REPLICAS = (0, 1)
 END = 2
 GONE = 0
-"""In a log: an offset below the start, without a known record."""
+"""The entry of an offset below the log start, without a known record."""
 NO_LEADER = -1
 CUT, UNCLEAN, MOVE = "power cut", "unclean election", "planned move"
 
 Log = tuple[int, ...]
-"""By offset, the leader epoch of each record; as long as the log's end."""
+"""The leader epoch of each record, by offset; its length is the log end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class FollowerState(NamedTuple):
 
 
 class World(NamedTuple):
-    """What clients know: `committed` records by offset, `asked` deletes, the largest `acknowledged` delete."""
+    """The knowledge of clients: `committed` records by offset, `asked` deletes, the largest `acknowledged` delete."""
 
     leader: int
     epoch: int
@@ -88,7 +88,7 @@ Steps = Iterator[tuple[bool, tuple, World]]
 
 
 def put(values: tuple, index: int, value: object) -> tuple:
-    """The same tuple with one entry changed."""
+    """Returns the same tuple with one entry changed."""
     return (*values[:index], value, *values[index + 1 :])
 
 
@@ -98,7 +98,7 @@ def with_replica(world: World, number: int, replica: Replica) -> World:
 
 
 def divergence(log: Log, leader: Replica) -> int:
-    """The end of what the two have in common; records that the leader has deleted count as common."""
+    """Returns the end of what the two have in common; records that the leader has deleted count as common."""
     for offset in range(leader.start, len(log)):
         if offset >= len(leader.log) or log[offset] not in {leader.log[offset], GONE}:
             return offset
@@ -117,7 +117,7 @@ def matches(replica: Replica, leader: Replica) -> bool:
 
 
 def truncated(replica: Replica, end: int, rules: Rules) -> Replica:
-    """The log ends there. A start above it falls too, in the journal first, and so does one that is being written."""
+    """Truncates the log. A higher log start is lowered too, first in the journal; so is one that is being written."""
     start = min(replica.start, end)
     disk = start if start < replica.start and rules.truncation_is_journalled_first else replica.disk
     watermark = min(replica.high_watermark, end)
@@ -128,7 +128,7 @@ def truncated(replica: Replica, end: int, rules: Rules) -> Replica:
 
 
 def fetched(replica: Replica, leader: Replica, rules: Rules) -> Replica:
-    """The effect of a response on a follower."""
+    """Returns the effect of a response on a follower."""
     end = divergence(replica.log, leader)
     start = leader.start
     below = len(replica.log) < start and rules.follower_below_the_start_is_reset
@@ -147,7 +147,7 @@ def fetched(replica: Replica, leader: Replica, rules: Rules) -> Replica:
 
 
 def advanced(world: World, rules: Rules) -> World:
-    """The leader's high watermark is the smallest end of the ISR; records below it are committed."""
+    """Sets the leader's high watermark to the smallest end of the ISR; records below it are committed."""
     leader = world.replicas[world.leader]
     end = len(leader.log)
     if world.isr[1 - world.leader] and rules.high_watermark_counts_isr:

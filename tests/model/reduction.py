@@ -1,5 +1,4 @@
-"""Fewer states of the model of a cluster, none of them lost: each stands for all those that differ only in what no rule
-looks at.
+"""Reduces the states of the cluster model: one state represents all that differ only in what no rule reads.
 
 A state is replaced by its *canonical* form before the search compares it with those it has seen:
 
@@ -35,13 +34,13 @@ from .cluster_metadata import Steps
 from .cluster_state import NOBODY, REPLICAS, Fetch, Record, Replica, Tenure, Triple, World
 
 Names = tuple[int, int, int]
-"""By new name, the old name of each broker."""
+"""The old name of each broker, by new name."""
 
 Numbers = dict[int, int]
-"""By epoch, its number."""
+"""The number of each epoch."""
 
 FORMS_MAX: Final = 200_000
-"""Of states that are looked up rather than brought into their canonical form again: several steps lead to most."""
+"""The cache size for canonical forms; most states are reached by several steps."""
 
 _UNREAD = 0
 _ALL_KNOWN = (0, 0, 0)
@@ -102,11 +101,11 @@ def renumbered(world: World) -> World:
     replicas = tuple(
         renumbered_replica(broker, replica, leader, of_broker) for broker, replica in enumerate(world.replicas)
     )
-    return World(history, replicas, world.acknowledged)  # type: ignore[arg-type]  # as many as before
+    return World(history, replicas, world.acknowledged)  # as many as before
 
 
 def leader_epochs(world: World) -> tuple[int, ...]:
-    """All that the state has; 0 stands for none."""
+    """Returns all leader epochs in the state; 0 stands for none."""
     found = [record.leader_epoch for record in world.history]
     for replica in world.replicas:
         found.append(replica.trusted)
@@ -116,7 +115,7 @@ def leader_epochs(world: World) -> tuple[int, ...]:
 
 
 def broker_epochs(world: World, broker: int) -> tuple[int, ...]:
-    """All of this broker that the state has; 0 and less stand for none."""
+    """Returns all epochs of this broker in the state; 0 and less stand for none."""
     found = []
     for record in world.history:
         found.append(record.broker_epochs[broker])
@@ -136,7 +135,7 @@ def broker_epochs(world: World, broker: int) -> tuple[int, ...]:
 
 @cache
 def numbers(epochs: tuple[int, ...]) -> Numbers:
-    """The number of each: 1 and up, in their order. What stands for none stays."""
+    """Numbers the epochs from 1 up, in order. Values that stand for none are unchanged."""
     found: Numbers = {}
     number = 0
     for epoch in sorted(set(epochs)):
@@ -149,13 +148,13 @@ def numbers(epochs: tuple[int, ...]) -> Numbers:
 
 
 def mapped(values: Triple, of_broker: list[Numbers]) -> Triple:
-    """A triple of broker epochs, by number."""
+    """Returns a triple of broker epochs, by number."""
     first, second, third = of_broker
     return first.get(values[0], values[0]), second.get(values[1], values[1]), third.get(values[2], values[2])
 
 
 def renumbered_replica(broker: int, replica: Replica, leader: Numbers, of_broker: list[Numbers]) -> Replica:
-    """A broker's side, by number."""
+    """Returns a broker's side, by number."""
     tenure, held = replica.tenure, replica.held
     if tenure is not None:
         proposal = None if tenure.proposal is None else mapped(tenure.proposal, of_broker)
@@ -167,7 +166,7 @@ def renumbered_replica(broker: int, replica: Replica, leader: Numbers, of_broker
 
 
 def without(values: Triple, broker: int) -> Triple:
-    """A leader's table without the entry about itself."""
+    """Returns a leader's table without the entry about itself."""
     first, second, third = values
     if broker == 0:
         return _UNREAD, second, third
@@ -178,7 +177,7 @@ def without(values: Triple, broker: int) -> Triple:
 
 
 def orders(world: World, reader: int | None) -> list[Names]:
-    """The orders of the brokers by what they are; several where some are alike."""
+    """Returns the orders of the brokers by their states; several if some are equal."""
     free = [broker for broker in REPLICAS if broker != reader]
     looks = {broker: glance(world, broker) for broker in free}
     if len(set(looks.values())) < len(free):
@@ -200,7 +199,7 @@ def orders(world: World, reader: int | None) -> list[Names]:
 
 
 def glance(world: World, broker: int) -> tuple[Any, ...]:
-    """What a broker is, as far as it is seen at once, without a word about any other by its name."""
+    """Returns what can be seen of a broker without the names of others."""
     replica, newest = world.replicas[broker], world.history[-1]
     tenure = replica.tenure
     return (
@@ -214,7 +213,7 @@ def glance(world: World, broker: int) -> tuple[Any, ...]:
 
 
 def look(world: World, broker: int) -> tuple[Any, ...]:
-    """The rest of what a broker is."""
+    """Returns the rest of a broker's state."""
     replica, newest = world.replicas[broker], world.history[-1]
     tenure, answer, held = replica.tenure, replica.answer, replica.held
     leaders = [(other, side.tenure) for other, side in enumerate(world.replicas) if side.tenure is not None]
@@ -263,11 +262,11 @@ def renamed(world: World, names: Names) -> World:
             )
             replica = replica._replace(tenure=tenure)
         replicas.append(replica)
-    return World(history, tuple(replicas), world.acknowledged)  # type: ignore[arg-type]  # as many as before
+    return World(history, tuple(replicas), world.acknowledged)  # as many as before
 
 
 def sortable(value: Any) -> Any:
-    """A state in a form that has an order: None is less than everything."""
+    """Returns a state in a form that has an order: None is less than everything."""
     if value is None:
         return ()
     if isinstance(value, tuple):

@@ -40,8 +40,7 @@ class State(NamedTuple):
     reported from it.
 
     `stale` and `chosen` are the results of a start. `copy` is the number in a copy that was made while the broker was
-    down, and
-    `outdated` says that the broker was registered since.
+    down, and `outdated` says that the broker was registered since.
     """
 
     phase: str
@@ -81,7 +80,7 @@ class Registration:
         yield from self.registering(state)
 
     def meddling(self, state: State, may_fail: bool) -> Iterator[tuple[bool, tuple, State]]:
-        """What operators do to a directory whose broker is down."""
+        """Changes by operators to the directory of a stopped broker."""
         if state.copy is None and not state.lost:
             yield (
                 False,

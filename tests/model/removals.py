@@ -23,15 +23,15 @@ Steps = Iterator[tuple[bool, tuple, "State"]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is done about a removal, each as a switch."""
+    """Switches for the handling of a removal."""
 
     epoch_grows: bool = True
     """With each removal."""
     removed_ones_are_asked: bool = True
-    """Whether they know; a delete waits for that."""
+    """Whether the others know of it; a delete waits for that."""
     also_when_added_again: bool = True
     followers_keep_them: bool = True
-    """Who follows knows of a removal, too, when it leads."""
+    """A follower also knows of removals when it becomes leader."""
     time_begins_again: bool = True
     """With each leader epoch."""
 
@@ -45,7 +45,7 @@ class Record(NamedTuple):
 
 
 class Side(NamedTuple):
-    """What one of the leaders knows, by its image. `reported`: the third broker's log start, None while unknown.
+    """The knowledge of one of the leaders, by its image. `reported`: the third broker's log start, None while unknown.
 
     `awaited`: the record that removed it, until it is known to have seen that; `waited`: for so long that it counts no
     more in this epoch.
@@ -63,8 +63,7 @@ class State(NamedTuple):
     """`deleted` and `acknowledged` are of the one delete. The rest is of the third broker.
 
     `has_delete`: its log starts behind the deleted records. `whole`: it has all other records. `word`: the leader epoch
-    in which it was
-    answered, and whether the leader had the delete then; None if that is too long ago.
+    in which it was answered, and whether the leader had the delete then; None if that is too long ago.
     """
 
     history: tuple[Record, ...]
@@ -135,7 +134,7 @@ class Removals:
             yield False, ("the third broker sees record {} only", last), self._third_sees(state, last)
 
     def _seen(self, state: State, broker: int) -> Side:
-        """A leader's side with the next record."""
+        """Returns a leader's side with the next record."""
         side, rules = state.sides[broker], self.rules
         before, now = state.history[side.image], state.history[side.image + 1]
         awaited = side.awaited

@@ -55,7 +55,7 @@ def news(state: State, rules: Rules) -> bool:
 
 
 def visible(state: State) -> int:
-    """The leader's log start that may be reported."""
+    """Returns the leader's log start that may be reported."""
     return int(state.start == DURABLE)
 
 
@@ -143,5 +143,5 @@ class Rounds:
 
 
 def describe(fetch: tuple[int, str, bool]) -> str:
-    """For traces."""
+    """A description for traces."""
     return f"log start {fetch[0]}, {fetch[1]} wait{'' if fetch[2] else ', without the partition'}"

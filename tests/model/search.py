@@ -22,7 +22,7 @@ STATES_MAX = 5_000_000
 
 
 class Model(Protocol):
-    """What can be searched."""
+    """A model that can be searched."""
 
     def starts(self) -> Iterator[tuple[Label, Any]]: ...
 
@@ -62,7 +62,7 @@ class ReachedStates:
         return len(self.parents)
 
     def trace(self, state: Any) -> list[str]:
-        """From the start to the state, one line for each step."""
+        """Returns one line for each step from the start to the state."""
         lines = []
         while state is not None:
             state, label = self.parents[state]
@@ -145,7 +145,7 @@ def stuck(model: Model, *, faults: int, goal: Callable[[Any], bool]) -> SearchRe
 def graph(
     model: Model, faults: int, goal: Callable[[Any], bool]
 ) -> tuple[ReachedStates, dict[Any, list[Any]], list[Any]]:
-    """All reachable states, the predecessors of each without a fault, and the states at the goal."""
+    """Returns all reachable states, the predecessors of each without a fault, and the states at the goal."""
     reached = ReachedStates()
     before: dict[Any, list[Any]] = defaultdict(list)
     goals = []

@@ -2,8 +2,7 @@
 returns.
 
 `make model` searches further, in canonical states (`reduction.py`): with any number of faults of each kind, with as
-many as FAULTS of all
-kinds together, and with one of any kind where followers are read and images lag further.
+many as FAULTS of all kinds together, and with one of any kind where followers are read and images lag further.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FAULTS = int(os.environ.get("FAULTS", "0"))
 """A value above zero selects the long search."""
 
 ANY_NUMBER = sys.maxsize
-"""Of faults: the search ends when no fault leads to another state."""
+"""The limit of faults; the search ends when no fault leads to another state."""
 
 
 def scope(*faults: str, reader: int | None = 2, lag: int = 1) -> Scope:
@@ -72,7 +71,7 @@ def test_the_search_gets_far():
 
 
 def long_search(name: str, model: Cluster, faults: int) -> VisitedStates:
-    """In canonical states; a violation is searched again in the model itself, for its trace."""
+    """Searches canonical states. A violation is searched again in the model itself, for its trace."""
     found = visit(ReducedModel(model), faults=faults, tell=lambda line: print(f"{name}: {line}", file=sys.stderr))
     print(f"{name}: {found}")
     assert not found.broken, str(search(model, faults=found.faults))
@@ -88,7 +87,7 @@ def test_any_number_of_faults(fault: str):
 
 @pytest.mark.skipif(not FAULTS, reason="takes minutes: make model")
 def test_faults_of_any_kind():
-    """As many as FAULTS, in any mixture, without reads from followers."""
+    """As many faults as FAULTS, in any mixture, without reads from followers."""
     long_search("all kinds", Cluster(Rules(), scope(*ALL_FAULTS, reader=NOBODY_READS)), FAULTS)
 
 

@@ -17,7 +17,7 @@ from .wide import Packing, visit
 
 NOBODY_READS = None
 EVERY = 97
-"""Of states in the order of a search, one is looked at."""
+"""One of this many states, in the order of a search, is checked."""
 
 SCOPES = [(None, {RESTART}), (0, set()), (2, set())]
 LONG_SCOPES = [
@@ -67,7 +67,7 @@ def test_the_reduced_search_reaches_each_state_in_its_canonical_form(reader: int
     "without", [without for without in NEEDED if FAULTS or not without.faults], ids=lambda without: without.rule
 )
 def test_without_one_rule_the_reduced_search_finds_the_same_harm(without: Without):
-    """As many steps away. (Its names of brokers may differ.)"""
+    """The violation is as many steps away. (The names of brokers may differ.)"""
     found = visit(ReducedModel(Cluster(Rules(**without.change), without.allowed)), faults=without.faults)
     assert (found.broken[:2], found.steps, found.faults) == (without.harm, without.steps, without.faults)
 

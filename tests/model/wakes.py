@@ -29,7 +29,7 @@ SAME, LOST, AGAIN, ANEW = (
 
 
 class Event(Enum):
-    """What can end a delete.
+    """The events that can end a delete.
 
     An event that is not in `Rules.wake` changes the state without a check of the purgatory.
     """
@@ -126,7 +126,7 @@ def outcomes(state: State) -> Iterator[tuple[Event, State]]:
 
 
 class Wakes:
-    """From the acceptance of a delete by the leader until its answer."""
+    """The state from the acceptance of a delete by the leader until its answer."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules

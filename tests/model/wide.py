@@ -27,7 +27,7 @@ class Packing:
         self._forms: list[Any] = []
 
     def pack(self, world: World) -> int:
-        """The number of a state: equal states have equal numbers, others have others."""
+        """Returns the number of a state: equal states have equal numbers, others have others."""
         numbers = self._numbers
         packed = int(world.acknowledged)
         for form in (world.history, *world.replicas):
@@ -48,7 +48,7 @@ class Packing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisitedStates:
-    """How far a search went. `broken` is empty if every state was visited and none was wrong.
+    """The extent of a search. `broken` is empty if every state was visited and none was wrong.
 
     `faults` and `steps` are those of the last new state, or of the wrong one. `is_closed`: no state is missing, with
     however many faults.
@@ -108,7 +108,7 @@ def _visit(model: Model, faults: int, tell: Callable[[str], None]) -> VisitedSta
 
 
 def _after(model: Model, packing: Packing, states: Iterable[int]) -> tuple[set[int], set[int], str]:
-    """What follows without a fault, what with one more, and what is wrong with one of them ("" for nothing)."""
+    """Returns the next states without and with one more fault, and the error in one of them, or ""."""
     following: set[int] = set()
     failed: set[int] = set()
     for packed in states:

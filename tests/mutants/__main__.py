@@ -1,9 +1,8 @@
 """`make mutants`: change one thing of a module at a time, and see whether a test notices.
 
-`ARGS=--help` has the options.
-One process at a time, on one core, at the lowest priority. Each mutant that was run is a line in the folder, from
-which the next run continues: a kill costs the mutant at hand. In the end the survivors without an explanation are
-printed (`explained.jsonl`, beside this file).
+`ARGS=--help` has the options. One process at a time, on one core, at the lowest priority. Each mutant that was run is a
+line in the folder, from which the next run continues: a kill costs the mutant at hand. In the end the survivors without
+an explanation are printed (`explained.jsonl`, beside this file).
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def known_mutants(group: Group, folder: Path) -> Iterator[tuple[str, str, list[str], dict[tuple[str, str], Result]]]:
-    """Of each module of a group: its path, its digest, the keys of its mutants, and what is known about them."""
+    """The modules of a group: path, digest, keys of the mutants, and their results."""
     results = load_lines(folder / "results.jsonl", Result)
     for path in group.files():
         source = (ROOT / path).read_bytes()
@@ -65,7 +64,7 @@ def known_mutants(group: Group, folder: Path) -> Iterator[tuple[str, str, list[s
 
 
 def survivors(groups: list[Group], folder: Path) -> list[str]:
-    """Those without an explanation."""
+    """Returns those without an explanation."""
     explained = {(each.module, each.key) for each in load_lines(EXPLAINED, Explanation)}
     found: dict[str, None] = {}
     for group in groups:
@@ -78,7 +77,7 @@ def survivors(groups: list[Group], folder: Path) -> list[str]:
 
 
 def publish(folder: Path) -> None:
-    """Write the counts of the modules that were run to the end, and the page of evidence."""
+    """Writes the counts of the modules that were run to the end, and the page of evidence."""
     explained = load_lines(EXPLAINED, Explanation)
     commit = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -105,7 +104,7 @@ def publish(folder: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command.
+    """Runs the command.
 
     Returns 0, 1 if there are survivors without an explanation, 2 for wrong options or a folder in use.
     """
@@ -127,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(groups: list[Group], folder: Path, stages: tuple[str, ...]) -> int:
-    """All that is due. Returns 0, or why it ended before."""
+    """Runs all mutants that are due. Returns 0, or why it ended early."""
     folder.mkdir(parents=True, exist_ok=True)
     machine.step_back()
     with (folder / "lock").open("w") as file:

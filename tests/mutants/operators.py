@@ -88,7 +88,7 @@ class Mutant:
 
 
 def mutants(source: str) -> list[Mutant]:
-    """All of a module, in the order of its lines."""
+    """Returns all mutants of a module, by line."""
     tree = ast.parse(source)
     found, seen = list[Mutant](), Counter[str]()
     for qualified, function in functions(tree):
@@ -104,7 +104,7 @@ def mutants(source: str) -> list[Mutant]:
 
 
 def text_of(node: ast.AST) -> str:
-    """In one line, shortened."""
+    """The change in one line, shortened."""
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= TEXT_CHARACTERS else f"{text[: TEXT_CHARACTERS - 3]}..."
 
@@ -126,13 +126,13 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.Asy
 
 
 def with_change(tree: ast.Module, change: _Change) -> ast.Module:
-    """A copy of the tree."""
+    """Returns a copy of the tree."""
     memo = {id(change.old): ast.copy_location(copy.deepcopy(change.new), change.old)}
-    return ast.fix_missing_locations(copy.deepcopy(tree, memo))  # type: ignore[arg-type]
+    return ast.fix_missing_locations(copy.deepcopy(tree, memo))
 
 
 def function_codes(module: CodeType) -> dict[FunctionKey, CodeType]:
-    """The code of the functions of a module and of its classes."""
+    """Returns the code of the functions of a module and of its classes."""
     found: dict[FunctionKey, CodeType] = {}
     for code in module.co_consts:
         if isinstance(code, CodeType):
@@ -191,7 +191,7 @@ def _is_log_line(statement: ast.stmt) -> bool:
 
 
 def _instead_of(statement: ast.stmt) -> ast.stmt | None:
-    """What stands for a statement that is left out; None for one that stays."""
+    """Returns the replacement for a statement that is left out; None for one that stays."""
     match statement:
         case ast.Continue():
             return ast.Break()
@@ -215,7 +215,7 @@ def _instead_of(statement: ast.stmt) -> ast.stmt | None:
 
 
 def _negated(statement: ast.stmt, test: ast.expr) -> Iterator[_Change]:
-    """A condition without an operator of its own."""
+    """A condition without an operator."""
     if not isinstance(test, ast.BoolOp | ast.UnaryOp | ast.Constant) and not (
         isinstance(test, ast.Compare) and len(test.ops) == 1
     ):
@@ -273,7 +273,7 @@ def _replacements(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _makes_text(node: ast.BinOp) -> bool:
-    """A text is no number: its `%` and `+` are not mutated."""
+    """Returns whether the result is a text, whose `%` and `+` are not mutated."""
     return any(
         isinstance(side, ast.JoinedStr) or (isinstance(side, ast.Constant) and isinstance(side.value, str))
         for side in (node.left, node.right)

@@ -1,5 +1,5 @@
-"""What is known about mutants: a line for each that was run, explanations of survivors, and the sums that
-`docs/lab/evidence.md` has.
+"""Reads and writes results of mutants: a line for each run, explanations of survivors, and the sums in
+`docs/lab/evidence.md`.
 
 - `results.jsonl` in the working folder: every mutant that was run, the last line of one counts. It is all that the next
   run needs.
@@ -36,11 +36,11 @@ class Result(msgspec.Struct, frozen=True):
 
     module: str
     digest: str
-    """Of the module."""
+    """The digest of the module."""
     key: str
     outcome: Outcome
     wider: bool
-    """Whether the wider tests were asked, too."""
+    """Whether the wider tests were run, too."""
     tests: str
     """The digest of the tests of its group, the wider ones included."""
     by: str = ""
@@ -92,12 +92,12 @@ def load_lines(file: Path, kind: type[LineT]) -> list[LineT]:
 
 
 def latest(results: Iterable[Result], digests: Mapping[str, str]) -> dict[tuple[str, str], Result]:
-    """The last result of each mutant, of modules as they are now."""
+    """Returns the last result of each mutant, of modules as they are now."""
     return {(each.module, each.key): each for each in results if digests.get(each.module) == each.digest}
 
 
 def is_due(result: Result | None, tests: str, *, wider: bool) -> bool:
-    """Whether a mutant must run: by its own tests first, and by the wider ones if it survived those."""
+    """Returns whether a mutant must run: by its own tests first, and by the wider ones if it survived those."""
     if result is None or result.outcome in FOUND:
         return result is None and not wider
     return result.tests == tests and not result.wider if wider else result.tests != tests
@@ -121,7 +121,7 @@ def sum_of(
 def is_at_its_end(
     module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explanation]
 ) -> bool:
-    """Whether each of a module's mutants is found, explained, or has survived the wider tests too."""
+    """Returns whether each of a module's mutants is found, explained, or has survived the wider tests too."""
     reasons = {each.key for each in explained if each.module == module}
     results = [(key, known.get((module, key))) for key in keys]
     return all(

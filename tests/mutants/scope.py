@@ -1,7 +1,7 @@
-"""What is mutated, and by which tests a mutant is to be found. Values only.
+"""The modules to mutate, and the tests that should find their mutants. Values only.
 
-A group is a set of modules with the tests that are about them. What these don't find is given to the wider tests, which
-use the modules.
+A group is a set of modules with their own tests. Mutants that survive these are run with the wider tests, which use the
+modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Group:
     wider: tuple[str, ...]
 
     def files(self) -> list[str]:
-        """Its modules, the first-named first."""
+        """Returns its modules, the first-named first."""
         found: dict[str, None] = {}
         for module in self.modules:
             path = ROOT / module
@@ -66,6 +66,6 @@ GROUPS = (
             (f"{COORDINATORS}/{name}",),
             (COORDINATORS, HANDLERS),
         )
-        for name in ("transactions", "groups", "classic", "consumer", "share", "runtime")
+        for name in ("transactions", "groups", "classic", "modern", "share_state", "runtime")
     ),
 )

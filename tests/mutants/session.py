@@ -46,7 +46,7 @@ ASLEEP_S = 10.0
 POLL_S = 0.02
 LOOK_EVERY_S = 1.0
 MEMORY_BYTES = 3 << 30
-"""For a fork, on top of what pytest has: a mutant may loop and gather."""
+"""The memory of a fork beyond that of pytest; a mutant may allocate in an endless loop."""
 
 FOUND_LATELY = 5
 """So many tests that have found mutants are asked first: the next mutant is often one of the same function."""
@@ -54,7 +54,7 @@ FOUND_LATELY = 5
 PASSED, FAILED = 0, 3
 
 Coverage = dict[str, tuple[float, dict[str, list[int]]]]
-"""Of each test that passes: seconds of CPU, and the lines that it runs of each module."""
+"""For each passing test: seconds of CPU, and the lines that it runs in each module."""
 
 
 def module_of(path: str) -> Any:
@@ -62,7 +62,7 @@ def module_of(path: str) -> Any:
 
 
 def tests_digest(group: Group) -> str:
-    """Of all files of the tests of a group."""
+    """The digest of all test files of a group."""
     folders = [ROOT / path for path in (*group.tests, *group.wider)]
     files = {file for path in folders for file in (path.rglob("*.py") if path.is_dir() else [path])}
     return digest_of(*(file.read_bytes() for file in sorted(files)))
@@ -92,7 +92,7 @@ class Lines:
             yield
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
 
 
 def in_order(tests: Mapping[str, float], found_lately: Sequence[str]) -> list[str]:
@@ -112,7 +112,7 @@ def run_test(item: pytest.Item, following: pytest.Item | None) -> bool:
 
 
 def in_fork(work: Callable[[], int], cpu_s: float) -> int | None:
-    """The exit code of a fork that does this; None if it took more CPU than that, or slept without end."""
+    """Returns the exit code of a fork that runs this; None if it used too much CPU, or never woke."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -138,7 +138,7 @@ def in_fork(work: Callable[[], int], cpu_s: float) -> int | None:
 
 
 def waited(child: int) -> int | None:
-    """The status with which it ended; None if it had to be killed."""
+    """Returns the status with which it ended; None if it had to be killed."""
     looked_s, used, idle_s = time.monotonic(), -1, 0.0
     try:
         while True:
@@ -178,7 +178,7 @@ class Mutants:
         self._listed = {path: mutants(source.decode()) for path, source in self._sources.items()}
 
     def due(self) -> list[tuple[str, Mutant]]:
-        """Those to run now. What is explained isn't given to the wider tests."""
+        """Returns the mutants to run now. The wider tests skip explained ones."""
         return [
             (path, mutant)
             for path, listed in self._listed.items()
@@ -229,7 +229,7 @@ class Mutants:
         return True
 
     def _coverage(self, listed: list[pytest.Item]) -> Coverage:
-        """From the last session with the same code and tests, or from a run of all tests in a fork."""
+        """Returns the profile of the last session with the same code and tests, or of a run of all tests in a fork."""
         name = f"{self._group.name.replace(' ', '-')}-{'wider' if self._wider else 'near'}"
         digest = digest_of(self._tests.encode(), *(each.encode() for each in self._digests.values()))
         file, kept = self._folder / f"{name}.json", self._folder / f"{name}.digest"
@@ -245,7 +245,7 @@ class Mutants:
         return coverage
 
     def _functions(self) -> dict[tuple[str, FunctionKey], list[FunctionType]]:
-        """All function objects of the modules: there may be several of one source, or one that a decorator hides."""
+        """Returns all function objects of the modules; one source may have several, or one behind a decorator."""
         files = {module_of(path).__file__: path for path in self._sources}
         found: dict[tuple[str, FunctionKey], list[FunctionType]] = {}
         for each in gc.get_objects():
@@ -282,7 +282,7 @@ class Mutants:
 
 
 def cover(items: list[pytest.Item], lines: Lines, file: Path) -> int:
-    """In a fork: run all tests, and write what the passing ones run."""
+    """Runs all tests in a fork, and writes the lines that the passing ones run."""
     coverage: Coverage = {}
     for item, following in zip(items, [*items[1:], None], strict=True):
         began_s = time.process_time()
@@ -298,9 +298,9 @@ def cover(items: list[pytest.Item], lines: Lines, file: Path) -> int:
 
 
 def look_for(targets: list[FunctionType], code: CodeType, chosen: list[tuple[pytest.Item, float]], record: Path) -> int:
-    """In a fork: change the function, and run tests until one fails, whose name is written down.
+    """Changes the function in a fork, and runs tests until one fails. Writes its name.
 
-    Each may take so many seconds of CPU.
+    Each test is limited to this many seconds of CPU.
     """
     for target in targets:
         target.__code__ = code

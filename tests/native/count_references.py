@@ -29,7 +29,7 @@ MORE_CALLS = 500
 """Enough to be sure: the interpreter gives up a few dozen references to None in its first second."""
 
 DAMAGED_EVERY = 7
-"""Of the bytes of a request each seventh one is damaged, and it is cut there."""
+"""Every seventh byte of a request is damaged, and the request is cut there."""
 
 SHARED: list[Any] = [
     None,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lowtide.testing.free_ports import free_ports
+from tests.free_ports import free_ports
 
 LIMIT_S = 120.0
 HOST = "127.0.0.1"
@@ -51,7 +51,7 @@ class BrokerProcess:
         self.kill()
 
     def start(self) -> None:
-        """Start it and return when it accepts connections."""
+        """Starts it and returns when it accepts connections."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory.parent / f"{self.directory.name}.log").open("ab") as log:
             self._process = subprocess.Popen(

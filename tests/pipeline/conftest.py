@@ -118,7 +118,7 @@ def read(spark: SimpleNamespace, lowtide: SimpleNamespace):
 
 
 def offsets(frame) -> dict[int, list[int]]:
-    """The offsets of each partition, in order."""
+    """Returns the offsets of each partition, in order."""
     found: dict[int, list[int]] = {}
     for row in sorted((row.partition, row.offset) for row in frame.select("partition", "offset").collect()):
         found.setdefault(row[0], []).append(row[1])
@@ -126,7 +126,7 @@ def offsets(frame) -> dict[int, list[int]]:
 
 
 def run_to_its_end(writer) -> None:
-    """Run a stream that ends by itself."""
+    """Runs a stream that ends by itself."""
     query = writer.start()
     try:
         assert query.awaitTermination(LIMIT_S)
@@ -135,7 +135,7 @@ def run_to_its_end(writer) -> None:
 
 
 def delete_to(bootstrap: str, topic: str, until: dict[int, int]) -> None:
-    """Delete records below an offset of each partition."""
+    """Deletes records below an offset of each partition."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 

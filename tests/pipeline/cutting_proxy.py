@@ -38,7 +38,7 @@ class CuttingProxy:
             thread.join(30)
 
     def _spawn(self, run: object, *arguments: object) -> None:
-        thread = threading.Thread(target=run, args=arguments, daemon=True)  # type: ignore[arg-type]
+        thread = threading.Thread(target=run, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -53,7 +53,7 @@ class CuttingProxy:
                 self._spawn(self._pass, far, near, None)
 
     def _pass(self, source: socket.socket, target: socket.socket, limit: int | None) -> None:
-        """Forward from one side to the other; bytes up to the limit still arrive."""
+        """Forwards from one side to the other; bytes up to the limit still arrive."""
         carried = 0
         with contextlib.suppress(OSError):
             while piece := source.recv(PIECE_BYTES):

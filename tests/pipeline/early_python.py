@@ -3,8 +3,7 @@
 Spark starts a process for the Python side of a stream, and gives it ten seconds to connect; no configuration changes
 that. The process imports pyspark, numpy and pyarrow first. On a busy machine that takes longer, and the query fails
 with "Python worker failed to connect back". Here the connection is opened at once, and the worker's own attempt to
-connect gets it. Everything else is as
-`python -m MODULE ARGUMENT...`.
+connect gets it. Everything else is as `python -m MODULE ARGUMENT...`.
 
 Over TCP Spark gives ten seconds more to a secret that the worker sends after its imports. Over a Unix socket there is
 none.
@@ -23,7 +22,7 @@ DAEMON = "pyspark.daemon"
 
 
 def connect_early(path: str) -> None:
-    """Connect now; the first socket of this process that connects to the Unix socket at `path` gets the connection."""
+    """Connects now; the first socket of this process that connects to the Unix socket at `path` gets the connection."""
     early = socket.socket(socket.AF_UNIX)
     early.connect(path)
     connect = socket.socket.connect

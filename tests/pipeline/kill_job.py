@@ -13,7 +13,7 @@ from lowtide.pipeline import register
 def writer_of(
     spark: SparkSession, address: str, topic: str, folder: str, trim: str, rows_per_batch: str
 ) -> DataStreamWriter:
-    """The query; it lacks its trigger."""
+    """Returns the query; it lacks its trigger."""
     reader = spark.readStream.format("lowtide").option("kafka.bootstrap.servers", address).option("subscribe", topic)
     reader = (
         reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows_per_batch).option("trim", trim)

@@ -29,7 +29,7 @@ SPARK = {
 
 
 def python_for_spark(folder: Path) -> str:
-    """A program in this folder that is the Python of this process, for workers: `early_python.py` says what is
+    """Returns a program in this folder that is the Python of this process, for workers: `early_python.py` says what is
     different.
 
     Spark also asks it for its version, with `-c`.
@@ -44,7 +44,7 @@ def python_for_spark(folder: Path) -> str:
 
 
 def python_environment(folder: Path) -> dict[str, str]:
-    """What says to Spark which Python it starts.
+    """Returns what says to Spark which Python it starts.
 
     Spark takes `PYSPARK_PYTHON` for a format that a program registers, and `PYSPARK_DRIVER_PYTHON`, if that is set, for
     one that it finds itself.

@@ -203,7 +203,7 @@ def test_every_python_that_spark_starts_connects_early(spark, read, topic):
 
 
 def children(parent: int) -> list[str]:
-    """The command lines of a process's children."""
+    """Returns the command lines of a process's children."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

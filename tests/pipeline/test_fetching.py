@@ -31,7 +31,7 @@ def cluster(lowtide_cluster: SimpleNamespace) -> Iterator[BlockingCluster]:
 
 
 def test_reading_a_range_continues_when_its_leader_is_killed(lowtide_cluster, lowtide_topic, cluster):
-    """Until the others have a new leader, metadata has the dead one."""
+    """Metadata name the dead leader until the others elect a new one."""
     admin = AdminClient({"bootstrap.servers": lowtide_cluster.bootstrap})
     admin.create_topics([NewTopic(lowtide_topic, num_partitions=1, replication_factor=3)])[lowtide_topic].result(
         LIMIT_S

@@ -68,7 +68,7 @@ class Job:
 
 
 def session_of(leader: int) -> list[int]:
-    """The processes of a session, the leader first."""
+    """Returns the processes of a session, the leader first."""
     found = [leader]
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def arguments(self) -> tuple[str, str, str, str, str]:
-        """What `kill_job.py` takes."""
+        """The arguments of `kill_job.py`."""
         return self.broker.address, TOPIC, str(self.folder), self.trim, str(ROWS_PER_BATCH)
 
     def write(self, count: int) -> None:
@@ -109,18 +109,18 @@ class Run:
         self.acknowledged += 1
 
     def commits(self) -> list[int]:
-        """The completed micro-batches in the checkpoint."""
+        """Returns the completed micro-batches in the checkpoint."""
         folder = self.folder / "checkpoint" / "commits"
         return sorted(int(path.name) for path in folder.glob("[0-9]*")) if folder.exists() else []
 
     def end_of(self, batch: int) -> list[int]:
-        """The end offsets of a micro-batch, by partition."""
+        """Returns the end offsets of a micro-batch, by partition."""
         lines = (self.folder / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()
         ends = json.loads(lines[2])[TOPIC]
         return [ends[str(partition)] for partition in range(PARTITIONS)]
 
     def bounds(self) -> list[tuple[int, int]]:
-        """The start and end of each partition, once the broker is back."""
+        """Returns the start and end of each partition, once the broker is back."""
         consumer = Consumer({"bootstrap.servers": self.broker.address, "group.id": "test"})
         deadline = time.monotonic() + LIMIT_S
         try:
@@ -135,7 +135,7 @@ class Run:
             consumer.close()
 
     def await_commits(self, job: Job, count: int) -> None:
-        """Return when this many more micro-batches are done, or there is nothing left to do."""
+        """Waits until this many more micro-batches are done, or nothing is left to do."""
         before = len(self.commits())
         deadline = time.monotonic() + LIMIT_S
         while len(self.commits()) < before + count:
@@ -163,7 +163,7 @@ class Run:
 
 
 def one_life(run: Run, *, kills_broker: bool) -> None:
-    """Start the driver, let it run a few micro-batches or none, and kill it."""
+    """Starts the driver, lets it run a few micro-batches or none, and kills it."""
     run.write(run.random.randrange(2, 7) * ROWS_PER_BATCH)
     done_before = len(run.commits())
     job = Job(run)

@@ -28,7 +28,7 @@ RIGHTS = {
 COUNT = 6
 PATIENT = {"kafka.default.api.timeout.ms": "1800000", "kafkaConsumer.pollTimeoutMs": "1800000"}
 REFUSED_WITHIN_S = 600
-"""What is refused is not tried for the half hour for which a broker that can't be reached is."""
+"""A refused login is not retried for half an hour, as an unreachable broker is."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def options(cluster: SimpleNamespace, password: str) -> dict[str, str]:
 
 
 def begins(secured: SimpleNamespace, topic: str) -> int:
-    """The log start, as the administrator sees it."""
+    """Returns the log start, as the administrator sees it."""
     consumer = Consumer({**secured.settings, "group.id": "looks"})
     try:
         return consumer.get_watermark_offsets(TopicPartition(topic, 0), 30, cached=False)[0]

@@ -47,7 +47,7 @@ def write(to: Producer, topic: str, first: int, last: int, *, records: int = 20,
 
 
 def read(address: str, topic: str) -> list[list[int]]:
-    """The numbers in each partition, in order."""
+    """Returns the numbers in each partition, in order."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False, "auto.offset.reset": "error"}
     )

@@ -17,7 +17,7 @@ LIMIT_S = 300
 
 
 def test_the_example_for_spark(lowtide: SimpleNamespace, tmp_path: Path):
-    """In a separate Spark, as its reader runs it, with the Python that docs/pipeline.md recommends."""
+    """Runs in a separate Spark, as readers run it, with the Python that docs/pipeline.md recommends."""
     python = str(Path(sys.executable).with_name("lowtide-spark-python"))
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     command = [sys.executable, str(ROOT / "examples/spark_trim.py"), lowtide.bootstrap]

@@ -19,7 +19,7 @@ from .topic_contents import batches, records
 
 LIMIT_S = 600.0
 TRIED = (Compression.NONE, Compression.ZSTD)
-"""By `make test`."""
+"""The cases of `make test`."""
 
 
 def save(frame, bootstrap: str, **options: object) -> None:

@@ -24,7 +24,7 @@ class StoredRecord(NamedTuple):
 
 
 def records(bootstrap: str, topic: str) -> list[StoredRecord]:
-    """All records, by partition, in order."""
+    """Returns all records, by partition, in order."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False, "auto.offset.reset": "error"}
     )

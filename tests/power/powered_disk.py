@@ -30,7 +30,7 @@ _LIMIT_S: Final = 120.0
 
 
 def missing(kind: str) -> str | None:
-    """The reason why no such disk can be made here, or None."""
+    """Returns why no such disk can be created here, or None."""
     if os.geteuid() != 0:
         return "only root can mount a disk"
     if not Path("/dev/fuse").exists() or not Path("/dev/loop-control").exists():
@@ -94,11 +94,11 @@ class PoweredDisk:
         self._take_apart()
 
     def flushes(self) -> int:
-        """How often the file system had everything made durable since the disk was switched on."""
+        """Returns the number of flushes since the disk was switched on."""
         return int(self._command("flushes"))
 
     def lie(self) -> None:
-        """From now on a flush makes nothing durable, and a cut leaves nothing of what was written since."""
+        """Flushes have no effect from now on, so a power cut loses all later writes."""
         self._command("lie")
 
     def _command(self, word: str) -> str:

@@ -58,7 +58,7 @@ class CutBroker(LoadedBroker):
         self.disk.switch_on()
 
     async def allow_losses(self) -> None:
-        """What the log of a topic that isn't flushed still has is the new truth."""
+        """The records left in the log of a topic without flushes are the expected ones from now on."""
         client = await self.process.connect()
         for load in self.loads:
             if load.topic == "unflushed":
@@ -72,7 +72,7 @@ class CutBroker(LoadedBroker):
 
 
 def write_back(path: Path) -> None:
-    """Have the file's dirty pages written to the device, without a flush."""
+    """Writes the file's dirty pages to the device, without a flush."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         ctypes.CDLL(None).sync_file_range(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE)

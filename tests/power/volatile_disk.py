@@ -12,7 +12,7 @@ import random
 
 SECTOR = 512
 CHANCES = (0.0, 0.2, 0.5, 0.8, 1.0)
-"""How much of what wasn't flushed survives, drawn for each cut: nothing, all, or something between."""
+"""The part of unflushed writes that survives, drawn for each cut: none, all, or some."""
 
 
 class VolatileDisk:
@@ -33,7 +33,7 @@ class VolatileDisk:
         self.flushes = 0
 
     def read(self, offset: int, length: int) -> bytes:
-        """The latest contents."""
+        """Returns the latest contents."""
         content = bytearray(os.pread(self._file, length, offset))
         end = offset + len(content)
         for number in range(offset // self._unit, -(-end // self._unit)):
@@ -66,7 +66,7 @@ class VolatileDisk:
         self.flushes += 1
 
     def cut(self) -> tuple[int, int]:
-        """The power goes.
+        """Cuts the power.
 
         Returns how many units weren't flushed, and how many of them have a new content all the same.
         """

@@ -43,7 +43,7 @@ class RecordingDisk(MemoryFileSystem):
     on_operation: Any = None
 
     def begin(self, operation: Any, path: str) -> None:
-        """Record, then let it happen."""
+        """Records, then lets it happen."""
         if self.on_operation is not None and operation not in _OPERATIONS_WITHOUT_EFFECT:
             self.on_operation()
         super().begin(operation, path)
@@ -58,14 +58,14 @@ class Moment(msgspec.Struct, frozen=True):
 
     content: bytes
     may_have_lost: bool
-    """Whether a power cut may have taken acknowledged records before: of a topic that doesn't flush each append."""
+    """Whether a power cut may lose acknowledged records, because the topic does not flush each append."""
 
 
 class RecordedRun(Simulation):
     """The run of a seed. `moments` has each moment at which something had changed since the one before."""
 
     def __init__(self, loop: CheckedLoop, seed: int) -> None:
-        """In half of the runs each append is flushed."""
+        """Whether each append is flushed; so in half of the runs."""
         super().__init__(loop, seed, flush_each_append=seed % 2 == 1)
         self.filesystem = self._recorded = RecordingDisk(Random(seed + 1), self.clock.wall_ms)
         self._recorded.on_operation = self._record
@@ -123,7 +123,7 @@ class RestartedRun(Simulation):
             self.filesystem.power_cut(power_cut)
 
     async def run_on(self, *, may_have_lost: bool) -> None:
-        """Start, and read everything back. Errors: HistoryError."""
+        """Starts, and reads everything back. Errors: HistoryError."""
         await self._start_again()
         assert self.broker is not None
         created = {log.topic_partition.partition for log in self.broker.log_manager.logs.values()}
@@ -136,14 +136,14 @@ class RestartedRun(Simulation):
 
 
 class Result(msgspec.Struct):
-    """How many states of a run were looked at, and what the disk had done to them."""
+    """The number of checked states, and what the disk had done to them."""
 
     states: int = 0
     effects: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 def record(seed: int) -> list[Moment]:
-    """The moments of a run."""
+    """Returns the moments of a run."""
     with closing(CheckedLoop(seed)) as loop:
         run = RecordedRun(loop, seed)
         loop.after_pass = run.check
@@ -161,7 +161,7 @@ def states(moments: list[Moment], seed: int, each: int = 1) -> Iterator[tuple[st
 
 
 def start_on(seed: int, moment: Moment, power_cut: Random | None) -> Counter[str]:
-    """Start a broker on a crash state.
+    """Starts a broker on a crash state.
 
     Returns what became of unsynced changes. Errors: HistoryError if a promise is broken.
     """
@@ -176,7 +176,7 @@ def start_on(seed: int, moment: Moment, power_cut: Random | None) -> Counter[str
 
 
 def search(seed: int, each: int = 1) -> Result:
-    """The states of every moment of one run, or of every so many.
+    """Returns the states of every moment of one run, or of every so many.
 
     Errors: HistoryError, or whatever broke; a note names the seed and the state.
     """

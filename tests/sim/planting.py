@@ -1,13 +1,12 @@
-"""How tests look for a bug that they have planted: by the promise that it breaks, and by no other failure.
+"""Finds planted bugs by the promise that they break; other failures don't count.
 
-A plant that breaks the program in another way, or breaks another promise, would otherwise count as found, though the
-checker that it is meant for sees nothing.
+Otherwise a plant that breaks the program in another way, or breaks another promise, would count as found, although its
+checker sees nothing.
 
-`make plants` sets `PLANT_FIRST_SEEDS`: the same tests then count the seeds until the bug is found, from each of these
-first seeds, and add
-a line to `planted.jsonl` for each, from which `docs/lab/evidence.md` is made. A search that has a line is not repeated;
-one that found nothing continues where it ended, if `PLANT_SEEDS` asks for more seeds. Of several lines of a search the
-last counts.
+`make plants` sets `PLANT_FIRST_SEEDS`. The same tests then count the seeds until the bug is found, from each of these
+first seeds, and add a line to `planted.jsonl` for each; `docs/lab/evidence.md` is made from them. A search with a line
+is not repeated. One that found nothing continues where it ended, if `PLANT_SEEDS` asks for more seeds. The last line
+of a search counts.
 """
 
 from __future__ import annotations
@@ -39,15 +38,14 @@ class Try(msgspec.Struct, frozen=True):
     """The first seed."""
     searched: int
     seeds: int | None
-    """How many it took, the one that found it included; None if it wasn't found."""
+    """The number of seeds up to the one that found it; None if it wasn't found."""
 
 
 def find(expected: str, simulate: Callable[[int], object], seeds: Iterable[int]) -> int:
-    """The first seed whose run breaks the expected promise. Without the plant the same seeds break none.
+    """Returns the first seed whose run breaks the expected promise. Without the plant the same seeds break none.
 
     `expected` is a regular expression of the violation: `D8:`, or what L1 waits for. Other violations are passed over,
-    and named in the
-    end. Whatever isn't a violation is raised, and fails the test.
+    and named in the end. Whatever isn't a violation is raised, and fails the test.
     """
     if FIRST_SEEDS:
         measure(expected, simulate)
@@ -63,7 +61,7 @@ def find(expected: str, simulate: Callable[[int], object], seeds: Iterable[int])
 
 
 def violation(simulate: Callable[[int], object], seed: int) -> str:
-    """What a run says of the promise that it breaks; empty if it breaks none."""
+    """Returns what a run says of the promise that it breaks; empty if it breaks none."""
     try:
         simulate(seed)
     except HistoryError as error:
@@ -72,12 +70,12 @@ def violation(simulate: Callable[[int], object], seed: int) -> str:
 
 
 def breaks(expected: str, text: str) -> bool:
-    """Whether a violation is the expected one."""
+    """Returns whether a violation is the expected one."""
     return bool(text and re.search(rf"\b{expected}", text))
 
 
 def measure(expected: str, simulate: Callable[[int], object]) -> None:
-    """Count the seeds until the bug is found, from each first seed, and skip the test."""
+    """Counts the seeds until the bug is found, from each first seed, and skips the test."""
     plant = plant_of(os.environ["PYTEST_CURRENT_TEST"])
     known = {(each.plant, each.expected, each.first): each for each in load(LEDGER)}
     for first in FIRST_SEEDS:
@@ -95,7 +93,7 @@ def measure(expected: str, simulate: Callable[[int], object]) -> None:
 
 
 def is_found(expected: str, simulate: Callable[[int], object], seed: int) -> bool:
-    """Whether a run breaks the expected promise. One that fails in any other way has not found it."""
+    """Returns whether a run breaks the expected promise. One that fails in any other way has not found it."""
     try:
         return breaks(expected, violation(simulate, seed))
     except Exception:
@@ -103,13 +101,13 @@ def is_found(expected: str, simulate: Callable[[int], object], seed: int) -> boo
 
 
 def plant_of(test: str) -> str:
-    """The name of a bug, of the id of its test: `test_is_found[name-...]`, or that of the test."""
+    """Returns the name of a bug from the id of its test, `test_is_found[name-...]`, or else the test's name."""
     name = test.rpartition(" ")[0].rpartition("::")[2]
     inside = re.search(r"\[(\w+?)(-.*)?\]$", name)
     return inside[1] if inside else name.removeprefix("test_")
 
 
 def load(file: Path = LEDGER) -> list[Try]:
-    """The last line of each search."""
+    """Returns the last line of each search."""
     tries = [msgspec.json.decode(line, type=Try) for line in file.read_bytes().splitlines()] if file.exists() else []
     return list({(each.plant, each.expected, each.first): each for each in tries}.values())

@@ -33,7 +33,7 @@ SETTINGS = {
 }
 GROUP, SHARE = 0, 2
 LIMIT_S = 600
-"""Of virtual time: what waits for something that never comes must fail."""
+"""The limit in virtual time: waiting for something that never comes must fail."""
 
 
 class ShareCluster:
@@ -85,7 +85,7 @@ class ShareCluster:
         self.clients[broker_id].close()
 
     async def coordinator(self, key: str, key_type: int, *, but: int = -1) -> int:
-        """The broker that coordinates a key, when there is one other than `but`."""
+        """Returns the broker that coordinates a key, when there is one other than `but`."""
         while True:
             for broker_id, client in self.clients.items():
                 if client.lost or broker_id == but:
@@ -99,7 +99,7 @@ class ShareCluster:
             await asyncio.sleep(0.05)
 
     async def settled(self, key: str, key_type: int, request: Any, version: int, error_of: Callable[[Any], int]) -> Any:
-        """The answer of the coordinator of a key, when it can give one."""
+        """Returns the answer of the coordinator of a key, when it can give one."""
         while True:
             try:
                 broker_id = await self.coordinator(key, key_type)
@@ -113,7 +113,7 @@ class ShareCluster:
 
 
 def simulate(run: Callable[[ShareCluster], Coroutine[Any, Any, None]], **settings: str) -> None:
-    """Run with a cluster that serves."""
+    """Runs with a cluster that serves."""
 
     async def main(loop: SimulatedLoop) -> None:
         cluster = ShareCluster(loop, {name.replace("_", "."): value for name, value in settings.items()})

@@ -26,7 +26,7 @@ ACCEPT, RELEASE, REJECT = 1, 2, 3
 
 
 async def leader_of(cluster: ShareCluster, partition: int) -> int:
-    """The broker that leads a partition of `t`, as one says that lives."""
+    """Returns the broker that leads a partition of `t`, as one says that lives."""
     while True:
         for client in cluster.clients.values():
             if client.lost:
@@ -96,7 +96,7 @@ class ShareMember:
         )
 
     async def fetch(self, *acknowledged: tuple[int, int, int], **options: Any) -> Any:
-        """The answer of the leader."""
+        """Returns the answer of the leader."""
         if self.leader < 0:
             self.leader, self.epoch = await leader_of(self.cluster, self.partition), 0
         answer = await self.cluster.clients[self.leader].request(self._request(batches(*acknowledged), options), 2)
@@ -123,7 +123,7 @@ class ShareMember:
                 await asyncio.sleep(0.1)
 
     async def acknowledge(self, *acknowledged: tuple[int, int, int], epoch: int | None = None) -> Any:
-        """The answer to a ShareAcknowledge."""
+        """Returns the answer to a ShareAcknowledge."""
         rows = [
             ShareAcknowledgePartition(partition_index=self.partition, acknowledgement_batches=batches(*acknowledged))
         ]
@@ -145,7 +145,7 @@ def acquired(row: Any) -> list[tuple[int, int, int]]:
 
 
 def values(row: Any) -> list[bytes | None]:
-    """The values of the records that were acquired."""
+    """Returns the values of the records that were acquired."""
     found = []
     for position, header in iterate_batches(memoryview(row.records)):
         batch = bytes(row.records)[position : position + header.size_bytes]

@@ -198,7 +198,7 @@ PLANTS = [
 
 
 FIRST_SEED = {visible_before_durable: 150}
-"""Where to begin, for those that the first seeds don't find: at one that finds it soon."""
+"""First seeds that soon find bugs which the default seeds don't find."""
 
 
 @pytest.mark.parametrize(("plant", "expected"), PLANTS, ids=lambda value: getattr(value, "__name__", str(value)))

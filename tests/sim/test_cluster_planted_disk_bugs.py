@@ -52,7 +52,7 @@ def a_checkpoint_takes_no_room_for_a_broken_disk(patch: Patch) -> None:
 
 
 def a_log_takes_no_room_for_a_broken_disk(patch: Patch) -> None:
-    """Where a log is truncated, rolled or flushed."""
+    """The places where a log is truncated, rolled or flushed."""
     patch.setattr(errors.StorageError, "is_passing", property(lambda _self: False))
 
 

@@ -50,7 +50,7 @@ def deletes_do_not_wait_for_eligible_leaders(patch: Patch) -> None:
 
 
 def a_power_cut_makes_no_difference(patch: Patch) -> None:
-    """Who lost what it had not synced leads, though others have all."""
+    """A replica that lost unsynced records leads, though others have all."""
     patch.setattr(MetadataImage, "may_lack_records", lambda *_arguments: False)
 
 

@@ -63,7 +63,7 @@ def truncates_to_the_high_watermark(patch: Patch) -> None:
 
 
 def an_epoch_ends_one_offset_later(patch: Patch) -> None:
-    """Where an earlier leader epoch ends is off by one: a record of a lost leadership stays."""
+    """The end of an earlier leader epoch is off by one: a record of a lost leadership stays."""
     original = LeaderEpochs.end_offset_for
 
     def end_offset_for(self: Any, epoch: int, log_end_offset: int) -> tuple[int, int]:
@@ -317,7 +317,7 @@ def duplicates_are_appended(patch: Patch) -> None:
 
 
 def followers_know_no_producers(patch: Patch) -> None:
-    """What a follower takes over, or a start reads back, isn't noted: a new leader appends what a producer repeats."""
+    """Batches that a follower copies, or a start recovers, don't count: a new leader appends repeated ones."""
     original = ProducerStateManager.replay
 
     def replay(self: Any, header: Any, **options: Any) -> Any:
@@ -378,7 +378,7 @@ def any_coordinator_writes_markers(patch: Patch) -> None:
 
 
 def _everywhere(patch: Patch, name: str, original: object, planted: object) -> None:
-    """Replace a function in every module that has imported it."""
+    """Replaces a function in every module that has imported it."""
     for module in [each for key, each in sys.modules.items() if key.startswith("lowtide.")]:
         if getattr(module, name, None) is original:
             patch.setattr(module, name, planted)

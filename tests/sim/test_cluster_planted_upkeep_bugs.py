@@ -109,7 +109,7 @@ def nothing_goes(patch: Patch) -> None:
 
 
 def with_less(patch: Patch, change: Callable[[Any, bytes], bytes]) -> None:
-    """Change every batch that compaction leaves with fewer records."""
+    """Changes every batch that compaction leaves with fewer records."""
     original = cleaning.compact_batch
 
     def compact_batch(offsets: Any, header: Any, batch: Any, rules: Any, **more: Any) -> Any:

@@ -47,7 +47,7 @@ async def alter(client: WireClient, kind: ConfiguredType, name: str, *changes: t
 
 
 def log_configs(simulation: Simulation) -> set[LogConfig]:
-    """The configurations of all logs."""
+    """Returns the configurations of all logs."""
     assert simulation.broker is not None
     logs = simulation.broker.log_manager.logs
     assert len(logs) == PARTITIONS

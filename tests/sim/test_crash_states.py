@@ -21,7 +21,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @pytest.mark.parametrize("seed", [int(os.environ["SEED"])] if "SEED" in os.environ else [0, 3])
 def test_a_broker_starts_on_every_state_and_keeps_its_promises(seed: int) -> None:
-    """Nothing acknowledged is lost, no deleted record returns, no offset has two contents, wherever the crash came."""
+    """Wherever the crash is, no acknowledged record is lost, no deleted one returns, no offset has two contents."""
     result = search(seed, each=1 if "SEED" in os.environ else 16)
     assert result.states > 0
     assert {"lost_name", "lost_write", "torn_write"} <= set(result.effects), result.effects
@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_moments() -> None:
 )
 @pytest.mark.slow
 def test_a_planted_bug_is_found(plant: Plant, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one run: chance doesn't have to find its moment."""
+    """One run finds it: no luck with the moment is needed."""
     plant(monkeypatch)
     with pytest.raises(HistoryError, match=f"{planted.LOST}|its log start fell from|are deleted for good"):
         search(seed, each=8)

@@ -1,4 +1,4 @@
-"""Replicas erase what was deleted while everything fails (D15), and planted bugs in that are found."""
+"""Replicas erase deleted records despite all faults (D15), and planted bugs are found."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_nothing_that_is_erased_is_in_a_file() -> None:
 
 
 def what_lies_beside_is_not_looked_at(patch: Patch) -> None:
-    """For plants that it would hide: it takes time, in which what they leave goes."""
+    """For plants that this would hide: it takes time, in which the leftovers of the plants disappear."""
     patch.setattr(SetAsideFolders, "erase", lambda _self, _log, _offset, on_done: on_done(None) or (lambda: None))
 
 
@@ -57,7 +57,7 @@ def an_erasure_is_answered_while_its_log_is_written_again(patch: Patch) -> None:
 
 
 def an_empty_segment_is_taken_for_one_that_is_gone(patch: Patch) -> None:
-    """Its bytes may be back after a power cut."""
+    """Its bytes may return after a power cut."""
     original = FileRemoval._on_removed
 
     def on_removed(self: FileRemoval, piece: Any, outcome: object) -> None:
@@ -92,7 +92,7 @@ PLANTS: Final = [
     (an_erasure_is_answered_before_the_disk_knows, CUT, 21),
     (a_copy_in_another_directory_is_not_erased, MOVES, 1),
 ]
-"""Each with the faults that strike, and the seed to begin with: one that finds it soon."""
+"""Each plant with its faults and its first seed, one that finds it soon."""
 
 
 @pytest.mark.parametrize(("plant", "faults", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", ""))

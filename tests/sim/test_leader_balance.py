@@ -159,7 +159,7 @@ def test_a_full_process_gives_leaderships_away(moves: bool) -> None:
             assert preferred == leaders
         else:
             assert (given, leaders) == (0, [1] * PARTITIONS)
-        for key, partition in world.machines[leaders[0] - 1].broker.replicas.partitions.items():  # type: ignore[union-attr]
+        for key, partition in world.machines[leaders[0] - 1].broker.replicas.partitions.items():
             assert partition.log.log_end_offset == world.acknowledged[key.partition]
 
     run_simulation(scenario, seed=1)

@@ -113,7 +113,7 @@ PLANTS: Final = [
 AIMED: Final[dict[object, tuple[str, ...]]] = {
     what_diverges_stays_in_the_copy: ("moves between directories", "leaders die uncommitted", "leader move")
 }
-"""What strikes, if not moves alone, whose brokers die as often as not."""
+"""The faults, unless only moves are tested; there, half of the brokers die."""
 
 
 def run(plant: tuple[Any, ...], seed: int) -> object:

@@ -116,7 +116,7 @@ class Cluster:
             await asyncio.sleep(0.01)
 
     def write(self, *partitions: int) -> Coroutine[Any, Any, list[ErrorCode]]:
-        """Send a batch to each, with its next sequence."""
+        """Sends a batch to each, with its next sequence."""
         producer_id, epoch = self.identity
         batch = build_batch(
             [(1, None, b"v", ())],

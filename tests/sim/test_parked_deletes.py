@@ -15,7 +15,7 @@ TOPIC: Any = SimpleNamespace(
 
 
 def leader_of(followers: dict[int, Any]) -> Any:
-    """A broker that leads one partition and has just received fetches of these followers."""
+    """Returns a broker that leads one partition and has just received fetches of these followers."""
     leadership = SimpleNamespace(followers=followers, lag_time_max_ms=1000)
     partition = SimpleNamespace(leadership=leadership, topic_id=TOPIC_ID, leader_epoch=0)
     image = SimpleNamespace(broker_epoch=lambda _: 5, may_be_in_sync=lambda *_: True)

@@ -1,5 +1,4 @@
-"""Members of a share group of which some records kill their consumers: whatever happens, each other record is
-processed, and no record is delivered more often than it may.
+"""Some records kill the members of a share group. All others are processed, and no record is delivered too often.
 
 Bugs planted on purpose in share partitions: the checker must find each.
 """
@@ -48,7 +47,7 @@ LIMITS = (2, 3, 5, 6)
 LOCK_MS = 2_000
 MEMBERS, RECORDS, PARTITIONS = 3, 15, 4
 TIME_S = 240
-"""In virtual time: an unacknowledged delivery lasts a lock's time, and a killed broker returns after seconds."""
+"""The limit in virtual time. A delivery's lock must time out, and a killed broker returns after seconds."""
 
 
 class Load:
@@ -75,7 +74,7 @@ class Load:
             offset += size
 
     def is_busy(self) -> bool:
-        """Whether records are left that can be processed, or can still be delivered."""
+        """Returns whether records are left to process, or can still be delivered."""
         return bool(self.history.lacking(self.good)) or any(
             self.history.counts.get(record, 0) < self.limit for record in self.bad
         )
@@ -141,7 +140,7 @@ class Consumer:
         )  # fmt: skip
 
     def note(self, answer: Any) -> set[Record]:
-        """What was received; the history has it."""
+        """Returns the received records, and adds them to the history."""
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         got: set[Record] = set()
         for topic in answer.responses:
@@ -154,7 +153,7 @@ class Consumer:
         return got
 
     async def process(self, client: WireClient, got: set[Record]) -> bool:
-        """Accept what can be processed.
+        """Accepts what can be processed.
 
         With a bad record all of it fails, in any way. Returns whether the member still lives.
         """
@@ -240,7 +239,7 @@ def simulate(seed: int, *, kills: bool | None = None) -> Load:
 
 
 def unpacked(seed: int, *, kills: bool | None = None) -> Load:
-    """As `simulate`, with the violation itself, which a task found."""
+    """Like `simulate`, but raises the violation that a task found."""
     try:
         return simulate(seed, kills=kills)
     except BaseExceptionGroup as group:
@@ -262,7 +261,7 @@ def test_no_promise_is_broken_whatever_becomes_of_members() -> None:
 
 # ---------------------------------------------------------------------- planted bugs
 def a_death_is_not_counted(patch: Patch) -> None:
-    """What KIP-932 says: the records of a session that ends count as not delivered."""
+    """KIP-932: the records of a session that ends count as not delivered."""
 
     def release(self: SharePartition, member_id: str) -> int:
         released = 0

@@ -55,7 +55,7 @@ async def described(cluster: ShareCluster) -> Any:
 
 
 async def begun(cluster: ShareCluster) -> int:
-    """The epoch in which the state of partition 0 has begun; 0 if it hasn't."""
+    """Returns the epoch in which the state of partition 0 has begun; 0 if it hasn't."""
     topics = [
         SummaryStateTopic(topic_id=cluster.topic_id, partitions=[SummaryStatePartition(partition=0, leader_epoch=-1)])
     ]

@@ -1,4 +1,4 @@
-"""How far a share group is: described, set and forgotten by an administrator, while the group has no members."""
+"""An administrator describes, sets and deletes the offsets of a share group without members."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def test_offsets_of_a_group() -> None:
 
 
 def test_a_group_is_created_with_where_it_starts() -> None:
-    """As franz-go's tests want it; an unknown topic creates none.
+    """franz-go's tests expect this; an unknown topic creates no group.
 
-    The group outlives its coordinator, and members go on from there.
+    The group survives its coordinator, and members continue from these offsets.
     """
 
     async def run(cluster: ShareCluster) -> None:
@@ -137,7 +137,7 @@ def test_a_group_is_created_with_where_it_starts() -> None:
 
 
 def test_the_lag_where_the_coordinator_leads_the_partition() -> None:
-    """What is not delivered for good; nothing is known before a leader has chosen where to start."""
+    """The lag is unknown before a leader has chosen the start offset."""
 
     async def run(cluster: ShareCluster) -> None:
         member, leader = Member(cluster, "one"), Leader(cluster)
@@ -146,7 +146,7 @@ def test_the_lag_where_the_coordinator_leads_the_partition() -> None:
         read = await leader.read(0)
         assert (await leader.write_in(read.state_epoch, 0, 0)).error_code == NONE
         lags = {row.partition_index: row.lag for topic in (await described(cluster)).topics for row in topic.partitions}
-        image = cluster.machines[coordinator - 1].broker.serving.coordinators.groups.broker.metadata.image  # type: ignore[union-attr]
+        image = cluster.machines[coordinator - 1].broker.serving.coordinators.groups.broker.metadata.image
         leads = image.topics["t"].partitions[0].leader == coordinator
         assert lags == {0: 0 if leads else -1, 1: -1}
 

@@ -1,4 +1,4 @@
-"""What a share group's configuration, its topic and the cluster's features change in how it consumes."""
+"""The effects of a share group's configuration, its topic and the cluster's features."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_limit_that_was_raised_holds_for_what_members_have() -> None:
 
 
 def test_without_the_feature_members_are_refused() -> None:
-    """At `share.version` 0, and from 1 on they are served again, with what was stored before."""
+    """Refused at `share.version` 0. From 1 on they are served again, with the stored states."""
 
     async def run(cluster: ShareCluster) -> None:
         async def set_level(level: int) -> None:

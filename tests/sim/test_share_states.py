@@ -44,7 +44,7 @@ NONE = ErrorCode.NONE
 
 
 class Leader:
-    """What the leader of partition 0 asks."""
+    """The requests of the leader of partition 0."""
 
     def __init__(self, cluster: ShareCluster) -> None:
         self.cluster = cluster

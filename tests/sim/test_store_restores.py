@@ -121,7 +121,7 @@ def with_state(change: Callable[[PartitionImage], PartitionImage]) -> Callable[.
 
 
 def forgets_eligible_leaders(patch: Patch) -> None:
-    """Who had everything, but was not in sync, is truncated to a log that has lost its end."""
+    """A complete replica that is not in sync is truncated to a log that has lost its end."""
     patch.setattr(
         recovery, "choose_members", with_state(lambda state: msgspec.structs.replace(state, elr=(), elr_epochs=()))
     )

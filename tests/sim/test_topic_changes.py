@@ -38,7 +38,7 @@ Scenario = Callable[[Simulation], Coroutine[Any, Any, None]]
 
 
 def simulated(scenario: Scenario, seed: int = 1) -> None:
-    """Run `scenario` with a broker that serves."""
+    """Runs `scenario` with a broker that serves."""
     loop = SimulatedLoop(seed)
     simulation = Simulation(loop, seed, flush_each_append=True)
 

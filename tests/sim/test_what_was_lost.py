@@ -1,4 +1,4 @@
-"""What the checkers of a cluster accept where records without a promise were lost, and what they do not accept."""
+"""Cluster checkers accept the loss of records without a promise, and nothing else."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def append_transactional(log: Log, producer_id: int) -> None:
 
 
 def committed_in(log: Log, *, after_a_loss: bool) -> CommittedTransactions:
-    """The transactions that are read again from the log start on."""
+    """Returns the transactions that are read again from the log start on."""
     committed = CommittedTransactions()
     if after_a_loss:
         committed.void()
@@ -88,7 +88,7 @@ def log_with_a_transaction_below_its_start() -> Log:
 
 
 def test_a_transaction_whose_marker_was_lost_may_hold_the_stable_offset_at_the_log_start() -> None:
-    """Its coordinator has lost it too, and its records were deleted since: none is left to show it."""
+    """The coordinator has lost it too, and its records were deleted since: nothing shows it."""
     log = log_with_a_transaction_below_its_start()
     assert log.last_stable_offset == 1
     assert committed_in(log, after_a_loss=True).check(log) is None
@@ -184,7 +184,7 @@ def test_a_producer_may_be_refused_what_it_sends_again_and_was_deleted(
         counts=Counter(),
         next_producer=lambda: HUNG,
     )
-    producer = PipelinedProducer(load, SimpleNamespace(), Random(1))  # type: ignore[arg-type]  # as far as is needed
+    producer = PipelinedProducer(load, SimpleNamespace(), Random(1))  # as far as is needed
     producer._id, producer._under_way, producer._tried = HUNG, [([b"v"], batch)], [batch] if was_tried else []
     refused = PartitionProduceResponse(
         index=0,

@@ -61,7 +61,7 @@ SETTINGS = (
 """Small segments and short times, so that what happens once a day elsewhere happens many times an hour here."""
 
 ETCD = ("--auto-compaction-mode=revision", "--auto-compaction-retention=1000")
-"""As docs/etcd.md says, but with a shorter history, for the same reason."""
+"""The settings of docs/etcd.md, but with a shorter history, for the same reason."""
 
 
 class Soak:
@@ -113,7 +113,7 @@ class Soak:
         return (time.monotonic() - self._begun_s) / 60
 
     def end(self) -> None:
-        """End it early, as if its time were over."""
+        """Ends it early, as if its time were over."""
         self._ended.set()
 
     @property
@@ -121,7 +121,7 @@ class Soak:
         return time.monotonic() < self._until_s and not self._ended.is_set()
 
     async def pause(self, seconds: float) -> bool:
-        """Wait so long, or until the end. Returns whether the run continues."""
+        """Waits so long, or until the end. Returns whether the run continues."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), max(min(seconds, self._until_s - time.monotonic()), 0.0))
         return self._goes_on
@@ -181,7 +181,7 @@ class Soak:
                 file.write(line + "\n")
 
     async def _restart(self) -> None:
-        """In order, one after the other, as an operator does it."""
+        """Restarts one broker after the other, as an operator does."""
         earlier, pythons = self._options.earlier, self.cluster.pythons
         while await self.pause(self._options.restart_minutes * 60):
             for broker_id in self.cluster.ids if earlier else RESTARTED:
@@ -225,7 +225,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
 
 
 async def soak(options: argparse.Namespace, scratch: Path) -> tuple[Soak, list[str]]:
-    """Run it. Returns the run, and what failed."""
+    """Runs it. Returns the run, and what failed."""
     cluster = ClusterProcesses(scratch, *SETTINGS, etcd_settings=ETCD)
     if options.earlier:
         cluster.pythons = dict.fromkeys(cluster.ids, options.earlier)
@@ -245,7 +245,7 @@ async def soak(options: argparse.Namespace, scratch: Path) -> tuple[Soak, list[s
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command. Returns its exit code."""
+    """Runs the command. Returns its exit code."""
     options = options_of(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     for number in (signal.SIGINT, signal.SIGTERM):  # Before it runs, they interrupt it.

@@ -1,4 +1,4 @@
-"""What a soak measures of a cluster of processes: memory, descriptors, threads, disk, etcd."""
+"""Measures a cluster of processes during a soak: memory, descriptors, threads, disk, etcd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ETCD_ANSWER_S = 30.0
 
 
 def blocks_bytes(folder: Path) -> int:
-    """What the files of a folder take on the disk, holes left out. A file that goes meanwhile counts as nothing."""
+    """Returns the allocated bytes of a folder's files. A file that is removed meanwhile counts as nothing."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:
@@ -26,7 +26,7 @@ def blocks_bytes(folder: Path) -> int:
 
 
 def etcd_bytes(endpoint: str) -> tuple[int, int]:
-    """The size of etcd's file, and what of it is in use."""
+    """Returns the size of etcd's file, and the bytes in use."""
     request = urllib.request.Request(f"http://{endpoint}/v3/maintenance/status", data=b"{}", method="POST")
     with urllib.request.urlopen(request, timeout=ETCD_ANSWER_S) as answer:
         status = json.load(answer)

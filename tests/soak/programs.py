@@ -1,7 +1,6 @@
-"""The clients of a soak, each a process of its own with librdkafka: writers at a steady rate, members of a group,
-transactions.
+"""The clients of a soak, each a process with librdkafka: writers at a steady rate, members of a group, transactions.
 
-Each reports what failed for good (`client_processes.tell`); retries of the library are its own affair. SIGTERM ends it.
+Each reports final failures (`client_processes.tell`), but no retries of the library. SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Ending:
 
 
 def write(settings: Settings, topic: str, ending: Ending) -> None:
-    """Keep a topic filled: each key again and again."""
+    """Keeps a topic filled; writes each key repeatedly."""
     failed = 0
 
     def on_delivery(error: Any, _: object) -> None:

@@ -16,7 +16,7 @@ Samples = Sequence[tuple[float, Mapping[str, float]]]
 
 
 def trends(samples: Samples) -> dict[str, Trend]:
-    """By name, of those with enough samples."""
+    """The trends by name, of figures with enough samples."""
     names = dict.fromkeys(name for _, sample in samples for name in sample)
     found = {}
     for name in names:
@@ -38,7 +38,7 @@ def rising(found: Mapping[str, Trend], lived: Sequence[str]) -> list[str]:
 
 
 def table(found: Mapping[str, Trend]) -> list[str]:
-    """A row a figure, as Markdown."""
+    """Returns a Markdown table with a row for each figure."""
     rows = ["| figure | first quarter | last quarter | slope an hour | 95 % interval |", "|---|---|---|---|---|"]
     for name, of_name in sorted(found.items()):
         interval = f"{of_name.low:+.2f} to {of_name.high:+.2f}"

@@ -1,4 +1,4 @@
-"""Whether a figure rises in the course of a run: the slope of a straight line through its samples, and how sure it is.
+"""Detects whether a figure rises during a run: the slope of a line through its samples, and its confidence interval.
 
 Pure. Neighbouring samples resemble each other (a cache fills, a segment is rolled), so samples are averaged in blocks
 of time first, and the line goes through the blocks. The interval is that of least squares with Student's t: it holds
@@ -31,11 +31,11 @@ class Trend:
     first: float
     last: float
     hours: float
-    """From the first sample that counts to the last."""
+    """The time from the first counted sample to the last."""
 
     @property
     def gained(self) -> float:
-        """What the lower end of the interval adds in the time of the run; 0 for what may not have risen at all."""
+        """The rise during the run at the lower end of the interval; 0 if it may not have risen."""
         return max(self.low, 0.0) * self.hours
 
 
@@ -48,7 +48,7 @@ def warm(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def trend(samples: Sequence[tuple[float, float]]) -> Trend | None:
-    """Of `(seconds, value)` in the order of time; None where there are too few for an interval."""
+    """Returns the trend of `(seconds, value)` samples in order of time; None if there are too few for an interval."""
     points = blocks(samples, BLOCKS)
     if len(points) < 4:
         return None
@@ -73,7 +73,7 @@ def trend(samples: Sequence[tuple[float, float]]) -> Trend | None:
 
 
 def blocks(samples: Sequence[tuple[float, float]], count: int) -> list[tuple[float, float]]:
-    """The means of so many spans of equal time; spans without a sample are left out."""
+    """Returns the means of so many spans of equal time; spans without a sample are left out."""
     if not samples or samples[-1][0] == samples[0][0]:
         return []
     begin, width = samples[0][0], (samples[-1][0] - samples[0][0]) / count

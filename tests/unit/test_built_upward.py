@@ -67,7 +67,7 @@ TOWERS: dict[str, tuple[int, int]] = {
     "simulation/pipelined_producer.py:PipelinedProducer": (4, 14),
     "simulation/transformer.py:Transformer": (3, 20),
 }
-"""Classes with more levels, or more methods including those of their bases, and how many of each they have."""
+"""Classes above these limits, with their levels of ours and their methods, those of bases included."""
 
 OPEN = frozenset({"admin/client.py:AdminClient"})
 """Classes that have a method for each thing that their users may ask for: they grow with these."""
@@ -156,7 +156,7 @@ def forms() -> dict[str, dict[str, Form]]:
 
 
 def tower(name: str, module: str) -> tuple[int, set[str]]:
-    """Returns the number of a class's levels in this tree, and all its methods. Protocols are no level."""
+    """Returns the number of levels of ours, the class included, and the names of all methods. Protocols don't count."""
     form = forms()[name][module]
     levels, methods = 0, set(form.methods)
     for base in form.bases:

@@ -297,7 +297,7 @@ def test_every_page_is_in_the_navigation():
 def test_make_help_explains_every_target():
     """A public target has a sentence; the two of the README are there."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    phony = set(re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split())  # type: ignore[index]
+    phony = set(re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split())
     explained = set(re.findall(r"^([a-z-]+):.*## \S", makefile, re.MULTILINE))
     asked = [
         "help",

@@ -9,8 +9,8 @@ import socket
 import pytest
 import uvloop
 
-from lowtide.testing import free_ports as module
-from lowtide.testing.free_ports import FIRST_PORT, HELD_MAX, HOST, free_ports
+from tests import free_ports as module
+from tests.free_ports import FIRST_PORT, HELD_MAX, HOST, free_ports
 
 
 def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lowtide.testing.freezing import freeze, thaw
+from tests.freezing import freeze, thaw
 
 COUNTING = """
 import mmap, sys, threading

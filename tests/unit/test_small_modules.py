@@ -54,13 +54,10 @@ SMALL: set[str] = {
     "broker/metrics/share_groups.py",
     "broker/metrics/site.py",
     "broker/partitions/fence.py",
-    "console/files.py",
     "console/views.py",
     "protocol/key_hash.py",
     "replication/unregistration.py",
     "runtime/child_process.py",
-    "testing/free_ports.py",
-    "testing/freezing.py",
 }
 """Modules of fewer than `LINES_MAX` lines that one module imports."""
 

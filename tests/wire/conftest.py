@@ -65,7 +65,7 @@ class RandomMessages:
         self._is_tame = is_tame
 
     def message(self, case: Case) -> Any:
-        """A message of this class, in which fields that the version lacks have their defaults."""
+        """Returns a message of this class, in which fields that the version lacks have their defaults."""
         return self._entity(wire_form(case.message, case.version), depth=0)
 
     def _entity(self, entity: Entity, depth: int) -> Any:
@@ -118,5 +118,5 @@ def random_messages(request: pytest.FixtureRequest) -> RandomMessages:
 
 @pytest.fixture
 def tame_messages(request: pytest.FixtureRequest) -> RandomMessages:
-    """As `random_messages`, with values that have a meaning."""
+    """Like `random_messages`, with values that have a meaning."""
     return RandomMessages(request.node.name, is_tame=True)

@@ -39,7 +39,7 @@ MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 def plain(value: Any) -> Any:
-    """A value of kio in the form of ours: milliseconds, lists, sixteen bytes."""
+    """Returns a value of kio in the form of ours: milliseconds, lists, sixteen bytes."""
     if isinstance(value, dt.timedelta):
         return value // MILLISECOND
     if isinstance(value, dt.datetime):
@@ -52,7 +52,7 @@ def plain(value: Any) -> Any:
 
 
 def assert_same(form: Any, ours: Any, theirs: Any) -> None:
-    """Compare field by field in wire order: names differ a little, and kio has None for the zero uuid."""
+    """Compares field by field in wire order: names differ a little, and kio has None for the zero uuid."""
     if isinstance(form, CountedArray) and ours is not None:
         assert len(ours) == len(theirs)
         for mine, other in zip(ours, theirs, strict=True):

@@ -23,12 +23,12 @@ MUTATIONS = examples(60)
 
 
 def codecs(case: Any) -> tuple[Codec[Any], Codec[Any]]:
-    """The codec that is used, compiled where that was built, and the one in generated Python."""
+    """Returns the codec that is used, compiled where that was built, and the one in generated Python."""
     return codec_for(case.message, case.version), plain_codec(case.message, case.version)
 
 
 def decoded(codec: Codec[Any], frame: bytes) -> Any:
-    """The message, or None if it is refused; any other exception fails the test."""
+    """Returns the message, or None if it is refused; any other exception fails the test."""
     try:
         return codec.decode(frame, 0, len(frame))
     except ProtocolError:
@@ -36,7 +36,7 @@ def decoded(codec: Codec[Any], frame: bytes) -> Any:
 
 
 def are_alike(one: Any, other: Any) -> bool:
-    """Whether both are the same; a field of floating point may hold what does not equal itself."""
+    """Returns whether both are equal; a NaN in a field of floating point equals itself here."""
     return one == other or repr(one) == repr(other)
 
 
@@ -79,7 +79,7 @@ def test_a_limit_of_rows(case, random_messages) -> None:
 
 
 def is_taken(codec: Codec[Any], frame: bytes, rows_max: int) -> bool:
-    """Whether the message has at most so many rows."""
+    """Returns whether the message has at most so many rows."""
     try:
         codec.decode(frame, 0, len(frame), rows_max)
     except TooManyRowsError:
@@ -132,7 +132,7 @@ class NoisyTags(TaggedFields):
 
 
 def make_noisy(content: Any, rng: random.Random) -> None:
-    """Put `NoisyTags` into every struct of the tree."""
+    """Puts `NoisyTags` into every struct of the tree."""
     if isinstance(content, CountedArray):
         make_noisy(content.element, rng)
     elif isinstance(content, Entity):
@@ -146,7 +146,7 @@ def make_noisy(content: Any, rng: random.Random) -> None:
 
 @pytest.mark.newest
 def test_unknown_tags_are_passed_over(case, random_messages, request) -> None:
-    """Tagged fields of a later Kafka change nothing for us, wherever in the message they stand (KIP-482)."""
+    """Unknown tagged fields of a later Kafka are ignored anywhere in a message (KIP-482)."""
     noisy = wire_form(case.message, case.version)
     make_noisy(noisy, random.Random(request.node.name))
     for _ in range(ROUNDS):
@@ -183,7 +183,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 @pytest.mark.newest
 @pytest.mark.seeds
 def test_mutations_are_read_or_refused_alike(case, random_messages, request) -> None:
-    """For any input of a broken or hostile peer, all codecs read the same or all refuse with a ProtocolError."""
+    """For any input, all codecs read the same message, or all raise ProtocolError."""
     rng = random.Random(request.node.name)
     reference = reference_codec(case.message, case.version)
     for _ in range(4):

@@ -45,7 +45,7 @@ class CapturedFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return codec_of(spec.request if self.direction == "request" else spec.response, self.version)
 
     def split(self, frame: bytes) -> tuple[bytes, int]:
-        """The header as we write it for the values in this one, and the position of the body. Errors: ProtocolError."""
+        """Returns the header as Lowtide encodes these values, and the position of the body. Errors: ProtocolError."""
         if self.direction == "request":
             key, version, correlation_id, client_id, position = read_request_header(frame, 0, len(frame))
             assert (key, version) == (self.key, self.version)
@@ -56,10 +56,10 @@ class CapturedFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_longer_than_its_fields(captured: CapturedFrame) -> bool:
-    """Whether this is librdkafka 2.16's Metadata request for all topics, which writes the null array of a flexible
-    version in four bytes.
+    """Returns whether this is librdkafka 2.16's Metadata request for all topics.
 
-    Kafka reads one of them as the null array, the other three as fields, and ignores the rest; so must a broker.
+    It encodes the null array of a flexible version in four bytes. Kafka reads one of them as the null array, the other
+    three as fields, and ignores the rest; so must a broker.
     """
     return (
         captured.client.startswith("confluent-kafka 2.16")
@@ -75,7 +75,7 @@ LONGER = [captured for captured in CAPTURED if is_longer_than_its_fields(capture
 
 
 def name(captured: CapturedFrame) -> str:
-    """The test's name."""
+    """Returns the test's name."""
     return (
         f"{captured.client.split(' ')[0]}-{captured.api}-v{captured.version}-{captured.direction}-{len(captured.frame)}"
     )
@@ -83,7 +83,7 @@ def name(captured: CapturedFrame) -> str:
 
 @pytest.mark.parametrize("captured", EXACT, ids=name)
 def test_it_is_read_whole_and_written_again_to_the_same_bytes(captured: CapturedFrame) -> None:
-    """By the compiled codec and by the reference codec."""
+    """Checks the compiled codec and the reference codec."""
     whole = captured.frame
     header, position = captured.split(whole)
     for codec_of in (codec_for, reference_codec):
@@ -160,9 +160,8 @@ BY_HAND_ONLY = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS,
 }
-"""What needs a cluster of several brokers, or an authorizer, or is asked by no Python client, is in `by_hand.json`,
-what is of KIP-848 in
-`consumer_groups.json`, what is of KIP-932 in `share_groups.json`."""
+"""The requests that need several brokers or an authorizer, or that no Python client sends, are in `by_hand.json`; those
+of KIP-848 are in `consumer_groups.json`, and those of KIP-932 in `share_groups.json`."""
 
 
 def test_the_captures_cover_every_api_and_every_client_and_are_small() -> None:

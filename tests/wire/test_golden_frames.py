@@ -63,15 +63,15 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_request(self) -> bool:
-        """Whether it is from a client."""
+        """Whether a client sent it."""
         return self.spec.request.__name__ == self.message
 
     def codec(self, codec_of: Any = codec_for) -> Any:
-        """The codec of its message and version."""
+        """Returns the codec of its message and version."""
         return codec_of(self.spec.request if self.is_request else self.spec.response, self.version)
 
     def read_header(self, buffer: bytes, end: int) -> tuple[dict[str, Any], int]:
-        """The header's values and the position of the body."""
+        """Returns the header's values and the position of the body."""
         if self.is_request:
             key, version, correlation_id, client_id, position = read_request_header(buffer, 0, end)
             assert (key, version) == (self.spec.key, self.version)
@@ -81,14 +81,14 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {"correlation_id": correlation_id}, position
 
     def header_bytes(self) -> bytes:
-        """The header as we write it."""
+        """Returns the header as we write it."""
         if self.is_request:
             return request_header(self.spec.key, self.version, self.header["correlation_id"], self.header["client_id"])
         return response_header(self.header["correlation_id"], response_header_is_flexible(self.spec.key, self.version))
 
 
 def load() -> list[Golden]:
-    """All entries of all files, in the order of their names."""
+    """Returns all entries of all files, in the order of their names."""
     files = sorted((Path(__file__).parent / "golden").glob("*.json"))
     return [entry for file in files for entry in msgspec.json.decode(file.read_bytes(), type=list[Golden])]
 
@@ -105,7 +105,7 @@ every_frame = pytest.mark.parametrize(
 
 
 def as_json(value: Any) -> Any:
-    """A message in the form of `value` in the files."""
+    """Returns a message in the form of `value` in the files."""
     if isinstance(value, msgspec.Struct):
         return {name: as_json(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, list):
@@ -127,7 +127,7 @@ def test_the_frame_has_the_value_beside_it(golden: Golden) -> None:
 
 
 def client_of(golden: Golden) -> ClientConnection[str]:
-    """A client connection whose next request has the frame's correlation id."""
+    """Returns a client connection whose next request has the frame's correlation id."""
     client: ClientConnection[str] = ClientConnection(golden.header.get("client_id", "client"))
     client._correlation_id = golden.header["correlation_id"] - 1
     return client

@@ -28,7 +28,7 @@ OVER_LONG = (b"\x7f\xff\xff\xff", b"\x7f\xff", b"\xff\xff\xff\xff\x07", b"\xff\x
 """The largest counts: of an array or bytes, of a string, and as varints of five, four and two bytes."""
 
 ALLOWANCE_BYTES = 24 * 1024
-"""For an exception with its traceback and text; the test adds the memory of a decoded message above its frame."""
+"""The memory of an exception with its traceback; the test adds that of the decoded message."""
 
 
 @pytest.mark.newest
@@ -86,7 +86,7 @@ def test_over_long_counts_cost_nothing(case, random_messages) -> None:
 
 
 def min_bytes_taken(codec: Any, wrong: bytes, budget: int) -> int:
-    """The least of a few measurements: other work in this process, such as a broker of other tests, is measured too."""
+    """Returns the least of a few measurements, because other work in this process is measured too."""
     least = budget
     for _ in range(20):
         tracemalloc.reset_peak()
@@ -101,7 +101,7 @@ def min_bytes_taken(codec: Any, wrong: bytes, budget: int) -> int:
 
 
 def refused(message: type, version: int, text: str) -> str:
-    """The codec's message about the frame with this hex."""
+    """Returns the codec's message about the frame with this hex."""
     frame = bytes.fromhex(text)
     with pytest.raises(ProtocolError) as caught:
         codec_for(message, version).decode(frame, 0, len(frame))
@@ -152,7 +152,7 @@ EMPTY_FETCH = "000001f4 00000001 00000400 00 00000000 ffffffff 01 01 01"
 
 
 def fetch_with_tags(tags: str) -> bytes:
-    """A FetchRequest of version 12 with this section of tagged fields."""
+    """Returns a FetchRequest of version 12 with this section of tagged fields."""
     return bytes.fromhex("ffffffff" + EMPTY_FETCH + tags)
 
 

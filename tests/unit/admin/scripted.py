@@ -164,7 +164,7 @@ class ScriptedCluster:
     committed: dict[str, dict[TopicPartition, tuple[int, int]]] = field(default_factory=dict)
     """Offset and leader epoch by group and partition."""
     shared: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
-    """Where share groups start."""
+    """The start offsets of share groups."""
     versions: dict[ApiKey, int] = field(default_factory=dict)
     """Highest versions, where they are lower than ours; -1 for a missing API."""
     scripts: dict[tuple[int | None, ApiKey], Answer] = field(default_factory=dict)
@@ -189,20 +189,20 @@ class ScriptedCluster:
 
     # ------------------------------------------------------------------ for tests
     async def start(self, *broker_ids: int) -> None:
-        """Make these brokers listen, each on a host `broker-<id>`."""
+        """Makes these brokers listen, each on a host `broker-<id>`."""
         for broker_id in broker_ids:
             node = self.nodes[broker_id] = self.loop.start_node(f"broker-{broker_id}")
             await node.spawn(listen(lambda broker_id=broker_id: ScriptedBroker(self, broker_id), "", PORT))  # type: ignore[misc]
 
     def add_topic(self, name: str, *leaders: int, topic_id: bytes = b"\1" * 16) -> None:
-        """Add a topic whose partitions have these leaders; it replaces one of that name."""
+        """Adds a topic whose partitions have these leaders; it replaces one of that name."""
         self.topics[name] = ScriptedTopic(topic_id, [ScriptedPartition(leader) for leader in leaders])
 
     def partition(self, topic: str, index: int = 0) -> ScriptedPartition:
         return self.topics[topic].partitions[index]
 
     def count(self, key: ApiKey, broker_id: int | None = None) -> int:
-        """The number of requests of an API."""
+        """Returns the number of requests of an API."""
         return sum(asked.key == key and broker_id in (None, asked.broker_id) for asked in self.asked)
 
     def deletes(self) -> list[tuple[int, dict[TopicPartition, int]]]:
@@ -221,7 +221,7 @@ class ScriptedCluster:
         ]
 
     def client(self, **settings: Any) -> AdminClient:
-        """A client that knows broker 1."""
+        """Returns a client that knows broker 1."""
         given = {"bootstrap.servers": f"broker-1:{PORT}"} | {
             key.replace("_", "."): value for key, value in settings.items()
         }
@@ -330,7 +330,7 @@ class ScriptedCluster:
         return DeleteRecordsResponse(topics=topics)
 
     def delete(self, broker_id: int, name: str, row: Any, *, leader_only: bool) -> DeleteRecordsPartitionResult:
-        """The answer of a broker to one row."""
+        """Returns the answer of a broker to one row."""
         index = row.partition_index
         code = ErrorCode.NONE
         topic = self.topics.get(name)
@@ -355,13 +355,13 @@ class ScriptedCluster:
 
 
 def failure(result: object) -> DeleteRecordsError:
-    """Why a partition's delete failed."""
+    """Returns why a partition's delete failed."""
     assert isinstance(result, DeleteRecordsError), result
     return result
 
 
 def simulated(test: Callable[[ScriptedCluster], Coroutine[Any, Any, T]], *broker_ids: int, seed: int = 1) -> T:
-    """Run a test with a cluster of these brokers (1 to 3 unless others are named)."""
+    """Runs a test with a cluster of these brokers (1 to 3 unless others are named)."""
 
     async def main(loop: SimulatedLoop) -> T:
         cluster = ScriptedCluster(loop)

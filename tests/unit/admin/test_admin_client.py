@@ -61,7 +61,7 @@ def test_any_bootstrap_server_is_enough():
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_silent_broker_leaves_time_for_the_others(seed: int):
-    """For any order: a broker that accepts a connection and stays silent took all of a short call's time."""
+    """The order does not matter. A silent broker once took all of a short call's time."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
@@ -131,7 +131,7 @@ def test_a_long_wait_is_logged_once(caplog: pytest.LogCaptureFixture):
 
 
 def test_a_string_is_no_list_of_names():
-    """Its letters would be topics: `delete_topics("logs")` deleted topics named l, o, g and s."""
+    """Its letters would be topics: `delete_topics("logs")` once deleted topics named l, o, g and s."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("tt", 1)
@@ -142,7 +142,7 @@ def test_a_string_is_no_list_of_names():
     assert named("logs") == ["logs"]
     assert named(["a", "b"]) == ["a", "b"]
     with pytest.raises(ValueError, match="5 is not a name"):
-        named([5])  # type: ignore[list-item]
+        named([5])
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_impossible_configurations_are_refused():
 
     async def test(cluster: ScriptedCluster) -> None:
         with pytest.raises(ValueError, match="'t' is not a ConfigResource"):
-            await cluster.client().describe_configs(["t"])  # type: ignore[list-item]
+            await cluster.client().describe_configs(["t"])
         with pytest.raises(ValueError, match=r"'retention\.ms' is not a ConfigChange"):
-            await cluster.client().alter_configs({resource: {"retention.ms": "5"}})  # type: ignore[dict-item]
+            await cluster.client().alter_configs({resource: {"retention.ms": "5"}})
         with pytest.raises(ValueError, match="'t' is not a NewTopic"):
-            await cluster.client().create_topics(["t"])  # type: ignore[list-item]
+            await cluster.client().create_topics(["t"])
 
     simulated(test)
 

@@ -49,7 +49,7 @@ async def failing() -> None:
 
 
 async def test_it_works_inside_a_running_loop(thread: LoopThread):
-    """As in a notebook."""
+    """A running loop, as in a notebook."""
     assert thread.run(twice(4)) == 8
 
 
@@ -66,7 +66,7 @@ def test_several_threads_may_wait(thread: LoopThread):
 
 
 def test_a_call_that_could_never_end_raises(thread: LoopThread):
-    """In the loop's own thread, after the end, and in a process that inherited the object without its thread."""
+    """The calls come from the loop's own thread, after the end, and from a forked process without the thread."""
 
     async def from_within() -> None:
         thread.run(twice(1))

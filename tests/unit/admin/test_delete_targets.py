@@ -1,6 +1,6 @@
-"""What a delete was asked for is looked up once, and whatever is in doubt deletes nothing.
+"""The targets of a delete are looked up once; in doubt nothing is deleted.
 
-Against a scripted cluster, in virtual time.
+The cluster is scripted, the time virtual.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ def test_groups_delete_what_all_of_them_have_consumed():
 
 @pytest.mark.parametrize("knows_share_groups", [True, False])
 def test_share_groups_count_with_where_they_start(knows_share_groups: bool):
-    """What lies before is done with, and never delivered again (KIP-932).
+    """Records before it are finished, and never delivered again (KIP-932).
 
-    Where brokers don't know them there are none.
+    If brokers don't know share groups, there are none.
     """
 
     async def test(cluster: ScriptedCluster) -> None:

@@ -1,4 +1,4 @@
-"""Where a client gets its tokens from, by Kafka's keys and librdkafka's."""
+"""The source of a client's tokens, by Kafka's keys and librdkafka's."""
 
 from __future__ import annotations
 

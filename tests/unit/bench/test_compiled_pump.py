@@ -77,7 +77,7 @@ def peer() -> Iterator[Callable[[Callable[[socket.socket], None]], Peer]]:
 
 
 def answering(answer: bytes, counts: list[int], *, piece: int = 1 << 16) -> Callable[[socket.socket], None]:
-    """A peer that checks every byte, answers in pieces of this size, and counts the requests."""
+    """Returns a peer that checks every byte, answers in pieces of this size, and counts the requests."""
 
     def serve(end: socket.socket) -> None:
         received = bytearray()

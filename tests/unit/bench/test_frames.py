@@ -35,7 +35,7 @@ TOPIC = "a-topic"
 
 
 def read(frame: bytes) -> tuple[ApiKey, Any]:
-    """The request in a frame."""
+    """Returns the request in a frame."""
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     number, version, _correlation_id, _client_id, position = read_request_header(frame, 4, len(frame))
     key = ApiKey(number)

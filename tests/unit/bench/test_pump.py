@@ -49,7 +49,7 @@ def peers(monkeypatch: pytest.MonkeyPatch):
 
 
 def answering(answer: bytes, *, piece: int = 1 << 16) -> Callable[[socket.socket], None]:
-    """A peer that answers every whole request, in pieces of so many bytes."""
+    """Returns a peer that answers every whole request, in pieces of so many bytes."""
 
     def serve(end: socket.socket) -> None:
         received = 0
@@ -135,7 +135,7 @@ def log_of(batches: int, per_batch: int) -> bytes:
 
 
 def fetch_peer(log: bytes, step: int, *, error: int = 0) -> Callable[[socket.socket], None]:
-    """A broker of one partition that answers `step` bytes from a batch on, possibly cut inside one."""
+    """Returns a broker of one partition that answers `step` bytes from a batch on, possibly cut inside one."""
     frame = fetch_frame("t", 0)
 
     def serve(end: socket.socket) -> None:

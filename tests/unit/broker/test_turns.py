@@ -60,7 +60,7 @@ def test_pieces_take_steps_in_turn_and_the_loop_is_free_between_two() -> None:
                 yield None
 
         for name in ("a", "b"):
-            turns.add(Piece(steps(name), fail))  # type: ignore[arg-type]
+            turns.add(Piece(steps(name), fail))
         await asyncio.sleep(1)
         assert took == ["a", "other", "b", "other"] * 3
         assert len(turns) == 0
@@ -86,8 +86,8 @@ def test_a_piece_that_waits_or_was_dropped_has_no_turn_and_one_that_fails_ends_a
             took.append("never")
             yield None
 
-        dropped = Piece(never(), fail)  # type: ignore[arg-type]
-        pieces: list[Any] = [Piece(waits(), fail), Piece(fails(), failed.append), dropped]  # type: ignore[arg-type]
+        dropped = Piece(never(), fail)
+        pieces: list[Any] = [Piece(waits(), fail), Piece(fails(), failed.append), dropped]
         for piece in pieces:
             turns.add(piece)
         dropped.drop()
@@ -284,7 +284,7 @@ def test_pieces_that_ask_for_a_rest_leave_a_busy_loop_for_so_long_after_each_sli
         took: list[float] = []
         done = asyncio.Event()
         rests = iter([4, 4, 0, 0])
-        work = Turns(loop, CountingClock(pass_ns=pass_ns), rest_ms=lambda: next(rests, 0))  # type: ignore[arg-type]
+        work = Turns(loop, CountingClock(pass_ns=pass_ns), rest_ms=lambda: next(rests, 0))
         steps = (took.append(round(loop.time() * 1000)) for _ in range(5 * OWN_SLICE_MS))
         work.run(steps, lambda _: done.set(), raise_error)
         await done.wait()

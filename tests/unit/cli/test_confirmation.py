@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 
 
 def asked(typed: str, monkeypatch: pytest.MonkeyPatch, *, interrupted: bool = False) -> CommandError | None:
-    """The result of a question that a command asks in its event loop."""
+    """Returns the result of a question that a command asks in its event loop."""
     person = Terminal(typed)
     person.interrupted = interrupted
     monkeypatch.setattr(sys, "stdin", person)

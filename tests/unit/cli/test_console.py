@@ -1,4 +1,4 @@
-"""What visitors of `lowtide console` have to show, by the settings of the command."""
+"""The logins of visitors of `lowtide console`, by the command's settings."""
 
 from __future__ import annotations
 

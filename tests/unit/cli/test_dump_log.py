@@ -63,7 +63,7 @@ def rows(capsys, *arguments: object, code: int = 0) -> list[dict]:
 
 
 def test_batches_and_records_are_printed(partition, capsys):
-    """For people as lines, with timestamps as dates; records only on request."""
+    """Text has lines with timestamps as dates; records are shown only on request."""
     (partition / SEGMENT).write_bytes(
         batch(100) + batch(103, 1, producer_id=7, producer_epoch=1, base_sequence=4, is_transactional=True)
     )
@@ -164,7 +164,7 @@ def test_behind_a_damaged_header_the_next_sound_batch_is_found(partition, capsys
 
 
 def test_a_cut_file_reports_how_much_is_there(partition, capsys):
-    """At every length: never an exception."""
+    """A file cut at any length raises no exception."""
     content = batch(100) + batch(103)
     wanted = DumpRequest(records=True, form=Form.TEXT, first=0, end=None)
     for length in range(1, len(content)):
@@ -321,7 +321,7 @@ def test_the_files_of_a_directory_are_printed(tmp_path, capsys):
     ],
 )
 def test_each_small_file_with_invalid_contents_is_damage(partition, capsys, name):
-    """It is reported with a reason, for any contents, and never raises."""
+    """For any contents it is reported with a reason, and raises no exception."""
     for content in (b"nonsense!\xff", b"\x7f" * 37, b"0\n2\nx\n"):
         (partition / name).write_bytes(content)
         told = rows(capsys, partition, code=1)

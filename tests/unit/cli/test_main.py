@@ -27,7 +27,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run `serve`, which must fail: exit code 2 and one message on standard error."""
+    """Runs `serve`, which must fail: exit code 2 and one message on standard error."""
     assert serve(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -95,7 +95,7 @@ def test_a_command_that_is_nearly_right_is_suggested(words, suggested, capsys):
     ],
 )
 def test_a_shell_completes_commands_and_options(words, number, expected):
-    """In the form that the script of `--install-completion` requests."""
+    """The form is that of the `--install-completion` script."""
     variables = {**os.environ, "_LOWTIDE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
     ended = subprocess.run(
         [sys.executable, "-m", "lowtide.cli.main"],
@@ -170,7 +170,7 @@ def test_sources_are_merged_in_order(tmp_path, monkeypatch):
     ],
 )
 def test_the_level_of_the_log_is_an_option(words, variable, expected, monkeypatch):
-    """As an option, a key, and a variable, in which Lowtide's name stands once."""
+    """A setting is an option, a key, and a variable, which has Lowtide's name once."""
     monkeypatch.setattr(
         "lowtide.cli.options.environment", lambda: {} if variable is None else {"LOWTIDE_LOG_LEVEL": variable}
     )
@@ -288,7 +288,7 @@ def test_a_broker_listens_without_the_imports_of_other_commands(tmp_path):
 
 
 def test_the_open_file_limit_is_raised_to_its_maximum():
-    """In a separate process, because it stays raised."""
+    """Runs in a separate process, because the limit stays raised."""
     program = (
         "import resource\nfrom lowtide.runtime.process import raise_open_file_limit\n"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"

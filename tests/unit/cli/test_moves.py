@@ -34,7 +34,7 @@ def moved(plan: MovePlan) -> dict[int, tuple[int, ...]]:
 
 
 def test_a_drained_broker_has_nothing_left_and_the_others_share_it():
-    """At its place in the order, where it leads by preference; the broker with fewest replicas takes the next one."""
+    """A replica is replaced at its place in the order; the broker with the fewest replicas gets the next one."""
     plan = drained(partitions((1, 2), (2, 1), (1, 3), (2, 3)), 1, brokers(1, 2, 3, 4))
     assert moved(plan) == {0: (4, 2), 1: (2, 4), 2: (4, 3)}
     assert plan.before == partitions((1, 2), (2, 1), (1, 3))

@@ -22,7 +22,7 @@ def test_a_table_without_rows_has_its_head():
 
 
 def test_a_pipe_gets_whole_lines(capsys):
-    """Of any length: a program that reads them has no terminal width."""
+    """Lines may have any length: a program that reads them has no terminal width."""
     print_table(["group"], [("g" * 300,)])
     assert capsys.readouterr().out == f"group\n{'g' * 300}\n"
 

@@ -106,7 +106,7 @@ def test_lines_are_whole_however_they_come(piece):
 
 
 def test_a_line_has_a_limit():
-    """Of a file without ends of lines no more is held than that."""
+    """Of a file without line ends no more is held in memory."""
     held = 0
 
     def endless():

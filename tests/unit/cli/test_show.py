@@ -70,7 +70,7 @@ TRANSACTIONS = (
 
 
 def test_aborted_records_are_left_out():
-    """Of one producer one transaction was aborted, the next one committed; another producer's is in between."""
+    """One producer aborts a transaction and commits the next; another producer's is in between."""
     rows, following = readable(fetched(TRANSACTIONS, (7, 0)), 0, wanted())
     assert offsets(rows) == [2, 3, 5, 8, 9]
     assert following == 10

@@ -23,7 +23,7 @@ class Unwritable(io.StringIO):
 
 
 def ended(stdout: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
-    """The exit code of a command that prints a line there, and the text on standard error."""
+    """Returns the exit code of a command that prints a line there, and the text on standard error."""
     errors = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stdout)
     monkeypatch.setattr(sys, "stderr", errors)
@@ -47,7 +47,7 @@ def test_a_file_that_fails_is_named(monkeypatch):
 
 
 def test_a_closed_pipe_causes_no_message(monkeypatch):
-    """As with a pipe to `head`: no reader is left, and the exit code shows that not all was written."""
+    """No reader is left, as with a pipe to `head`. The exit code shows that not all was written."""
     assert ended(Unwritable(errno.EPIPE), monkeypatch) == (1, "")
 
 

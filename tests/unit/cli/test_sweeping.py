@@ -88,7 +88,7 @@ def test_without_a_rate_nothing_waits():
 
 @given(st.floats(0.1, 100_000), st.lists(st.integers(0, 5000), max_size=50))
 def test_the_rate_is_not_exceeded(rate: float, delays_ms: list[int]) -> None:
-    """For any duration of chunks.
+    """The chunks may take any time.
 
     Between any two chunks, no more partitions begin than the rate allows, except for the last chunk.
     """

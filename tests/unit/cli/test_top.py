@@ -1,7 +1,4 @@
-"""`lowtide top`.
-
-Its rows for two samples, how many fit, and what is shown of a broker that is away or not Lowtide's.
-"""
+"""`lowtide top`: its rows for two samples, how many fit, and what it shows for brokers that are away or not Lowtide."""
 
 from __future__ import annotations
 
@@ -204,14 +201,14 @@ class Client:
 
 
 def test_a_broker_that_is_away_is_named_and_the_others_are_shown() -> None:
-    sampler = Sampler(Client(ConnectionFailedError("no route")), SystemClock(), 1.0)  # type: ignore[arg-type]
+    sampler = Sampler(Client(ConnectionFailedError("no route")), SystemClock(), 1.0)
     found = asyncio.run(sampler.take())
     assert (list(found.health), found.silent) == ([1], ("broker 2: no route",))
 
 
 def test_a_broker_of_another_make_is_not_asked_again_soon() -> None:
     client = Client(UnsupportedVersionError("no"))
-    sampler = Sampler(client, SystemClock(), 1.0)  # type: ignore[arg-type]
+    sampler = Sampler(client, SystemClock(), 1.0)
 
     async def twice() -> Sample:
         await sampler.take()
@@ -227,7 +224,7 @@ def test_a_question_without_an_answer_ends() -> None:
     async def never(**_: Any) -> Any:
         await asyncio.Event().wait()
 
-    client.list_topics = never  # type: ignore[method-assign]
-    found = asyncio.run(Sampler(client, SystemClock(), 0.1).take())  # type: ignore[arg-type]
+    client.list_topics = never
+    found = asyncio.run(Sampler(client, SystemClock(), 0.1).take())
     assert found.silent == ("topics: no answer in time",)
     assert list(found.health) == [1]

@@ -12,7 +12,7 @@ from lowtide.admin.client import AdminClient
 from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.retained import as_value, line, sentence
 from lowtide.admin.retention import Explanation
-from lowtide.cli import explain as module
+from lowtide.cli import topics as module
 from lowtide.cli.main import main
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import RetainedPartition, RetentionRule

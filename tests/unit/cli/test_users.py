@@ -18,7 +18,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 def test_a_user_is_added_before_there_is_a_log_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    """As the quick start has it; the password is nowhere in the files."""
+    """These are the commands of the quick start. No file contains the password."""
     directory = tmp_path / "var" / "lowtide"
     assert run(monkeypatch, "add", "alice", "--log-dirs", str(directory)) == 0
     assert run(monkeypatch, "list", "--log-dirs", str(directory)) == 0

@@ -1,4 +1,4 @@
-"""What a request says is read strictly, whatever it is."""
+"""The arguments of any request are parsed strictly."""
 
 from __future__ import annotations
 

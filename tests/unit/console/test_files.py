@@ -6,10 +6,11 @@ import hashlib
 import re
 from pathlib import Path
 
-from lowtide.console.files import FOLDER, NAMES, read_files
+from lowtide.console.site import FOLDER, read_files
 from lowtide.runtime.filesystem import OsFileSystem
 
 STATIC = Path(FOLDER)
+NAMES = tuple(read_files(OsFileSystem()))
 FIRST_PAGE = 300_000
 OWN = [name for name in NAMES if not name.startswith("vendor/")]
 
@@ -27,7 +28,7 @@ def test_every_file_is_served_and_every_module_is_there():
 
 
 def test_all_files_together_are_small():
-    """Even if a browser loaded every one for the first page."""
+    """The limit holds even if a browser loaded all files for the first page."""
     assert sum(len(file.content) for file in read_files(OsFileSystem()).values()) < FIRST_PAGE
 
 
@@ -50,7 +51,7 @@ def test_no_markup_is_made_of_texts():
 
 
 def test_the_vendored_chart_is_the_package_that_is_named():
-    """Its file as the package has it, and a line that exports it."""
+    """Returns its file as in the package, with a line that exports it."""
     lines = dict(
         line.split(" ", 1) for line in (STATIC / "vendor/uplot.version").read_text(encoding="utf-8").splitlines()
     )

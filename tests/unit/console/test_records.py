@@ -1,4 +1,4 @@
-"""Records are shown as they are, bounded, whatever is in them."""
+"""Records are shown unchanged, up to a limit, for any contents."""
 
 from __future__ import annotations
 

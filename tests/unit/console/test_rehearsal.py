@@ -1,6 +1,6 @@
-"""What a delete frees is said before.
+"""A delete shows in advance what it will free.
 
-Whole segments go, one with records that stay keeps its bytes, and so does the active one.
+Whole segments are freed. A segment with remaining records keeps its bytes, and so does the active one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.runtime.simulated_loop import run_simulation
-from lowtide.testing.etcd import EtcdProcess, missing
+from tests.etcd import EtcdProcess, missing
 
 from .machines import ClientMachine, EmbeddedMachine, EtcdMachine, Machine, MemoryMachine, Run, Scenario, ServedMachine
 

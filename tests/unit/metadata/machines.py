@@ -18,7 +18,7 @@ from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.simulation.memory_store import MemoryClient, MemoryDisk, MemoryStore
-from lowtide.testing.etcd import EtcdProcess
+from tests.etcd import EtcdProcess
 
 
 async def put(store: MetadataStore, *operations: Operation) -> TransactionResult:

@@ -24,7 +24,7 @@ def test_the_state_has_all_that_the_record_has() -> None:
 @pytest.mark.parametrize("changed", FIELDS)
 def test_a_change_of_one_field_leaves_all_others(changed: str) -> None:
     before = {field: f"{field} before" for field in FIELDS} | {"partition_epoch": 7}
-    state = PartitionImage(**before, modify_revision=9)  # type: ignore[arg-type]
+    state = PartitionImage(**before, modify_revision=9)
     record = state.changed(**{changed: "another"})
     expected = before | {"partition_epoch": 8} | {changed: "another"}
     assert {field: getattr(record, field) for field in FIELDS} == expected

@@ -85,12 +85,12 @@ def facts(
     return facts_of([directory], [copy_of(found or rows(revision), revision)])
 
 
-def planned(*given: BrokerFacts, store: list[Row] | None = None, without: tuple[int, ...] = ()):  # type: ignore[no-untyped-def]
+def planned(*given: BrokerFacts, store: list[Row] | None = None, without: tuple[int, ...] = ()):
     now = {row[0]: row for row in store or []}
     return plan_recovery(given, now, without=without, history_id="N", raft_surplus=-5)
 
 
-def partition(plan) -> PartitionRecord:  # type: ignore[no-untyped-def]
+def partition(plan) -> PartitionRecord:
     return decode(b"", plan.values[keys.partition(TOPIC_ID, 0)], PartitionRecord)
 
 

@@ -36,7 +36,7 @@ def of_history(history: str, previous: str, revision: int) -> list[Row]:
     return [row if row[0] != keys.HISTORY else (row[0], value, 1, 1) for row in rows(5)]
 
 
-def restored(copy: MetadataCopy, *given, without=(), store=None) -> RecoveryPlan:  # type: ignore[no-untyped-def]
+def restored(copy: MetadataCopy, *given, without=(), store=None) -> RecoveryPlan:
     return plan_restore(copy, given, store or {}, without=without, history_id="N", raft_surplus=-5)
 
 

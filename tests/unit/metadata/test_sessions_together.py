@@ -195,7 +195,7 @@ async def test_an_image_that_lags_fences_its_broker_though_the_lease_is_renewed(
         message = "simulated"
         raise UnavailableError(message)
 
-    first.session._follower.read = no_read  # type: ignore[method-assign]
+    first.session._follower.read = no_read
     assert await world.until(lambda: first.session.is_fenced or world.clock.monotonic_ms() > 20_000) > 0
     assert not first.session.is_fenced, "it has all changes"
     await second.session.commit(put(b"anything", b"new"))
@@ -203,7 +203,7 @@ async def test_an_image_that_lags_fences_its_broker_though_the_lease_is_renewed(
     await world.until(lambda: first.session.is_fenced)
     assert world.clock.monotonic_ms() - written_ms <= IMAGE_AGE_MS
     assert 1 in world.truth().brokers, "its lease lives"
-    first.session._follower.read = reads  # type: ignore[method-assign]
+    first.session._follower.read = reads
     first.client.silent = False
     await world.until(lambda: not first.session.is_fenced)
     assert first.session.image.revision == world.disk.revision

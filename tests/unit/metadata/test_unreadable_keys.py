@@ -312,7 +312,7 @@ def recovered(**broken: bytes) -> RecoveryPlan:
     """What is planned where these keys of the copies can't be read; by their names, dots for slashes."""
     garbage = {name.replace(".", "/").encode(): value for name, value in broken.items()}
     found = [(key, garbage.get(key, value), *row) for key, value, *row in rows(40)]
-    return planned(*(facts(broker_id, 40, found=found) for broker_id in (1, 2, 3)))  # type: ignore[arg-type]
+    return planned(*(facts(broker_id, 40, found=found) for broker_id in (1, 2, 3)))
 
 
 def test_a_recovery_makes_a_topic_again_of_its_partitions() -> None:

@@ -1,4 +1,4 @@
-"""When a range is read.
+"""Reads of a range of offsets.
 
 A partition that one broker does not know yet is not lost, and the next answer is requested early.
 """

@@ -82,7 +82,7 @@ def clock() -> Clock:
 
 
 def trimmer(admin: Admin, clock: Clock, **options: object) -> Trimmer:
-    return Trimmer(TrimOptions(**{"mode": "commit", "interval_ms": 0, **options}), lambda: admin, clock)  # type: ignore[arg-type,return-value]
+    return Trimmer(TrimOptions(**{"mode": "commit", "interval_ms": 0, **options}), lambda: admin, clock)  # type: ignore[return-value]
 
 
 def refused(partition: TopicPartition, code: int, leader_done: bool | None = False) -> DeleteRecordsError:

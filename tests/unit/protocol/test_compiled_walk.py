@@ -273,19 +273,19 @@ def test_arguments_of_any_kind_are_left_to_the_plain_form() -> None:
     for wrong in (None, 7, b"", "text", (), (1, 2, 3), bytearray(3), 2**70, -1):
         for place in range(8):
             fresh = [bytearray(4) if number in (3, 6) else bytearray() for number in range(8)]
-            fresh[place] = wrong  # type: ignore[call-overload]
+            fresh[place] = wrong
             if place not in (4, 7) or not isinstance(wrong, bytearray):
                 assert COMPILED.append_records(batch, 0, tuple(fresh), 0, None) is None
             changed = [*batch]
             changed[place] = wrong
             if not (isinstance(wrong, int) and place in (4, 5, 6, 7)) and not (wrong is None and place == 5):
-                assert COMPILED.append_records(tuple(changed), 0, tuple(arrays), 0, None) is None  # type: ignore[arg-type]
-        assert COMPILED.append_records(wrong, 0, tuple(arrays), 0, None) is None  # type: ignore[arg-type]
-        assert COMPILED.walk_records(wrong, 1) is None  # type: ignore[arg-type]
-        assert COMPILED.append_rows(wrong, (), ()) is None  # type: ignore[arg-type]
-        assert COMPILED.append_rows(bytearray(), wrong, wrong) is None  # type: ignore[arg-type]
-        assert COMPILED.note_keys(wrong, bytes(16), b"", 0, 1, 0, 1, 0) is None  # type: ignore[arg-type]
-        assert COMPILED.retain(wrong, bytes(16), b"", 0, 1, 0, False, None) is None  # type: ignore[arg-type]
+                assert COMPILED.append_records(tuple(changed), 0, tuple(arrays), 0, None) is None
+        assert COMPILED.append_records(wrong, 0, tuple(arrays), 0, None) is None
+        assert COMPILED.walk_records(wrong, 1) is None
+        assert COMPILED.append_rows(wrong, (), ()) is None
+        assert COMPILED.append_rows(bytearray(), wrong, wrong) is None
+        assert COMPILED.note_keys(wrong, bytes(16), b"", 0, 1, 0, 1, 0) is None
+        assert COMPILED.retain(wrong, bytes(16), b"", 0, 1, 0, False, None) is None
     with pytest.raises(TypeError, match="3 arguments instead of 2"):
         COMPILED.walk_records(b"", 1, 2)  # type: ignore[call-arg]
 

@@ -196,4 +196,4 @@ def test_request_and_response_have_the_same_versions() -> None:
         assert spec.response.FLEXIBLE.low == spec.request.FLEXIBLE.low == spec.first_flexible_version
     ranges = {int(key): (spec.min_version, spec.max_version, spec.first_flexible_version) for key, spec in API.items()}
     assert ranges == RANGES
-    assert API[0] is API[ApiKey.PRODUCE]  # type: ignore[index]
+    assert API[0] is API[ApiKey.PRODUCE]

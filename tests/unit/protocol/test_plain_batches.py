@@ -60,7 +60,7 @@ def test_what_is_not_plain_is_left_to_the_plain_form() -> None:
     assert [compiled(b"", [(b"k", b"v"), pair]) for pair in strange] == [None] * len(strange)
     no_lists: list[Any] = [((b"k", b"v"),), None, b"kv", {}]
     assert [compiled(b"", rows) for rows in no_lists] == [None] * len(no_lists)
-    assert [compiled(head, []) for head in (bytearray(b"h"), None, "h")] == [None] * 3  # type: ignore[arg-type]
+    assert [compiled(head, []) for head in (bytearray(b"h"), None, "h")] == [None] * 3
     assert compiled(b"head", []) == b"head"
     with pytest.raises(TypeError):
         compiled(b"head")  # type: ignore[call-arg]

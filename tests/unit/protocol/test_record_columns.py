@@ -379,7 +379,7 @@ def test_rows_that_are_not_there_are_refused(number: int) -> None:
 
 def test_a_header_needs_a_name() -> None:
     """Protects consumers, which refuse a batch with such a record."""
-    rows = record_rows([(NOW, None, b"v", [(None, b"x")])])  # type: ignore[list-item]
+    rows = record_rows([(NOW, None, b"v", [(None, b"x")])])
     with pytest.raises(ValueError, match="row 0 has a header without a name"):
         list(build_batches(rows, BatchSettings(batch_bytes_max=1000), timestamp_ms=NOW))
 

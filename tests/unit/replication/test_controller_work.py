@@ -45,7 +45,7 @@ def topic(name: str, *partitions: Any, **configs: str) -> TopicImage:
 
 def leaders(image: MetadataImage, **options: Any) -> list[int]:
     steps = plan_controller_work(image, **options).steps
-    return [decode(b"", operation.value, PartitionRecord).leader for step in steps for operation in step.operations]  # type: ignore[union-attr]
+    return [decode(b"", operation.value, PartitionRecord).leader for step in steps for operation in step.operations]
 
 
 FAILED = partition((1, 2), 4)

@@ -34,7 +34,7 @@ def test_as_many_small_topics_are_deleted_together_as_fit_a_transaction() -> Non
         assert len(step.compares) == len(group.members) <= MAX_STEP_COMPARES
         operations += step.operations
     alone = [plan_deletion(image, deletion) for deletion in wanted.values()]
-    assert operations == [operation for plan in alone for step in plan.steps for operation in step.operations]  # type: ignore[union-attr]
+    assert operations == [operation for plan in alone for step in plan.steps for operation in step.operations]
     assert len(groups) <= len(operations) // (MAX_TRANSACTION_OPERATIONS - 6) + 1
 
 

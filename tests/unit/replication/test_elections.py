@@ -255,7 +255,7 @@ def test_partitions_without_a_leader_are_first_in_a_plan() -> None:
         decode(b"", operation.value, PartitionRecord).leader_epoch
         for step in plan.steps
         for operation in step.operations
-    ]  # type: ignore[union-attr]
+    ]
     assert leaders == [6] * 333 + [5] * 666
     assert [len(step.operations) for step in plan.steps] == [*[STEP_PARTITIONS] * 3, 33, *[STEP_PARTITIONS] * 6, 66]
 

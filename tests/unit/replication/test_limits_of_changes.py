@@ -65,7 +65,7 @@ def test_bytes_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     few_bytes = sum(len(encode(rule)) for rule in few)
     whole = acl_changes.plan_new_acls(MetadataImage(), many)
     assert isinstance(whole, ChangePlan)
-    whole_bytes = len(whole.steps[0].operations[0].value)  # type: ignore[union-attr]
+    whole_bytes = len(whole.steps[0].operations[0].value)
     for wanted, size_bytes in ((few, few_bytes), (many, whole_bytes)):
         monkeypatch.setattr(acl_changes, "CHANGE_BYTES_MAX", size_bytes)
         assert not refused(acl_changes.plan_new_acls(MetadataImage(), wanted))

@@ -378,11 +378,11 @@ def test_only_a_follower_serves_as_a_follower() -> None:
     follower = led(2, leader=2)
     heard = {"leader_epoch": 5, "broker_epoch": 1, "leader_log_start_offset": 0, "sent_ms": 10}
     assert not follower.may_serve_as_follower(1, 10, LAG_MS)
-    follower.follower_reads.note_answer(**heard)  # type: ignore[arg-type]
+    follower.follower_reads.note_answer(**heard)
     assert follower.may_serve_as_follower(1, 10, LAG_MS)
     assert not follower.may_serve_as_follower(2, 10, LAG_MS), "another registration"
     leader = led(2)
-    leader.follower_reads.note_answer(**heard)  # type: ignore[arg-type]
+    leader.follower_reads.note_answer(**heard)
     assert not leader.may_serve_as_follower(1, 10, LAG_MS)
 
 

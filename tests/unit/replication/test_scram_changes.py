@@ -37,7 +37,7 @@ def setting(
 
 
 def code(planned: object) -> ErrorCode:
-    return planned.error_code if planned is not None else ErrorCode.NONE  # type: ignore[attr-defined,no-any-return]
+    return planned.error_code if planned is not None else ErrorCode.NONE  # type: ignore[attr-defined]
 
 
 def test_a_credential_is_written_without_the_password_and_compared() -> None:

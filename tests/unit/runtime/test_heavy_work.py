@@ -95,7 +95,7 @@ async def worker() -> object:
 
 async def done(worker: HeavyWorker, work: object, argument: bytes = b"") -> tuple[list[bytes], WorkFailedError | None]:
     listening = Listening()
-    worker.begin(work, argument, listening)  # type: ignore[arg-type]
+    worker.begin(work, argument, listening)
     error = await listening.wait()
     return listening.messages, error
 

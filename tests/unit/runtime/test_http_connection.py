@@ -53,7 +53,7 @@ class World:
 
     def connect(self, address: str = "192.0.2.1") -> tuple[HttpConnection, Socket]:
         connection, socket = HttpConnection(self.visits), Socket(address)
-        connection.connection_made(socket)  # type: ignore[arg-type]
+        connection.connection_made(socket)
         return connection, socket
 
     def later(self, passed_ms: int) -> None:

@@ -39,7 +39,7 @@ def test_the_keys_of_a_cluster_may_have_numbers() -> None:
     given = _common({"num.partitions": 3, "auto.create.topics.enable": False})
     assert (given["num.partitions"].text, given["auto.create.topics.enable"].text) == ("3", "false")
     with pytest.raises(ConfigError, match=r"num\.partitions is None"):
-        _common({"num.partitions": None})  # type: ignore[dict-item]
+        _common({"num.partitions": None})
 
 
 def test_topics_and_changes_may_have_numbers() -> None:

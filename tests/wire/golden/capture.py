@@ -5,11 +5,9 @@
 
 The broker must advertise the proxy's address (`advertised.listeners=PLAINTEXT://127.0.0.1:9093`), otherwise the clients
 bypass the proxy after their first Metadata. Clients run one after another; each uses all APIs of `KEPT`, or with
-`--groups` those of `GROUPS`, with
-`group.initial.rebalance.delay.ms=0`, or with `--transactions` those of `TRANSACTIONS`. Of each API and version the
-requests of
-at most `FRAME_BYTES_MAX` that differ in length are kept, because they differ in form, and the shortest and the longest
-response.
+`--groups` those of `GROUPS`, with `group.initial.rebalance.delay.ms=0`, or with `--transactions` those of
+`TRANSACTIONS`. Of each API and version the requests of at most `FRAME_BYTES_MAX` that differ in length are kept,
+because they differ in form, and the shortest and the longest response.
 
 The broker's requests to itself pass through the proxy too: AddPartitionsToTxn in version 5 and WriteTxnMarkers are
 Kafka's own.
@@ -120,7 +118,7 @@ class Proxy:
         self.recording = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection of a client until either side closes it."""
+        """Serves one connection of a client until either side closes it."""
         broker_reader, broker_writer = await asyncio.open_connection(*self._broker)
         asked: dict[int, tuple[ApiKey, int]] = {}
         with suppress(asyncio.CancelledError):  # at the end of the run
@@ -159,7 +157,7 @@ class Proxy:
 
 @contextmanager
 def proxy_running(listen: tuple[str, int], broker: tuple[str, int], kept: frozenset[ApiKey]) -> Iterator[Proxy]:
-    """Run a proxy on its own loop."""
+    """Runs a proxy on its own loop."""
     loop = asyncio.new_event_loop()
     proxy = Proxy(broker, kept)
     server = loop.run_until_complete(asyncio.start_server(proxy.serve, *listen))
@@ -175,7 +173,7 @@ def proxy_running(listen: tuple[str, int], broker: tuple[str, int], kept: frozen
 
 
 async def end(server: asyncio.Server) -> None:
-    """Stop listening and cancel tasks that still wait for a closed client."""
+    """Stops listening, and cancels tasks that still wait for a closed client."""
     server.close()
     waiting = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in waiting:
@@ -189,7 +187,7 @@ CONFIGURERS: dict[str, Callable[[str], Configurer]] = {
 
 
 def exercise(kind: Callable[[str], Driver], bootstrap: str) -> None:
-    """Make a client use every API of `KEPT`."""
+    """Makes a client use every API of `KEPT`."""
     driver = kind(bootstrap)
     grower = GROWERS[driver.name](bootstrap)
     topic = f"captured-{uuid.uuid4().hex[:8]}"
@@ -213,7 +211,7 @@ def exercise(kind: Callable[[str], Driver], bootstrap: str) -> None:
 
 
 def configure(configurer: Configurer, topic: str) -> None:
-    """Ask for a topic's configuration, and change it in every way that the client has."""
+    """Requests a topic's configuration, and changes it in every way that the client has."""
     configurer.describe("TOPIC", topic, ["retention.ms", "cleanup.policy"])
     if configurer.is_incremental:
         configurer.alter("TOPIC", topic, {"retention.ms": ("DELETE", ""), "cleanup.policy": ("APPEND", "compact")})
@@ -223,7 +221,7 @@ def configure(configurer: Configurer, topic: str) -> None:
 
 
 def exercise_kcat(driver: Driver, administrator: Driver, proxy: Proxy) -> None:
-    """Make kcat use its functions, with a topic that another client creates without being recorded."""
+    """Makes kcat use its functions, with a topic that another client creates without being recorded."""
     topic = f"captured-{uuid.uuid4().hex[:8]}"
     proxy.recording = False
     administrator.create_topic(topic, 2, {})
@@ -234,7 +232,7 @@ def exercise_kcat(driver: Driver, administrator: Driver, proxy: Proxy) -> None:
 
 
 def produce_and_consume(driver: Driver, topic: str) -> None:
-    """Write with every codec, read, and ask for topics and offsets."""
+    """Writes with every codec, reads, and asks for topics and offsets."""
     driver.partition_count(topic)
     for codec in CODECS:
         headers = () if codec == "none" else (("header", codec.encode()),)
@@ -247,7 +245,7 @@ def produce_and_consume(driver: Driver, topic: str) -> None:
 
 
 def exercise_groups(name: str, bootstrap: str) -> None:
-    """Make a client use every API of `GROUPS`."""
+    """Makes a client use every API of `GROUPS`."""
     topic = group = f"captured-{uuid.uuid4().hex[:8]}"
     administrator = Confluent(bootstrap)
     administrator.create_topic(topic, 2, {})
@@ -270,7 +268,7 @@ def exercise_groups(name: str, bootstrap: str) -> None:
 
 
 def exercise_transactions(name: str, bootstrap: str) -> None:
-    """Make a client read from one topic and write to another, in a committed transaction and in an aborted one."""
+    """Makes a client read from one topic and write to another, in a committed transaction and in an aborted one."""
     source = group = f"captured-{uuid.uuid4().hex[:8]}"
     administrator = Confluent(bootstrap)
     for topic in (source, f"{source}-2"):
@@ -306,7 +304,7 @@ def look_after(keeper: Keeper, group: str, topic: str) -> None:
 
 
 def run_java(bootstrap: str, jars: Path, *what: str) -> None:
-    """Run JavaClient.java from its source."""
+    """Runs JavaClient.java from its source."""
     command = [
         "java",
         "-cp",
@@ -320,20 +318,20 @@ def run_java(bootstrap: str, jars: Path, *what: str) -> None:
 
 
 def kcat_version() -> str:
-    """Return kcat's version and that of its librdkafka."""
+    """Returns kcat's version and that of its librdkafka."""
     words = subprocess.run(["kcat", "-V"], check=True, capture_output=True, text=True).stdout
     kcat, librdkafka = (words.split(name)[1].split()[0] for name in ("Version ", "librdkafka "))
     return f"kcat {kcat} (librdkafka {librdkafka})"
 
 
 def library_version(name: str) -> str:
-    """Return the name and version of a Python client, with that of its C library."""
+    """Returns the name and version of a Python client, with that of its C library."""
     beneath = f" (librdkafka {confluent_kafka.libversion()[0]})" if name == Confluent.name else ""
     return f"{name} {importlib.metadata.version(name)}{beneath}"
 
 
 def write(path: Path, client: str, frames: Frames) -> None:
-    """Write the frames that are kept."""
+    """Writes the frames that are kept."""
     lines = []
     for (key, version, direction), found in sorted(frames.items()):
         by_length = {len(frame): frame for frame in sorted(found)}
@@ -346,7 +344,7 @@ def write(path: Path, client: str, frames: Frames) -> None:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Return host and port of `host:port`."""
+    """Returns host and port of `host:port`."""
     host, port = text.rsplit(":", 1)
     return host, int(port)
 

@@ -154,7 +154,7 @@ async def test_a_change_that_always_conflicts_is_refused(world: World, /) -> Non
         assert await world.brokers[1].set(TOPIC, retention_ms=str(attempts)) is None
         return await commit(plan)
 
-    hurried.session.commit = commit_after_another  # type: ignore[method-assign]
+    hurried.session.commit = commit_after_another
     assert await hurried.set(TOPIC, segment_ms="5000") is ErrorCode.REQUEST_TIMED_OUT
     assert attempts == administration.ATTEMPTS
     assert world.topic_configs == {"retention.ms": str(attempts)}

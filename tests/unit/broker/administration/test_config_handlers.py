@@ -285,7 +285,7 @@ async def test_resources_are_listed_by_type(
     await world.brokers[0].session.wait_for(world.brokers[1].session.broker_epoch)
     handle = list_config_resources.handler(world.brokers[0].administrator).handle
     assert handle is not None
-    context: RequestContext = SimpleNamespace(api_version=version)  # type: ignore[assignment]
+    context: RequestContext = SimpleNamespace(api_version=version)
     answer = handle(ListConfigResourcesRequest(resource_types=types), context)
     assert (answer.error_code, [(row.resource_name, row.resource_type) for row in answer.config_resources]) == (
         code,

@@ -68,7 +68,7 @@ class World:
         while self.machine.state is not State.UP:
             await asyncio.sleep(0.01)
         assert self.machine.broker is not None
-        self.broker: Any = self.machine.broker.serving.coordinators.groups.broker  # type: ignore[union-attr]
+        self.broker: Any = self.machine.broker.serving.coordinators.groups.broker
         administrator = TokenAdministrator(self.broker, Spread(self.broker, None))
         parts = (create_delegation_token, renew_delegation_token, expire_delegation_token, describe_delegation_token)
         requests = (

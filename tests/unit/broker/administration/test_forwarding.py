@@ -152,7 +152,7 @@ def play(scenario: Callable[[Session, Peers, Forwarder], Coroutine[Any, Any, Non
 
     async def run() -> None:
         session, peers = Session(controller_id), Peers()
-        await scenario(session, peers, Forwarder(session, peers))  # type: ignore[arg-type]
+        await scenario(session, peers, Forwarder(session, peers))
 
     try:
         loop.run_until_complete(run())

@@ -256,7 +256,7 @@ def test_a_request_waits_for_its_turn_no_longer_than_the_request_may_take() -> N
         held.append(lambda: future.set_result(5))
         return int(await future)
 
-    session.commit = commit  # type: ignore[method-assign]
+    session.commit = commit
 
     async def run() -> None:
         topics = administrator(session)

@@ -108,7 +108,7 @@ def test_a_decision_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made_by) == 1
     assert not authorizer.authorize(
         SimpleNamespace(principal=ALICE.principal, client_address="10.0.0.2"), Operation.WRITE, topic("t")
-    )  # type: ignore[arg-type]
+    )
     assert len(made_by) == 2
 
 

@@ -39,4 +39,4 @@ def test_a_broker_that_wants_to_stop_refuses_consumers_of_its_followers(wants_to
     reader = FetchReaders(broker).of_listener["PLAINTEXT"]
     target: Any = SimpleNamespace(current_leader_epoch=3)
     rules: Any = SimpleNamespace(is_follower=False, api_version=12)
-    assert reader.check(Follower(), target, rules) == answer  # type: ignore[arg-type]
+    assert reader.check(Follower(), target, rules) == answer

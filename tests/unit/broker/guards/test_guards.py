@@ -577,6 +577,6 @@ def test_fetches_read_what_may_be_read(found: Any, told: ErrorCode) -> None:
     consumer: Any = SimpleNamespace(is_follower=False, api_version=17 if found is ErrorCode.UNKNOWN_TOPIC_ID else 12)
     assert reader.find(target, consumer) == told
     if found is not ErrorCode.UNKNOWN_TOPIC_ID:
-        assert reader.find(target, SimpleNamespace(is_follower=True, api_version=12)) == found  # type: ignore[arg-type]
+        assert reader.find(target, SimpleNamespace(is_follower=True, api_version=12)) == found
     allowed: Any = SimpleNamespace(topic="secret", topic_id=SECRET_ID, partition=0)
-    assert reader.find(allowed, SimpleNamespace(is_follower=False, api_version=12)) == found  # type: ignore[arg-type]
+    assert reader.find(allowed, SimpleNamespace(is_follower=False, api_version=12)) == found

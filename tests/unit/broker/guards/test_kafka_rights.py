@@ -137,7 +137,7 @@ def test_markers_are_written_by_administrators_and_brokers(right: Operation, err
     """`kafka-transactions.sh abort` of an administrator has ALTER."""
     written = SimpleNamespace(write=lambda _end, keys, done, timeout_ms: [done(key, ErrorCode.NONE) for key in keys])
     broker: Any = SimpleNamespace(authorizer=Only((right, CLUSTER)))
-    handle = write_txn_markers.handler(broker, written).handle  # type: ignore[arg-type]
+    handle = write_txn_markers.handler(broker, written).handle
     assert handle is not None
     topics = [WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
     marker = WritableTxnMarker(

@@ -87,7 +87,7 @@ class Closed:
         while self.machine.state is not State.UP:
             await asyncio.sleep(0.01)
         assert self.machine.broker is not None
-        context = self.machine.broker.serving.coordinators.groups.broker  # type: ignore[union-attr]
+        context = self.machine.broker.serving.coordinators.groups.broker
         authorizer = context.authorizer
         assert isinstance(authorizer, StandardAuthorizer)
         self.authorizer: Any = authorizer
@@ -115,7 +115,7 @@ class Closed:
 
     def _connections(self) -> list[Any]:
         assert self.machine.broker is not None
-        return list(self.machine.broker.serving.host.connections)  # type: ignore[union-attr]
+        return list(self.machine.broker.serving.host.connections)
 
     def allow(self, rules: list[AclRecord]) -> None:
         StandardAuthorizer.use(self.authorizer, {repr(rule).encode(): AclImage(rule, 1) for rule in rules})

@@ -47,7 +47,7 @@ def ask(image: MetadataImage, topics: list[QuorumTopic] = METADATA, *reached: in
     spread: Any = Reached(*reached)
     handle = handler(broker, spread).handle_later
     assert handle is not None
-    answer = asyncio.run(handle(DescribeQuorumRequest(topics=topics), CONTEXT))  # type: ignore[arg-type]
+    answer = asyncio.run(handle(DescribeQuorumRequest(topics=topics), CONTEXT))
     assert isinstance(answer, DescribeQuorumResponse)
     return answer
 

@@ -25,7 +25,7 @@ from lowtide.protocol.messages.describe_topic_partitions import (
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 from tests.examples import examples
 
-ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
+ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))
 """No time passes: each response is there at once."""
 
 ALL = 3576

@@ -18,7 +18,7 @@ from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_transactions import ListTransactionsRequest
 
-ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
+ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))
 """No time passes: each response is there at once."""
 
 NOW_MS = 10_000
@@ -28,7 +28,7 @@ WORK: list[Any] = []
 
 def known(*names: str) -> Any:
     """A shard with these ids. Producers are counted from 0; every second one has been open since 1,000."""
-    state = Transactions(TransactionSettings(), ports=None)  # type: ignore[arg-type]
+    state = Transactions(TransactionSettings(), ports=None)
     for number, name in enumerate(names):
         is_open = number % 2 == 1
         state.transactions[name] = Transaction(

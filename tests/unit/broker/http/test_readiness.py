@@ -29,7 +29,7 @@ class State:
 def reasons(*partitions: State, broker: int = 1, largest: list[int] | None = None) -> list[str]:
     image = SimpleNamespace(topics={"t": SimpleNamespace(name="t", partitions=partitions)})
     session: Any = SimpleNamespace(image=image, broker_id=broker)
-    readiness = Readiness(session, SimpleNamespace(), SimpleNamespace(), wants_in_sync=True)  # type: ignore[arg-type]
+    readiness = Readiness(session, SimpleNamespace(), SimpleNamespace(), wants_in_sync=True)
     found: list[str] = []
     before = State.looks
     for _ in readiness.out_of_sync(found):

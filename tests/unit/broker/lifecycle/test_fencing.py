@@ -110,10 +110,10 @@ def test_waiting_requests_end_when_the_fence_changes() -> None:
     async def scenario(loop: SimulatedLoop) -> None:
         clock = SimulatedClock(loop)
         state = Session(broker_epoch=7, fenced_from_ms=clock.monotonic_ms() + 1000, image=image(9, (BROKER, 7)))
-        state.monotonic_ms = clock.monotonic_ms  # type: ignore[method-assign]
+        state.monotonic_ms = clock.monotonic_ms
         turned: list[tuple[int, bool]] = []
         begun = clock.monotonic_ms()
-        fence = RegistrationFence(state, clock)  # type: ignore[arg-type]
+        fence = RegistrationFence(state, clock)
         fence.watch(loop, lambda up: turned.append((clock.monotonic_ms() - begun, up)))
         await asyncio.sleep(0.9)
         state.fenced_from_ms = begun + 2000

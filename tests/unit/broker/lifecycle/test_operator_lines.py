@@ -8,12 +8,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from lowtide.admin import log_dirs
 from lowtide.broker.config.described import HIDDEN, log_changes
 from lowtide.broker.config.resources import ConfiguredResource, ConfiguredType
 from lowtide.broker.lifecycle.disk_space import INTERVAL_MS, OVER_AFTER_MS, ROOM_MIN_BYTES, DiskSpace
 from lowtide.broker.lifecycle.image_lines import PARTITIONS_NAMED, UNREADABLE_LINES_MAX, ImageLines
 from lowtide.broker.lifecycle.start_lines import LOGS_NAMED, log_recoveries
-from lowtide.cli import full_directories
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.unreadable_keys import Unreadable
 from lowtide.protocol.types import TopicPartition
@@ -280,7 +280,7 @@ def test_a_directory_whose_file_system_makes_no_holes_is_named_once() -> None:
 
 
 def test_the_command_line_and_the_broker_mean_the_same_by_no_room() -> None:
-    assert full_directories.ROOM_MIN_BYTES == ROOM_MIN_BYTES
+    assert log_dirs.ROOM_MIN_BYTES == ROOM_MIN_BYTES
 
 
 def test_a_recovery_is_logged_with_what_it_cut() -> None:

@@ -128,7 +128,7 @@ def test_a_directory_that_fails_fails_its_partitions_and_no_others(operation: An
         simulation.filesystem.fail_next(operation, errno.EIO, path_contains=DISKS[1])
         if operation == "sync":
             assert simulation.broker is not None
-            simulation.broker.log_manager.flush(simulation.broker.log_manager.logs[TOPIC, lost[0]])  # type: ignore[index]
+            simulation.broker.log_manager.flush(simulation.broker.log_manager.logs[TOPIC, lost[0]])
             while not simulation.broker.log_manager.directories.offline:
                 await simulation.produce(client, TOPIC, before[DISKS[0]][TOPIC][0])
         for partition in range(PARTITIONS):
@@ -357,7 +357,7 @@ def test_a_compacted_topic_of_a_killed_kafka_keeps_its_policy_and_its_records() 
         for _ in range(30):
             await load.produce(client, 2)
         assert simulation.broker is not None
-        log = simulation.broker.log_manager.logs["compacted", 0]  # type: ignore[index]
+        log = simulation.broker.log_manager.logs["compacted", 0]
         topic_id, end = log.topic_id, log.log_end_offset
         assert len(log.segments) > 5
         gone = [f"{log.directory}/{log.segments[number].base_offset:020}" for number in (2, 4)]
@@ -383,10 +383,10 @@ def test_a_compacted_topic_of_a_killed_kafka_keeps_its_policy_and_its_records() 
         simulation.disk = MemoryDisk()
         for _ in range(2):
             await simulation.start()
-            log = simulation.broker.log_manager.logs["compacted", 0]  # type: ignore[index]
+            log = simulation.broker.log_manager.logs["compacted", 0]
             assert (log.topic_id, log.log_end_offset) == (topic_id, end)
             assert log.config.cleanup_policy == {"compact"}
-            image = simulation.broker.replicas.image  # type: ignore[union-attr]
+            image = simulation.broker.replicas.image
             assert image is not None
             assert image.topics["compacted"].configs == {"cleanup.policy": "compact"}
             assert sorted(image.topics) == ["compacted", TOPIC]

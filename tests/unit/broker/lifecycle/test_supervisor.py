@@ -47,7 +47,7 @@ class Member:
         self.begun += 1
         if self._serves:
             self.address = f"host:{self.node_id}"
-            self.supervisor.on_serves(self)  # type: ignore[arg-type]
+            self.supervisor.on_serves(self)
         try:
             if self._lives:
                 seconds, code = self._lives.pop(0)
@@ -177,7 +177,7 @@ def test_pages_come_from_those_that_serve() -> None:
 
     class Asking(Member):
         async def live(self) -> int:
-            self.supervisor.on_pages_asked(self, PagesRequest(7, "text"))  # type: ignore[arg-type]
+            self.supervisor.on_pages_asked(self, PagesRequest(7, "text"))
             return await super().live()
 
     asking = Asking(4)

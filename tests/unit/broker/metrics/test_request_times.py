@@ -90,7 +90,7 @@ def test_of_sending_only_what_the_socket_does_not_take_is_measured(takes_all: bo
     clock = RequestClock(SystemClock())
     clock.now_ns = lambda: next(moments)
     moments = iter((1_000, 1_000 + 5_000_000))
-    queue = OutgoingQueue(Transport(), BufferPool(1, 1), None, pytest.fail, clock)  # type: ignore[arg-type]  # nothing is read
+    queue = OutgoingQueue(Transport(), BufferPool(1, 1), None, pytest.fail, clock)  # nothing is read
     times = clock.times = ApiTimes("Fetch")
     queue.send([b"an answer"])
     queue.resume()

@@ -50,7 +50,7 @@ class World:
         self.logins: dict[Admitted, None] = {}
         self.admission = Admission(
             ConnectionLimits(total, "the limit is reached", per_address, **limits), lambda: self.now_ms
-        )  # type: ignore[arg-type]
+        )
 
     def connect(
         self,

@@ -85,7 +85,7 @@ def test_a_queue_whose_socket_took_a_piece_is_not_silent() -> None:
     for name in ("reads", "silent"):
         socket = FullSocket()
         broken, clock = partial(lambda name, _reason: closed.append(name), name), RequestClock(SystemClock())
-        socket.queue = queues[name] = OutgoingQueue(socket, BufferPool(1, 1), None, broken, clock, memory=memory)  # type: ignore[arg-type]
+        socket.queue = queues[name] = OutgoingQueue(socket, BufferPool(1, 1), None, broken, clock, memory=memory)
         queues[name].send([b"a piece"])
         queues[name].send([b"another"])
         now[0] += 1_000

@@ -89,7 +89,7 @@ class FakeDispatcher:
             cut=None,
             bounds=Bounds(),
             undivided_bytes=1 << 31,
-            **dict.fromkeys(("times", "follower_times"), ApiTimes("test")),  # type: ignore[arg-type]
+            **dict.fromkeys(("times", "follower_times"), ApiTimes("test")),
         )
 
 
@@ -99,7 +99,7 @@ class World:
     def __init__(self, loop: SimulatedLoop, connections_max: int = 1000, **bounds: int):
         self.dispatcher, self.log, self.clock = FakeDispatcher(), Log(), SimulatedClock(loop)
         self.host: Any = ConnectionHost(
-            dispatcher=self.dispatcher,  # type: ignore[arg-type]
+            dispatcher=self.dispatcher,
             clock=self.clock,
             worker=SimulatedWorker(loop, random.Random(0)),
             log=self.log,
@@ -414,7 +414,7 @@ def test_nothing_is_executed_before_the_broker_serves() -> None:
         while not world.host.connections:
             await asyncio.sleep(0.01)
         for connection in world.host.connections:
-            connection._transport.resume_reading()  # type: ignore[union-attr]
+            connection._transport.resume_reading()
         for number in range(3):
             writer.write(frame(ECHO, number, b"early"))
             await asyncio.sleep(0.1)

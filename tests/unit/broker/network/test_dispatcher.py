@@ -144,7 +144,7 @@ def test_a_kept_response_is_written_as_others_are() -> None:
     route = cached_route(answers)
 
     def check(number: int, given: MetadataResponse, correlation_id: int) -> None:
-        written = b"".join(route.write(correlation_id, given))  # type: ignore[arg-type]
+        written = b"".join(route.write(correlation_id, given))
         assert int.from_bytes(written[4:8], "big") == correlation_id
         assert written[9:] == codec_for(MetadataResponse, 12).encode(metadata(number))
 

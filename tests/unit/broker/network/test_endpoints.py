@@ -23,7 +23,7 @@ from lowtide.protocol.messages.metadata import (
 )
 from lowtide.protocol.types import TopicPartition
 
-ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
+ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))
 """No time passes: each response is there at once."""
 
 TOPIC_ID = b"t" * 16

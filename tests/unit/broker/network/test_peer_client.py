@@ -509,5 +509,5 @@ def test_a_broker_reaches_others_at_the_listener_that_it_uses_itself(ours: str, 
     """While `inter.broker.listener.name` changes broker by broker, each uses the protocol that a port serves."""
     listeners = (Listener("OPEN", "host", 9092), Listener("SECURE", "host", 9093))
     broker = BrokerImage(2, 1, listeners, inter_broker_listener=theirs)
-    clients = PeerClients(None, None, None, listener_name=ours)  # type: ignore[arg-type]
+    clients = PeerClients(None, None, None, listener_name=ours)
     assert clients.client_of(broker).listener.name == used

@@ -63,7 +63,7 @@ class World:
     def __init__(self, loop: SimulatedLoop, lifetime_ms: int = 0) -> None:
         self.loop, self.log, self.clock = loop, Log(), SimulatedClock(loop)
         self.served: list[str] = []
-        dispatcher = Dispatcher(spawn=lambda *_args, **_names: None, maximum_versions={})  # type: ignore[arg-type,return-value]
+        dispatcher = Dispatcher(spawn=lambda *_args, **_names: None, maximum_versions={})
         specs = [
             api_versions.handler(dispatcher.advertised, MetadataImage),
             sasl_handshake.handler(),

@@ -264,8 +264,8 @@ def test_what_speaks_no_tls_is_named_where_it_is_known(sent: bytes, expected: st
     world._host.on_login = lambda _connection, reason: refused.append(reason)
     world.inner.refuse = refused.append  # type: ignore[attr-defined]
     world.turns.waiting.clear()
-    fresh = TlsConnection(world._host, world.inner, world.tls._settings, identifies=True)  # type: ignore[arg-type]
-    fresh.connection_made(world.socket)  # type: ignore[arg-type]
+    fresh = TlsConnection(world._host, world.inner, world.tls._settings, identifies=True)
+    fresh.connection_made(world.socket)
     for piece in (sent[:3], sent[3:]):
         world._host.cipher_scratch[: len(piece)] = piece
         fresh.buffer_updated(len(piece))

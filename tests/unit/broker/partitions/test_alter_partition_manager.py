@@ -46,7 +46,7 @@ class World:
         self.session = session
         self.withdrawn: list[Any] = []
         log: Any = SimpleNamespace(info=lambda *_a, **_k: None, warning=lambda *_a, **_k: None)
-        self.changes = IsrChanges(session, self.spawn, log)  # type: ignore[arg-type]
+        self.changes = IsrChanges(session, self.spawn, log)
         self.tasks: list[asyncio.Task[Any]] = []
         self.partitions: list[Any] = []
         for number in range(count):
@@ -151,9 +151,9 @@ def test_what_is_relied_on_is_compared() -> None:
         Compare(keys.shutdown(3), "create", "==", ABSENT),
     }
     [put] = step.operations
-    assert b'"isr":[1,2,3]' in put.value  # type: ignore[union-attr]
-    assert b'"isr_epochs":[1,2,30]' in put.value  # type: ignore[union-attr]
-    assert b'"partition_epoch":2' in put.value  # type: ignore[union-attr]
+    assert b'"isr":[1,2,3]' in put.value
+    assert b'"isr_epochs":[1,2,30]' in put.value
+    assert b'"partition_epoch":2' in put.value
 
 
 def test_two_registrations_of_a_broker_are_not_relied_on_together() -> None:

@@ -60,9 +60,9 @@ class Replicas:
 
 def waiting(replicas: Replicas, *topics: str) -> DelayedFetch:
     """A fetch that has begun to wait."""
-    reader = FetchReader(replicas, list)  # type: ignore[arg-type]
+    reader = FetchReader(replicas, list)
     targets = [target(topic) for topic in topics]
-    fetch = DelayedFetch(reader, replicas, FetchPlan(targets=targets), targets, RULES, 100)  # type: ignore[arg-type]
+    fetch = DelayedFetch(reader, replicas, FetchPlan(targets=targets), targets, RULES, 100)
     assert [key.topic for key, _ in fetch.thresholds()] == [topic for topic in topics if topic in replicas.partitions]
     return fetch
 

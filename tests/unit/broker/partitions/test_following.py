@@ -22,7 +22,7 @@ def test_it_fetches_as_a_replica_and_then_repeats_nothing() -> None:
         first = await world.next()
         message = first.message
         assert (first.version, message.session_id, message.session_epoch) == (17, 0, 0)
-        assert (message.replica_state.replica_id, message.replica_state.replica_epoch) == (1, world.own_epoch)  # type: ignore[union-attr]
+        assert (message.replica_state.replica_id, message.replica_state.replica_epoch) == (1, world.own_epoch)
         assert (message.max_wait_ms, message.min_bytes, message.max_bytes) == (500, 1, 10 << 20)
         assert message.topics[0].topic_id == world.replicas.image.topics["t"].topic_id
         (asked,) = first.rows

@@ -33,7 +33,7 @@ def test_one_line_for_each_directory_that_fails() -> None:
     disks = Disks()
     log = SimpleNamespace(error=lambda event, **what: lines.append({"event": event, **what}))
     offline = OfflinePartitions()
-    hosted = HostedLogs(disks, offline, log, on_free=lambda _names: None, has_to_go=lambda *_: True)  # type: ignore[arg-type]
+    hosted = HostedLogs(disks, offline, log, on_free=lambda _names: None, has_to_go=lambda *_: True)
     keys = [TopicPartition("t", number) for number in range(3000)]
 
     def ask_for_all() -> None:

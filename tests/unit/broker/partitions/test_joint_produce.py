@@ -92,10 +92,10 @@ class World:
             random=Random(1),
             settings=SETTINGS,
             chronicle=Chronicle(loop.time),
-            effects={},  # type: ignore[arg-type]  # nothing fails
+            effects={},  # nothing fails
         )
         self.ids: dict[str, bytes] = {}
-        self.client: WireClient = None  # type: ignore[assignment]
+        self.client: WireClient = None
         self.lines: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self.sequences: dict[tuple[str, int], int] = {}
         self.transaction: tuple[int, int] | None = None

@@ -91,7 +91,7 @@ def let_time_pass(world: World) -> None:
     """From now on slices take time."""
     assert world.broker is not None
     assert world.broker.replicas is not None
-    world.broker.replicas.turns._loop = PassingTime(world.loop)  # type: ignore[assignment]
+    world.broker.replicas.turns._loop = PassingTime(world.loop)
     world.clock.look_costs_ms = 1
 
 
@@ -123,7 +123,7 @@ def test_a_large_fetch_of_a_session_lets_go_of_what_is_done() -> None:
         for target in targets
     ]
     outcome = FetchOutcome(read, 0, False, 0)
-    reader = FetchReader(SimpleNamespace(traffic=TrafficTable()), list)  # type: ignore[arg-type]  # it reads nothing
+    reader = FetchReader(SimpleNamespace(traffic=TrafficTable()), list)  # it reads nothing
     response = run_to_end(respond_in_steps(FetchPlan(), outcome, RULES, reader))
     assert outcome.answers == []
     assert [row.partition_index for topic in response.responses for row in topic.partitions] == list(range(count))

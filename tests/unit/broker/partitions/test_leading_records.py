@@ -201,7 +201,7 @@ def test_a_diverging_fetch_receives_the_divergence_and_is_not_counted() -> None:
         follower = await world.follower(2, end=3)
         before = state_of(world)
         answer = await follower.fetch(last_fetched_epoch=0)
-        assert (answer.error_code, answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (NONE, 0, 2)  # type: ignore[union-attr]
+        assert (answer.error_code, answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (NONE, 0, 2)
         assert state_of(world) == before
 
     simulate(run)

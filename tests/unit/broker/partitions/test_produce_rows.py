@@ -92,7 +92,7 @@ def test_a_transactional_batch_of_no_producer_is_in_no_transaction() -> None:
         request = produce(lonely)
         request.transactional_id = "x"
         assert rows(await client.request(request, 9)) == [(NONE, 0)]
-        partition: Any = world.broker.replicas.find("t", 0)  # type: ignore[union-attr]
+        partition: Any = world.broker.replicas.find("t", 0)
         assert partition.log.last_stable_offset == partition.log.log_end_offset == 1
 
     simulate(run)

@@ -62,11 +62,11 @@ class World:
         self.tasks: list[asyncio.Task[None]] = []
         waiting = SimpleNamespace(deletes=SimpleNamespace(advance=self._advance))
         self.confirmations = RemovalConfirmations(
-            self.session,  # type: ignore[arg-type]
-            SimpleNamespace(client_of=self._client_of),  # type: ignore[arg-type]
-            waiting,  # type: ignore[arg-type]
+            self.session,
+            SimpleNamespace(client_of=self._client_of),
+            waiting,
             self.clock,
-            self._spawn,  # type: ignore[arg-type]
+            self._spawn,
             lag_time_max_ms=LAG_MS,
         )
 
@@ -99,7 +99,7 @@ class World:
         return partition
 
     def follow(self, partition: Led) -> None:
-        self.confirmations.follow(partition)  # type: ignore[arg-type]
+        self.confirmations.follow(partition)
 
     @property
     def is_idle(self) -> bool:

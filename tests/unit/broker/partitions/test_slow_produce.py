@@ -295,7 +295,7 @@ def let_time_pass(world: World) -> None:
     """Between two slices time passes."""
     assert world.broker is not None
     assert world.broker.replicas is not None
-    world.broker.replicas.turns._loop = PassingTime(world.loop)  # type: ignore[assignment]
+    world.broker.replicas.turns._loop = PassingTime(world.loop)
 
 
 def test_the_rest_of_a_slow_request_is_appended_in_slices() -> None:
@@ -330,7 +330,7 @@ def produce_handler_of(world: World) -> ProduceHandler:
     assert world.broker.serving.host is not None
     route = world.broker.serving.host.routes[(ApiKey.PRODUCE, 9)]
     assert route is not None
-    handler = route.handle.__self__  # type: ignore[attr-defined]
+    handler = route.handle.__self__
     assert isinstance(handler, ProduceHandler)
     return handler
 

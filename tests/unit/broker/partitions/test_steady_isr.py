@@ -137,7 +137,7 @@ async def replicate(follower: Follower, fetch_s: float) -> None:
     while True:
         row = await follower.fetch(wait_ms=500)
         await asyncio.sleep(fetch_s)
-        data = bytes(row.records)  # type: ignore[arg-type, call-overload]  # a client receives bytes
+        data = bytes(row.records)  # type: ignore[call-overload]  # a client receives bytes
         for position, header in iterate_batches(data):
             if position + header.size_bytes <= len(data):
                 follower.end = header.next_offset

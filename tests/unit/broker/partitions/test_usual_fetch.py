@@ -296,7 +296,7 @@ class Player:
             name: {field: getattr(replicas.traffic.of_topic(name), field) for field in Traffic.__slots__}
             for name in sorted({key.topic for key in replicas.partitions})
         }
-        times = self.world.broker.serving.host.dispatcher.times.by_name  # type: ignore[union-attr]
+        times = self.world.broker.serving.host.dispatcher.times.by_name
         counts = {name: times[name].count for name in sorted(times)}
         known = [
             (

@@ -152,7 +152,7 @@ def hold_disk(world: Leading) -> None:
     async def settled() -> None:
         await asyncio.shield(never)
 
-    world.broker.serving.partitions.assigned.settled = settled  # type: ignore[method-assign]
+    world.broker.serving.partitions.assigned.settled = settled
 
 
 async def create_topics(world: Leading) -> tuple[Any, int]:
@@ -314,10 +314,10 @@ def test_nothing_is_left_of_a_request_whose_client_has_gone(name: str, reset: bo
         request, version = await ALL[name](world)
         waited = waiting(world)
         client, connection = await park(world, request, version)
-        peer = connection().peer  # type: ignore[union-attr]
+        peer = connection().peer
         if reset:
             assert world.broker is not None
-            connection()._transport.abort()  # type: ignore[union-attr]  # as at a reset
+            connection()._transport.abort()  # as at a reset
         else:
             client.close()
         await asyncio.sleep(

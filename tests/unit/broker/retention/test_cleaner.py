@@ -164,7 +164,7 @@ def test_a_dynamic_setting_applies_to_the_next_compaction() -> None:
             limits.append(given)
             return begin(log, cleanable, given, *rest)
 
-        log_manager.begin_cleaning = note  # type: ignore[method-assign]
+        log_manager.begin_cleaning = note
         await set_on_broker(world, ("log.cleaner.backoff.ms", "600000"))
         await rest()
         await world.create_topic("t", (1,), **COMPACTED)

@@ -91,7 +91,7 @@ class Cluster:
 
         monkeypatch.setattr(module, "survey", survey)
         broker: Any = SimpleNamespace(metadata=self)
-        return asyncio.run(Consumption(broker, SimpleNamespace(), self).ask(asked or [ASKED]))  # type: ignore[arg-type]
+        return asyncio.run(Consumption(broker, SimpleNamespace(), self).ask(asked or [ASKED]))
 
 
 def test_the_slowest_group_of_the_cluster_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_a_coordinator_that_never_answers_ends_the_round(monkeypatch: pytest.Mon
 
         return SimpleNamespace(request=request)
 
-    cluster.client_of = client  # type: ignore[method-assign]
+    cluster.client_of = client
     outcome = cluster.ask(monkeypatch)
     assert isinstance(outcome, Doubt)
 

@@ -107,7 +107,7 @@ class World(Leading):
 
     def connections(self) -> list[Any]:
         assert self.broker is not None
-        return list(self.broker.serving.host.connections)  # type: ignore[union-attr]
+        return list(self.broker.serving.host.connections)
 
     async def name_groups(self, names: str) -> None:
         changed = AlterableConfig(name=NAMES, config_operation=0, value=names)

@@ -97,7 +97,7 @@ def test_each_removed_segment_is_visited_once_for_any_number() -> None:
         ],
     )
     removed: Any = [Compared(base_offset=number * 10, size=100) for number in range(count)]
-    world.ledger.on_prefix_deleted(SimpleNamespace(topic_partition=KEY, log_start_offset=count * 10), 0, removed)  # type: ignore[arg-type]
+    world.ledger.on_prefix_deleted(SimpleNamespace(topic_partition=KEY, log_start_offset=count * 10), 0, removed)
     counted = DeletedCount(*sizes, half * 10)
     assert world.ledger.counts == {("t", Reason.SIZE): counted, ("t", Reason.TIME): counted}
     assert Compared.comparisons == 0

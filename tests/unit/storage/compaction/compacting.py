@@ -131,7 +131,7 @@ class CompactedLog:
         """A batch of (key, value); it is committed. Returns its base offset."""
         rows = [(self.now_ms, key, value, ()) for key, value in records]
         base_offset = self.log.log_end_offset
-        self.append_batch(build_batch(rows, base_offset=base_offset, leader_epoch=0, **keywords))  # type: ignore[arg-type]
+        self.append_batch(build_batch(rows, base_offset=base_offset, leader_epoch=0, **keywords))
         return base_offset
 
     def append_batch(self, batch: bytes) -> None:
@@ -326,4 +326,4 @@ class _Times:
         return -1
 
     def largest_timestamp(self, segment: object) -> int:
-        return self._ages.largest_timestamp(segment)  # type: ignore[arg-type]
+        return self._ages.largest_timestamp(segment)

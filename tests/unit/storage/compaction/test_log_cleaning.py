@@ -17,7 +17,7 @@ from .compacting import CONFIG, DIRECTORY, NOW_MS, CompactedLog, abort, end, pro
 
 
 def new_log(**config: object) -> CompactedLog:
-    return CompactedLog(MemoryFileSystem(Random(1)), replace(CONFIG, **config))  # type: ignore[arg-type]
+    return CompactedLog(MemoryFileSystem(Random(1)), replace(CONFIG, **config))
 
 
 def fill(log: CompactedLog, *rounds: str) -> None:
@@ -289,7 +289,7 @@ def test_a_failing_disk_leaves_the_log_readable(operation: str) -> None:
         for _ in range(number):
             if not log.step():
                 return
-        log.filesystem.fail_next(operation, errno.EIO)  # type: ignore[arg-type]
+        log.filesystem.fail_next(operation, errno.EIO)
         while log.step():
             pass
         log.filesystem.clear_faults()

@@ -112,7 +112,7 @@ def test_a_disk_that_fails_is_reported_and_nothing_more_is_begun() -> None:
     def unlink(path: str) -> None:
         raise OSError(errno.EIO, "the disk is gone", path)
 
-    filesystem.unlink = unlink  # type: ignore[method-assign]
+    filesystem.unlink = unlink
     removal.tick(100)
     for _ in range(PIECES_AT_ONCE):
         worker.do_next()

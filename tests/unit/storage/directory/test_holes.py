@@ -135,9 +135,9 @@ def test_many_deletes_make_few_holes() -> None:
     def counted(operation: str, path: str) -> None:
         if operation == "punch":
             punches.append(path)
-        begin(operation, path)  # type: ignore[arg-type]
+        begin(operation, path)
 
-    world.filesystem.begin = counted  # type: ignore[method-assign,assignment]
+    world.filesystem.begin = counted
     for offset in range(1, 101):
         world.delete_to((A0, offset))
         world.free()
@@ -488,7 +488,7 @@ def test_a_log_start_in_a_gap_frees_all_that_lies_before(start: int, end: str, i
         world.delete_to((A0, max(start, 57)))
         settle(world)
         assert offsets(log) == list(range(60, 80))
-        assert unfreed(world) is None or not unfreed(world)[0]  # type: ignore[index]
+        assert unfreed(world) is None or not unfreed(world)[0]
         world.restart()
         assert offsets(loaded(world)) == list(range(60, 80))
 

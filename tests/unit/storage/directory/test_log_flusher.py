@@ -87,9 +87,9 @@ def flusher_of(
 ) -> LogFlusher:
     ports = DirectoryPorts(
         filesystem=filesystem,
-        clock=Clock(),  # type: ignore[arg-type]
+        clock=Clock(),
         committer=committer,
-        worker=None,  # type: ignore[arg-type]
+        worker=None,
         random=Random(1),
         cache=cache,
     )
@@ -103,11 +103,11 @@ class World:
         self.flusher = flusher_of(MemoryFileSystem(Random(1)), self.committer, SegmentCache(), self.failures)
         self.logs = [FakeLog() for _ in range(logs)]
         for log in self.logs:
-            self.flusher.add(log, is_new=False)  # type: ignore[arg-type]
+            self.flusher.add(log, is_new=False)
 
     def tick(self) -> None:
         for log in self.logs:
-            self.flusher.flush_due(log, 0)  # type: ignore[arg-type]
+            self.flusher.flush_due(log, 0)
 
     @property
     def begun(self) -> int:
@@ -139,7 +139,7 @@ def test_after_an_unclean_stop_logs_are_flushed_a_few_at_a_time() -> None:
 def test_a_log_that_was_removed_while_it_waited_is_not_flushed() -> None:
     world = World()
     world.tick()
-    world.flusher.drop(world.logs[-1])  # type: ignore[arg-type]
+    world.flusher.drop(world.logs[-1])
     while world.committer.waiting:
         world.step()
     assert (world.logs[-1].barriers, world.flushed) == (0, LOGS - 1)

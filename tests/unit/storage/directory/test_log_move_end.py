@@ -42,7 +42,7 @@ def test_records_that_wait_for_the_disk_wait_for_the_name_of_the_copy() -> None:
         on_named=lambda *_: None,
         on_moved=lambda _move, log: seen.append(log.recovery_point),
     )
-    LogMove(source, target, place, future=future)._swap(future)  # type: ignore[arg-type]
+    LogMove(source, target, place, future=future)._swap(future)
     # The name, then the flush, which the committer answers after it. What looks at the log meanwhile sees what the
     # source had.
     assert seen == [Barrier(directories=("/b",)), (future, 9), 9]

@@ -85,7 +85,7 @@ class History:
             return
         self.number += 1
         appended = append(log, f"value {self.number} ", epoch=self.epoch)
-        self.batches[key][appended.base_offset] = batch(f"value {self.number} ").tail[-1]  # type: ignore[assignment]
+        self.batches[key][appended.base_offset] = batch(f"value {self.number} ").tail[-1]
 
     def on_deleted(self, key: TopicPartition, log: Log, offset: int, error: OSError | None) -> None:
         """As the broker acknowledges: by the log that is the partition's now."""

@@ -456,7 +456,7 @@ def test_the_largest_timestamp_is_the_first_of_equals_at_or_above_the_log_start(
         log.request_log_start(log_start)
         log.make_log_start_visible(log_start)
         found = search_max_timestamp(log)
-        assert (found and (found.offset, found.timestamp, found.leader_epoch)) == expected  # type: ignore[union-attr]
+        assert (found and (found.offset, found.timestamp, found.leader_epoch)) == expected
 
 
 @settings(deadline=None)
@@ -493,6 +493,6 @@ def test_a_search_by_timestamp_is_a_scan_of_the_records(
     assert (found and found.offset) == expected
     newest = search_max_timestamp(log)
     largest = max(timestamps[log_start:], default=None)
-    assert (newest and (newest.offset, newest.timestamp)) == (  # type: ignore[union-attr]
+    assert (newest and (newest.offset, newest.timestamp)) == (
         None if largest is None else (timestamps.index(largest, log_start), largest)
     )

@@ -72,7 +72,7 @@ class FollowingLogMachine(LogMachine):
         self._unlink(taken.removed)
         assert (self.log.log_start_offset, self.log.log_end_offset) == (start, last + 1)
 
-    def _unlink(self, removed: list) -> None:  # type: ignore[type-arg]
+    def _unlink(self, removed: list) -> None:
         for segment in removed:
             segment.mark_deleted(self.filesystem)
             segment.unlink(self.filesystem)

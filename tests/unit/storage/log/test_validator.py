@@ -158,7 +158,7 @@ def test_each_lie_gets_kafkas_verdict(records: bytes | None, expected: tuple[Err
 
 def test_a_transaction_marker_from_a_client_is_refused() -> None:
     """Protects transactions: only the coordinator may write markers."""
-    marker = build_end_transaction_marker(ControlRecord(0, 0), timestamp_ms=NOW, producer_id=1, producer_epoch=0)  # type: ignore[arg-type]
+    marker = build_end_transaction_marker(ControlRecord(0, 0), timestamp_ms=NOW, producer_id=1, producer_epoch=0)
     assert verdict(marker) == IN_LOG
 
 

@@ -23,7 +23,7 @@ def test_an_error_other_than_a_full_disk_ends_the_start(operation: str) -> None:
     fixture.accept((A, 0, 5))
     fixture.committer.run()
     fixture.filesystem.crash_process()
-    fixture.filesystem.fail_next(operation, errno.EIO)  # type: ignore[arg-type]
+    fixture.filesystem.fail_next(operation, errno.EIO)
     with pytest.raises(OSError, match="Input/output error"):
         fixture.reopened()
     fixture.filesystem.crash_process()

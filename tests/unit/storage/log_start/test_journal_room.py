@@ -216,7 +216,7 @@ def test_a_fold_that_fails_answers_those_it_would_have_written_and_those_behind_
     fixture.accept((A, 0, 1), name="under way")
     fixture.accept((A, 1, 2), name="in the fold")
     fixture.journal.fold(partial(fixture.note, "fold"))
-    fixture.filesystem.fail_next(operation, errno.EIO, path_contains=".tmp")  # type: ignore[arg-type]
+    fixture.filesystem.fail_next(operation, errno.EIO, path_contains=".tmp")
     fixture.committer.step()
     fixture.accept((A, 2, 3), name="behind it")
     fixture.committer.run()

@@ -120,7 +120,7 @@ def test_a_stop_whose_fold_fails_says_so(operation: str) -> None:
     """The directory isn't marked as cleanly closed then."""
     fixture = Fixture()
     fixture.accept((A, 0, 1), name="value")
-    fixture.filesystem.fail_next(operation, errno.EIO, path_contains=JOURNAL_NAME)  # type: ignore[arg-type]
+    fixture.filesystem.fail_next(operation, errno.EIO, path_contains=JOURNAL_NAME)
     with pytest.raises(OSError, match="Input/output error"):
         fixture.stop()
     assert fixture.answers == ["value"]

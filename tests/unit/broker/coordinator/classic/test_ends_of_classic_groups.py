@@ -31,7 +31,7 @@ def world() -> World:
 
 
 def has_timer(world: World, kind: str, member_id: str = "") -> bool:
-    return world.groups.timers.deadline_of((kind, GROUP, member_id)) is not None  # type: ignore[arg-type]
+    return world.groups.timers.deadline_of((kind, GROUP, member_id)) is not None
 
 
 # ------------------------------------------------------------------ leaving

@@ -24,7 +24,7 @@ def world_with_delay(delay_ms: int) -> World:
 
 
 def deadline(world: World, kind: str, member_id: str = "") -> int | None:
-    return world.groups.timers.deadline_of((kind, GROUP, member_id))  # type: ignore[arg-type]
+    return world.groups.timers.deadline_of((kind, GROUP, member_id))
 
 
 def beat(world: World, milliseconds: int, *members: str) -> None:

@@ -30,7 +30,7 @@ from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommitValue
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic, DescribeConsumedOffsetsResponse
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 
-ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
+ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))
 """No time passes: each response is there at once."""
 
 NOTHING = NOT_CONSUMED.offset, NOT_CONSUMED.group_id
@@ -87,7 +87,7 @@ def add_live(
     """A group with a member."""
     group = groups.by_id[group_id] = ClassicGroup(group_id, wall_ms=0)
     group.protocol_type, group.subscribed, group.state = protocol_type, subscribed, state
-    group.members["m"] = SimpleNamespace()  # type: ignore[assignment]
+    group.members["m"] = SimpleNamespace()
 
 
 def consumed(*coordinators: Groups) -> tuple[int, str | None]:
@@ -311,7 +311,7 @@ class Coordinator:
 
 def told(coordinator: Coordinator) -> DescribeConsumedOffsetsResponse:
     asked = [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])]
-    return asyncio.run(survey(coordinator, asked))  # type: ignore[arg-type]
+    return asyncio.run(survey(coordinator, asked))
 
 
 def epochs(answer: DescribeConsumedOffsetsResponse) -> dict[int, int]:
@@ -347,7 +347,7 @@ def test_a_group_that_is_named_is_waited_for_by_its_coordinator_alone() -> None:
     asked = [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0], groups=["a", "b"])]
 
     def rows() -> list[tuple[int, str | None, int, str | None]]:
-        answer = asyncio.run(survey(coordinator, asked))  # type: ignore[arg-type]
+        answer = asyncio.run(survey(coordinator, asked))
         return [
             (row.consumed_offset, row.group_id, row.releasing_offset, row.releasing_group_id)
             for row in answer.topics[0].partitions
@@ -355,7 +355,7 @@ def test_a_group_that_is_named_is_waited_for_by_its_coordinator_alone() -> None:
 
     assert rows() == [(-1, "a", 5, "b")]
     del coordinator.shards[1]
-    coordinator.partition_of = lambda group_id: TopicPartition("__consumer_offsets", ord(group_id) % 2)  # type: ignore[method-assign]
+    coordinator.partition_of = lambda group_id: TopicPartition("__consumer_offsets", ord(group_id) % 2)
     assert rows() == [(5, "b", 5, "b")], "another broker has the other partition"
 
 
@@ -383,7 +383,7 @@ def test_surveys_take_turns() -> None:
 
     async def scenario() -> None:
         async with coordinator.survey_turn:
-            waiting = asyncio.ensure_future(survey(coordinator, asked))  # type: ignore[arg-type]
+            waiting = asyncio.ensure_future(survey(coordinator, asked))
             for _ in range(5):
                 await asyncio.sleep(0)
             assert not waiting.done()
@@ -462,7 +462,7 @@ def test_a_share_group_keeps_a_partition_whose_state_is_about_to_begin() -> None
     share_group(groups)
     assert share_consumed(groups, 7) == NOTHING
     initializing = {NEW: InitializingTopic("t", frozenset({0}), 1)}
-    groups.by_id["g"].states = KnownStates(initializing=initializing)  # type: ignore[union-attr]
+    groups.by_id["g"].states = KnownStates(initializing=initializing)
     assert share_consumed(groups, 7) == (-1, "g")
 
 

@@ -18,7 +18,7 @@ TOPIC_ID = bytes([7]) * 16
 
 
 def world_of(**limits: int) -> World:
-    world = World(GroupSettings(initial_rebalance_delay_ms=0, **limits))  # type: ignore[arg-type]
+    world = World(GroupSettings(initial_rebalance_delay_ms=0, **limits))
     count(world)
     return world
 

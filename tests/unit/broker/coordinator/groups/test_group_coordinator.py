@@ -282,7 +282,7 @@ def test_a_marker_is_noted_in_the_state_of_its_partition() -> None:
     shard = world.commit_offset()
     assert world.coordinator.may_mark(world.partition())
     noted: list[Any] = []
-    shard.state.note = lambda change, offset: noted.append((change.producer_id, change.is_commit, offset))  # type: ignore[method-assign, misc]
+    shard.state.note = lambda change, offset: noted.append((change.producer_id, change.is_commit, offset))
     marker = make_marker(7, 0, is_commit=True, coordinator_epoch=0, epoch_is_bumped=False, now_ms=1)
     world.coordinator.note_marker(world.partition(), marker, 9)
     assert noted == [(7, True, 9)]

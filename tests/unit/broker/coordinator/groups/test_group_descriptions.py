@@ -108,7 +108,7 @@ def test_a_description_takes_turns(how: str) -> None:
             pending.fail()
             return pending
 
-        world.coordinator.when_readable = when_readable  # type: ignore[method-assign]
+        world.coordinator.when_readable = when_readable
     answer: Pending[list[str]] = descriptions.ask("a", "b")
     assert not answer.done
     world.run()

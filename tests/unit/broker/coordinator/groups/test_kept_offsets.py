@@ -31,7 +31,7 @@ class World:
     """The offsets of groups, with what all groups of a broker have in common."""
 
     def __init__(self, **limits: int) -> None:
-        settings = GroupSettings(**limits)  # type: ignore[arg-type]
+        settings = GroupSettings(**limits)
         self.admission = GroupAdmission(settings)
         self.committed = CommittedOffsets(settings, self.admission)
 
@@ -81,7 +81,7 @@ class World:
             "is_subscribed_to": lambda _name: False,
         }
         effects = Effects(0, WALL_MS)
-        none_left = self.committed.expire(SimpleNamespace(group_id=GROUP, **given | group), effects)  # type: ignore[arg-type]
+        none_left = self.committed.expire(SimpleNamespace(group_id=GROUP, **given | group), effects)
         return none_left, forgotten(effects)
 
 

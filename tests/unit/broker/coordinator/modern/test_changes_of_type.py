@@ -51,7 +51,7 @@ def classic_in(world: ConsumerWorld) -> ClassicGroup:
 
 
 def deadline(world: ConsumerWorld, kind: str, member_id: str = "") -> int | None:
-    return world.groups.timers.deadline_of((kind, GROUP, member_id))  # type: ignore[arg-type]
+    return world.groups.timers.deadline_of((kind, GROUP, member_id))
 
 
 # ------------------------------------------------------------------ to the new type

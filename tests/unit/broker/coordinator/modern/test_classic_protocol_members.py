@@ -74,7 +74,7 @@ def enter_static(world: ConsumerWorld) -> None:
 
 
 def deadline(world: ConsumerWorld, kind: str, member_id: str) -> int | None:
-    return world.groups.timers.deadline_of((kind, GROUP, member_id))  # type: ignore[arg-type]
+    return world.groups.timers.deadline_of((kind, GROUP, member_id))
 
 
 def change(world: ConsumerWorld, member_id: str, **fields: Any) -> None:

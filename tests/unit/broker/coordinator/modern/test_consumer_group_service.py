@@ -40,7 +40,7 @@ def slow_world(**topics: int) -> ConsumerWorld:
 
 
 def deadline(world: ConsumerWorld, kind: str, member_id: str = "") -> int | None:
-    return world.groups.timers.deadline_of((kind, GROUP, member_id))  # type: ignore[arg-type]
+    return world.groups.timers.deadline_of((kind, GROUP, member_id))
 
 
 def delete_group(world: ConsumerWorld) -> None:

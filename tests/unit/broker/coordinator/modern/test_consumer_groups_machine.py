@@ -246,7 +246,7 @@ class ConsumerGroups(RuleBasedStateMachine):
     def another_coordinator_takes_over(self) -> None:
         if self.group_is_here():
             self.world.check_reload()
-        self.world = self.world.reload()  # type: ignore[assignment]  # a copy of itself
+        self.world = self.world.reload()  # a copy of itself
 
     def group_is_here(self) -> bool:
         """Without members of the new protocol the group may be classic, which another test covers."""

@@ -13,7 +13,7 @@ from lowtide.protocol.messages.consumer_group_describe import ConsumerGroupDescr
 from tests.unit.broker.coordinator.consumer_world import ConsumerWorld
 from tests.unit.broker.coordinator.group_world import GROUP
 
-ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
+ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))
 """No time passes: each response is there at once."""
 
 

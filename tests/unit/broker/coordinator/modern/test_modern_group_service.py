@@ -39,7 +39,7 @@ def group_class(request: pytest.FixtureRequest) -> type[ModernGroup]:
 
 def world_of(kind: str, interval_ms: int = INTERVAL_MS) -> Any:
     """A world with topics `t` and `u`, and this time between two targets."""
-    settings = GroupSettings(**{f"{kind}_assignment_interval_ms": interval_ms})  # type: ignore[arg-type]
+    settings = GroupSettings(**{f"{kind}_assignment_interval_ms": interval_ms})
     topics = {"t": 4, "u": 1}
     if kind == "consumer":
         return ConsumerWorld(settings, topics=topics)

@@ -41,7 +41,7 @@ def note(world: ShareGroupWorld, kind: ShareRecordType, name: str, value: Any) -
 
 
 def deadline(world: ShareGroupWorld, kind: str, member_id: str = "") -> int | None:
-    return world.groups.timers.deadline_of((kind, GROUP, member_id))  # type: ignore[arg-type]
+    return world.groups.timers.deadline_of((kind, GROUP, member_id))
 
 
 def epoch_of(world: ShareGroupWorld, member_id: str) -> int:

@@ -70,7 +70,7 @@ class Machine(RuleBasedStateMachine):
         group = self.world.groups.by_id.find_share(GROUP)
         for member in group.members.values() if group is not None else ():
             for topic_id, numbers in member.assigned.items():
-                assert numbers <= group.states.initialized[topic_id][1]  # type: ignore[union-attr]
+                assert numbers <= group.states.initialized[topic_id][1]
 
     def teardown(self) -> None:
         group = self.world.groups.by_id.find_share(GROUP)

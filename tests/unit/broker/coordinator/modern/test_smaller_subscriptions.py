@@ -135,7 +135,7 @@ def test_another_coordinator_takes_over_before_the_topics_of_a_pattern_are_known
     world = pair(PATTERN)
     epoch, world.holds_jobs = world.group.group_epoch, True
     changes(world, "a", subscribed_topic_regex=NOTHING)
-    later: ConsumerWorld = world.reload()  # type: ignore[assignment]  # a copy of itself
+    later: ConsumerWorld = world.reload()  # a copy of itself
     later.holds_jobs = False
     later.pass_time(REFRESH_MIN_MS + 1)
     check_settles(later, "t1", "t2", epoch=epoch)

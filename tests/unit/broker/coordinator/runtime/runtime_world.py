@@ -140,7 +140,7 @@ class World:
             loop=loop,
             worker=worker,
             log=log,
-        )  # type: ignore[call-overload, arg-type, misc]  # stand-ins
+        )  # stand-ins
         self.replicas.partitions = {number: partition_of(number, **fields) for number in range(3)}
 
     def _call_later(self, delay_s: float, call: Callable[[], None]) -> Handle:

@@ -143,8 +143,8 @@ class Administrator(TopicAdministrator):
     """Asks the controller as the broker's does; as the controller, it asks the world."""
 
     def __init__(self, world: World, broker: Any) -> None:
-        self.broker, self.forwarder = broker, world.forwarder  # type: ignore[assignment]  # a stand-in
-        self.create_here = world.create_here  # type: ignore[assignment, method-assign]
+        self.broker, self.forwarder = broker, world.forwarder  # a stand-in
+        self.create_here = world.create_here
 
     async def _settled(self, deadline: float) -> bool:
         return True

@@ -44,7 +44,7 @@ def lines_of(administrator: Administrator, attempts: int) -> list[tuple[str, str
     async def run() -> None:
         tasks = TaskRegistry(lambda _name, error: lines.append(("failed", str(error))))
         broker: Any = SimpleNamespace(log=log, metadata=metadata, tasks=tasks)
-        topic = OffsetsTopic(broker, administrator, GroupSettings(), factor_is_given=False)  # type: ignore[arg-type]  # as far as is needed
+        topic = OffsetsTopic(broker, administrator, GroupSettings(), factor_is_given=False)  # as far as is needed
         for _ in range(attempts):
             await topic.create()
 

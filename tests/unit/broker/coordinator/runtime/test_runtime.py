@@ -60,10 +60,10 @@ class World:
         loop: Any = SimpleNamespace(call_later=lambda *_: SimpleNamespace(cancel=lambda: None))
         self.runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
             CoordinatedTopic(name=TOPIC, make_state=lambda: Groups(GroupSettings(), random.Random(1))),
-            replicas=self.replicas,  # type: ignore[arg-type]
-            clock=SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 1_000),  # type: ignore[arg-type]
+            replicas=self.replicas,
+            clock=SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 1_000),
             loop=loop,
-            worker=None,  # type: ignore[arg-type]  # an empty log needs no reading
+            worker=None,  # an empty log needs no reading
             log=SimpleNamespace(warning=lambda *_, **__: None),
         )
         found = self.runtime.find(0)

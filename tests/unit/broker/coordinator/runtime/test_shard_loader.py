@@ -163,7 +163,7 @@ def test_a_piece_of_the_log_is_read_at_a_time(buffer_bytes: int, asked: int) -> 
 
 def test_what_is_below_the_start_of_the_log_is_not_applied() -> None:
     log = Log(marker(0, is_commit=True), batch(1, b"1", b"2", b"3"), start_offset=2)
-    log.read = lambda *arguments, **more: Log.read(log, 0, *arguments[1:], **more)  # type: ignore[method-assign]
+    log.read = lambda *arguments, **more: Log.read(log, 0, *arguments[1:], **more)
     world = World(log).run()
     assert world.applied == rows(2, b"2", b"3")
     assert (world.outcomes, world.shard.records_loaded) == (["loaded"], 2)
@@ -242,7 +242,7 @@ def test_a_damaged_log_is_not_used() -> None:
     log = Log(batch(0, b"1"), batch(1, b"2"), batch(2, b"3"))
     size = len(batch(0, b"1"))
     log.image = log.image[:size] + bytes(16) + b"\1" + log.image[size + 17 :]
-    log.read = lambda offset, *_, **__: SimpleNamespace(  # type: ignore[method-assign]
+    log.read = lambda offset, *_, **__: SimpleNamespace(
         slice=SimpleNamespace(file=log, size=3 * size, position=offset * size, token=log.token)
     )
     world = World(log).run()
@@ -279,7 +279,7 @@ def test_a_partition_that_is_led_no_longer_is_not_read_on() -> None:
 def test_a_shard_that_is_unloaded_before_a_read_is_left_alone() -> None:
     world = World(Log(batch(0, b"1"), batch(1, b"2")), buffer_bytes=1)
     call, on_done = world.work.pop()
-    world.shard.state.apply = lambda *_: setattr(world.shard, "unloaded", True)  # type: ignore[method-assign]
+    world.shard.state.apply = lambda *_: setattr(world.shard, "unloaded", True)
     on_done(call())
     assert (world.outcomes, world.work, world.levels()) == ([], [], [])
 

@@ -26,7 +26,7 @@ class World:
         self.partition = {"is_leader": True, "has_enough_in_sync": True} | partition
         self.unknown: ErrorCode | None = None
         self.events: list[Any] = []
-        self.writer = MarkerWriter(self, SimpleNamespace(wall_ms=lambda: 1), self)  # type: ignore[arg-type]
+        self.writer = MarkerWriter(self, SimpleNamespace(wall_ms=lambda: 1), self)
 
     def find(self, topic: str, number: int) -> Any:
         return self.unknown or SimpleNamespace(topic_partition=TopicPartition(topic, number), **self.partition)

@@ -75,7 +75,7 @@ def test_nothing_is_coordinated_by_a_broker_that_stops() -> None:
 def test_connections_to_a_broker_that_registered_again_are_closed() -> None:
     """They may lead to a machine without power, which never closes them."""
     world = World(HERE)
-    peers = world.coordinator.peers = PeerClients(None, None, None)  # type: ignore[arg-type]  # nothing is sent
+    peers = world.coordinator.peers = PeerClients(None, None, None)  # nothing is sent
     listeners = (Listener("PLAINTEXT", "host", 9092),)
     old = MetadataImage(brokers={each: BrokerImage(each, 1, listeners) for each in (2, 3)})
     new = MetadataImage(brokers={each: BrokerImage(each, epoch, listeners) for each, epoch in ((2, 9), (3, 1))})

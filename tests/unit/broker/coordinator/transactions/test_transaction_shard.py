@@ -487,10 +487,10 @@ def test_a_transaction_in_the_last_epoch_is_not_ended_without_an_id_for_its_prod
     world.state.transactions[NAME].producer_epoch = EPOCH_MAX - 2
     last = start(world)
     world.add(last, PARTITIONS[0], 2)
-    take, world.take_producer_id = world.take_producer_id, lambda: None  # type: ignore[method-assign]
+    take, world.take_producer_id = world.take_producer_id, lambda: None
     assert world.init() == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1, -1)
     world.run_timers(world.now_ms + TIMEOUT_MS)
     assert not world.told
-    world.take_producer_id = take  # type: ignore[method-assign]
+    world.take_producer_id = take
     world.run_timers(world.now_ms + RETRY_MS)
     assert len(world.told) == 1

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from lowtide.testing import freezing
-from lowtide.testing.free_ports import HOST, free_ports
+from tests import freezing
+from tests.free_ports import HOST, free_ports
 
 PROGRAM = "etcd"
 CONTROL_PROGRAM = "etcdctl"
-"""It saves and restores snapshots; in Debian's package etcd-client."""
+"""The program that saves and restores snapshots, in Debian's package etcd-client."""
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
@@ -30,11 +30,11 @@ _PORT_ATTEMPTS = 5
 """A free port may be taken by another process before etcd listens there."""
 
 HEARTBEAT_MS, ELECTION_MS = 20, 200
-"""A fifth of etcd's own settings: a member is there sooner, and leases may be as short as a second."""
+"""A fifth of etcd's defaults: a member is ready sooner, and leases may be as short as a second."""
 
 
 def missing() -> str | None:
-    """Why no etcd can be started here; None where one can.
+    """Returns why no etcd can be started here, or None.
 
     In CI there must be one, and a test that starts it fails otherwise.
     """
@@ -44,7 +44,7 @@ def missing() -> str | None:
 
 
 class EtcdProcess:
-    """One member, over all its lives. Used as `with`: whatever happens, the process is gone at the end."""
+    """One member, which may be restarted. Used in `with`, which ends the process."""
 
     def __init__(self, directory: Path, *settings: str, host: str = HOST, tls: Sequence[str] = ()) -> None:
         """`settings` are further options of etcd's command line; `host` is an address of this machine.
@@ -93,17 +93,17 @@ class EtcdProcess:
         self.kill()
 
     def start(self) -> None:
-        """Start on the same ports and directory as before; returns when it answers."""
+        """Starts it on the same ports and directory as before. Returns when it answers."""
         self.launch()
         self.wait_ready()
 
     def launch(self, *cluster: str) -> None:
-        """Start the process, and do not wait for it.
+        """Starts the process without waiting for it.
 
         `cluster`: what `--initial-cluster` says; by default it is alone.
         """
         client = f"http://{self.endpoint}{f',https://{self.secured_endpoint}' if self._tls else ''}"
-        self._process = subprocess.Popen(  # noqa: S603 - our own command line
+        self._process = subprocess.Popen(
             [
                 *(PROGRAM, "--name", self.name, "--data-dir", str(self.directory)),
                 *("--listen-client-urls", client, "--advertise-client-urls", client),
@@ -119,7 +119,7 @@ class EtcdProcess:
         )
 
     def wait_ready(self) -> None:
-        """Return when it serves. Errors: ChildProcessError when it ended instead, TimeoutError."""
+        """Waits until it serves. Errors: ChildProcessError when it ended instead, TimeoutError."""
         assert self._process is not None
         until = time.monotonic() + START_LIMIT_S
         while not self._is_healthy():
@@ -130,42 +130,42 @@ class EtcdProcess:
             time.sleep(_LOOK_AGAIN_S)
 
     def terminate(self) -> None:
-        """Let it stop by itself."""
+        """Stops it with SIGTERM."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL. May be called twice, and while it is frozen."""
+        """Sends SIGKILL. May be called twice, and while it is frozen."""
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """SIGSTOP: it keeps its connections, and is silent."""
+        """Sends SIGSTOP: it keeps its connections, and is silent."""
         assert self._process is not None
         freezing.freeze(self._process.pid)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         assert self._process is not None
         freezing.thaw(self._process.pid)
 
     def compact(self, revision: int) -> None:
-        """Forget everything before `revision`."""
+        """Removes the history before `revision`."""
         self._ask("kv/compaction", {"revision": str(revision), "physical": True})
 
     def defragment(self) -> None:
-        """Have the file of the database written again without its free pages."""
+        """Rewrites the database file without its free pages."""
         self._ask("maintenance/defragment", {})
 
     def sizes(self) -> tuple[int, int, int]:
-        """The bytes of the database, those in use, and the revision."""
+        """Returns the bytes of the database file, the bytes in use, and the revision."""
         status = self._ask("maintenance/status", {})
         return int(status["dbSize"]), int(status["dbSizeInUse"]), int(status["header"]["revision"])
 
     def save(self, path: Path) -> None:
-        """Make a backup, as etcd's guide to disaster recovery says."""
+        """Makes a backup, as in etcd's guide to disaster recovery."""
         self._control("snapshot", "save", str(path), "--endpoints", self.endpoint)
 
     def restore(self, path: Path) -> None:
-        """While it is stopped: put a backup in the place of what it has, as the guide says."""
+        """Replaces its data by a backup, as in the guide. It must be stopped."""
         shutil.rmtree(self.directory)
         member = ("--name", self.name, "--initial-cluster", f"{self.name}={self.peer_url}")
         self._control(
@@ -181,27 +181,27 @@ class EtcdProcess:
 
     def _control(self, *words: str) -> None:
         environment = {**os.environ, "ETCDCTL_API": "3"}
-        subprocess.run(  # noqa: S603
+        subprocess.run(
             [CONTROL_PROGRAM, *words], env=environment, check=True, capture_output=True, timeout=START_LIMIT_S
         )
 
     def count(self, prefix: bytes) -> int:
-        """How many keys begin with this."""
+        """Returns the number of keys with this prefix."""
         ends = (prefix, prefix[:-1] + bytes([prefix[-1] + 1]))
         key, range_end = (base64.b64encode(end).decode() for end in ends)
         return int(self._ask("kv/range", {"key": key, "range_end": range_end, "count_only": True}).get("count", 0))
 
     def leader(self) -> bool:
-        """Whether this member leads its cluster."""
+        """Returns whether this member leads its cluster."""
         status = self._ask("maintenance/status", {})
         return bool(status["leader"] == status["header"]["member_id"])
 
     def _ask(self, method: str, body: dict[str, object]) -> Any:
-        """A call through etcd's gateway for JSON, which no broker uses."""
+        """Calls etcd's JSON gateway, which no broker uses."""
         request = urllib.request.Request(
             f"http://{self.endpoint}/v3/{method}", data=json.dumps(body).encode(), method="POST"
         )
-        with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:  # noqa: S310 - a loopback address of our own making
+        with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:
             return json.load(answer)
 
     def _is_healthy(self) -> bool:
@@ -218,7 +218,7 @@ class EtcdProcess:
 
 
 class EtcdCluster:
-    """Several members of one etcd. Used as `with`."""
+    """Several members of one etcd. Used in `with`."""
 
     def __init__(self, directory: Path, *, members: int = 3) -> None:
         """Each member has its directory below `directory`."""
@@ -246,5 +246,5 @@ class EtcdCluster:
 
     @property
     def endpoints(self) -> Sequence[str]:
-        """Of all members."""
+        """The client addresses of all members."""
         return [member.endpoint for member in self.members]
