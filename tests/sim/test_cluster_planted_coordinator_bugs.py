@@ -50,7 +50,9 @@ pytestmark = pytest.mark.slowest
 
 def answered_before_committed(patch: Patch) -> None:
     """A response does not wait for the records behind it."""
-    patch.setattr(CoordinatorRuntime, "_wait", lambda self, shard, _end, then: self._continue(shard, then, ErrorCode.NONE))
+    patch.setattr(
+        CoordinatorRuntime, "_wait", lambda self, shard, _end, then: self._continue(shard, then, ErrorCode.NONE)
+    )
 
 
 def answered_before_the_flush(patch: Patch) -> None:
