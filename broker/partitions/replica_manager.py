@@ -158,15 +158,14 @@ class ReplicaManager:
     def append_committed(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> Offset | None:
         """Appends a batch that is committed with the append, because there is no other replica and no flush is due.
 
-        Returns its base offset. Returns None and changes nothing if the batch may have to wait or is refused, which
-        `append` then decides.
+        Returns its base offset. Returns None if the batch was not appended; `append` then decides.
         """
         log = partition.log
         unflushed = log.log_end_offset + batch.last_offset_delta + 1 - log.recovery_point
         if partition.leadership is not None or unflushed >= log.config.flush_messages:
             return None
-        base_offsets = self.append_together(partition, [batch], batch.size_bytes, [batch], now_ms)
-        return None if base_offsets is None else base_offsets[0]
+        appended = self.append(partition, batch, now_ms)
+        return appended.base_offset if type(appended) is AppendedBatch and not appended.duplicate else None
 
     def append_together(
         self,

@@ -216,9 +216,7 @@ class Log(LogOffsets):
             segment.note_batch(last_offset, position, batch.size_bytes, batch.max_timestamp, interval_bytes, offset)
             position += batch.size_bytes
             if batch.producer_id >= 0:
-                completed = remember_producer(self.producer_state, batch, offset, now_ms)
-                if completed is not None:
-                    self._on_transaction_ended(segment, completed)
+                remember_producer(self.producer_state, batch, offset, now_ms)
         if leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         self.move_log_end(end)

@@ -8,35 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.broker.coordinator.runtime.shard import make_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
-from lowtide.storage.log.markers import make_marker
 
 from .test_log import NOW_MS, append, batch, content_at, new_log
-
-RECORDS = st.lists(st.tuples(st.binary(max_size=20), st.none() | st.binary(max_size=40)), min_size=1, max_size=3)
-PRODUCERS, EPOCHS = st.integers(7, 8), st.integers(0, 2)
-
-
-def marker(producer_id: int, epoch: int, coordinator_epoch: int, *, is_commit: bool, is_bumped: bool) -> Any:
-    return make_marker(
-        producer_id,
-        epoch,
-        is_commit=is_commit,
-        coordinator_epoch=coordinator_epoch,
-        epoch_is_bumped=is_bumped,
-        now_ms=NOW_MS,
-    )
-
-
-OF_COORDINATORS = st.one_of(
-    st.builds(lambda records: make_batch(records, NOW_MS), RECORDS),
-    st.builds(lambda records, *producer: make_batch(records, NOW_MS, producer), RECORDS, PRODUCERS, EPOCHS),
-    st.builds(marker, PRODUCERS, EPOCHS, st.integers(0, 1), is_commit=st.booleans(), is_bumped=st.booleans()),
-)
 
 
 def state_of(log: Log) -> tuple[Any, ...]:
@@ -116,42 +93,6 @@ def test_a_run_is_what_its_batches_are_one_by_one(
         return
     assert appended == [AppendedBatch(offset, offset, -1) for offset in base_offsets]
     assert state_of(together) == state_of(singly)
-
-
-@given(
-    steps=st.lists(st.tuples(OF_COORDINATORS, st.sampled_from([0, 0, 0, 0, 1])), min_size=1, max_size=12),
-    segment_bytes=st.sampled_from([200, 400, 1 << 20]),
-    index_bytes=st.sampled_from([36, 60, 1 << 20]),
-)
-def test_batches_of_coordinators_are_appended_as_others_are(
-    *, steps: list[tuple[Any, int]], segment_bytes: int, index_bytes: int
-) -> None:
-    """Each in a run of its own; markers end transactions."""
-    config = LogConfig(segment_bytes=segment_bytes, segment_index_bytes=index_bytes, index_interval_bytes=80)
-    together, singly = new_log(config), new_log(config)
-    epoch = 0
-
-    def whole_state_of(log: Log) -> tuple[Any, ...]:
-        transactions = log.producer_state.transactions
-        return *state_of(log), log.last_stable_offset, len(transactions), transactions.any, log.disk_full
-
-    for each, later in steps:
-        epoch += later
-        before, segments, size = whole_state_of(together), len(together.segments), each.size_bytes
-        offsets = together.append_together_as_leader([each], size, [each], leader_epoch=epoch, now_ms=NOW_MS)
-        if offsets is None:
-            assert whole_state_of(together) == before
-        appended = singly.append_as_leader(each, leader_epoch=epoch, now_ms=NOW_MS)
-        is_usual = isinstance(appended, AppendedBatch) and not appended.duplicate and before[2]
-        if offsets is not None:
-            assert isinstance(appended, AppendedBatch)
-            assert offsets == (appended.base_offset,)
-        else:
-            together.append_as_leader(each, leader_epoch=epoch, now_ms=NOW_MS)
-            assert not is_usual or len(together.segments) > segments or index_bytes < 1 << 20
-        for log in (together, singly):
-            log.advance_high_watermark(log.log_end_offset)
-        assert whole_state_of(together) == whole_state_of(singly)
 
 
 @pytest.mark.parametrize("free_bytes", [0, 1, 69, 70, 100])
