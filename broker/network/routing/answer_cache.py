@@ -33,9 +33,10 @@ class AnswerCache:
         return self._by_key.get(key)
 
     def keep(self, key: Hashable, answer: Any) -> None:
-        """Keeps an answer that `find` has just not found."""
+        """Keeps an answer, in place of an earlier one."""
         if len(self._by_key) >= self._answers_max:
             self._clear()
+        self._bodies.pop(id(self._by_key.get(key)), None)  # Another object may get its address.
         self._by_key[key] = answer
         self._bodies[id(answer)] = {}
 

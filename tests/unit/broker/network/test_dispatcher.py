@@ -138,6 +138,17 @@ def metadata(number: int, cluster_id: str = "c") -> MetadataResponse:
     return MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id=cluster_id, controller_id=number, topics=[])
 
 
+def test_a_replaced_response_leaves_no_encoded_form() -> None:
+    """Its address may become that of another response."""
+    answers = AnswerCache(3)
+    route, replaced = cached_route(answers), metadata(1)
+    answers.keep("key", replaced)
+    route.write(0, replaced)
+    answers.keep("key", metadata(2))
+    replaced.controller_id = 3
+    assert b"".join(route.write(0, replaced))[9:] == codec_for(MetadataResponse, 12).encode(metadata(3))
+
+
 def test_a_kept_response_is_written_as_others_are() -> None:
     """Also when the cache was cleared, and when a response has the address in memory of a freed one."""
     answers = AnswerCache(3)
