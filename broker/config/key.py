@@ -34,7 +34,7 @@ class ConfigError(ValueError):
 
 
 class InvalidKeysError(ConfigError):
-    """Values that are invalid together, or one that depends on others. `keys` are the keys involved."""
+    """Raised for values that contradict each other, or that another key rules out. `keys` are these keys."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)

@@ -190,7 +190,7 @@ class CoordinatorRuntime(Generic[S]):
     def _append_committed(self, shard: Shard[S], effects: Effects) -> Offset | None:
         """Appends records that are committed by their append. Returns the offset of the first one.
 
-        Returns None and changes nothing if the records may have to wait, for other replicas or earlier records, or are
+        Returns None and appends nothing if the records may have to wait, for other replicas or earlier records, or are
         refused.
         """
         partition = shard.partition

@@ -45,7 +45,7 @@ class WaitingFetch(Protocol):
     """A fetch of a session that waits for changes."""
 
     def look(self) -> None:
-        """Tests the fetch: a partition has changed."""
+        """Tests whether the fetch can be answered, after a partition changed."""
 
     def wake(self) -> None:
         """Answers the fetch now."""

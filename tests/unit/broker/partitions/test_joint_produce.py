@@ -161,7 +161,7 @@ class World:
         return await self.answer()
 
     async def ask_behind(self, frames: list[bytes]) -> list[bytes]:
-        """All on one connection, at once."""
+        """Sends all frames in one write on the first connection. Returns their answers."""
         self.lines[0][1].write(b"".join(frames))
         return [await self.answer() for _ in frames]
 
