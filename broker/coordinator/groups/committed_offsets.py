@@ -44,11 +44,20 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID,
 ResponseTopicT = TypeVar("ResponseTopicT")
 ResponseRowT = TypeVar("ResponseRowT", OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 
-_KEPT_ROWS: Final[dict[type[Any], tuple[Any, ...]]] = {
-    row_type: tuple(row_type(partition_index=number, error_code=ErrorCode.NONE) for number in range(256))
-    for row_type in (OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
+class _KeptRows(dict[int, Any]):
+    """The response rows of kept offsets, by partition. Usual ones are shared because rows don't change."""
+
+    def __init__(self, row_type: type[Any]) -> None:
+        super().__init__({number: row_type(partition_index=number, error_code=ErrorCode.NONE) for number in range(256)})
+        self._row_type = row_type
+
+    def __missing__(self, number: int) -> Any:
+        return self._row_type(partition_index=number, error_code=ErrorCode.NONE)
+
+
+_KEPT_ROWS: Final = {
+    row_type: _KeptRows(row_type) for row_type in (OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 }
-"""The usual response rows, shared because rows don't change."""
 
 NO_RETENTION_TIME: Final = -1
 """The broker decides how long offsets are kept."""
@@ -214,44 +223,48 @@ class CommittedOffsets:
         # The record version with an expiry has no epochs, ids or committers.
         keeps_all = expires_ms == NO_TIMESTAMP
         topic_id, by = (topic.topic_id, committer) if keeps_all else (ZERO_TOPIC_ID, NO_COMMITTER)
-        metadata_max, kept = self._settings.offset_metadata_max_bytes, _KEPT_ROWS[row_type]
-        kept_count, admission, kept_bytes = len(kept), self._admission, 0
-        offsets_left, bytes_left = admission.offsets_left, admission.metadata_bytes_left
+        (committer_name, may_delete), wall_ms, kept_bytes = by, effects.wall_ms, 0
+        needs_check = not self._admission.has_room_for(len(topic.partitions))
+        kept_rows = _KEPT_ROWS[row_type]
         values: list[tuple[int, OffsetCommitValue]] = []
         rows: list[ResponseRowT] = []
-        for partition in topic.partitions:
-            number, metadata = partition.partition_index, partition.committed_metadata or ""
-            if metadata and _is_longer(metadata, metadata_max):
-                rows.append(row_type(partition_index=number, error_code=ErrorCode.OFFSET_METADATA_TOO_LARGE))
-                continue
-            if len(values) >= offsets_left or kept_bytes + len(metadata) > bytes_left:
-                error = admission.check_offset(metadata, len(values), kept_bytes)
-                if error != ErrorCode.NONE and not self._takes_no_more(group_id, topic.name, number, metadata):
-                    admission.refused_count += 1
+        for row in topic.partitions:
+            number, metadata = row.partition_index, row.committed_metadata or ""
+            if metadata or needs_check:
+                error = self._check(group_id, topic.name, number, metadata, (len(values), kept_bytes))
+                if error != ErrorCode.NONE:
                     rows.append(row_type(partition_index=number, error_code=error))
                     continue
-            kept_bytes += len(metadata)
+                kept_bytes += len(metadata)
             value = OffsetCommitValue(
-                offset=partition.committed_offset,
-                leader_epoch=partition.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
+                offset=row.committed_offset,
+                leader_epoch=row.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
                 metadata=metadata,
-                commit_timestamp=effects.wall_ms,
+                commit_timestamp=wall_ms,
                 expire_timestamp=expires_ms,
                 topic_id=topic_id,
-                committer=by.name,
-                may_delete=by.may_delete,
+                committer=committer_name,
+                may_delete=may_delete,
             )
             values.append((number, value))
-            rows.append(
-                kept[number] if number < kept_count else row_type(partition_index=number, error_code=ErrorCode.NONE)
-            )
-        effects.keep_offsets(group_id, topic.name, values, topic_id=topic_id)
+            rows.append(kept_rows[number])
+        effects.keep_offsets(group_id, topic.name, values)
         return rows
 
-    def _takes_no_more(self, group_id: str, topic: str, partition: int, metadata: str) -> bool:
-        """Whether an offset replaces one that takes as much memory, which is always allowed."""
-        known = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
-        return known is not None and len(metadata) <= len(known.metadata)
+    def _check(self, group_id: str, topic: str, partition: int, metadata: str, kept: tuple[int, int]) -> ErrorCode:
+        """Checks whether an offset may be kept, after `kept` offsets and bytes of metadata of the same request.
+
+        One that replaces an offset and takes no more memory is always allowed. Errors: those of `commit`.
+        """
+        if metadata and _is_longer(metadata, self._settings.offset_metadata_max_bytes):
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        error = self._admission.check_offset(metadata, *kept)
+        if error != ErrorCode.NONE:
+            known = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
+            if known is not None and len(metadata) <= len(known.metadata):
+                return ErrorCode.NONE
+            self._admission.refused_count += 1
+        return error
 
     def delete(
         self, group: Group, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects

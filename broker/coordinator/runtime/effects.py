@@ -17,12 +17,12 @@ from lowtide.protocol.group_records import (
     OffsetCommitKey,
     OffsetCommits,
     OffsetCommitValue,
-    OffsetRecords,
     encode_group_metadata,
     encode_offset_commit,
+    encode_offset_commits,
 )
 from lowtide.protocol.share_group_records import ShareGroupChange, encode_share_change
-from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId, TopicId
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId
 
 Reply: TypeAlias = Any
 """Stands for a request that is to be answered. Decisions pass it on and never use it."""
@@ -61,43 +61,37 @@ class Promise(msgspec.Struct):
         return self.response if error == ErrorCode.NONE else self.failed(append_error(error))
 
 
-class Effects:
+class Effects(msgspec.Struct, eq=False):
     """Filled by one decision and carried out as a whole: first the records, then the immediate answers.
 
     `then` runs in order when all records are committed or, without records, when everything up to `barrier` is.
     """
 
-    __slots__ = ("answers", "barrier", "changes", "jobs", "now_ms", "producer", "records", "then", "wall_ms", "work")
-
-    def __init__(self, now_ms: int, wall_ms: int) -> None:
-        """`now_ms` is monotonic, for deadlines; `wall_ms` is the time in records."""
-        self.now_ms = now_ms
-        self.wall_ms = wall_ms
-        self.records: list[CoordinatorRecord] = []
-        self.changes: list[Any] = []
-        """The content of the records, in order: one for each record, but `OffsetCommits` for several."""
-        self.producer: tuple[ProducerId, ProducerEpoch] | None = None
-        """The producer whose transaction the records are in."""
-        self.barrier: Offset = UNKNOWN_OFFSET
-        """The answers depend on the records up to this one."""
-        self.answers: list[tuple[Reply, Any]] = []
-        self.then: list[Then] = []
-        self.jobs: list[Job] = []
-        self.work: list[WorkerCall] = []
+    now_ms: int
+    """Monotonic, for deadlines."""
+    wall_ms: int
+    """The time in records."""
+    records: list[CoordinatorRecord] = []
+    changes: list[Any] = []
+    """The content of the records, in order: one for each record, but `OffsetCommits` for several."""
+    producer: tuple[ProducerId, ProducerEpoch] | None = None
+    """The producer whose transaction the records are in."""
+    barrier: Offset = UNKNOWN_OFFSET
+    """The answers depend on the records up to this one."""
+    answers: list[tuple[Reply, Any]] = []
+    then: list[Then] = []
+    jobs: list[Job] = []
+    work: list[WorkerCall] = []
 
     def keep_offset(self, group: str, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
         """Asks for the record of an offset; with None, for its tombstone."""
         self.records.append(encode_offset_commit(group, topic, partition, value))
         self.changes.append(OffsetCommit(OffsetCommitKey(group=group, topic=topic, partition=partition), value))
 
-    def keep_offsets(
-        self, group: str, topic: str, values: list[tuple[int, OffsetCommitValue]], *, topic_id: TopicId
-    ) -> None:
-        """Asks for the records of offsets in one topic, by partition, that are committed now."""
+    def keep_offsets(self, group: str, topic: str, values: list[tuple[int, OffsetCommitValue]]) -> None:
+        """Asks for the records of offsets of one commit, as `encode_offset_commits` takes them."""
         if values:
-            self.records += OffsetRecords(group, topic, commit_timestamp=self.wall_ms, topic_id=topic_id).encode_all(
-                values
-            )
+            self.records += encode_offset_commits(group, topic, values)
             self.changes.append(OffsetCommits(group, topic, values))
 
     def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:

@@ -121,7 +121,7 @@ def test_records_have_the_offsets_that_they_have_in_the_log(world: World) -> Non
     effects = world.runtime.effects()
     value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=effects.wall_ms)
     effects.keep_group("a", None)
-    effects.keep_offsets("g", "t", [(0, value), (1, value), (2, value)], topic_id=ZERO_TOPIC_ID)
+    effects.keep_offsets("g", "t", [(0, value), (1, value), (2, value)])
     effects.keep_group("b", None)
     effects.keep_group("c", None)
     shard.partition.log.log_end_offset = 10

@@ -246,8 +246,8 @@ def test_records_and_what_they_say_are_asked_for_together():
     effects = Effects(0, 1_000)
     effects.keep_offset("g", "t", 1, OFFSET)
     effects.keep_offset("g", "t", 1, None)
-    effects.keep_offsets("g", "t", [(1, OFFSET), (2, OFFSET)], topic_id=OFFSET.topic_id)
-    effects.keep_offsets("g", "t", [], topic_id=OFFSET.topic_id)
+    effects.keep_offsets("g", "t", [(1, OFFSET), (2, OFFSET)])
+    effects.keep_offsets("g", "t", [])
     value = GroupMetadataValue(
         protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=-1, members=[]
     )

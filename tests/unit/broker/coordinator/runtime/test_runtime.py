@@ -78,7 +78,7 @@ class World:
             (number, OffsetCommitValue(offset=number, metadata="m" * 100, commit_timestamp=1_000))
             for number in range(count)
         ]
-        effects.keep_offsets("g", "t", values, topic_id=ZERO_TOPIC_ID)
+        effects.keep_offsets("g", "t", values)
         effects.then.append(lambda error, _: told.append(error))
         self.runtime.carry_out(self.shard, effects)
         [error] = told
