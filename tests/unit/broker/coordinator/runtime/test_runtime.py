@@ -40,9 +40,6 @@ class Replicas:
     def find(self, _topic: str, _partition: int) -> Any:
         return self.partition
 
-    def append_committed(self, _partition: Any, _batch: ValidatedBatch, _now_ms: int) -> None:
-        """Leaves all to `append`."""
-
     def append(self, _partition: Any, batch: ValidatedBatch, _now_ms: int) -> AppendedBatch | ErrorCode:
         if not self.takes:
             return ErrorCode.RECORD_LIST_TOO_LARGE
