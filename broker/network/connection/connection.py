@@ -227,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         # Two bytes of zero are the API key of Produce, which alone has a joint form.
         gathering = self._host.gathering
-        if gathering.is_used and stop - position >= _FRAME.size and not (buffer[position + 4] or buffer[position + 5]):
+        if gathering.is_used and stop - position >= _FRAME.size and not (buffer[position + 5] or buffer[position + 4]):
             is_alone = stop == end and not (position or self.answers.slots) and buffer is gathering.room
             if is_alone and gathering.last is not self and self.may_gather and gathering.take(self, end):
                 return 0
