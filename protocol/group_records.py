@@ -59,7 +59,7 @@ from lowtide.protocol.schema import (
     versions,
 )
 from lowtide.protocol.share_group_records import ShareGroupChange, decode_share_change
-from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, TopicId
+from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID
 
 OFFSET_COMMIT_TYPES: Final = (0, 1)
 GROUP_METADATA_TYPE: Final = 2
@@ -172,19 +172,22 @@ def encode_offset_commits(
     """
     key_start, pack_key, pack_value, common = _key_start(group, topic), _INT32.pack, _OFFSET_VALUE.pack, values[0][1]
     if common.expire_timestamp != NO_TIMESTAMP or common.committer is not None:
-        version = OFFSET_COMMIT_VERSION if common.expire_timestamp == NO_TIMESTAMP else OFFSET_COMMIT_VERSION_WITH_EXPIRY
+        version = (
+            OFFSET_COMMIT_VERSION if common.expire_timestamp == NO_TIMESTAMP else OFFSET_COMMIT_VERSION_WITH_EXPIRY
+        )
         return [(key_start + pack_key(partition), encode_value(value, version)) for partition, value in values]
     end = _INT64.pack(common.commit_timestamp) + (
         _NO_TAGS if common.topic_id == ZERO_TOPIC_ID else _TOPIC_ID_FOLLOWS + common.topic_id
     )
-    records: list[CoordinatorRecord] = []
-    for partition, value in values:
-        if value.metadata:
-            encoded = _encode_with_metadata(value, end)
-        else:
-            encoded = pack_value(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, 1) + end
-        records.append((key_start + pack_key(partition), encoded))
-    return records
+    return [
+        (
+            key_start + pack_key(partition),
+            _encode_with_metadata(value, end)
+            if value.metadata
+            else pack_value(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, 1) + end,
+        )
+        for partition, value in values
+    ]
 
 
 def _encode_with_metadata(value: OffsetCommitValue, end: bytes) -> bytes:

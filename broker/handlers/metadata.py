@@ -215,7 +215,7 @@ class MetadataHandler:
             or len(wanted) != 1
             or request.include_topic_authorized_operations
             or request.include_cluster_authorized_operations
-            or self._broker.configs.current.advertises_local_address  # No two clients need the same answer.
+            or self._broker.config.advertises_local_address  # No two clients need the same answer.
         ):
             return None
         return client.listener_name, version, wanted[0].name, wanted[0].topic_id

@@ -20,7 +20,7 @@ from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, OffsetCom
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.modern.groups_by_id import Group
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommits, OffsetCommitValue
 from lowtide.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -44,15 +44,16 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID,
 ResponseTopicT = TypeVar("ResponseTopicT")
 ResponseRowT = TypeVar("ResponseRowT", OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 
+
 class _KeptRows(dict[int, Any]):
     """The response rows of kept offsets, by partition. Usual ones are shared because rows don't change."""
 
     def __init__(self, row_type: type[Any]) -> None:
-        super().__init__({number: row_type(partition_index=number, error_code=ErrorCode.NONE) for number in range(256)})
+        super().__init__({number: row_type(partition_index=number, error_code=NONE) for number in range(256)})
         self._row_type = row_type
 
     def __missing__(self, number: int) -> Any:
-        return self._row_type(partition_index=number, error_code=ErrorCode.NONE)
+        return self._row_type(partition_index=number, error_code=NONE)
 
 
 _KEPT_ROWS: Final = {
@@ -232,7 +233,7 @@ class CommittedOffsets:
             number, metadata = row.partition_index, row.committed_metadata or ""
             if metadata or needs_check:
                 error = self._check(group_id, topic.name, number, metadata, (len(values), kept_bytes))
-                if error != ErrorCode.NONE:
+                if error != NONE:
                     rows.append(row_type(partition_index=number, error_code=error))
                     continue
                 kept_bytes += len(metadata)
@@ -259,10 +260,10 @@ class CommittedOffsets:
         if metadata and _is_longer(metadata, self._settings.offset_metadata_max_bytes):
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         error = self._admission.check_offset(metadata, *kept)
-        if error != ErrorCode.NONE:
+        if error != NONE:
             known = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
             if known is not None and len(metadata) <= len(known.metadata):
-                return ErrorCode.NONE
+                return NONE
             self._admission.refused_count += 1
         return error
 
@@ -275,13 +276,11 @@ class CommittedOffsets:
         """
         rows = []
         for topic in topics:
-            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic.name) else ErrorCode.NONE
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic.name) else NONE
             known = self.offsets.get(group.group_id, {}).get(topic.name, {})
             numbers = dict.fromkeys(row.partition_index for row in topic.partitions)
             for number in numbers:
-                if error == ErrorCode.NONE and (
-                    number in known or self.pending.has(group.group_id, topic.name, number)
-                ):
+                if error == NONE and (number in known or self.pending.has(group.group_id, topic.name, number)):
                     effects.keep_offset(group.group_id, topic.name, number, None)
             partitions = [OffsetDeleteResponsePartition(partition_index=number, error_code=error) for number in numbers]
             rows.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))

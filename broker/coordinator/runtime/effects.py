@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, encode_change
 from lowtide.protocol.coordinator_records import CoordinatorRecord
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.group_records import (
     GroupMetadata,
     GroupMetadataValue,
@@ -23,6 +23,17 @@ from lowtide.protocol.group_records import (
 )
 from lowtide.protocol.share_group_records import ShareGroupChange, encode_share_change
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId
+
+_APPEND_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
+}
 
 Reply: TypeAlias = Any
 """Stands for a request that is to be answered. Decisions pass it on and never use it."""
@@ -58,7 +69,7 @@ class Promise(msgspec.Struct):
 
     def outcome(self, error: ErrorCode) -> Any:
         """Returns the answer for the outcome of the commit."""
-        return self.response if error == ErrorCode.NONE else self.failed(append_error(error))
+        return self.response if error == NONE else self.failed(append_error(error))
 
 
 class Effects(msgspec.Struct, eq=False):
@@ -125,15 +136,4 @@ def append_error(error: ErrorCode) -> ErrorCode:
     Source: `GroupMetadataManager.appendGroupMetadataErrorToResponseError`. Unlike there, a record that is too large is
     MESSAGE_TOO_LARGE instead of UNKNOWN_SERVER_ERROR.
     """
-    if error in (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-    ):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.FENCED_LEADER_EPOCH):
-        return ErrorCode.NOT_COORDINATOR
-    if error == ErrorCode.RECORD_LIST_TOO_LARGE:
-        return ErrorCode.MESSAGE_TOO_LARGE
-    return error
+    return _APPEND_ERRORS.get(error, error)

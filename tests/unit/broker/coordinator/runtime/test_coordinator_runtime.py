@@ -13,7 +13,6 @@ from lowtide.broker.coordinator.runtime.shard import Shard, make_batch
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommits, OffsetCommitValue, encode_group_metadata
-from lowtide.protocol.types import ZERO_TOPIC_ID
 from tests.unit.broker.coordinator.runtime.runtime_world import (
     COMMIT_TIMEOUT_MS,
     WALL_MS,

@@ -12,7 +12,7 @@ from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRu
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitValue
-from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
+from lowtide.protocol.types import TopicPartition
 from lowtide.storage.log.log_values import AppendedBatch
 from lowtide.storage.log.validation.validator import ValidatedBatch
 
