@@ -153,6 +153,8 @@ class OffsetCommits(msgspec.Struct, frozen=True):
     group: str
     topic: str
     values: list[tuple[int, OffsetCommitValue]]
+    metadata_size: int
+    """The characters of their metadata together."""
 
 
 class GroupMetadata(msgspec.Struct, frozen=True):

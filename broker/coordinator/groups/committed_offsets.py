@@ -82,7 +82,7 @@ class CommittedOffsets:
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Applies a record, which is later than all others so far."""
         if value is not None:
-            self._keep_all(key.group, key.topic, [(key.partition, value)])
+            self._keep_all(key.group, key.topic, [(key.partition, value)], len(value.metadata))
             if self.pending.by_producer:
                 self.pending.outdo(key.group, key.topic, key.partition)
             return
@@ -101,12 +101,14 @@ class CommittedOffsets:
 
     def apply_commits(self, commits: OffsetCommits) -> None:
         """Applies several records, as `apply` does."""
-        self._keep_all(commits.group, commits.topic, commits.values)
+        self._keep_all(commits.group, commits.topic, commits.values, commits.metadata_size)
         if self.pending.by_producer:
             for partition, _ in commits.values:
                 self.pending.outdo(commits.group, commits.topic, partition)
 
-    def _keep_all(self, group: str, topic: str, values: Sequence[tuple[int, OffsetCommitValue]]) -> None:
+    def _keep_all(
+        self, group: str, topic: str, values: Sequence[tuple[int, OffsetCommitValue]], metadata_size: int
+    ) -> None:
         """Sets offsets of one topic, and counts them."""
         partitions, admission = self.offsets.setdefault(group, {}).setdefault(topic, {}), self._admission
         before = len(partitions)
@@ -117,9 +119,7 @@ class CommittedOffsets:
                     admission.metadata_bytes -= len(known.metadata)
         partitions.update(values)
         admission.offset_count += len(partitions) - before
-        for _, value in values:
-            if value.metadata:
-                admission.metadata_bytes += len(value.metadata)
+        admission.metadata_bytes += metadata_size
 
     def release(self) -> None:
         """Drops all offsets: another broker coordinates the groups."""
@@ -140,7 +140,7 @@ class CommittedOffsets:
         for key, row in ended:
             if is_commit and row.value is not None:
                 self.pending.outdo(key.group, key.topic, key.partition, row.record_offset)
-                self._keep_all(key.group, key.topic, [(key.partition, row.value)])
+                self._keep_all(key.group, key.topic, [(key.partition, row.value)], len(row.value.metadata))
         return list(dict.fromkeys(key.group for key, _ in ended))
 
     def has_any(self, group_id: str) -> bool:
@@ -224,7 +224,7 @@ class CommittedOffsets:
         # The record version with an expiry has no epochs, ids or committers.
         keeps_all = expires_ms == NO_TIMESTAMP
         topic_id, by = (topic.topic_id, committer) if keeps_all else (ZERO_TOPIC_ID, NO_COMMITTER)
-        (committer_name, may_delete), wall_ms, kept_bytes = by, effects.wall_ms, 0
+        (committer_name, may_delete), wall_ms, kept_size = by, effects.wall_ms, 0
         needs_check = not self._admission.has_room_for(len(topic.partitions))
         kept_rows = _KEPT_ROWS[row_type]
         values: list[tuple[int, OffsetCommitValue]] = []
@@ -232,11 +232,11 @@ class CommittedOffsets:
         for row in topic.partitions:
             number, metadata = row.partition_index, row.committed_metadata or ""
             if metadata or needs_check:
-                error = self._check(group_id, topic.name, number, metadata, (len(values), kept_bytes))
+                error = self._check(group_id, topic.name, number, metadata, (len(values), kept_size))
                 if error != NONE:
                     rows.append(row_type(partition_index=number, error_code=error))
                     continue
-                kept_bytes += len(metadata)
+                kept_size += len(metadata)
             value = OffsetCommitValue(
                 offset=row.committed_offset,
                 leader_epoch=row.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
@@ -249,7 +249,8 @@ class CommittedOffsets:
             )
             values.append((number, value))
             rows.append(kept_rows[number])
-        effects.keep_offsets(group_id, topic.name, values)
+        if values:
+            effects.keep_offsets(OffsetCommits(group_id, topic.name, values, kept_size))
         return rows
 
     def _check(self, group_id: str, topic: str, partition: int, metadata: str, kept: tuple[int, int]) -> ErrorCode:

@@ -99,11 +99,10 @@ class Effects(msgspec.Struct, eq=False):
         self.records.append(encode_offset_commit(group, topic, partition, value))
         self.changes.append(OffsetCommit(OffsetCommitKey(group=group, topic=topic, partition=partition), value))
 
-    def keep_offsets(self, group: str, topic: str, values: list[tuple[int, OffsetCommitValue]]) -> None:
+    def keep_offsets(self, commits: OffsetCommits) -> None:
         """Asks for the records of offsets of one commit, as `encode_offset_commits` takes them."""
-        if values:
-            self.records += encode_offset_commits(group, topic, values)
-            self.changes.append(OffsetCommits(group, topic, values))
+        self.records += encode_offset_commits(commits.group, commits.topic, commits.values)
+        self.changes.append(commits)
 
     def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:
         """Asks for the record of a classic group; with None, for its tombstone."""

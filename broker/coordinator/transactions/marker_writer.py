@@ -88,7 +88,7 @@ class MarkerWriter:
                 done(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             elif not found.has_enough_in_sync:
                 done(key, ErrorCode.NOT_ENOUGH_REPLICAS)
-            elif type(appended := self._replicas.append(found, marker, now_ms)) is ErrorCode:
+            elif isinstance(appended := self._replicas.append(found, marker, now_ms), ErrorCode):
                 done(key, appended)
             else:
                 if is_kept:

@@ -120,12 +120,12 @@ def test_records_have_the_offsets_that_they_have_in_the_log(world: World) -> Non
     effects = world.runtime.effects()
     value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=effects.wall_ms)
     effects.keep_group("a", None)
-    effects.keep_offsets("g", "t", [(0, value), (1, value), (2, value)])
+    offsets = OffsetCommits("g", "t", [(0, value), (1, value), (2, value)], 0)
+    effects.keep_offsets(offsets)
     effects.keep_group("b", None)
     effects.keep_group("c", None)
     shard.partition.log.log_end_offset = 10
     world.runtime.carry_out(shard, effects)
-    offsets = OffsetCommits("g", "t", [(0, value), (1, value), (2, value)])
     assert shard.state.events[1:] == [(removal("a"), 10), (offsets, 11), (removal("b"), 14), (removal("c"), 15)]
 
 

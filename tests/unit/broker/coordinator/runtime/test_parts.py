@@ -246,8 +246,8 @@ def test_records_and_what_they_say_are_asked_for_together():
     effects = Effects(0, 1_000)
     effects.keep_offset("g", "t", 1, OFFSET)
     effects.keep_offset("g", "t", 1, None)
-    effects.keep_offsets("g", "t", [(1, OFFSET), (2, OFFSET)])
-    effects.keep_offsets("g", "t", [])
+    several = OffsetCommits("g", "t", [(1, OFFSET), (2, OFFSET)], 0)
+    effects.keep_offsets(several)
     value = GroupMetadataValue(
         protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=-1, members=[]
     )
@@ -256,7 +256,7 @@ def test_records_and_what_they_say_are_asked_for_together():
     assert effects.changes == [
         OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=1), OFFSET),
         OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=1), None),
-        OffsetCommits("g", "t", [(1, OFFSET), (2, OFFSET)]),
+        several,
         GroupMetadata("g", value),
         GroupMetadata("g", None),
     ]

@@ -11,7 +11,7 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import OffsetCommitValue
+from lowtide.protocol.group_records import OffsetCommits, OffsetCommitValue
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.log.log_values import AppendedBatch
 from lowtide.storage.log.validation.validator import ValidatedBatch
@@ -75,7 +75,7 @@ class World:
             (number, OffsetCommitValue(offset=number, metadata="m" * 100, commit_timestamp=1_000))
             for number in range(count)
         ]
-        effects.keep_offsets("g", "t", values)
+        effects.keep_offsets(OffsetCommits("g", "t", values, 100 * count))
         effects.then.append(lambda error, _: told.append(error))
         self.runtime.carry_out(self.shard, effects)
         [error] = told
