@@ -69,8 +69,10 @@ class Replicas:
     def __init__(self) -> None:
         self.partitions: dict[int, Any] = {}
         self.fails: ErrorCode | None = None
+        """The error of all appends after the first `takes` batches."""
+        self.takes = 0
         self.appended: list[int] = []
-        """How, and how many records."""
+        """The records of each batch."""
         self.asked: list[tuple[Any, int, Callable[[ErrorCode], None]]] = []
         self.turns = SimpleNamespace(run=self._run)
         self.jobs: list[Any] = []
@@ -84,7 +86,7 @@ class Replicas:
 
     def append(self, partition: Any, batch: ValidatedBatch, wall_ms: int) -> Any:
         assert wall_ms >= WALL_MS
-        if self.fails is not None:
+        if self.fails is not None and len(self.appended) >= self.takes:
             return self.fails
         self.appended.append(batch.record_count)
         partition.log.log_end_offset += batch.record_count

@@ -129,6 +129,26 @@ def test_records_have_the_offsets_that_they_have_in_the_log(world: World) -> Non
     assert shard.state.events[1:] == [(removal("a"), 10), (offsets, 11), (removal("b"), 14), (removal("c"), 15)]
 
 
+@pytest.mark.parametrize(("takes", "is_unloaded"), [(100, False), (0, False), (1, True)])
+def test_a_state_has_all_records_of_a_decision_or_none(world: World, takes: int, is_unloaded: bool) -> None:
+    """If the log has a part of them, a coordinator that loads the log would differ, so the state is loaded again."""
+    shard, log = world.shard(), world.replicas.partitions[0].log
+    log.config.max_message_bytes = 1_000
+    world.replicas.takes, world.replicas.fails = takes, ErrorCode.RECORD_LIST_TOO_LARGE
+    value = OffsetCommitValue(offset=1, metadata="m" * 100, commit_timestamp=WALL_MS)
+    offsets = OffsetCommits("g", "t", [(number, value) for number in range(30)], 3_000)
+    effects, outcomes = world.runtime.effects(), list[ErrorCode]()
+    effects.keep_offsets(offsets)
+    effects.then.append(lambda error, _: outcomes.append(error))
+    world.runtime.carry_out(shard, effects)
+    batches = len(world.replicas.appended)
+    assert (min(batches, 2), log.log_end_offset == 30) == (min(takes, 2), takes == 100)
+    assert (outcomes, shard.unloaded) == ([NONE if takes == 100 else ErrorCode.RECORD_LIST_TOO_LARGE], is_unloaded)
+    noted = [(offsets, 0)] if takes == 100 else ["unloaded"] if is_unloaded else []
+    assert shard.state.events[1:] == noted
+    assert (world.runtime.shards == {}) is is_unloaded
+
+
 def test_records_of_a_transaction_are_noted_as_such(world: World) -> None:
     shard = world.shard()
     effects = world.runtime.effects()
