@@ -203,7 +203,7 @@ def markers_before_the_end_is_committed(patch: Patch) -> None:
     def keep(self: Any, state: Any, effects: Any, then: Any) -> None:
         original(self, state, effects, then)
         if state.state in ENDING and state.partitions:
-            self._ports.tell(state)
+            self._ports.send_markers(state)
 
     patch.setattr(Transactions, "_keep", keep)
 
