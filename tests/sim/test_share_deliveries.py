@@ -276,7 +276,7 @@ def a_death_is_not_counted(patch: Patch) -> None:
 
 
 def a_lock_that_times_out_never_ends_a_record(patch: Patch) -> None:
-    patch.setattr(SharePartition, "_final_if_spent", lambda _self, state, _run: state)
+    patch.setattr(SharePartition, "_state_after", lambda _self, kind, _run: share_partition._STATES[kind])
 
 
 def nothing_is_isolated(patch: Patch) -> None:
