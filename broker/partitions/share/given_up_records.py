@@ -62,6 +62,8 @@ async def read_contents(
     outcome = await done
     if isinstance(outcome, OSError):
         raise StorageError(str(log.directory), str(outcome)) from outcome
+    if isinstance(outcome, ProtocolError):  # A damaged header.
+        return GivenUpContents(given_up[-1].last_offset)
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome if read.slice.token.valid else None
