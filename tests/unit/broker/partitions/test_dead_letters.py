@@ -157,7 +157,7 @@ class InlineWorker:
     def submit(self, work: Any, on_done: Any) -> None:
         try:
             outcome = work()
-        except Exception as error:  # noqa: BLE001  as a worker's thread
+        except Exception as error:
             outcome = error
         on_done(outcome)
 
