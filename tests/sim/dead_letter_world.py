@@ -22,6 +22,10 @@ LETTERS = "dlq.t"
 REJECTED, SPENT = b"Offset rejected by client.", b"Offset delivery count exceeded the threshold."
 
 
+class _NotReadableError(Exception):
+    """The partition can't be read here now."""
+
+
 async def make_letters_topic(cluster: ShareCluster, partitions: int = 2, **configs: str) -> None:
     """Creates the dead-letter topic, and sets it on the group."""
     values = {ENABLES: "true"} | {name.replace("_", "."): value for name, value in configs.items()}
@@ -63,7 +67,7 @@ async def _read(cluster: ShareCluster, partition: int, leader: int) -> list[Reco
         )
         answer = (await cluster.clients[leader].request(request, 12)).responses[0].partitions[0]
         if answer.error_code != ErrorCode.NONE:
-            raise ConnectionLostError
+            raise _NotReadableError
         content = bytes(answer.records or b"")
         if not content:
             return found
@@ -78,7 +82,7 @@ async def letters(cluster: ShareCluster) -> dict[int, list[Record]]:
             leaders = await _leaders(cluster)
             if leaders is not None and all(leader in cluster.clients for leader in leaders.values()):
                 return {number: await _read(cluster, number, leader) for number, leader in leaders.items()}
-        except ConnectionLostError:
+        except (ConnectionLostError, _NotReadableError):
             pass
         await asyncio.sleep(0.2)
 

@@ -146,7 +146,7 @@ class FakeLog:
         content = b"".join(batches)
         self.token = SliceToken()
         self.token.valid = is_valid
-        self.slice = FileSlice(File(content, error), 0, len(content), self.token) if content else None  # type: ignore[arg-type]
+        self.slice = FileSlice(File(content, error), 0, len(content), self.token) if content else None
 
     def read(self, _offset: int, _max_bytes: int, *, end_offset: int) -> Any:
         assert end_offset == self.high_watermark
@@ -171,7 +171,7 @@ def batch(base: int, *values: bytes, compression: Compression = Compression.NONE
 
 
 def read(log: FakeLog, *ranges: GivenUpRange, most: int = LARGE) -> GivenUpContents | None:
-    return asyncio.run(read_contents(log, ranges, most, BatchLane(InlineWorker())))  # type: ignore[arg-type]
+    return asyncio.run(read_contents(log, ranges, most, BatchLane(InlineWorker())))
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
