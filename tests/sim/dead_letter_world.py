@@ -36,7 +36,8 @@ async def make_letters_topic(cluster: ShareCluster, partitions: int = 2, **confi
     await set_on_group(cluster, TOPIC_NAME, LETTERS)
 
 
-async def _leaders(cluster: ShareCluster) -> dict[int, int] | None:
+async def leaders_of_letters(cluster: ShareCluster) -> dict[int, int]:
+    """Returns the leaders of the topic's partitions; empty if no broker lives."""
     for client in cluster.clients.values():
         if not client.lost:
             answer = await client.request(MetadataRequest(topics=None, allow_auto_topic_creation=False), 12)
@@ -46,7 +47,7 @@ async def _leaders(cluster: ShareCluster) -> dict[int, int] | None:
                 if topic.name == LETTERS
                 for row in topic.partitions
             }
-    return None
+    return {}
 
 
 async def _read(cluster: ShareCluster, partition: int, leader: int) -> list[Record]:
@@ -79,8 +80,8 @@ async def letters(cluster: ShareCluster) -> dict[int, list[Record]]:
     """Returns the dead letters of each partition of the topic, once all of them can be read."""
     while True:
         try:
-            leaders = await _leaders(cluster)
-            if leaders is not None and all(leader in cluster.clients for leader in leaders.values()):
+            leaders = await leaders_of_letters(cluster)
+            if leaders and all(leader in cluster.clients for leader in leaders.values()):
                 return {number: await _read(cluster, number, leader) for number, leader in leaders.items()}
         except (ConnectionLostError, _NotReadableError):
             pass

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from lowtide.simulation.machines import State
 
@@ -18,15 +19,20 @@ from .dead_letter_world import (
     SPENT,
     TOPIC_NAME,
     headers,
+    leaders_of_letters,
     letters,
     make_letters_topic,
     until_letters,
 )
 from .share_cluster import ShareCluster, simulate
-from .share_member import ACCEPT, REJECT, RELEASE, ShareMember, acquired, produce
+from .share_member import ACCEPT, REJECT, RELEASE, ShareMember, acquired, leader_of, produce
 from .test_share_settings import delete, set_on_group, set_share_version
 
 NONE = ErrorCode.NONE
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+TOPIC, READ, WRITE, DENY, ALLOW = 2, 3, 4, 2, 3
+"""Codes in CreateAcls."""
+PARTITIONS = 2
 
 
 async def member(cluster: ShareCluster, count: int, partition: int = 0) -> ShareMember:
@@ -182,3 +188,37 @@ def test_a_leader_that_is_killed_loses_no_dead_letter(loses: str) -> None:
         assert set(found) == {(b"0", REJECTED), (b"1", REJECTED)}
 
     simulate(run)
+
+
+def test_without_the_right_to_write_records_are_given_up_without_dead_letters() -> None:
+    """The leader of the topic asks its authorizer about the broker that sends, which has the clients' name here."""
+
+    async def run(cluster: ShareCluster) -> None:
+        await make_letters_topic(cluster, PARTITIONS)
+        number, one = await elsewhere(cluster)
+        rules = [
+            AclCreation(
+                resource_type=TOPIC, resource_name=LETTERS, principal="User:ANONYMOUS", host="*", operation=operation,
+                permission_type=permission,
+            )
+            for operation, permission in ((WRITE, DENY), (READ, ALLOW))
+        ]  # fmt: skip
+        answer = await cluster.clients[1].request(CreateAclsRequest(creations=rules), 3)
+        assert {row.error_code for row in answer.results} == {NONE}
+        await asyncio.sleep(1)
+        await acknowledge(one, (0, 0, REJECT))
+        await produce(cluster, number, [b"next"])
+        assert acquired(await one.row()) == [(1, 1, 1)]
+        await asyncio.sleep(1)
+        assert not any((await letters(cluster)).values())
+
+    everyone = {"allow.everyone.if.no.acl.found": "true", "authorizer.class.name": AUTHORIZER}
+    simulate(run, **everyone)
+
+
+async def elsewhere(cluster: ShareCluster) -> tuple[int, ShareMember]:
+    """Returns a partition whose dead letters go to another broker, and a member that has a record of it."""
+    leaders = await leaders_of_letters(cluster)
+    origins = [await leader_of(cluster, number) for number in range(PARTITIONS)]
+    number = next(each for each in range(PARTITIONS) if leaders[each] != origins[each])
+    return number, await member(cluster, 1, number)

@@ -62,6 +62,7 @@ class SharePartition:
     """The state of one share partition."""
 
     __slots__ = (
+        "_has_given_up",
         "_number",
         "_runs",
         "_start_is_unwritten",
@@ -82,6 +83,8 @@ class SharePartition:
         self.limits = limits
         self.deleted_letter_count = 0
         """The number of given-up records that were deleted before their dead letters were written."""
+        self._has_given_up = True
+        """Whether there may be records without dead letters, so that others cost no search."""
         self._number = 0
         self._under_way = False
         self._start_is_unwritten = stored.start_offset < 0
@@ -263,6 +266,7 @@ class SharePartition:
         is_spent = kind is AcknowledgeType.RELEASE and run.delivery_count >= self.limits.delivery_count_limit
         if not run.is_rejected and not is_spent:
             return _STATES[kind]
+        self._has_given_up = self._has_given_up or self.limits.has_dead_letters
         return RecordState.ARCHIVING if self.limits.has_dead_letters else RecordState.ARCHIVED
 
     def release(self, member_id: str) -> int:
@@ -300,12 +304,16 @@ class SharePartition:
     def given_up(self, count_max: int) -> list[GivenUpRange]:
         """Returns the first records whose dead letters are to be written, up to about `count_max` offsets."""
         found: list[GivenUpRange] = []
+        if not self._has_given_up:
+            return found
+        self._has_given_up = False
         for run in self._runs:
-            if run.state is RecordState.ARCHIVING and not run.unwritten and not run.write:
+            if RecordState.ARCHIVING not in (run.state, run.next_state):
+                continue
+            self._has_given_up = True
+            if count_max > 0 and run.state is RecordState.ARCHIVING and not run.unwritten and not run.write:
                 found.append(GivenUpRange(run.first_offset, run.last_offset, run.delivery_count, run.is_rejected))
                 count_max -= run.count
-                if count_max <= 0:
-                    break
         return found
 
     def archive(self, first_offset: Offset, last_offset: Offset) -> None:
