@@ -297,7 +297,7 @@ PLANTS = [
     (pending_offsets_are_told, "T7:", "transactions", 0),
     (unstable_offsets_are_told, "T7:", "transactions", 54),
     (offsets_of_aborted_ones_count, "T7:", "transactions", 0),
-    (markers_before_the_end_is_committed, "T7:", "transactions", 12),
+    (markers_before_the_end_is_committed, "T2:", "transactions", 30),
     (told_once, "T4:", "transactions", 7),
     (ends_are_not_gone_on_with, "T4:", "transactions", 1),
     (open_for_ever, "T4:", "transactions", 0),
