@@ -2,7 +2,7 @@
 
 Each increase of a log start offset has a reason: a client's request, a retention rule, or, on a follower, the leader's
 log start offset. Retention announces its deletions; when the new log start offset is durable they are counted, and the
-rest was a request.
+rest was a request. That is `COUNTED_AFTER_S` later, so that no delete waits for it.
 
 Offsets are counted when they become unreadable, and bytes when segments leave the log, which may be later: a delete
 into the middle of a segment removes none. One line is written per topic and reason for each pass of the loop in which
@@ -26,9 +26,13 @@ from lowtide.broker.audit.audit_log import NO_AUDIT, AuditEvent, AuditLog, short
 from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.protocol.types import Offset, TopicPartition, topic_id_text
 from lowtide.replication.partition import Partition
+from lowtide.storage.directory.log_settings import PrefixDeletion
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.retention.retention_plan import Reason, SegmentDeletion
 from lowtide.storage.log.segments.segment_files import RemovedSegment
+
+COUNTED_AFTER_S: Final = 0.1
+"""The time from a deletion to when it is counted."""
 
 QUIET_S: Final = 10.0
 """The time between two lines about a topic and reason without deleted segments."""
@@ -71,14 +75,13 @@ class _UnloggedDeletes(msgspec.Struct):
     count: DeletedCount
 
 
-class _PlannedDeletes(NamedTuple):
-    """The deletions that retention announced, and the commit that allows deleting consumed records."""
+class _PlannedDelete(NamedTuple):
+    """A deletion that retention announced, and the commit that allows deleting consumed records."""
 
-    deletions: tuple[SegmentDeletion, ...]
+    deletion: SegmentDeletion
+    first_offset: Offset
+    """At or above the log start of that moment."""
     release: Release | None
-
-
-_NOTHING: Final = _PlannedDeletes((), None)
 
 
 class DeletionLedger:
@@ -93,13 +96,11 @@ class DeletionLedger:
     ) -> None:
         self._counts: dict[str, dict[Reason, DeletedCount]] = {}
         self._gone = total_counts([])
-        self.has_more = asyncio.Event()
-        """Set when a log start offset has risen or segments have left a log."""
         self._partitions = partitions
         self._loop = loop
         self._log = log
         self._audit = audit
-        self._expected: dict[TopicPartition, _PlannedDeletes] = {}
+        self._expected: dict[TopicPartition, list[_PlannedDelete]] = {}
         self._untold: dict[_Key, _UnloggedDeletes] = {}
         self._soon: dict[_Key, None] = {}
         """The lines for the next passes of the loop."""
@@ -113,11 +114,23 @@ class DeletionLedger:
         """Returns the counts by reason, including deleted topics."""
         return total_counts([self._gone, *self._counts.values()])
 
-    def expect(self, key: TopicPartition, deletions: Sequence[SegmentDeletion], release: Release | None = None) -> None:
-        """Announces deletions by retention; `release` allows those of consumed records."""
-        expected = tuple(deletion for deletion in deletions if deletion.reason is not Reason.LOG_START)
+    def expect(
+        self,
+        key: TopicPartition,
+        deletions: Sequence[SegmentDeletion],
+        log_start_offset: Offset,
+        release: Release | None = None,
+    ) -> None:
+        """Announces deletions by retention, above the present log start; `release` allows those of consumed records."""
+        expected = [
+            _PlannedDelete(each, max(each.first_offset, log_start_offset), release)
+            for each in deletions
+            if each.reason is not Reason.LOG_START
+        ]
         if expected:
-            self._expected[key] = _PlannedDeletes(expected, release)
+            # Those below the log start have happened, but may not be counted yet. Others did not happen.
+            earlier = [each for each in self._expected.get(key, ()) if each.deletion.end_offset <= log_start_offset]
+            self._expected[key] = earlier + expected
 
     def forget_all_but(self, topics: Container[str]) -> None:
         """Drops the counts of deleted topics."""
@@ -134,14 +147,14 @@ class DeletionLedger:
             "log cannot be erased, its deleted records stay", partition=str(log.topic_partition), reason=reason
         )
 
-    def on_prefix_deleted(self, log: Log, before: Offset, removed: Sequence[RemovedSegment]) -> None:
-        """Handles a log start offset that rose from `before`, or segments that left the log, or both."""
-        self.has_more.set()
-        key, after = log.topic_partition, log.log_start_offset
-        if after <= before and not removed:
-            return
-        for deletion in self._expected.get(key, _NOTHING).deletions:
-            start, end = max(before, deletion.first_offset), min(after, deletion.end_offset)
+    def count(self, deletions: Iterable[PrefixDeletion]) -> None:
+        """Counts and logs deletions."""
+        for log, before, after, removed in deletions:
+            self._count(log.topic_partition, before, after, removed)
+
+    def _count(self, key: TopicPartition, before: Offset, after: Offset, removed: list[RemovedSegment]) -> None:
+        for deletion, first_offset, release in self._expected.get(key, ()):
+            start, end = max(before, first_offset), min(after, deletion.end_offset)
             if start < end:
                 gone: list[RemovedSegment] = []
                 others: list[RemovedSegment] = []
@@ -150,12 +163,12 @@ class DeletionLedger:
                     (gone if is_meant else others).append(segment)
                 self.add(key, deletion.reason, gone, end - start, after)
                 if deletion.reason is Reason.CONSUMED:
-                    self._audit_consumed(key, start, end, self._expected[key].release)
+                    self._audit_consumed(key, start, end, release)
                 removed = others
                 before = end
         if after > before or removed:
             self.add(key, self._other_reason(key, rises=after > before), removed, after - before, after)
-        if key in self._expected and after >= self._expected[key].deletions[-1].end_offset:
+        if key in self._expected and after >= self._expected[key][-1].deletion.end_offset:
             del self._expected[key]
 
     def add(

@@ -18,7 +18,7 @@ DEFINING: Final = {
     "Produce, acks=all, three replicas": (29, 7_450, 340),
     "Fetch, records there": (10, 3_000, 34),
     "OffsetCommit": (28, 5_750, 72),
-    "DeleteRecords, one replica": (18, 4_600, 118),
+    "DeleteRecords, one replica": (16, 4_000, 112),
     "DeleteRecords, three replicas": (27, 6_750, 386),
 }
 """Files, their lines, and calls at most, of the forms that define what requests mean. These numbers only fall."""

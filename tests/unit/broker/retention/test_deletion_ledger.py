@@ -8,6 +8,7 @@ from typing import Any
 from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.broker.retention.deletion_ledger import LINES_AT_ONCE, QUIET_S, DeletedCount, DeletionLedger
 from lowtide.protocol.types import TopicPartition, topic_id_text
+from lowtide.storage.directory.log_settings import PrefixDeletion
 from lowtide.storage.log.retention.retention_plan import Reason, SegmentDeletion
 
 KEY = TopicPartition("t", 0)
@@ -46,8 +47,8 @@ class World:
     def rise(self, before: int, after: int, *bases: int, number: int = 0) -> None:
         """The log start rises; the segments with these base offsets, of 100 bytes each, are removed."""
         removed: Any = [SimpleNamespace(base_offset=base, size=100) for base in bases]
-        log: Any = SimpleNamespace(topic_partition=TopicPartition("t", number), log_start_offset=after)
-        self.ledger.on_prefix_deleted(log, before, removed)
+        log: Any = SimpleNamespace(topic_partition=TopicPartition("t", number))
+        self.ledger.count([PrefixDeletion(log, before, after, removed)])
 
     def told(self) -> list[dict[str, Any]]:
         while self.soon:
@@ -95,9 +96,11 @@ def test_each_removed_segment_is_visited_once_for_any_number() -> None:
             SegmentDeletion(Reason.SIZE, *sizes, 0, half * 10),
             SegmentDeletion(Reason.TIME, *sizes, half * 10, count * 10),
         ],
+        0,
     )
     removed: Any = [Compared(base_offset=number * 10, size=100) for number in range(count)]
-    world.ledger.on_prefix_deleted(SimpleNamespace(topic_partition=KEY, log_start_offset=count * 10), 0, removed)
+    log: Any = SimpleNamespace(topic_partition=KEY)
+    world.ledger.count([PrefixDeletion(log, 0, count * 10, removed)])
     counted = DeletedCount(*sizes, half * 10)
     assert world.ledger.counts == {("t", Reason.SIZE): counted, ("t", Reason.TIME): counted}
     assert Compared.comparisons == 0
@@ -140,8 +143,8 @@ def test_the_line_of_a_removed_segment_includes_the_requests_not_logged_yet() ->
 def test_lines_about_many_topics_are_logged_a_few_at_a_time() -> None:
     world = World()
     for number in range(LINES_AT_ONCE + 1):
-        log: Any = SimpleNamespace(topic_partition=TopicPartition(f"t{number}", 0), log_start_offset=1)
-        world.ledger.on_prefix_deleted(log, 0, [])
+        log: Any = SimpleNamespace(topic_partition=TopicPartition(f"t{number}", 0))
+        world.ledger.count([PrefixDeletion(log, 0, 1, [])])
     world.soon.pop(0)()
     assert (len(world.lines), len(world.soon)) == (LINES_AT_ONCE, 1)
     assert len(world.told()) == LINES_AT_ONCE + 1
@@ -159,7 +162,7 @@ def test_announced_deletions_have_their_reasons_and_count_once() -> None:
     world.rise(0, 4)
     world.told()
     deletions = (SegmentDeletion(Reason.CONSUMED, 1, 100, 0, 10), SegmentDeletion(Reason.SIZE, 2, 200, 10, 30))
-    world.ledger.expect(KEY, deletions, Release(12, "etl", "User:etl"))
+    world.ledger.expect(KEY, deletions, 4, Release(12, "etl", "User:etl"))
     world.rise(4, 30, 0, 10, 20)
     (audited,) = world.audited
     assert audited == {
@@ -181,6 +184,22 @@ def test_announced_deletions_have_their_reasons_and_count_once() -> None:
     assert [(line["reason"], line["segments"]) for line in world.told()] == [("consumed", 1), ("size", 2)]
     world.rise(30, 40, 30)
     assert world.ledger.counts[("t", Reason.REQUEST)] == DeletedCount(1, 100, 14), "the announcement is used up"
+
+
+def test_deletions_that_are_counted_after_the_next_announcement_have_their_own_reasons() -> None:
+    """They are counted a little later than they happen. An audit line must not name a group that allowed nothing."""
+    world = World()
+    world.ledger.expect(KEY, (SegmentDeletion(Reason.SIZE, 1, 100, 0, 10),), 0)
+    world.ledger.expect(KEY, (SegmentDeletion(Reason.CONSUMED, 1, 100, 10, 20),), 14, Release(12, "etl", "User:etl"))
+    world.rise(0, 10, 0)
+    world.rise(10, 14)
+    world.rise(14, 20, 10)
+    assert world.ledger.counts == {
+        ("t", Reason.SIZE): DeletedCount(1, 100, 10),
+        ("t", Reason.REQUEST): DeletedCount(0, 0, 4),
+        ("t", Reason.CONSUMED): DeletedCount(1, 100, 6),
+    }
+    assert [line["old_log_start_offset"] for line in world.audited] == [14]
 
 
 def test_a_segment_removed_later_than_its_records_is_logged_as_below_the_log_start() -> None:
@@ -209,7 +228,7 @@ def test_partitions_that_are_deleted_from_together_are_logged_in_one_line() -> N
 
 def test_counters_of_deleted_topics_are_removed() -> None:
     world = World()
-    world.ledger.expect(KEY, (SegmentDeletion(Reason.SIZE, 1, 100, 0, 10),))
+    world.ledger.expect(KEY, (SegmentDeletion(Reason.SIZE, 1, 100, 0, 10),), 0)
     world.rise(0, 5, number=1)
     del world.partitions[("t", 0)]
     world.ledger.forget_all_but(["t"])

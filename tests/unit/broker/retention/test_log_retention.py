@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.runtime.offsets_topic import java_hash
-from lowtide.broker.retention.deletion_ledger import DeletedCount
+from lowtide.broker.retention.deletion_ledger import COUNTED_AFTER_S, DeletedCount
 from lowtide.broker.retention.log_retention import DELETIONS_AT_ONCE
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
@@ -275,6 +275,7 @@ def test_a_delete_of_a_client_is_counted_as_one() -> None:
         log = await begin(world, retention_ms="-1")
         size = log.segments[0].size
         await world.delete(2)
+        await asyncio.sleep(COUNTED_AFTER_S)
         assert world.broker is not None
         assert world.broker.serving.retention is not None
         assert world.broker.serving.retention.deleted == {("t", Reason.REQUEST): DeletedCount(2, 2 * size, 2)}
