@@ -74,7 +74,8 @@ class Retention:
         self.next_check_ms: int | None = None
         """The wall-clock time of the next pass; None during one."""
         self._replicas = broker.replicas
-        self._replicas.log_manager.listen_to_deletions(partial(loop.call_later, COUNTED_AFTER_S, self.ledger.count))
+        count_later = partial(loop.call_later, COUNTED_AFTER_S, self.ledger.count)  # type: ignore[arg-type]
+        self._replicas.log_manager.listen_to_deletions(count_later)
         self._replicas.log_manager.listen_to_erasing(self.ledger.on_not_erased)
         self._configs = broker.configs
         self._clock = broker.clock

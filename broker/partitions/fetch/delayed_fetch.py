@@ -15,9 +15,9 @@ from lowtide.broker.partitions.fetch.fetch_in_slices import (
     respond_in_steps,
 )
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader, may_wait, respond
-from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchPlan, FetchRules
-from lowtide.broker.partitions.fetch.fetch_session import FetchSession, FetchTarget
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchSession
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
+from lowtide.broker.partitions.fetch.fetch_targets import FetchOutcome, FetchRules, FetchTarget
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import DelayedQueue, Pending
 from lowtide.broker.turns import PARTITIONS_AT_ONCE

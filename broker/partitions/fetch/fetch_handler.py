@@ -13,9 +13,9 @@ import msgspec
 
 from lowtide.broker.partitions.fetch.delayed_fetch import DelayedFetch
 from lowtide.broker.partitions.fetch.fetch_reader import READ_COMMITTED, may_wait, respond
-from lowtide.broker.partitions.fetch.fetch_rules import FetchPlan, FetchRules, requested_targets
-from lowtide.broker.partitions.fetch.fetch_session import CONSUMER, FINAL_EPOCH
+from lowtide.broker.partitions.fetch.fetch_session import FINAL_EPOCH, FetchPlan
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
+from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, FetchRules, requested_targets
 from lowtide.broker.turns import PARTITIONS_AT_ONCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
-    from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome
-    from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+    from lowtide.broker.partitions.fetch.fetch_session import FetchSessionCache
+    from lowtide.broker.partitions.fetch.fetch_targets import FetchOutcome
     from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.broker.request_context import RequestContext

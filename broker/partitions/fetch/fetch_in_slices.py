@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 import msgspec
 
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader, has_log_start_to_tell, respond
-from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchPlan, FetchRules
-from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan
+from lowtide.broker.partitions.fetch.fetch_targets import FetchOutcome, FetchRules, FetchTarget
 from lowtide.broker.turns import PARTITIONS_OF_A_STEP, taken
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchResponse
