@@ -2,7 +2,7 @@
 
 Each increase of a log start offset has a reason: a client's request, a retention rule, or, on a follower, the leader's
 log start offset. Retention announces its deletions; when the new log start offset is durable they are counted, and the
-rest was a request. That is `COUNTED_AFTER_S` later, so that no delete waits for it.
+rest was a request. That is `COUNTED_AFTER_S` later, so that no delete waits for it, or when the counts are read.
 
 Offsets are counted when they become unreadable, and bytes when segments leave the log, which may be later: a delete
 into the middle of a segment removes none. One line is written per topic and reason for each pass of the loop in which
@@ -75,13 +75,14 @@ class _UnloggedDeletes(msgspec.Struct):
     count: DeletedCount
 
 
-class _PlannedDelete(NamedTuple):
-    """A deletion that retention announced, and the commit that allows deleting consumed records."""
+class _PlannedDeletes(NamedTuple):
+    """The deletions that retention announced, and the commit that allows deleting consumed records."""
 
-    deletion: SegmentDeletion
-    first_offset: Offset
-    """At or above the log start of that moment."""
+    deletions: tuple[SegmentDeletion, ...]
     release: Release | None
+
+
+_NOTHING: Final = _PlannedDeletes((), None)
 
 
 class DeletionLedger:
@@ -96,11 +97,13 @@ class DeletionLedger:
     ) -> None:
         self._counts: dict[str, dict[Reason, DeletedCount]] = {}
         self._gone = total_counts([])
+        self.uncounted: list[PrefixDeletion] = []
+        """Deletions since the last call of `count`."""
         self._partitions = partitions
         self._loop = loop
         self._log = log
         self._audit = audit
-        self._expected: dict[TopicPartition, list[_PlannedDelete]] = {}
+        self._expected: dict[TopicPartition, _PlannedDeletes] = {}
         self._untold: dict[_Key, _UnloggedDeletes] = {}
         self._soon: dict[_Key, None] = {}
         """The lines for the next passes of the loop."""
@@ -108,32 +111,24 @@ class DeletionLedger:
 
     @property
     def counts(self) -> dict[_Key, DeletedCount]:
+        self.count()
         return {(topic, reason): count for topic, counts in self._counts.items() for reason, count in counts.items()}
 
     def totals(self) -> dict[Reason, DeletedCount]:
         """Returns the counts by reason, including deleted topics."""
+        self.count()
         return total_counts([self._gone, *self._counts.values()])
 
-    def expect(
-        self,
-        key: TopicPartition,
-        deletions: Sequence[SegmentDeletion],
-        log_start_offset: Offset,
-        release: Release | None = None,
-    ) -> None:
-        """Announces deletions by retention, above the present log start; `release` allows those of consumed records."""
-        expected = [
-            _PlannedDelete(each, max(each.first_offset, log_start_offset), release)
-            for each in deletions
-            if each.reason is not Reason.LOG_START
-        ]
+    def expect(self, key: TopicPartition, deletions: Sequence[SegmentDeletion], release: Release | None = None) -> None:
+        """Announces deletions by retention; `release` allows those of consumed records."""
+        self.count()  # They happened before what is announced.
+        expected = tuple(deletion for deletion in deletions if deletion.reason is not Reason.LOG_START)
         if expected:
-            # Those below the log start have happened, but may not be counted yet. Others did not happen.
-            earlier = [each for each in self._expected.get(key, ()) if each.deletion.end_offset <= log_start_offset]
-            self._expected[key] = earlier + expected
+            self._expected[key] = _PlannedDeletes(expected, release)
 
     def forget_all_but(self, topics: Container[str]) -> None:
         """Drops the counts of deleted topics."""
+        self.count()
         self._gone = total_counts(
             [self._gone, *(counts for topic, counts in self._counts.items() if topic not in topics)]
         )
@@ -147,14 +142,15 @@ class DeletionLedger:
             "log cannot be erased, its deleted records stay", partition=str(log.topic_partition), reason=reason
         )
 
-    def count(self, deletions: Iterable[PrefixDeletion]) -> None:
-        """Counts and logs deletions."""
-        for log, before, after, removed in deletions:
+    def count(self) -> None:
+        """Counts and logs the deletions since the last call."""
+        for log, before, after, removed in self.uncounted:
             self._count(log.topic_partition, before, after, removed)
+        self.uncounted.clear()
 
     def _count(self, key: TopicPartition, before: Offset, after: Offset, removed: list[RemovedSegment]) -> None:
-        for deletion, first_offset, release in self._expected.get(key, ()):
-            start, end = max(before, first_offset), min(after, deletion.end_offset)
+        for deletion in self._expected.get(key, _NOTHING).deletions:
+            start, end = max(before, deletion.first_offset), min(after, deletion.end_offset)
             if start < end:
                 gone: list[RemovedSegment] = []
                 others: list[RemovedSegment] = []
@@ -163,12 +159,12 @@ class DeletionLedger:
                     (gone if is_meant else others).append(segment)
                 self.add(key, deletion.reason, gone, end - start, after)
                 if deletion.reason is Reason.CONSUMED:
-                    self._audit_consumed(key, start, end, release)
+                    self._audit_consumed(key, start, end, self._expected[key].release)
                 removed = others
                 before = end
         if after > before or removed:
             self.add(key, self._other_reason(key, rises=after > before), removed, after - before, after)
-        if key in self._expected and after >= self._expected[key][-1].deletion.end_offset:
+        if key in self._expected and after >= self._expected[key].deletions[-1].end_offset:
             del self._expected[key]
 
     def add(

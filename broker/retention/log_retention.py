@@ -29,6 +29,7 @@ from lowtide.broker.retention.consumption import Consumption, ConsumptionQuery, 
 from lowtide.broker.retention.deletion_ledger import COUNTED_AFTER_S, DeletedCount, DeletionLedger
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
+from lowtide.storage.directory.log_settings import DeletionListener
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import Log
@@ -74,8 +75,8 @@ class Retention:
         self.next_check_ms: int | None = None
         """The wall-clock time of the next pass; None during one."""
         self._replicas = broker.replicas
-        count_later = partial(loop.call_later, COUNTED_AFTER_S, self.ledger.count)  # type: ignore[arg-type]
-        self._replicas.log_manager.listen_to_deletions(count_later)
+        count_later = partial(loop.call_later, COUNTED_AFTER_S, self.ledger.count)
+        self._replicas.log_manager.listen_to_deletions(DeletionListener(self.ledger.uncounted, count_later))
         self._replicas.log_manager.listen_to_erasing(self.ledger.on_not_erased)
         self._configs = broker.configs
         self._clock = broker.clock
@@ -223,7 +224,7 @@ class Retention:
             plan = self._without_last(partition, consumed, now_ms)
         if not plan.deletions or plan.log_start_offset <= log.log_start_pending:
             return False  # Segments below the log start offset are removed when it is durable.
-        self.ledger.expect(partition.topic_partition, plan.deletions, log.log_start_offset, row.release)
+        self.ledger.expect(partition.topic_partition, plan.deletions, row.release)
         self._replicas.request_log_starts([LogStartIncrement(log, plan.log_start_offset)], self._is_durable.set)
         self._undurable.append((log, plan.log_start_offset))
         return True

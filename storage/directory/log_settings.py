@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -34,7 +34,13 @@ class PrefixDeletion(NamedTuple):
     removed: list[RemovedSegment]
 
 
-OnDeleted: TypeAlias = Callable[[list[PrefixDeletion]], object]
+class DeletionListener(NamedTuple):
+    """Someone who learns later what logs have lost, so that no delete waits for it."""
+
+    deletions: list[PrefixDeletion]
+    """Gets what logs have lost."""
+    on_first: Callable[[], object]
+    """Called when the list is empty and gets something."""
 
 
 class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +67,7 @@ class LogListeners(msgspec.Struct, frozen=True):
 
     flushed: list[Callable[[Log], None]] = msgspec.field(default_factory=list)
     """Called whenever a log's recovery point may have risen."""
-    deleted: list[OnDeleted] = msgspec.field(default_factory=list)
-    """Called with what logs have lost. Deletes wait for the call."""
+    deleted: list[DeletionListener] = msgspec.field(default_factory=list)
     freed: list[Callable[[], None]] = msgspec.field(default_factory=list)
     """Called when a hole was made."""
     not_erased: list[Callable[[Log, str], None]] = msgspec.field(default_factory=list)
@@ -76,8 +81,10 @@ class LogListeners(msgspec.Struct, frozen=True):
     def on_removed(self, log: Log, removed: list[RemovedSegment]) -> None:
         """Reports segments that left a log below its start, unless the log is the copy of a move."""
         log_start_offset = log.log_start_offset
-        for listener in () if log.is_future else self.deleted:
-            listener([PrefixDeletion(log, log_start_offset, log_start_offset, removed)])
+        for deletions, on_first in () if log.is_future else self.deleted:
+            if not deletions:
+                on_first()
+            deletions.append(PrefixDeletion(log, log_start_offset, log_start_offset, removed))
 
 
 class DirectoryPorts(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.storage.directory.directory_holes import DirectoryHoles
 from lowtide.storage.directory.file_removal import FileRemoval
-from lowtide.storage.directory.log_settings import OnDeleted, PrefixDeletion
+from lowtide.storage.directory.log_settings import DeletionListener, PrefixDeletion
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.segments.segment_files import RemovedSegment
 from lowtide.storage.log.segments.unfreed import MUCH_BYTES
@@ -54,7 +54,7 @@ class DirectoryLogStarts:
         logs: Mapping[TopicPartition, Log],
         clock: Clock,
         removal: FileRemoval,
-        listeners: Sequence[OnDeleted],
+        listeners: Sequence[DeletionListener],
         freeing: tuple[DirectoryHoles, dict[Log, None]],
     ) -> None:
         """`logs` are the directory's, as they come and go.
@@ -101,8 +101,10 @@ class DirectoryLogStarts:
             on_durable(error)
         finally:
             # Those who wait for an answer come before those who only count.
-            for listener in self._listeners if deleted else ():
-                listener(deleted)
+            for deletions, on_first in self._listeners if deleted else ():
+                if not deletions:
+                    on_first()
+                deletions.extend(deleted)
 
     def _make_log_start_visible(self, log: Log, offset: Offset, deleted: list[PrefixDeletion]) -> bool:
         """Adds to `deleted` what listeners get. Returns False if a truncation overtook the increment."""

@@ -275,10 +275,14 @@ def test_a_delete_of_a_client_is_counted_as_one() -> None:
         log = await begin(world, retention_ms="-1")
         size = log.segments[0].size
         await world.delete(2)
-        await asyncio.sleep(COUNTED_AFTER_S)
         assert world.broker is not None
         assert world.broker.serving.retention is not None
-        assert world.broker.serving.retention.deleted == {("t", Reason.REQUEST): DeletedCount(2, 2 * size, 2)}
+        retention = world.broker.serving.retention
+        assert len(retention.ledger.uncounted) == 1, "no delete waits until it is counted"
+        assert retention.deleted == {("t", Reason.REQUEST): DeletedCount(2, 2 * size, 2)}
+        await world.delete(3)
+        await asyncio.sleep(COUNTED_AFTER_S)
+        assert retention.ledger.uncounted == []
 
     play(scenario)
 
