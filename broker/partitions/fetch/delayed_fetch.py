@@ -94,7 +94,7 @@ class DelayedFetch(DelayedOperation):
 
     def park(self) -> bool:
         """Begins to wait. Returns False if too many fetches wait."""
-        if not self.watch():
+        if not self._queue.watch(self):
             return False
         self.enlist()
         return True
