@@ -13,7 +13,7 @@ from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.deletes.delayed_delete import RecentDeletes
-from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.fetch_session import FetchSessionCache
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.telemetry.client_instances import ClientInstances
 from lowtide.broker.turns import Turns

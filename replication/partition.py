@@ -32,14 +32,6 @@ from lowtide.replication.leadership import Leadership
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.validation.validation_rules import (
-    MAXIMUM_DECOMPRESSED_BYTES,
-    QUICK_BYTES,
-    QUICK_COMPRESSION_BYTES,
-    QUICK_HEADERS,
-    QUICK_RECORDS,
-    ValidationRules,
-)
 
 DEFAULT_LAG_TIME_MAX_MS = 30_000
 
@@ -133,20 +125,7 @@ class Partition:
     def configure(self, config: LogConfig) -> None:
         """Applies a topic configuration to the log and to the rules for produced batches."""
         self.log.configure(config)
-        self.rules = ValidationRules(
-            max_message_bytes=config.max_message_bytes,
-            timestamp_type="log_append" if config.message_timestamp_type == "LogAppendTime" else "create",
-            timestamp_before_max_ms=config.message_timestamp_before_max_ms,
-            timestamp_after_max_ms=config.message_timestamp_after_max_ms,
-            compacted="compact" in config.cleanup_policy,
-            compression_type=config.compression_type,
-            max_decompressed_bytes=MAXIMUM_DECOMPRESSED_BYTES,
-            allow_zstd=True,
-            quick_records=QUICK_RECORDS,
-            quick_headers=QUICK_HEADERS,
-            quick_bytes=QUICK_BYTES,
-            quick_compression_bytes=QUICK_COMPRESSION_BYTES,
-        )
+        self.rules = config.validation_rules
         self.rules_without_zstd = msgspec.structs.replace(self.rules, allow_zstd=False)
         self.small_batch_bytes = (
             0

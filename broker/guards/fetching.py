@@ -15,8 +15,7 @@ from lowtide.broker.authorizer.resources import Operation, topic
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.endpoints import MadeOnce, endpoints_for
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
-from lowtide.broker.partitions.fetch.fetch_rules import FetchRules
-from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
+from lowtide.broker.partitions.fetch.fetch_targets import FetchRules, FetchTarget
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.errors import ErrorCode

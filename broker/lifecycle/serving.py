@@ -44,7 +44,7 @@ from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.observation.health import BrokerObservation, Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.partitions.batch_lane import BatchLane
-from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.fetch_session import FetchSessionCache
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.creation_rates import configured_window, creation_rates
 from lowtide.broker.quotas.metered_handlers import Meter

@@ -2,7 +2,7 @@
 
 Each increase of a log start offset has a reason: a client's request, a retention rule, or, on a follower, the leader's
 log start offset. Retention announces its deletions; when the new log start offset is durable they are counted, and the
-rest was a request.
+rest was a request. That is `COUNTED_AFTER_S` later, so that no delete waits for it, or when the counts are read.
 
 Offsets are counted when they become unreadable, and bytes when segments leave the log, which may be later: a delete
 into the middle of a segment removes none. One line is written per topic and reason for each pass of the loop in which
@@ -26,9 +26,13 @@ from lowtide.broker.audit.audit_log import NO_AUDIT, AuditEvent, AuditLog, short
 from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.protocol.types import Offset, TopicPartition, topic_id_text
 from lowtide.replication.partition import Partition
+from lowtide.storage.directory.log_settings import PrefixDeletion
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.retention.retention_plan import Reason, SegmentDeletion
 from lowtide.storage.log.segments.segment_files import RemovedSegment
+
+COUNTED_AFTER_S: Final = 0.1
+"""The time from a deletion to when it is counted."""
 
 QUIET_S: Final = 10.0
 """The time between two lines about a topic and reason without deleted segments."""
@@ -93,8 +97,8 @@ class DeletionLedger:
     ) -> None:
         self._counts: dict[str, dict[Reason, DeletedCount]] = {}
         self._gone = total_counts([])
-        self.has_more = asyncio.Event()
-        """Set when a log start offset has risen or segments have left a log."""
+        self.uncounted: list[PrefixDeletion] = []
+        """Deletions since the last call of `count`."""
         self._partitions = partitions
         self._loop = loop
         self._log = log
@@ -107,20 +111,24 @@ class DeletionLedger:
 
     @property
     def counts(self) -> dict[_Key, DeletedCount]:
+        self.count()
         return {(topic, reason): count for topic, counts in self._counts.items() for reason, count in counts.items()}
 
     def totals(self) -> dict[Reason, DeletedCount]:
         """Returns the counts by reason, including deleted topics."""
+        self.count()
         return total_counts([self._gone, *self._counts.values()])
 
     def expect(self, key: TopicPartition, deletions: Sequence[SegmentDeletion], release: Release | None = None) -> None:
         """Announces deletions by retention; `release` allows those of consumed records."""
+        self.count()  # They happened before what is announced.
         expected = tuple(deletion for deletion in deletions if deletion.reason is not Reason.LOG_START)
         if expected:
             self._expected[key] = _PlannedDeletes(expected, release)
 
     def forget_all_but(self, topics: Container[str]) -> None:
         """Drops the counts of deleted topics."""
+        self.count()
         self._gone = total_counts(
             [self._gone, *(counts for topic, counts in self._counts.items() if topic not in topics)]
         )
@@ -134,12 +142,13 @@ class DeletionLedger:
             "log cannot be erased, its deleted records stay", partition=str(log.topic_partition), reason=reason
         )
 
-    def on_prefix_deleted(self, log: Log, before: Offset, removed: Sequence[RemovedSegment]) -> None:
-        """Handles a log start offset that rose from `before`, or segments that left the log, or both."""
-        self.has_more.set()
-        key, after = log.topic_partition, log.log_start_offset
-        if after <= before and not removed:
-            return
+    def count(self) -> None:
+        """Counts and logs the deletions since the last call."""
+        for log, before, after, removed in self.uncounted:
+            self._count(log.topic_partition, before, after, removed)
+        self.uncounted.clear()
+
+    def _count(self, key: TopicPartition, before: Offset, after: Offset, removed: list[RemovedSegment]) -> None:
         for deletion in self._expected.get(key, _NOTHING).deletions:
             start, end = max(before, deletion.first_offset), min(after, deletion.end_offset)
             if start < end:

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -25,9 +26,10 @@ from lowtide.broker.config.key import number
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
 from lowtide.broker.retention.consumption import Consumption, ConsumptionQuery, Doubt, Outcome, consumption_query
-from lowtide.broker.retention.deletion_ledger import DeletedCount, DeletionLedger
+from lowtide.broker.retention.deletion_ledger import COUNTED_AFTER_S, DeletedCount, DeletionLedger
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
+from lowtide.storage.directory.log_settings import DeletionListener
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import Log
@@ -73,7 +75,8 @@ class Retention:
         self.next_check_ms: int | None = None
         """The wall-clock time of the next pass; None during one."""
         self._replicas = broker.replicas
-        self._replicas.log_manager.listen_to_deletions(self.ledger.on_prefix_deleted)
+        count_later = partial(loop.call_later, COUNTED_AFTER_S, self.ledger.count)
+        self._replicas.log_manager.listen_to_deletions(DeletionListener(self.ledger.uncounted, count_later))
         self._replicas.log_manager.listen_to_erasing(self.ledger.on_not_erased)
         self._configs = broker.configs
         self._clock = broker.clock
@@ -84,6 +87,8 @@ class Retention:
         self._asked_until = 0
         self._undurable: list[tuple[Log, Offset]] = []
         """Deletions that are not durable yet, with their new log start offsets."""
+        self._is_durable = asyncio.Event()
+        """Set when one of them became durable, or its disk failed."""
         self._doubt: str | None = None
         self._has_unreleased = False
 
@@ -197,8 +202,8 @@ class Retention:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISK_MS / 1000):
                 while any(map(_is_on_its_way, self._undurable)):
-                    self.ledger.has_more.clear()
-                    await self.ledger.has_more.wait()
+                    self._is_durable.clear()
+                    await self._is_durable.wait()
         self._undurable.clear()
 
     def _may_delete(self, partition: Partition) -> bool:
@@ -220,7 +225,7 @@ class Retention:
         if not plan.deletions or plan.log_start_offset <= log.log_start_pending:
             return False  # Segments below the log start offset are removed when it is durable.
         self.ledger.expect(partition.topic_partition, plan.deletions, row.release)
-        self._replicas.request_log_starts([LogStartIncrement(log, plan.log_start_offset)])
+        self._replicas.request_log_starts([LogStartIncrement(log, plan.log_start_offset)], self._is_durable.set)
         self._undurable.append((log, plan.log_start_offset))
         return True
 

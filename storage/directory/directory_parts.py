@@ -78,9 +78,7 @@ def build_parts(
     high_watermarks = checkpoint(HIGH_WATERMARK_CHECKPOINT, partitions.high_watermarks)
     holes = DirectoryHoles(state.path, ports, logs, state.fail, listeners.freed, frees=settings.frees_deleted)
     erasures = DirectoryErasures(state, ports, logs, removal, holes, listeners)
-    log_starts = DirectoryLogStarts(
-        journal, logs, ports.clock, removal, listeners.prefix_deleted, (holes, erasures.wanted)
-    )
+    log_starts = DirectoryLogStarts(journal, logs, ports.clock, removal, listeners.deleted, (holes, erasures.wanted))
     cleanings = DirectoryCleanings(state.path, ports, logs, removal, state.fail, state.is_active)
     truncations = LogTruncations(ports, logs, removal, recovery_points, journal, state.fail)
     checkpoints = (recovery_points, high_watermarks, cleanings)

@@ -36,7 +36,7 @@ from lowtide.storage.directory.directory_reports import DirectoryUsage
 from lowtide.storage.directory.held_answers import HeldAnswers
 from lowtide.storage.directory.log_directories import LogDirectorySet
 from lowtide.storage.directory.log_moves import LogMoves
-from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings, OnPrefixDeleted
+from lowtide.storage.directory.log_settings import DeletionListener, DirectoryPorts, LogListeners, LogManagerSettings
 from lowtide.storage.directory.log_starts import DirectoryLogStarts, LogStarts, all_together
 from lowtide.storage.directory.move_place import PreferredDirectories
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
@@ -276,9 +276,9 @@ class LogManager:
 
     # Log starts
 
-    def listen_to_deletions(self, on_prefix_deleted: OnPrefixDeleted) -> None:
-        """Calls the listener with each log start that has risen, and with segments that left their logs, also alone."""
-        self._listeners.prefix_deleted.append(on_prefix_deleted)
+    def listen_to_deletions(self, listener: DeletionListener) -> None:
+        """Notes for the listener log starts that rise, and segments that leave their logs."""
+        self._listeners.deleted.append(listener)
 
     def listen_to_erasing(self, on_not_erased: Callable[[Log, str], None]) -> None:
         """Calls the listener with each log that can't be erased, and the reason."""

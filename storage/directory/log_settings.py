@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -21,8 +21,26 @@ from lowtide.storage.log.segments.segment_files import RemovedSegment, SegmentCa
 if TYPE_CHECKING:
     from lowtide.storage.log.log import Log
 
-OnPrefixDeleted: TypeAlias = "Callable[[Log, Offset, list[RemovedSegment]], None]"
-"""Called with a log whose start has risen, its start before, and the segments that left it because they lay below."""
+
+class PrefixDeletion(NamedTuple):
+    """What a log has lost: the records between two log starts, and segments that left it because they lay below.
+
+    Either may be nothing: segments below the log start may leave later.
+    """
+
+    log: Log
+    old_log_start_offset: Offset
+    log_start_offset: Offset
+    removed: list[RemovedSegment]
+
+
+class DeletionListener(NamedTuple):
+    """Someone who learns later what logs have lost, so that no delete waits for it."""
+
+    deletions: list[PrefixDeletion]
+    """Gets what logs have lost."""
+    on_first: Callable[[], object]
+    """Called when the list is empty and gets something."""
 
 
 class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +67,7 @@ class LogListeners(msgspec.Struct, frozen=True):
 
     flushed: list[Callable[[Log], None]] = msgspec.field(default_factory=list)
     """Called whenever a log's recovery point may have risen."""
-    prefix_deleted: list[OnPrefixDeleted] = msgspec.field(default_factory=list)
+    deleted: list[DeletionListener] = msgspec.field(default_factory=list)
     freed: list[Callable[[], None]] = msgspec.field(default_factory=list)
     """Called when a hole was made."""
     not_erased: list[Callable[[Log, str], None]] = msgspec.field(default_factory=list)
@@ -62,8 +80,11 @@ class LogListeners(msgspec.Struct, frozen=True):
 
     def on_removed(self, log: Log, removed: list[RemovedSegment]) -> None:
         """Reports segments that left a log below its start, unless the log is the copy of a move."""
-        for listener in () if log.is_future else self.prefix_deleted:
-            listener(log, log.log_start_offset, removed)
+        log_start_offset = log.log_start_offset
+        for deletions, on_first in () if log.is_future else self.deleted:
+            if not deletions:
+                on_first()
+            deletions.append(PrefixDeletion(log, log_start_offset, log_start_offset, removed))
 
 
 class DirectoryPorts(msgspec.Struct, frozen=True, kw_only=True):

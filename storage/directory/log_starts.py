@@ -25,9 +25,10 @@ from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.storage.directory.directory_holes import DirectoryHoles
 from lowtide.storage.directory.file_removal import FileRemoval
-from lowtide.storage.directory.log_settings import OnPrefixDeleted
+from lowtide.storage.directory.log_settings import DeletionListener, PrefixDeletion
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.segments.segment_files import RemovedSegment
+from lowtide.storage.log.segments.unfreed import MUCH_BYTES
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 from lowtide.storage.log_start.journal_format import LogStartEntry
 
@@ -53,7 +54,7 @@ class DirectoryLogStarts:
         logs: Mapping[TopicPartition, Log],
         clock: Clock,
         removal: FileRemoval,
-        listeners: Sequence[OnPrefixDeleted],
+        listeners: Sequence[DeletionListener],
         freeing: tuple[DirectoryHoles, dict[Log, None]],
     ) -> None:
         """`logs` are the directory's, as they come and go.
@@ -84,12 +85,12 @@ class DirectoryLogStarts:
     def _on_log_starts_durable(
         self, increments: Sequence[LogStartIncrement], on_durable: OnDurable, error: OSError | None
     ) -> None:
-        risen: list[tuple[Log, Offset, list[RemovedSegment]]] = []
+        deleted: list[PrefixDeletion] = []
         if error is None:
             logs = self._logs
             overtaken = []
             for log, offset in increments:
-                if logs.get(log.topic_partition) is log and not self._make_log_start_visible(log, offset, risen):
+                if logs.get(log.topic_partition) is log and not self._make_log_start_visible(log, offset, deleted):
                     overtaken.append(LogStartIncrement(log, log.log_start_offset).entry)
             if overtaken and not self._is_stopped:
                 # A truncation came between: the journal must not keep a start above its end.
@@ -100,15 +101,14 @@ class DirectoryLogStarts:
             on_durable(error)
         finally:
             # Those who wait for an answer come before those who only count.
-            for log, before, removed in risen:
-                for listener in self._listeners:
-                    listener(log, before, removed)
+            for deletions, on_first in self._listeners if deleted else ():
+                if not deletions:
+                    on_first()
+                deletions.extend(deleted)
 
-    def _make_log_start_visible(
-        self, log: Log, offset: Offset, risen: list[tuple[Log, Offset, list[RemovedSegment]]]
-    ) -> bool:
-        """Adds to `risen` what listeners get. Returns False if a truncation overtook the increment."""
-        before, removed = log.log_start_offset, log.make_log_start_visible(offset)
+    def _make_log_start_visible(self, log: Log, offset: Offset, deleted: list[PrefixDeletion]) -> bool:
+        """Adds to `deleted` what listeners get. Returns False if a truncation overtook the increment."""
+        before, removed = log.log_start_offset, make_log_start_visible(log, offset)
         if removed:
             self._removal.remove_segments(removed, self._clock.monotonic_ms() + log.config.file_delete_delay_ms)
         if log.log_start_offset > before:
@@ -117,9 +117,27 @@ class DirectoryLogStarts:
                 self._holes.mark_urgent(log)
             if log.config.lowtide_delete_erase:
                 self._erased[log] = None
-        if not log.is_future:
-            risen.append((log, before, removed))
+        if not log.is_future and (removed or log.log_start_offset > before):
+            deleted.append(PrefixDeletion(log, before, log.log_start_offset, removed))
         return log.log_start_offset >= offset
+
+
+def make_log_start_visible(log: Log, offset: Offset) -> list[RemovedSegment]:
+    """Raises the log start to `offset`, which is durable in the journal. A lower one changes nothing.
+
+    Returns the segments wholly below it, never the active one: a worker renames and later unlinks their files. An
+    offset above `log_start_pending` was overtaken by a truncation, and must not delete what was written since.
+    """
+    if offset > log.log_start_pending or not log.move_log_start(offset):
+        return []
+    log.leader_epochs.truncate_from_start(offset)
+    # Producers stay known without records: they continue, and a retry of the last batch is recognised (KAFKA-7190).
+    segments = log.segments
+    bases, active = segments.bases, segments.active
+    may_free_many = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
+    removed = [] if len(bases) == 1 or bases[1] > offset else log.files.remove_below(offset, log.config)
+    log.frees_many_bytes = may_free_many and segments.unfreed_bytes(offset, log.log_end_offset) >= MUCH_BYTES
+    return removed
 
 
 class LogStarts:

@@ -1,4 +1,4 @@
-"""One replica of a partition on disk: append, read, roll over, delete a prefix.
+"""One replica of a partition on disk: append, read, roll over.
 
 Guards: each offset from the log start to the log end is given once; a batch is in the log whole or not at all, and is
 read whole even if it straddles the log start; slices stay good until the bytes under them are truncated.
@@ -28,7 +28,6 @@ from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import CONTROL_BYTES_MAX, FileSlice
 from lowtide.storage.log.segments.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.log.segments.segment_list import NOTHING_READ, READ_OUT_OF_RANGE, LogRead
-from lowtide.storage.log.segments.unfreed import MUCH_BYTES
 from lowtide.storage.log.stored_batches import (
     LEADER_EPOCH_MAX,
     StoredBatch,
@@ -252,22 +251,6 @@ class Log(LogOffsets):
         self.flush_wanted = True
         self.upkeep_queue[self] = None
         return True
-
-    def make_log_start_visible(self, offset: Offset) -> list[RemovedSegment]:
-        """Raises the log start to `offset`, which is durable in the journal. A lower one changes nothing.
-
-        Returns the segments wholly below it, never the active one: a worker renames and later unlinks their files. An
-        offset above `log_start_pending` was overtaken by a truncation, and must not delete what was written since.
-        """
-        if offset > self.log_start_pending or not self.move_log_start(offset):
-            return []
-        self.leader_epochs.truncate_from_start(offset)
-        # Producers stay known without records: they continue, and a retry of the last batch is recognised (KAFKA-7190).
-        bases, active = self.segments.bases, self.segments.active
-        may_free_many = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
-        removed = [] if len(bases) == 1 or bases[1] > offset else self.files.remove_below(offset, self.config)
-        self.frees_many_bytes = may_free_many and self.segments.unfreed_bytes(offset, self.log_end_offset) >= MUCH_BYTES
-        return removed
 
     def append_as_follower(
         self, records: memoryview, *, now_ms: int, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX

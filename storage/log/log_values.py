@@ -9,6 +9,14 @@ import msgspec
 from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
 from lowtide.storage.log.segments.segment_files import RemovedSegment
+from lowtide.storage.log.validation.validation_rules import (
+    MAXIMUM_DECOMPRESSED_BYTES,
+    QUICK_BYTES,
+    QUICK_COMPRESSION_BYTES,
+    QUICK_HEADERS,
+    QUICK_RECORDS,
+    ValidationRules,
+)
 
 _NEVER: Final = 2**63 - 1
 
@@ -50,6 +58,24 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     def asks_for_flushes(self) -> bool:
         """Whether records are flushed after a time or a number, not just when a segment is closed."""
         return self.flush_messages != _NEVER or self.flush_ms != _NEVER
+
+    @property
+    def validation_rules(self) -> ValidationRules:
+        """The rules for produced batches, of Produce versions with zstd."""
+        return ValidationRules(
+            max_message_bytes=self.max_message_bytes,
+            timestamp_type="log_append" if self.message_timestamp_type == "LogAppendTime" else "create",
+            timestamp_before_max_ms=self.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=self.message_timestamp_after_max_ms,
+            compacted="compact" in self.cleanup_policy,
+            compression_type=self.compression_type,
+            max_decompressed_bytes=MAXIMUM_DECOMPRESSED_BYTES,
+            allow_zstd=True,
+            quick_records=QUICK_RECORDS,
+            quick_headers=QUICK_HEADERS,
+            quick_bytes=QUICK_BYTES,
+            quick_compression_bytes=QUICK_COMPRESSION_BYTES,
+        )
 
 
 class AppendedBatch(msgspec.Struct, gc=False):

@@ -25,7 +25,7 @@ import pytest
 from lowtide.broker.guards import fetching
 from lowtide.broker.partitions import alter_partition_manager, replica_fetcher
 from lowtide.broker.partitions.deletes.delayed_delete import DelayedDeleteRecords
-from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
+from lowtide.broker.partitions.fetch.fetch_targets import FetchTarget
 from lowtide.metadata.changes import Step
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.errors import ErrorCode

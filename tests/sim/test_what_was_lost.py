@@ -24,6 +24,7 @@ from lowtide.simulation.history import HistoryError
 from lowtide.simulation.kept_load import KeptLoad, Rules
 from lowtide.simulation.pipelined_producer import PipelinedProducer
 from lowtide.simulation.transaction_invariants import CommittedTransactions
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.log import FollowerAppend, Log, LogConfig
 from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.opening.loader import create_log
@@ -75,7 +76,7 @@ def committed_in(log: Log, *, after_a_loss: bool) -> CommittedTransactions:
 
 def delete_first(log: Log) -> None:
     log.request_log_start(1)
-    log.make_log_start_visible(1)
+    make_log_start_visible(log, 1)
     assert log.log_start_offset == 1
 
 

@@ -55,7 +55,6 @@ PURE_MODULES = (
     "broker/network/routing/request_parts.py",
     "broker/network/connection/slow_clients.py",
     "broker/partitions/fetch/fetch_session.py",
-    "broker/partitions/fetch/fetch_session_cache.py",
     "broker/partitions/fetch/fetch_session_slots.py",
     "broker/partitions/produce/produce_rows.py",
     "broker/token_bucket.py",

@@ -1,6 +1,6 @@
 """The form that defines Fetch: plans what a request fetches, reads it, and answers or waits.
 
-`fetch_reader` reads. `delayed_fetch` waits for more, and reads very many partitions in slices. `usual_fetch` is the
+`fetch_reader` reads. `delayed_fetch` waits for more. `fetch_in_slices` reads very many partitions. `usual_fetch` is the
 short form, which is tried first.
 """
 
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lowtide.broker.partitions.fetch.delayed_fetch import DelayedFetch
+from lowtide.broker.partitions.fetch.fetch_in_slices import start_in_slices
 from lowtide.broker.partitions.fetch.fetch_reader import READ_COMMITTED, may_wait, respond
-from lowtide.broker.partitions.fetch.fetch_rules import FetchPlan, FetchRules, requested_targets
-from lowtide.broker.partitions.fetch.fetch_session import CONSUMER, FINAL_EPOCH
+from lowtide.broker.partitions.fetch.fetch_session import FINAL_EPOCH, FetchPlan
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
+from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, FetchRules, requested_targets
 from lowtide.broker.turns import PARTITIONS_AT_ONCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
-    from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome
-    from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+    from lowtide.broker.partitions.fetch.fetch_session import FetchSessionCache
+    from lowtide.broker.partitions.fetch.fetch_targets import FetchOutcome
     from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.broker.request_context import RequestContext
@@ -113,7 +114,7 @@ class FetchHandler(msgspec.Struct, frozen=True, kw_only=True):
         if plan.session is not None and plan.incremental and is_fenced is not None and is_fenced():
             targets = plan.session.visit_all()
         if len(targets) > PARTITIONS_AT_ONCE:
-            return DelayedFetch(reader, self.replicas, plan, targets, rules, deadline_ms).start_in_slices()
+            return start_in_slices(DelayedFetch(reader, self.replicas, plan, targets, rules, deadline_ms))
         outcome = reader.read(targets, rules)
         if may_wait(plan, outcome, rules):
             delayed = DelayedFetch(reader, self.replicas, plan, targets, rules, deadline_ms)
@@ -129,7 +130,7 @@ class FetchHandler(msgspec.Struct, frozen=True, kw_only=True):
             targets = session.visit_all()
         deadline = partial(self._follower_deadline_ms, plan, rules, now_ms)
         if session is not None and len(targets) > PARTITIONS_AT_ONCE:
-            return DelayedFetch(reader, replicas, plan, targets, rules, now_ms).start_in_slices(deadline, notes=True)
+            return start_in_slices(DelayedFetch(reader, replicas, plan, targets, rules, now_ms), deadline, notes=True)
         outcome = reader.read(targets, rules, notes=True)
         if not may_wait(plan, outcome, rules):
             self._note_fetch(plan, rules, now_ms)

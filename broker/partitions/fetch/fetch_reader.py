@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchPlan, FetchRules
-from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan
+from lowtide.broker.partitions.fetch.fetch_targets import FetchOutcome, FetchRules, FetchTarget
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
@@ -229,7 +229,7 @@ class FetchReader:
             log.log_end_offset if rules.is_follower else last_stable if rules.read_committed else high_watermark
         )
         target.at_end = offset >= end_offset
-        if rules.is_follower and not self.may_send(partition, target, rules):
+        if target.at_end or (rules.is_follower and not self.may_send(partition, target, rules)):
             return answer
         # Clients of librdkafka take several answers in a row without a record for batches that are too large, and give
         # up. A follower needs the empty ones too.

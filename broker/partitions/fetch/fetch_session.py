@@ -1,17 +1,14 @@
 """Incremental fetch sessions (KIP-227): the broker remembers the partitions of a client, which need not repeat them.
 
-A session has an id, and an epoch that counts its requests. `fetch_session_cache` has all sessions of a broker.
+A session has an id, and an epoch that counts its requests. It knows which of its partitions have changed: it watches
+them between requests. A fetch visits only those and the partitions that the request names. A partition is left alone
+when its reader knows all its offsets and has nothing to read (`fetch_targets`).
 
-A session knows which of its partitions have changed: it watches them between requests. A fetch visits only those and
-the partitions that the request names. A partition is left alone when its reader knows all its offsets and has nothing
-to read.
+The cache has all sessions of a broker. It is bounded (`fetch_session_slots`): a session too many is declined with
+session id 0, which every client must understand.
 
-Guards: a response leaves out only what its reader is known to have. A reader uses nothing else of a response with an
-error, a diverging epoch or another replica to read from. A follower has a log start when it reports that log start. It
-has a high watermark that it was sent when it has more records in the same leader epoch, or does not name the partition
-again.
-
-Pure: time is passed in.
+Pure: time and randomness are passed in. Observed on Kafka 4.3.1: after a wrong epoch a session lives on; one that
+forgets its last partition is closed; sessions outlive connections.
 """
 
 from __future__ import annotations
@@ -20,25 +17,23 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from lowtide.broker.partitions.fetch.fetch_session_slots import MAXIMUM_CACHED_PARTITIONS, NO_SESSION, SessionSlots
+from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, FetchTarget, forgotten, requested_targets
+from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import PartitionData
-from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
+from lowtide.protocol.types import BrokerEpoch, BrokerId
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FetchTimes
 from lowtide.replication.partition import PartitionChange
 
 if TYPE_CHECKING:
     from collections import OrderedDict
+    from collections.abc import Iterable
 
-    from lowtide.replication.follower_state import FollowerState
-    from lowtide.replication.partition import Partition
-    from lowtide.replication.topic_traffic import Traffic
-
-CONSUMER: Final[BrokerId] = -1
-"""The replica id of a consumer."""
+    from lowtide.broker.partitions.fetch.fetch_targets import TargetKey
+    from lowtide.protocol.messages.fetch import FetchRequest, PartitionData
+    from lowtide.runtime.random import Random
 
 FINAL_EPOCH, INITIAL_EPOCH, _MAXIMUM_EPOCH = -1, 0, 2**31 - 1
-
-TargetKey = tuple[str | TopicId, int]
 
 
 class WaitingFetch(Protocol):
@@ -49,110 +44,6 @@ class WaitingFetch(Protocol):
 
     def wake(self) -> None:
         """Answers the fetch now."""
-
-
-class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
-    """One partition that a client fetches, and what the client knows of it: -1 for an offset that it must be sent.
-
-    `log_start_offset` is a follower's own one. In a session the target watches its partition. `at_end` says that the
-    last read found nothing more to read, whatever its limits.
-    """
-
-    topic: str
-    topic_id: TopicId
-    partition: int
-    fetch_offset: Offset
-    partition_max_bytes: int
-    current_leader_epoch: LeaderEpoch
-    last_fetched_epoch: LeaderEpoch
-    sent_high_watermark: Offset = -1
-    sent_log_start_offset: Offset = -1
-    log_start_offset: Offset = UNKNOWN_OFFSET
-    session: FetchSession | None = None
-    is_followed: bool = False
-    """Whether the session is a follower's."""
-    watched: Partition | None = None
-    follower: FollowerState | None = None
-    at_end: bool = False
-    read_bytes: int = 0
-    traffic: Traffic | None = None
-    """Where the records of the last read are counted when they are sent."""
-
-    @property
-    def key(self) -> TargetKey:
-        """The key of this target in its session."""
-        return (self.topic if self.topic_id == ZERO_TOPIC_ID else self.topic_id, self.partition)
-
-    def has_news(self, answer: PartitionData) -> bool:
-        """Returns whether an incremental response must list this partition."""
-        return (
-            len(answer.records or b"") > 0
-            or answer.error_code != ErrorCode.NONE
-            or answer.high_watermark != self.sent_high_watermark
-            or answer.log_start_offset != self.sent_log_start_offset
-            or answer.diverging_epoch is not None
-            or answer.preferred_read_replica >= 0
-        )
-
-    def watch(self, partition: Partition) -> None:
-        """Watches the partition for changes."""
-        if self.watched is not partition:
-            self.unwatch()
-            self.watched = partition
-            partition.watchers[self] = None
-
-    def unwatch(self) -> None:
-        """Stops watching. A follower's state continues without the session."""
-        if self.watched is not None:
-            self.watched.watchers.pop(self, None)
-            self.watched = None
-        follower, self.follower = self.follower, None
-        if follower is not None and self.session is not None and follower.session is self.session.times:
-            follower.leave_session()
-
-    def on_partition_changed(self, change: PartitionChange) -> None:
-        """See `PartitionWatcher`."""
-        if self.session is not None:
-            self.session.on_changed(self, change)
-
-    def ask(
-        self,
-        current_leader_epoch: LeaderEpoch,
-        fetch_offset: Offset,
-        last_fetched_epoch: LeaderEpoch,
-        log_start_offset: Offset,
-        partition_max_bytes: int,
-    ) -> None:
-        """Takes over the values of a request of the session.
-
-        A follower that names the partition without more records in the same leader epoch may not have used the last
-        response, or has lost what it used: it truncated its log, or follows a new leader. It is sent everything again.
-        """
-        is_continued = fetch_offset > self.fetch_offset and current_leader_epoch == self.current_leader_epoch
-        if not is_continued and self.is_followed:
-            self.sent_high_watermark = self.sent_log_start_offset = -1
-        self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = (
-            current_leader_epoch,
-            fetch_offset,
-            last_fetched_epoch,
-        )
-        self.log_start_offset, self.partition_max_bytes = log_start_offset, partition_max_bytes
-
-    def tell(self, answer: PartitionData) -> None:
-        """Notes what the client knows after this response.
-
-        Offsets that it does not use, or has not reported as a follower, are sent again.
-        """
-        if (
-            answer.error_code != ErrorCode.NONE
-            or answer.diverging_epoch is not None
-            or answer.preferred_read_replica >= 0
-        ):
-            self.sent_high_watermark = self.sent_log_start_offset = -1
-            return
-        log_start = answer.log_start_offset
-        self.sent_high_watermark = answer.high_watermark
-        self.sent_log_start_offset = min(log_start, self.log_start_offset) if self.is_followed else log_start
 
 
 _WAKES_CONSUMERS: Final = frozenset({PartitionChange.HIGH_WATERMARK, PartitionChange.ROLE})
@@ -270,3 +161,144 @@ class FetchSession:
             target.unwatch()
             target.session = None
         self.changed.clear()
+
+
+class FetchPlan(msgspec.Struct, kw_only=True):
+    """What one request fetches: `targets` in order. With `incremental`, only partitions with news are answered."""
+
+    error_code: int = ErrorCode.NONE
+    session_id: int = NO_SESSION
+    targets: Iterable[FetchTarget] = ()
+    session: FetchSession | None = None
+    incremental: bool = False
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether some partitions of the session have not changed and need no visit."""
+        return self.session is not None and len(self.session.targets) > len(self.session.changed)
+
+
+class FetchSessionCache:
+    """All sessions of a broker."""
+
+    def __init__(self, slots: int, source: Random) -> None:
+        """`slots` is `max.incremental.fetch.session.cache.slots`; `source` gives session ids."""
+        self.slots: SessionSlots[FetchSession] = SessionSlots(slots, source)
+        self.by_id = self.slots.sessions
+
+    def __len__(self) -> int:
+        """Returns the number of open sessions."""
+        return len(self.by_id)
+
+    def plan(  # noqa: PLR0913  options of the plan, by keyword
+        self,
+        request: FetchRequest,
+        api_version: int,
+        now_ms: int,
+        *,
+        replica_id: BrokerId = CONSUMER,
+        broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
+        opens: bool = True,
+        targets: dict[TargetKey, FetchTarget] | None = None,
+    ) -> FetchPlan:
+        """Returns what the request fetches, with its session opened, continued or closed.
+
+        A follower's ends with its registration. Without `opens` a new session is declined. `targets` are those that the
+        request names, where they have been collected already.
+
+        Errors (`error_code`): FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+        """
+        uses_topic_ids = api_version >= TOPIC_IDS_SINCE
+        if request.session_epoch == FINAL_EPOCH:
+            if request.session_id != NO_SESSION:
+                self.slots.close(request.session_id)
+            return FetchPlan(targets=(requested_targets(request) if targets is None else targets).values())
+        if request.session_epoch == INITIAL_EPOCH:
+            self.slots.close(request.session_id)
+            targets = requested_targets(request) if targets is None else targets
+            session = None
+            if opens and self.slots.has_room(len(targets), now_ms, is_follower=replica_id >= 0):
+                session_id = self.slots.new_id()
+                session = FetchSession(
+                    session_id,
+                    targets,
+                    now_ms,
+                    uses_topic_ids=uses_topic_ids,
+                    replica_id=replica_id,
+                    broker_epoch=broker_epoch,
+                )
+                self.slots.add(session)
+            return FetchPlan(
+                targets=targets.values(), session=session, session_id=session.session_id if session else NO_SESSION
+            )
+        known = self.resume(request, now_ms, (replica_id, broker_epoch), uses_topic_ids=uses_topic_ids)
+        if not isinstance(known, FetchSession):
+            return FetchPlan(error_code=known)
+        before = len(known.targets)
+        if request.topics:
+            self.update(known, requested_targets(request).items())
+        if request.forgotten_topics_data:
+            self.forget(known, forgotten(request.forgotten_topics_data))
+        return self.updated(known, before)
+
+    def close(self, session: FetchSession) -> FetchPlan:
+        """Closes a session that its request makes too large. The client starts over and gets none."""
+        self.slots.close(session.session_id)
+        return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
+    def resume(
+        self, request: FetchRequest, now_ms: int, reader: tuple[BrokerId, BrokerEpoch], *, uses_topic_ids: bool
+    ) -> FetchSession | ErrorCode:
+        """Returns the session that the request continues, or the error."""
+        session = self.by_id.get(request.session_id)
+        if session is not None and (session.replica_id, session.broker_epoch) != reader:
+            if session.replica_id == reader[0]:
+                self.slots.close(session.session_id)
+            session = None
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.epoch != request.session_epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if session.uses_topic_ids != uses_topic_ids:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        session.advance(now_ms, self.by_id)
+        return session
+
+    def updated(self, session: FetchSession, before: int) -> FetchPlan:
+        """Returns the plan after the request changed its session, which had `before` partitions."""
+        if not session.targets:
+            self.slots.close(session.session_id)
+            return FetchPlan()
+        too_many = self.slots.partitions > MAXIMUM_CACHED_PARTITIONS and session.replica_id < 0
+        if len(session.targets) > before and too_many:
+            return self.close(session)
+        return FetchPlan(
+            targets=list(session.changed), session=session, session_id=session.session_id, incremental=True
+        )
+
+    def update(self, session: FetchSession, targets: Iterable[tuple[TargetKey, FetchTarget]]) -> None:
+        """Adds or changes the partitions that the request names."""
+        before = len(session.targets)
+        for key, wanted in targets:
+            known = session.targets.get(key)
+            if known is None:
+                session.add(key, wanted)
+                continue
+            known.ask(
+                wanted.current_leader_epoch,
+                wanted.fetch_offset,
+                wanted.last_fetched_epoch,
+                wanted.log_start_offset,
+                wanted.partition_max_bytes,
+            )
+            session.changed[known] = None
+        if len(session.targets) != before:
+            self.slots.count(len(session.targets) - before)
+
+    def forget(self, session: FetchSession, keys: Iterable[TargetKey]) -> None:
+        """Removes the partitions that the request forgets."""
+        before = len(session.targets)
+        for key in keys:
+            session.remove(key)
+        if len(session.targets) != before:
+            self.slots.count(len(session.targets) - before)

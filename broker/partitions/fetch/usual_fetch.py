@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lowtide.broker.partitions.fetch.fetch_reader import NO_RECORDS, READ_AT_ONCE_BYTES, READ_COMMITTED, read_records
-from lowtide.broker.partitions.fetch.fetch_session import CONSUMER, FINAL_EPOCH, INITIAL_EPOCH, FetchTarget
+from lowtide.broker.partitions.fetch.fetch_session import FINAL_EPOCH, INITIAL_EPOCH
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
+from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, FetchTarget
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchResponse, PartitionData
@@ -27,8 +28,7 @@ from lowtide.storage.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lowtide.broker.partitions.fetch.fetch_session import FetchSession
-    from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+    from lowtide.broker.partitions.fetch.fetch_session import FetchSession, FetchSessionCache
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.broker.request_context import RequestContext
     from lowtide.protocol.messages.fetch import FetchRequest

@@ -28,6 +28,7 @@ from lowtide.replication.follower import (
 )
 from lowtide.replication.partition import Partition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.log import Log, LogConfig
 from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.opening.loader import create_log
@@ -62,7 +63,7 @@ def new_partition(broker_id: int, *epochs: int) -> Partition:
 def raise_start(log: Log, offset: int) -> None:
     log.advance_high_watermark(offset)
     log.request_log_start(offset)
-    log.make_log_start_visible(offset)
+    make_log_start_visible(log, offset)
 
 
 def following(*epochs: int, start: int = 0, leader_epoch: int = 9) -> FollowedPartition:

@@ -9,8 +9,8 @@ import pytest
 
 from lowtide.broker.partitions.fetch.delayed_fetch import DelayedFetch
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
-from lowtide.broker.partitions.fetch.fetch_rules import FetchPlan, FetchRules
-from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan
+from lowtide.broker.partitions.fetch.fetch_targets import FetchRules, FetchTarget
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 from lowtide.replication.topic_traffic import TrafficTable

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.fetch.fetch_rules import FetchPlan
-from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
-from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchSessionCache
 from lowtide.broker.partitions.fetch.fetch_session_slots import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS
+from lowtide.broker.partitions.fetch.fetch_targets import FetchTarget
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import (
     EpochEndOffset,

@@ -14,7 +14,8 @@ from lowtide.broker.network.connection import outgoing
 from lowtide.broker.partitions.fetch import delayed_fetch, fetch_handler, fetch_in_slices, fetch_reader, usual_fetch
 from lowtide.broker.partitions.fetch.fetch_in_slices import respond_in_steps
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
-from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchPlan, FetchRules, requested_targets
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan
+from lowtide.broker.partitions.fetch.fetch_targets import FetchOutcome, FetchRules, requested_targets
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lowtide.broker.lifecycle import serving
-from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
-from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.fetch_session import FetchSessionCache
+from lowtide.broker.partitions.fetch.fetch_targets import FetchTarget
 from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest

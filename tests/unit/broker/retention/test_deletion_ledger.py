@@ -8,6 +8,7 @@ from typing import Any
 from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.broker.retention.deletion_ledger import LINES_AT_ONCE, QUIET_S, DeletedCount, DeletionLedger
 from lowtide.protocol.types import TopicPartition, topic_id_text
+from lowtide.storage.directory.log_settings import PrefixDeletion
 from lowtide.storage.log.retention.retention_plan import Reason, SegmentDeletion
 
 KEY = TopicPartition("t", 0)
@@ -46,10 +47,11 @@ class World:
     def rise(self, before: int, after: int, *bases: int, number: int = 0) -> None:
         """The log start rises; the segments with these base offsets, of 100 bytes each, are removed."""
         removed: Any = [SimpleNamespace(base_offset=base, size=100) for base in bases]
-        log: Any = SimpleNamespace(topic_partition=TopicPartition("t", number), log_start_offset=after)
-        self.ledger.on_prefix_deleted(log, before, removed)
+        log: Any = SimpleNamespace(topic_partition=TopicPartition("t", number))
+        self.ledger.uncounted.append(PrefixDeletion(log, before, after, removed))
 
     def told(self) -> list[dict[str, Any]]:
+        self.ledger.count()
         while self.soon:
             self.soon.pop(0)()
         told, self.lines = self.lines, []
@@ -97,7 +99,8 @@ def test_each_removed_segment_is_visited_once_for_any_number() -> None:
         ],
     )
     removed: Any = [Compared(base_offset=number * 10, size=100) for number in range(count)]
-    world.ledger.on_prefix_deleted(SimpleNamespace(topic_partition=KEY, log_start_offset=count * 10), 0, removed)
+    log: Any = SimpleNamespace(topic_partition=KEY)
+    world.ledger.uncounted.append(PrefixDeletion(log, 0, count * 10, removed))
     counted = DeletedCount(*sizes, half * 10)
     assert world.ledger.counts == {("t", Reason.SIZE): counted, ("t", Reason.TIME): counted}
     assert Compared.comparisons == 0
@@ -140,8 +143,9 @@ def test_the_line_of_a_removed_segment_includes_the_requests_not_logged_yet() ->
 def test_lines_about_many_topics_are_logged_a_few_at_a_time() -> None:
     world = World()
     for number in range(LINES_AT_ONCE + 1):
-        log: Any = SimpleNamespace(topic_partition=TopicPartition(f"t{number}", 0), log_start_offset=1)
-        world.ledger.on_prefix_deleted(log, 0, [])
+        log: Any = SimpleNamespace(topic_partition=TopicPartition(f"t{number}", 0))
+        world.ledger.uncounted.append(PrefixDeletion(log, 0, 1, []))
+    world.ledger.count()
     world.soon.pop(0)()
     assert (len(world.lines), len(world.soon)) == (LINES_AT_ONCE, 1)
     assert len(world.told()) == LINES_AT_ONCE + 1
@@ -161,6 +165,7 @@ def test_announced_deletions_have_their_reasons_and_count_once() -> None:
     deletions = (SegmentDeletion(Reason.CONSUMED, 1, 100, 0, 10), SegmentDeletion(Reason.SIZE, 2, 200, 10, 30))
     world.ledger.expect(KEY, deletions, Release(12, "etl", "User:etl"))
     world.rise(4, 30, 0, 10, 20)
+    world.ledger.count()
     (audited,) = world.audited
     assert audited == {
         "event": "records deleted",

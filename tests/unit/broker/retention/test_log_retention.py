@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.runtime.offsets_topic import java_hash
-from lowtide.broker.retention.deletion_ledger import DeletedCount
+from lowtide.broker.retention.deletion_ledger import COUNTED_AFTER_S, DeletedCount
 from lowtide.broker.retention.log_retention import DELETIONS_AT_ONCE
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
@@ -277,7 +277,12 @@ def test_a_delete_of_a_client_is_counted_as_one() -> None:
         await world.delete(2)
         assert world.broker is not None
         assert world.broker.serving.retention is not None
-        assert world.broker.serving.retention.deleted == {("t", Reason.REQUEST): DeletedCount(2, 2 * size, 2)}
+        retention = world.broker.serving.retention
+        assert len(retention.ledger.uncounted) == 1, "no delete waits until it is counted"
+        assert retention.deleted == {("t", Reason.REQUEST): DeletedCount(2, 2 * size, 2)}
+        await world.delete(3)
+        await asyncio.sleep(COUNTED_AFTER_S)
+        assert retention.ledger.uncounted == []
 
     play(scenario)
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.records import iterate_records, read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.truncation import LogTruncation
 
@@ -100,7 +101,7 @@ class History:
         log = self.log.log
         offset = log.log_start_offset + (log.high_watermark - log.log_start_offset) * percent // 100
         log.request_log_start(offset)
-        for removed in log.make_log_start_visible(offset):
+        for removed in make_log_start_visible(log, offset):
             removed.mark_deleted(self.log.filesystem)
 
     def do_truncate(self, percent: int) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.records import DELETE_HORIZON_BIT, read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.truncation import LogTruncation
 
 from .compacting import CONFIG, DIRECTORY, NOW_MS, CompactedLog, abort, end, produce
@@ -423,7 +424,7 @@ def test_a_delete_meanwhile_is_kept(after: int, offset: int) -> None:
     for _ in range(after):
         log.step()
     log.log.request_log_start(offset)
-    removed = log.log.make_log_start_visible(offset)
+    removed = make_log_start_visible(log.log, offset)
     for each in removed:
         each.mark_deleted(log.filesystem)
     while log.step():
@@ -468,6 +469,6 @@ def test_a_checkpoint_outside_of_the_log_is_ignored() -> None:
     log.log.swaps.cleaned_to = 1000
     assert log.cleanable().first_dirty_offset == 0
     log.log.request_log_start(6)
-    log.log.make_log_start_visible(6)
+    make_log_start_visible(log.log, 6)
     log.log.swaps.cleaned_to = 2
     assert log.cleanable().first_dirty_offset == 6

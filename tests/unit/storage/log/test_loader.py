@@ -14,6 +14,7 @@ from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.checkpoint import carry_out
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
@@ -220,7 +221,7 @@ def test_producers_whose_records_are_all_deleted_are_kept_after_a_clean_stop() -
     append(log)
     log.advance_high_watermark(3)
     log.request_log_start(3)
-    for removed in log.make_log_start_visible(3):
+    for removed in make_log_start_visible(log, 3):
         removed.mark_deleted(filesystem)
     carry_out(filesystem, LogDurability(log).close())
     log, _ = load(filesystem, log_start_offset=3, clean=True)

@@ -18,6 +18,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import iterate_batches, iterate_records, read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig, SegmentCache
@@ -126,7 +127,7 @@ def test_a_full_disk_refuses_appends_and_leaves_whole_batches(free_bytes: int) -
     assert filesystem.file_size("/disk/t-0/00000000000000000000.log") == len(whole)
     log.advance_high_watermark(1)
     log.request_log_start(1)
-    assert log.make_log_start_visible(1) == []
+    assert make_log_start_visible(log, 1) == []
     filesystem.capacity_bytes = None
     assert append(log).base_offset == 1
     assert not log.disk_full
@@ -226,7 +227,7 @@ def test_only_offsets_below_the_start_and_above_the_end_are_out_of_range() -> No
     append(log, 1, 2, 3, 4)
     log.advance_high_watermark(4)
     log.request_log_start(2)
-    log.make_log_start_visible(2)
+    make_log_start_visible(log, 2)
     answers = {offset: log.read(offset, 1000, end_offset=4) for offset in range(-1, 6)}
     assert [answers[offset].error_code for offset in (-1, 1, 5)] == [ErrorCode.OFFSET_OUT_OF_RANGE] * 3
     assert answers[4].slice is None
@@ -239,7 +240,7 @@ def test_a_straddling_batch_is_read_whole_and_does_not_lower_the_log_start() -> 
     append(log, 1, 2, 3, 4)
     log.advance_high_watermark(4)
     log.request_log_start(3)
-    log.make_log_start_visible(3)
+    make_log_start_visible(log, 3)
     assert [record.offset for record in iterate_records(content_at(log, 3), max_bytes=1000)] == [0, 1, 2, 3]
     assert (log.log_start_offset, log.segments[0].base_offset) == (3, 0)
 
@@ -255,7 +256,7 @@ def test_a_slice_survives_the_deletion_of_its_segment_and_ends_with_a_truncation
     before = deleted.file.pread(deleted.size, deleted.position)
     log.advance_high_watermark(4)
     log.request_log_start(2)
-    removed = log.make_log_start_visible(2)
+    removed = make_log_start_visible(log, 2)
     assert [segment.base_offset for segment in removed] == [0, 1]
     for segment in removed:
         segment.mark_deleted(filesystem)
@@ -306,7 +307,7 @@ def test_deleting_everything_keeps_the_end() -> None:
         append(log, value=b"x" * 150)
     log.advance_high_watermark(3)
     log.request_log_start(3)
-    assert [segment.base_offset for segment in log.make_log_start_visible(3)] == [0, 1]
+    assert [segment.base_offset for segment in make_log_start_visible(log, 3)] == [0, 1]
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (3, 3, 3)
     assert log.leader_epochs.entries() == [(0, 3)]
     assert append(log).base_offset == 3
@@ -322,7 +323,7 @@ def test_a_delete_that_a_truncation_overtook_changes_nothing() -> None:
     LogTruncation(log).truncate_to(5, now_ms=NOW_MS)
     for _ in range(10):
         append(log, leader_epoch=1)
-    assert log.make_log_start_visible(10) == []
+    assert make_log_start_visible(log, 10) == []
     assert log.log_start_offset == 0
 
 
@@ -332,7 +333,7 @@ def test_a_truncation_below_the_log_start_moves_start_and_end_together() -> None
     append(log, *range(10))
     log.advance_high_watermark(10)
     log.request_log_start(7)
-    log.make_log_start_visible(7)
+    make_log_start_visible(log, 7)
     LogTruncation(log).truncate_to(4, now_ms=NOW_MS)
     assert (
         log.log_start_offset,
@@ -387,7 +388,7 @@ def test_a_new_segment_never_takes_the_name_of_one_whose_files_are_still_to_be_r
         append(log, value=b"x" * 150)
     log.advance_high_watermark(3)
     log.request_log_start(2)
-    waiting = log.make_log_start_visible(2)
+    waiting = make_log_start_visible(log, 2)
     LogTruncation(log).truncate_fully_and_start_at(1, now_ms=NOW_MS)
     append(log, value=b"new")
     for segment in waiting:
@@ -404,7 +405,7 @@ def test_segments_of_a_log_that_is_deleted_are_not_searched_in_its_successor() -
         append(log, value=b"x" * 150)
     log.advance_high_watermark(2)
     log.request_log_start(1)
-    waiting = log.make_log_start_visible(1)
+    waiting = make_log_start_visible(log, 1)
     log.files.forget_removed()
     for segment in waiting:
         segment.mark_deleted(log.files.filesystem)
@@ -418,12 +419,12 @@ def test_a_timestamp_never_finds_a_deleted_record() -> None:
         append(log, 100, 300, 200, 400, compression=compression)
         log.advance_high_watermark(4)
         log.request_log_start(2)
-        log.make_log_start_visible(2)
+        make_log_start_visible(log, 2)
         found = search_timestamp(log, 150)
         assert isinstance(found, TimestampedOffset)
         assert (found.offset, found.timestamp, found.leader_epoch) == (2, 200, 0)
         log.request_log_start(4)
-        log.make_log_start_visible(4)
+        make_log_start_visible(log, 4)
         assert search_timestamp(log, 150) is None
 
 
@@ -434,7 +435,7 @@ def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -
     append(log, 600, value=b"x" * 100)
     log.advance_high_watermark(4)
     log.request_log_start(1)
-    log.make_log_start_visible(1)
+    make_log_start_visible(log, 1)
     assert len(log.segments) == 2
     found = search_timestamp(log, 400)
     assert isinstance(found, TimestampedOffset)
@@ -454,7 +455,7 @@ def test_the_largest_timestamp_is_the_first_of_equals_at_or_above_the_log_start(
     log.advance_high_watermark(7)
     for log_start, expected in ((2, (3, 300, 2)), (4, (4, 300, 2)), (5, (5, 300, 3)), (6, (6, 200, 3)), (7, None)):
         log.request_log_start(log_start)
-        log.make_log_start_visible(log_start)
+        make_log_start_visible(log, log_start)
         found = search_max_timestamp(log)
         assert (found and (found.offset, found.timestamp, found.leader_epoch)) == expected
 
@@ -477,7 +478,7 @@ def test_a_search_by_timestamp_is_a_scan_of_the_records(
     log_start = min(log_start, len(timestamps))
     log.advance_high_watermark(len(timestamps))
     log.request_log_start(log_start)
-    log.make_log_start_visible(log_start)
+    make_log_start_visible(log, log_start)
     if reopen:
         LogDurability(log).close()
         place = LogPlace(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import FollowerAppend
 from lowtide.storage.log.log_values import LogConfig
@@ -68,7 +69,7 @@ def test_an_empty_follower_takes_a_batch_that_straddles_its_log_start(with_old_r
         append(follower, *range(7))
         follower.advance_high_watermark(7)
         follower.request_log_start(7)
-        follower.make_log_start_visible(7)
+        make_log_start_visible(follower, 7)
     taken = follower.append_as_follower(memoryview(content_at(leader, 7)), now_ms=NOW_MS)
     assert isinstance(taken, FollowerAppend)
     assert (follower.log_start_offset, follower.log_end_offset) == (7, 11)

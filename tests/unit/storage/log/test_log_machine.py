@@ -19,6 +19,7 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage import checkpoint
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, FileSlice, LogConfig, RemovedSegment, SegmentCache
 from lowtide.storage.log.log_files import LogPlace
@@ -160,7 +161,7 @@ class LogMachine(RuleBasedStateMachine):
         self._advance(offset, send_away)
 
     def _advance(self, offset: int, send_away: bool) -> None:
-        removed = self.log.make_log_start_visible(offset)
+        removed = make_log_start_visible(self.log, offset)
         assert all(segment.base_offset < self.log_start for segment in removed)
         if send_away:
             for segment in [*self.unsent, *removed]:

@@ -12,6 +12,7 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.producers.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from lowtide.storage.log.producers.producer_state import ACCEPTED, DuplicateBatch, ProducerStateManager
 from tests.markers import build_end_transaction_marker
@@ -136,7 +137,7 @@ def test_producers_survive_the_deletion_of_their_records() -> None:
     log.append_as_leader(sent, leader_epoch=0, now_ms=NOW_MS)
     log.advance_high_watermark(1)
     log.request_log_start(1)
-    log.make_log_start_visible(1)
+    make_log_start_visible(log, 1)
     assert log.append_as_leader(sent, leader_epoch=0, now_ms=NOW_MS) == AppendedBatch(0, 0, NOW_MS, duplicate=True)
     following = log_batch(NOW_MS, producer_id=7, producer_epoch=0, base_sequence=1)
     assert log.append_as_leader(following, leader_epoch=0, now_ms=NOW_MS).base_offset == 1

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.opening.loader import create_log
@@ -78,7 +79,7 @@ class World:
         """Segments left by a roll after a delete to the end are removed when the start rises again, or by a pass."""
         rises = offset > self.log.log_start_offset
         self.log.request_log_start(offset)
-        self.log.make_log_start_visible(offset)
+        make_log_start_visible(self.log, offset)
         if rises:
             self.forget_below_start()
 

@@ -10,6 +10,7 @@ from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError
 from lowtide.protocol.records import TimestampType, iterate_records
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log import timestamps
 from lowtide.storage.log.timestamps import (
     QUICK_BYTES,
@@ -119,7 +120,7 @@ def test_the_largest_timestamp_of_what_a_delete_has_left(monkeypatch: pytest.Mon
     append(log, 49)
     log.advance_high_watermark(54)
     log.request_log_start(1)
-    log.make_log_start_visible(1)
+    make_log_start_visible(log, 1)
     start, largest, pauses = 0, None, 0
     while isinstance(step := search_max_timestamp(log, start, largest), SearchOn):
         assert step.start_offset > start
@@ -127,10 +128,10 @@ def test_the_largest_timestamp_of_what_a_delete_has_left(monkeypatch: pytest.Mon
     assert step == TimestampedOffset(52, 49, 0)
     assert pauses == 5
     log.request_log_start(40)
-    log.make_log_start_visible(40)
+    make_log_start_visible(log, 40)
     assert isinstance(largest, TimestampedOffset)
     log.request_log_start(54)
-    log.make_log_start_visible(54)
+    make_log_start_visible(log, 54)
     assert search_max_timestamp(log, start, largest) is None, "what was found is deleted since"
 
 

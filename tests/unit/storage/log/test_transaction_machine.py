@@ -21,6 +21,7 @@ from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, FollowerAppend, Log, LogConfig, SegmentCache
 from lowtide.storage.log.log_files import LogPlace
@@ -193,7 +194,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def delete_prefix(self, share: float) -> None:
         offset = self.log_start + round((self.high_watermark - self.log_start) * share)
         self.log.request_log_start(offset)
-        for segment in self.log.make_log_start_visible(offset):
+        for segment in make_log_start_visible(self.log, offset):
             segment.mark_deleted(self.filesystem)
             segment.unlink(self.filesystem)
         self.log_start = self.log.log_start_offset
