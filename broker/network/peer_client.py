@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from lowtide.broker.network.peer_login import NO_LOGIN, PeerLogin
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.client.connection import ClientConnection
-from lowtide.protocol.client.opening import Ask, Opening
+from lowtide.protocol.client.opening import Ask, BrokerIdentity, Opening
 from lowtide.protocol.client.refused import ClientFailure
 from lowtide.protocol.client.retries import Backoff, Reachability
 from lowtide.runtime.network import connect
@@ -252,9 +252,12 @@ class PeerClient:
         login = self._peers.login
         tls, sasl = None if login.tls is None else login.tls(), await login.who()
         _, connection = await connect(self._make_connection, self.listener.host, self.listener.port, tls=tls)
-        if sasl is not None:
+        cluster_id = self._peers.cluster_id
+        if sasl is not None or cluster_id:
+            expected = BrokerIdentity(cluster_id, self.broker_id) if cluster_id else None
+            opening = Opening(sasl, login.nonce(), expected)
             try:
-                await connection.log_in(Opening(sasl, login.nonce()), self._peers.clock.monotonic_ms())
+                await connection.log_in(opening, self._peers.clock.monotonic_ms())
             except BaseException:
                 connection.close("the login failed")
                 raise
@@ -302,6 +305,8 @@ class PeerClients:
         self.tasks = tasks
         self.log = log
         self.client_id = client_id
+        self.cluster_id = ""
+        """If set, each new connection checks that it reaches the expected broker of this cluster (KIP-1242)."""
         self.listener_name = listener_name
         self.login = login
         self._clients: dict[tuple[BrokerId, str], PeerClient] = {}

@@ -19,12 +19,13 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 NEEDED = {key: VersionRange(0, version) for feature in FEATURES for key, version in feature.needs.items()}
+BROKER: Any = SimpleNamespace(replicas=SimpleNamespace(broker_id=1))
 AGREED = MetadataImage(revision=9, features=FeaturesRecord(1, 1), features_revision=7)
 
 
 def ask(version: int, advertised: dict[ApiKey, VersionRange], image: MetadataImage = AGREED) -> Any:
     """The response as a client reads it."""
-    handle: Any = api_versions.handler(advertised, lambda: image).handle
+    handle: Any = api_versions.handler(advertised, lambda: image, BROKER).handle
     context: Any = SimpleNamespace(api_version=version, connection=SimpleNamespace())
     response = handle(ApiVersionsRequest(client_software_name="test", client_software_version="1"), context)
     codec = codec_for(ApiVersionsResponse, version)
@@ -72,7 +73,7 @@ def test_levels_are_those_of_the_metadata() -> None:
 
 def test_one_handler_follows_the_metadata() -> None:
     seen = [AGREED]
-    handle: Any = api_versions.handler(NEEDED, lambda: seen[-1]).handle
+    handle: Any = api_versions.handler(NEEDED, lambda: seen[-1], BROKER).handle
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     context: Any = SimpleNamespace(api_version=4, connection=SimpleNamespace())
     before = handle(request, context)
