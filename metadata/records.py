@@ -23,7 +23,10 @@ ELIGIBLE_LEADERS_LEVEL: Final = 2
 FEATURE_LEVELS_LEVEL: Final = 3
 """Metadata level of brokers that read feature levels from the metadata. Source: KIP-584."""
 
-NEWEST_LEVEL: Final = FEATURE_LEVELS_LEVEL
+ADDRESS_RANGES_LEVEL: Final = 4
+"""The broker applies ACLs whose host is an address range (KIP-1276)."""
+
+NEWEST_LEVEL: Final = ADDRESS_RANGES_LEVEL
 """The metadata level of this version."""
 
 NO_LEADER: BrokerId = -1
