@@ -38,16 +38,18 @@ def test_all_features_are_listed_with_their_levels() -> None:
     assert [(row.name, row.max_version_level) for row in answer.finalized_features] == [
         ("eligible.leader.replicas.version", 1),
         ("group.version", 1),
+        ("kraft.version", 1),
         ("lowtide.metadata.version", 2),
-        ("metadata.version", 30),
+        ("metadata.version", 33),
         ("share.version", 1),
         ("transaction.version", 2),
     ]
     assert [(row.name, row.min_version, row.max_version) for row in answer.supported_features] == [
         ("eligible.leader.replicas.version", 0, 1),
         ("group.version", 0, 1),
+        ("kraft.version", 1, 1),
         ("lowtide.metadata.version", 0, 2),
-        ("metadata.version", 30, 30),
+        ("metadata.version", 33, 33),
         ("share.version", 0, 1),
         ("transaction.version", 0, 2),
     ]
@@ -90,7 +92,7 @@ def test_one_handler_follows_the_metadata() -> None:
 
 def test_clients_that_cannot_read_level_0_see_only_what_cannot_be_off() -> None:
     answer = ask(3, NEEDED)
-    assert [row.name for row in answer.supported_features] == ["metadata.version"]
+    assert [row.name for row in answer.supported_features] == ["kraft.version", "metadata.version"]
     assert len(answer.finalized_features) == len(features_of(AGREED, NEEDED))
     assert ask(2, NEEDED).finalized_features == []
 
