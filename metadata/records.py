@@ -54,7 +54,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
     """A broker's registration. `incarnation` is new for every process.
 
     `inter_broker_listener` names the listener for other brokers; empty means the first one. `metadata_level` is one of
-    the levels above.
+    the levels above. `is_cordoned`: it takes no new partitions (KIP-1066); earlier versions ignore that.
     """
 
     incarnation: str
@@ -62,6 +62,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
     rack: str | None = None
     inter_broker_listener: str = ""
     metadata_level: int = LOG_START_REPORTING_LEVEL
+    is_cordoned: bool = False
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, gc=False):

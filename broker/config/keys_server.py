@@ -84,7 +84,8 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
     # Where the logs are, and how they are written.
     ConfigKey("log.dirs", _LIST, "./data", None, "The log directories."),
     ConfigKey("log.dir", _LIST, None, None, "The log directories if log.dirs is not set."),
-    ConfigKey("cordoned.log.dirs", _LIST, "", None, "The log directories that receive no new partitions.", enforced=False),
+    ConfigKey("cordoned.log.dirs", _LIST, "", None,
+              "The log directories that receive no new partitions, as they are named in log.dirs; * means all."),
     ConfigKey("log.dir.failure.timeout.ms", _LONG, "30000", at_least(1),
               "The time after which a broker that cannot report a failed log directory stops.", enforced=False),
     ConfigKey("log.segment.bytes", _INT, "1073741824", at_least(1 << 20), "The maximum size of a segment."),
