@@ -141,6 +141,7 @@ class Partition:
             compacted="compact" in config.cleanup_policy,
             compression_type=config.compression_type,
             max_decompressed_bytes=MAXIMUM_DECOMPRESSED_BYTES,
+            max_record_bytes=config.max_decompressed_message_bytes,
             allow_zstd=True,
             quick_records=QUICK_RECORDS,
             quick_headers=QUICK_HEADERS,

@@ -33,6 +33,8 @@ GROUP_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("group.consumer.max.assignment.interval.ms", _INT, "15000", at_least(0), "The maximum assignment interval that a consumer group can set."),
     ConfigKey("group.consumer.assignors", _LIST, "uniform,range", OneOf(("uniform", "range")),
               "The partition assignors of consumer groups; the first is the default."),
+    ConfigKey("group.consumer.assignor.offload.enable", _BOOLEAN, "true", None,
+              "Whether assignments are computed in a background thread.", enforced=False),
     ConfigKey("group.consumer.heartbeat.interval.ms", _INT, "5000", at_least(1), "The heartbeat interval of consumer group members."),
     ConfigKey("group.consumer.min.heartbeat.interval.ms", _INT, "5000", at_least(1), "The minimum heartbeat interval that a consumer group can set."),
     ConfigKey("group.consumer.max.heartbeat.interval.ms", _INT, "15000", at_least(1), "The maximum heartbeat interval that a consumer group can set."),
