@@ -1,4 +1,4 @@
-"""A broker's keys for TLS, SASL, delegation tokens and authorization, as in Apache Kafka 4.3, ordered by subject."""
+"""A broker's keys for TLS, SASL, delegation tokens and authorization, as in Apache Kafka 4.4, ordered by subject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's keys for itself, its listeners, limits and logs, as in Apache Kafka 4.3, ordered by subject.
+"""A broker's keys for itself, its listeners, limits and logs, as in Apache Kafka 4.4, ordered by subject.
 
 A comment marks Lowtide's different defaults.
 """
