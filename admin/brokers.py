@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from lowtide.admin.connection import AsyncConnection, open_connection
 from lowtide.admin.errors import AdminError, ClientClosedError, MisroutedError, no_token
 from lowtide.admin.settings import Address, ClientSettings, SettingsError
-from lowtide.protocol.client.opening import BrokerIdentity, Opening
+from lowtide.protocol.client.opening import ExpectedBroker, Opening
 from lowtide.protocol.client.retries import Backoff, Reachability
 from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.runtime.clock import Clock
@@ -61,7 +61,7 @@ class BrokerConnections:
         self,
         settings: ClientSettings,
         ports: ClientPorts,
-        expected: Callable[[Address], BrokerIdentity | None],
+        expected: Callable[[Address], ExpectedBroker | None],
         on_misrouted: Callable[[], None],
     ) -> None:
         """`expected` returns the broker that has an address, if the metadata name one.

@@ -19,7 +19,7 @@ from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError, Dea
 from lowtide.admin.first_answer import FirstAnswer
 from lowtide.admin.patience import Deadline
 from lowtide.admin.settings import Address, ClientSettings
-from lowtide.protocol.client.opening import BrokerIdentity, versions_request
+from lowtide.protocol.client.opening import ExpectedBroker, versions_request
 from lowtide.protocol.client.refused import ClientFailure
 from lowtide.protocol.client.retries import SILENT_MS, is_retriable
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -195,12 +195,12 @@ class ClusterConnections:
         self._controller = view.controller_id
         return view
 
-    def _expected_at(self, address: Address) -> BrokerIdentity | None:
+    def _expected_at(self, address: Address) -> ExpectedBroker | None:
         """Returns the broker that has this address according to the last metadata, if it is exactly one."""
         if self._cluster_id is None:
             return None
         here = [broker.broker_id for broker in self._known.values() if broker.address == address]
-        return BrokerIdentity(self._cluster_id, here[0]) if len(here) == 1 else None
+        return ExpectedBroker(self._cluster_id, here[0]) if len(here) == 1 else None
 
     def _forget_brokers(self) -> None:
         """Makes the next request use the bootstrap servers: the metadata name a wrong broker for an address."""

@@ -73,25 +73,25 @@ def is_loopback(address: str) -> bool:
     return found is not None and found.is_loopback
 
 
-class _Bounds(NamedTuple):
+class _AddressBounds(NamedTuple):
     """The first and last address of a range, as numbers."""
 
     version: int
     first: int
     last: int
 
-    def covers(self, other: _Bounds) -> bool:
+    def covers(self, other: _AddressBounds) -> bool:
         return self.version == other.version and self.first <= other.first and other.last <= self.last
 
 
 @lru_cache(maxsize=TEXTS_REMEMBERED)
-def _bounds(text: str) -> _Bounds | None:
+def _bounds(text: str) -> _AddressBounds | None:
     if (address := _parsed(text)) is not None:
-        return _Bounds(address.version, int(address), int(address))
+        return _AddressBounds(address.version, int(address), int(address))
     found = _parsed_range(text)
     if found is None:
         return None
-    return _Bounds(found.version, int(found.network_address), int(found.broadcast_address))
+    return _AddressBounds(found.version, int(found.network_address), int(found.broadcast_address))
 
 
 def _parsed_range(text: str) -> IPv4Network | IPv6Network | None:

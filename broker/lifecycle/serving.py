@@ -90,10 +90,10 @@ class Serving:
             base.tasks,
             base.log,
             client_id=f"broker-{config.node_id}",
+            cluster_id=session.image.cluster_id,
             listener_name=config.inter_broker_listener,
             login=peer_login(base, self._certificates.by_listener),
         )
-        peers.cluster_id = session.image.cluster_id
         self.partitions = build_partitions(base, session, log_manager, peers)
         self.replicas = self.partitions.replicas
         self._audit = make_audit(base.configs.current, ports, base.log)

@@ -52,7 +52,7 @@ percent."""
 _NO_SASL: Final = "this listener of the broker has no SASL: set another security.protocol"
 
 
-class BrokerIdentity(NamedTuple):
+class ExpectedBroker(NamedTuple):
     """The broker that a client expects at an address."""
 
     cluster_id: str
@@ -101,7 +101,7 @@ class OpeningEvent(Enum):
 _EVENTS: Final = {event.value: event for event in OpeningEvent if event.value is not None}
 
 
-def versions_request(expected: BrokerIdentity | None = None) -> ApiVersionsRequest:
+def versions_request(expected: ExpectedBroker | None = None) -> ApiVersionsRequest:
     """Returns this client's ApiVersions request."""
     return ApiVersionsRequest(
         client_software_name=SOFTWARE_NAME,
@@ -118,7 +118,7 @@ class Opening:
     """
 
     def __init__(
-        self, sasl: ClientSaslSettings | None, nonce: str = "", expected: BrokerIdentity | None = None
+        self, sasl: ClientSaslSettings | None, nonce: str = "", expected: ExpectedBroker | None = None
     ) -> None:
         self.state = OpeningState.ASKING_VERSIONS
         self._expected = expected

@@ -171,7 +171,11 @@ def reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
 def reject_records(
     payload: Buffer, count: int, rules: ValidationRules, base_timestamp: int, attributes: int, now_ms: int
 ) -> Rejection | None:
-    """Returns the records of a sound batch that are refused here: without key, out of time. None if all are fine."""
+    """Returns the records of a sound batch that are refused here: too large, without key, out of time; or None."""
+    if attributes & COMPRESSION_BITS and len(payload) > rules.max_record_bytes:
+        rejection = _reject_large(payload, count, rules.max_record_bytes)
+        if rejection is not None:
+            return rejection
     code = ErrorCode.INVALID_RECORD
     errors: list[tuple[int, str | None]] = []
     for index, step in enumerate(iterate_steps(payload, count)):
@@ -193,7 +197,7 @@ def reject_records(
     return Rejection(code, message, tuple(errors), found_in_log=True)
 
 
-def reject_large_records(payload: Buffer, count: int, bytes_max: int) -> Rejection | None:
+def _reject_large(payload: Buffer, count: int, bytes_max: int) -> Rejection | None:
     """Returns the records of a sound batch that are larger than `bytes_max`, without their length. None if none is."""
     errors: list[tuple[int, str | None]] = []
     position = 0

@@ -46,14 +46,7 @@ from lowtide.protocol.records import (
 from lowtide.protocol.types import NO_TIMESTAMP
 from lowtide.storage.log.validation.decompression_room import RoomUsedUpError
 from lowtide.storage.log.validation.record_runs import SHORTEST_RUN, RecordWalk, check_run, finish_varint
-from lowtide.storage.log.validation.rejections import (
-    Rejection,
-    reject_header,
-    reject_large_records,
-    reject_records,
-    reject_set,
-    rejected,
-)
+from lowtide.storage.log.validation.rejections import Rejection, reject_header, reject_records, reject_set, rejected
 from lowtide.storage.log.validation.validation_rules import HEADERS_MAX, MAX_RECORDS, TARGET_CODECS, ValidationRules
 
 if TYPE_CHECKING:
@@ -165,14 +158,11 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
         walk = walk_records(payload, record_count, rules.quick_headers) if found is None else RecordWalk(*found)
     except ProtocolError as error:
         return _unreadable(error, rules)
-    if codec and len(payload) > rules.max_record_bytes:
-        rejection = reject_large_records(payload, record_count, rules.max_record_bytes)
-        if rejection is not None:
-            return rejection
     earliest = base_timestamp + walk.min_timestamp_delta
     latest = base_timestamp + walk.max_timestamp_delta
     if (
         (walk.keyless and rules.compacted)
+        or (codec and len(payload) > rules.max_record_bytes)
         or attributes & TIMESTAMP_TYPE_BIT
         or earliest < now_ms - rules.timestamp_before_max_ms
         or latest > now_ms + rules.timestamp_after_max_ms

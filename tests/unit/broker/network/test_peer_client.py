@@ -19,7 +19,6 @@ from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client.connection import IN_FLIGHT_MAX, RECEIVE_BYTES
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.headers import frame, read_request_header, response_header
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -512,25 +511,3 @@ def test_a_broker_reaches_others_at_the_listener_that_it_uses_itself(ours: str, 
     broker = BrokerImage(2, 1, listeners, inter_broker_listener=theirs)
     clients = PeerClients(None, None, None, listener_name=ours)
     assert clients.client_of(broker).listener.name == used
-
-
-@pytest.mark.parametrize(("error_code", "is_reached"), [(0, True), (ErrorCode.REBOOTSTRAP_REQUIRED, False)])
-def test_a_peer_is_asked_whether_it_is_the_expected_broker(error_code: int, is_reached: bool) -> None:
-    """KIP-1242: otherwise a request could be carried out by another cluster that has the address now."""
-
-    def script(key: int, version: int, correlation_id: int) -> bytes:
-        if key == ApiKey.API_VERSIONS:
-            return answer_of(key, version, correlation_id, ApiVersionsResponse(error_code=error_code, api_keys=[]))
-        return echo(key, version, correlation_id)
-
-    async def body(scene: Scene, _loop: SimulatedLoop, peers: list[ScriptedPeer]) -> None:
-        scene.clients.cluster_id = "mine"
-        if is_reached:
-            await scene.client("fetch").request(ApiKey.FETCH, 17, FETCH, 1000)
-        else:
-            with pytest.raises(PeerError, match="not broker 2 of cluster mine") as caught:
-                await scene.client("fetch").request(ApiKey.FETCH, 17, FETCH, 1000)
-            assert not caught.value.was_sent
-        assert [peer.requests for peer in peers] == [[(18, 5), (1, 17)] if is_reached else [(18, 5)]]
-
-    simulated(body, script)

@@ -10,8 +10,8 @@ import pytest
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client.opening import (
     Ask,
-    BrokerIdentity,
     ClientSession,
+    ExpectedBroker,
     Opening,
     OpeningEvent,
     OpeningState,
@@ -74,9 +74,10 @@ def test_an_older_broker_is_asked_again_in_its_newest_version(named: int | None,
 
 def test_the_expected_broker_is_named_and_another_one_refuses():
     """KIP-1242: the client then bootstraps again."""
-    opening = Opening(PLAIN, "nonce", BrokerIdentity("c", 3))
+    opening = Opening(PLAIN, "nonce", ExpectedBroker("c", 3))
     step = opening.begin()
     assert isinstance(step, Ask)
+    assert isinstance(step.request, ApiVersionsRequest)
     assert (step.request.cluster_id, step.request.node_id) == ("c", 3)
     failure = opening.on_answer(ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=[]))
     assert isinstance(failure, ClientFailure)
