@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lowtide.admin.connection import AsyncConnection, open_connection
-from lowtide.admin.errors import AdminError, ClientClosedError, no_token
+from lowtide.admin.errors import AdminError, ClientClosedError, MisroutedError, no_token
 from lowtide.admin.settings import Address, ClientSettings, SettingsError
-from lowtide.protocol.client.opening import Opening
+from lowtide.protocol.client.opening import ExpectedBroker, Opening
 from lowtide.protocol.client.retries import Backoff, Reachability
 from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.runtime.clock import Clock
@@ -57,8 +57,20 @@ class _AddressState:
 class BrokerConnections:
     """The connections to all brokers of a cluster. All methods must run on one event loop."""
 
-    def __init__(self, settings: ClientSettings, ports: ClientPorts) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        ports: ClientPorts,
+        expected: Callable[[Address], ExpectedBroker | None],
+        on_misrouted: Callable[[], None],
+    ) -> None:
+        """`expected` returns the broker that has an address, if the metadata name one.
+
+        `on_misrouted` is called when another one answers there.
+        """
         self._settings = settings
+        self._expected = expected
+        self._on_misrouted = on_misrouted
         self._ports = ports
         self._places: dict[Address, _AddressState] = {}
         self._tasks = TaskRegistry(_raised_where_awaited)
@@ -185,8 +197,12 @@ class BrokerConnections:
             except TlsError as error:
                 raise SettingsError(str(error)) from error
         try:
-            opening = Opening(await self._login(address), random.randbytes(NONCE_BYTES).hex())
+            nonce = random.randbytes(NONCE_BYTES).hex()
+            opening = Opening(await self._login(address), nonce, self._expected(address))
             connection = await open_connection(address, self._settings, opening, clock, self._tls)
+        except MisroutedError:
+            self._on_misrouted()
+            raise
         except AdminError:
             place.reachability.on_failure(clock.monotonic_ms(), random.uniform(-1, 1))
             raise

@@ -19,10 +19,9 @@ from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError, Dea
 from lowtide.admin.first_answer import FirstAnswer
 from lowtide.admin.patience import Deadline
 from lowtide.admin.settings import Address, ClientSettings
-from lowtide.protocol.client.opening import SOFTWARE_NAME, SOFTWARE_VERSION
+from lowtide.protocol.client.opening import ExpectedBroker, versions_request
 from lowtide.protocol.client.refused import ClientFailure
 from lowtide.protocol.client.retries import SILENT_MS, is_retriable
-from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.types import BrokerId
@@ -86,7 +85,8 @@ class ClusterConnections:
     def __init__(self, settings: ClientSettings, ports: ClientPorts) -> None:
         self.settings = settings
         self.ports = ports
-        self._connections = BrokerConnections(settings, ports)
+        self._connections = BrokerConnections(settings, ports, self._expected_at, self._forget_brokers)
+        self._cluster_id: str | None = None
         self._known: dict[BrokerId, Broker] = {}
         self._controller: BrokerId | None = None
         self._last_answer_from: Address | None = None
@@ -191,8 +191,20 @@ class ClusterConnections:
         names = None if topics is None else list(dict.fromkeys(topics))
         view: ClusterView = await self.ask_any(lambda handle: view_from(handle, names), deadline)
         self._known = dict(view.brokers)
+        self._cluster_id = view.cluster_id
         self._controller = view.controller_id
         return view
+
+    def _expected_at(self, address: Address) -> ExpectedBroker | None:
+        """Returns the broker that has this address according to the last metadata, if it is exactly one."""
+        if self._cluster_id is None:
+            return None
+        here = [broker.broker_id for broker in self._known.values() if broker.address == address]
+        return ExpectedBroker(self._cluster_id, here[0]) if len(here) == 1 else None
+
+    def _forget_brokers(self) -> None:
+        """Makes the next request use the bootstrap servers: the metadata name a wrong broker for an address."""
+        self._known, self._cluster_id, self._controller = {}, None, None
 
     async def controller(self, deadline: Deadline) -> BrokerId:
         """Returns the broker for changes of the cluster: the controller, or a broker that forwards requests to it.
@@ -235,9 +247,7 @@ class ClusterConnections:
         probe = Deadline(self.ports.clock, min(SILENT_MS, deadline.remaining_ms()))
         try:
             async with asyncio.timeout(probe.remaining_ms() / 1000), self.broker(broker_id, deadline) as handle:
-                await handle.ask(
-                    ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
-                )
+                await handle.ask(versions_request())
         except (TimeoutError, ConnectionFailedError):
             self._connections.note_silence(address)
             return False

@@ -6,6 +6,9 @@ raised.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from lowtide.protocol.client.refused import ClientFailure, ClientFailureKind
 from lowtide.protocol.errors import ErrorCode
 
@@ -25,6 +28,10 @@ class ConnectionFailedError(AdminError, ConnectionError):
         super().__init__(reason)
         self.was_sent = was_sent
         self.hung_up = hung_up
+
+
+class MisroutedError(ConnectionFailedError):
+    """Another broker has the address now (KIP-1242). The client must use its bootstrap servers again."""
 
 
 class ClientClosedError(AdminError):
@@ -86,9 +93,13 @@ def error_of(refused: ClientFailure) -> AdminError:
     """Returns the error for a refused login or version."""
     if refused.kind is ClientFailureKind.ANSWER:
         return BrokerAnsweredError(refused.code, refused.reason)
-    return (AuthenticationFailedError if refused.kind is ClientFailureKind.AUTHENTICATION else UnsupportedVersionError)(
-        refused.reason
-    )
+    return _ERRORS[refused.kind](refused.reason)
 
 
 _CODES = frozenset(ErrorCode)
+
+_ERRORS: Final[Mapping[ClientFailureKind, type[AdminError]]] = {
+    ClientFailureKind.AUTHENTICATION: AuthenticationFailedError,
+    ClientFailureKind.MISROUTED: MisroutedError,
+    ClientFailureKind.VERSION: UnsupportedVersionError,
+}

@@ -45,6 +45,8 @@ class LogDir:
     total_bytes: int
     """The size of its volume; -1 from brokers before Kafka 3.3."""
     usable_bytes: int
+    is_cordoned: bool = False
+    """Whether it receives no new partitions; unknown, and False, from brokers before Kafka 4.3."""
 
     @property
     def is_full(self) -> bool:
@@ -110,6 +112,7 @@ def _log_dir(broker_id: BrokerId, row: Any) -> LogDir:
         replicas=replicas,
         total_bytes=row.total_bytes,
         usable_bytes=row.usable_bytes,
+        is_cordoned=row.is_cordoned,
     )
 
 

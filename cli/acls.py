@@ -32,7 +32,7 @@ ResourceWords = Annotated[
         metavar="RESOURCE", help="topic:flights, topic:flights-* (a prefix), topic:*, group:etl, cluster, …"
     ),
 ]
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="from this address only")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="from this address or range (10.0.0.0/8) only")]
 
 _KINDS: Final = {
     "topic": AclResourceType.TOPIC,

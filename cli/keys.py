@@ -23,7 +23,7 @@ from lowtide.protocol.api_keys import API, api_name
 _HEAD: Final = """\
 # Configuration
 
-All keys, as `lowtide keys` prints them. Names, types, limits and most defaults are those of Apache Kafka 4.3. These
+All keys, as `lowtide keys` prints them. Names, types, limits and most defaults are those of Apache Kafka 4.4. These
 defaults differ:
 
 | key | Lowtide | Kafka |

@@ -134,7 +134,8 @@ def _held(directory: LogDir, chosen: set[str]) -> Mapping[Any, Any]:
 def _row(broker_id: int, directory: LogDir, chosen: set[str]) -> tuple[object, ...]:
     held = _held(directory, chosen)
     free, total = (None if count < 0 else size(count) for count in (directory.usable_bytes, directory.total_bytes))
-    return broker_id, directory.path, len(held), size(sum(each.size_bytes for each in held.values())), free, total
+    path = f"{directory.path} (cordoned)" if directory.is_cordoned else directory.path
+    return broker_id, path, len(held), size(sum(each.size_bytes for each in held.values())), free, total
 
 
 def _value(broker_id: int, directory: LogDir, chosen: set[str]) -> dict[str, Any]:
@@ -154,5 +155,6 @@ def _value(broker_id: int, directory: LogDir, chosen: set[str]) -> dict[str, Any
         "total_bytes": None if directory.total_bytes < 0 else directory.total_bytes,
         "usable_bytes": None if directory.usable_bytes < 0 else directory.usable_bytes,
         "full": directory.is_full,
+        "cordoned": directory.is_cordoned,
         "partitions": rows,
     }

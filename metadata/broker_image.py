@@ -46,6 +46,8 @@ class BrokerImage(msgspec.Struct, frozen=True, gc=False):
     in_controlled_shutdown: bool = False
     inter_broker_listener: str = ""
     metadata_level: int = LOG_START_REPORTING_LEVEL
+    is_cordoned: bool = False
+    """Whether all its log directories are cordoned: it takes no new partitions."""
 
     def listener(self, name: str) -> Listener | None:
         """Returns its listener with this name, or None."""
@@ -229,4 +231,5 @@ def _broker(broker_id: BrokerId, epoch: BrokerEpoch, key: bytes, value: bytes) -
         record.incarnation,
         inter_broker_listener=record.inter_broker_listener,
         metadata_level=record.metadata_level,
+        is_cordoned=record.is_cordoned,
     )

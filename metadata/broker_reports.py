@@ -1,4 +1,4 @@
-"""Reports of a broker besides its registration: that it wants to stop, and which replicas it can't serve.
+"""Reports of a broker besides its registration: that it stops, replicas that it can't serve, and cordoned disks.
 
 Guards: a report is written under the lease of the registration, and fenced by it. A changed report is written as soon
 as the store is reachable.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from lowtide.metadata import keys
 from lowtide.metadata.broker_image import Replicas, encode_replicas
 from lowtide.metadata.changes import ChangePlan, Step
-from lowtide.metadata.records import encode
+from lowtide.metadata.records import BrokerRecord, decode, encode
 from lowtide.metadata.store import ABSENT, Compare, MetadataStore, Put
 from lowtide.metadata.writer import RETRIABLE, StoreBackoff
 
@@ -27,6 +29,9 @@ class BrokerReports:
     def __init__(self, held: HeldRegistration, store: MetadataStore, store_guard: StoreGuard, prefix: bytes) -> None:
         self.offline: Replicas = {}
         """The replicas that can't be served here."""
+        self.cordoned = False
+        """Whether this broker takes no new partitions."""
+        self._was_cordoned = False
         self._held = held
         self._store = store
         self._store_guard = store_guard
@@ -44,6 +49,12 @@ class BrokerReports:
         """Reports that exactly these replicas can't be served here."""
         if replicas != self.offline:
             self.offline = replicas
+            self.wake()
+
+    def set_cordoned(self, *, cordoned: bool) -> None:
+        """Reports whether all log directories are cordoned, so that the controller places no partitions here."""
+        if cordoned != self.cordoned:
+            self.cordoned = cordoned
             self.wake()
 
     def wake(self) -> None:
@@ -70,10 +81,23 @@ class BrokerReports:
         written = self._held.image.offline_replicas.get(self._held.broker_id, {})
         if written != self.offline:
             await self._put(keys.offline(self._held.broker_id), encode(encode_replicas(self.offline)))
+        if self.cordoned or self._was_cordoned:
+            await self._put_cordoned()
         if self.stops:
             await self._put(keys.shutdown(self._held.broker_id), encode(self._held.broker_epoch))
         if (witness := self._store_guard.witness()) is not None:
             await self._held.commit(ChangePlan((witness,), needs_controller=False))
+
+    async def _put_cordoned(self) -> None:
+        """Changes the record of the registration. Its revision of creation, the broker epoch, stays."""
+        key, cordoned = keys.broker(self._held.broker_id), self.cordoned
+        pair = await self._store.get(self._prefix + key)
+        if pair is not None and pair.create_revision == self._held.broker_epoch:
+            record = decode(key, pair.value, BrokerRecord)
+            if record.is_cordoned != cordoned:
+                record = msgspec.structs.replace(record, is_cordoned=cordoned)
+                await self._put(key, encode(record))
+        self._was_cordoned = cordoned
 
     async def _put(self, key: bytes, value: bytes) -> None:
         """Writes a key with our lease, unless it has the value.

@@ -23,7 +23,10 @@ ELIGIBLE_LEADERS_LEVEL: Final = 2
 FEATURE_LEVELS_LEVEL: Final = 3
 """Metadata level of brokers that read feature levels from the metadata. Source: KIP-584."""
 
-NEWEST_LEVEL: Final = FEATURE_LEVELS_LEVEL
+ADDRESS_RANGES_LEVEL: Final = 4
+"""The broker applies ACLs whose host is an address range (KIP-1276)."""
+
+NEWEST_LEVEL: Final = ADDRESS_RANGES_LEVEL
 """The metadata level of this version."""
 
 NO_LEADER: BrokerId = -1
@@ -51,7 +54,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
     """A broker's registration. `incarnation` is new for every process.
 
     `inter_broker_listener` names the listener for other brokers; empty means the first one. `metadata_level` is one of
-    the levels above.
+    the levels above. `is_cordoned`: it takes no new partitions (KIP-1066); earlier versions ignore that.
     """
 
     incarnation: str
@@ -59,6 +62,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
     rack: str | None = None
     inter_broker_listener: str = ""
     metadata_level: int = LOG_START_REPORTING_LEVEL
+    is_cordoned: bool = False
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, gc=False):

@@ -18,7 +18,7 @@ import msgspec
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import FENCES, NO_CHANGE, NOTHING_TO_WRITE, ChangePlan, Step
-from lowtide.metadata.records import AclChangeRecord, AclRecord, encode
+from lowtide.metadata.records import ADDRESS_RANGES_LEVEL, AclChangeRecord, AclRecord, encode
 from lowtide.metadata.store import ABSENT, MAX_TRANSACTION_OPERATIONS, Compare, Delete, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
@@ -42,8 +42,14 @@ assert STEP_ACLS + 1 + FENCES < MAX_TRANSACTION_OPERATIONS
 def plan_new_acls(image: MetadataImage, acls: Iterable[AclRecord]) -> ChangePlan | Refusal:
     """Plans the creation of rules; existing ones stay. The image must have no unfinished change.
 
-    Errors: POLICY_VIOLATION for too many rules in total or in this request.
+    Errors: POLICY_VIOLATION for too many rules in total or in this request; UNSUPPORTED_VERSION for an address range
+    while a broker of an earlier version is alive, which would not apply the rule.
     """
+    acls = tuple(acls)
+    if any("/" in acl.host for acl in acls):
+        old = sorted(key for key, broker in image.brokers.items() if broker.metadata_level < ADDRESS_RANGES_LEVEL)
+        if old:
+            return Refusal(ErrorCode.UNSUPPORTED_VERSION, f"Brokers {old} are too old for address ranges in ACLs.")
     values = {keys.acl(value): (value, acl) for acl in acls for value in (encode(acl),)}
     new = {key: each for key, each in values.items() if key not in image.acls}
     if not new:

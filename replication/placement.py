@@ -5,7 +5,8 @@ as many partitions as there are live brokers the order is shuffled, so that a de
 others.
 
 A known broker that isn't alive (fenced, in Kafka's words) gets replicas too, after the live ones of its rack, and is
-never the leader. Its replica starts out of sync and catches up later. A broker that is about to stop gets none.
+never the leader. Its replica starts out of sync and catches up later. A broker that is about to stop gets none, nor
+does one whose log directories are all cordoned (KIP-1066).
 Sources: Kafka's `StripedReplicaPlacer`, `ReplicationControlManager.validateManualPartitionAssignment`.
 """
 
@@ -40,11 +41,18 @@ def check_replicas(
     for broker_id in sorted(replicas):
         if not image.is_known(broker_id) and broker_id not in known:
             return f"Partition {number} names broker {broker_id}, which is not registered"
+        if broker_id not in known and _is_cordoned(image, broker_id):
+            return f"Partition {number} names broker {broker_id}, but all its log directories are cordoned"
         if list(replicas).count(broker_id) > 1:
             return f"Partition {number} names broker {broker_id} more than once"
     if factor is not None and len(replicas) != factor:
         return f"Partition {number} has {len(replicas)} replicas, those before it have {factor}"
     return None
+
+
+def _is_cordoned(image: MetadataImage, broker_id: BrokerId) -> bool:
+    broker = image.brokers.get(broker_id)
+    return broker is not None and broker.is_cordoned
 
 
 def check_somebody_stays(image: MetadataImage, number: int, replicas: Sequence[BrokerId]) -> str | None:
@@ -60,15 +68,23 @@ def place_replicas(
 ) -> list[tuple[BrokerId, ...]] | Refusal:
     """Returns replicas for `count` partitions, the leader first.
 
-    Errors: INVALID_REPLICATION_FACTOR if all brokers are dead or about to stop, or fewer than `factor` are usable.
+    Errors: INVALID_REPLICATION_FACTOR if all brokers are dead, about to stop or cordoned, or fewer than `factor` are
+    usable.
     """
-    live = [broker for _, broker in sorted(image.brokers.items()) if not broker.in_controlled_shutdown]
-    fenced = image.fenced_brokers.values()
+    live = [
+        broker
+        for _, broker in sorted(image.brokers.items())
+        if not (broker.in_controlled_shutdown or broker.is_cordoned)
+    ]
+    fenced = [broker for broker in image.fenced_brokers.values() if not broker.is_cordoned]
     if not live:
-        text = f"{factor} replicas can't be placed: all brokers are fenced or in controlled shutdown"
+        text = (
+            f"{factor} replicas can't be placed: all brokers are fenced, in controlled shutdown, or have only cordoned "
+            "log directories"
+        )
         return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     if factor > len(live) + len(fenced):
-        text = f"{factor} replicas can't be placed: only {len(live) + len(fenced)} broker(s) are registered"
+        text = f"{factor} replicas can't be placed: only {len(live) + len(fenced)} broker(s) take new ones"
         return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     racks: dict[str | None, tuple[list[BrokerId], list[BrokerId]]] = {}
     for place, brokers in enumerate((live, fenced)):

@@ -1,7 +1,8 @@
 """Decides by an immutable index of all rules, in Kafka's order of precedence.
 
-Guards: a denial always wins. Only rules for the principal or `User:*`, from the host or from any, count. Sources:
-Kafka's `StandardAuthorizerData.findAclRule`, `findResult`, and `Authorizer.authorizeByResourceType`.
+Guards: a denial always wins, however large its address range. Only rules for the principal or `User:*`, from the
+host, from a range that contains it, or from any host count. Sources: Kafka's `StandardAuthorizerData.findAclRule`,
+`findResult`, and `Authorizer.authorizeByResourceType`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from lowtide.broker.authorizer.acls import EVERYBODY, WILDCARD, PatternType, Permission
 from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType
 from lowtide.metadata.records import AclRecord
-from lowtide.runtime.addresses import in_normal_form
+from lowtide.runtime.addresses import is_covered
 
 Pattern = tuple[int, int, str]
 """The resource type, pattern type and name."""
@@ -102,11 +103,9 @@ EMPTY: Final = AclIndex({})
 def _is_of(acl: AclRecord, principal: str, host: str) -> bool:
     """Whether a rule is about a principal at a normalized address.
 
-    Older versions stored other spellings of addresses.
+    Its host must be any, this address in some spelling, or a range that contains it.
     """
-    return acl.principal in (principal, EVERYBODY) and (
-        acl.host in (host, WILDCARD) or in_normal_form(acl.host) == host
-    )
+    return acl.principal in (principal, EVERYBODY) and (acl.host in (host, WILDCARD) or is_covered(host, acl.host))
 
 
 def _covers(acl: AclRecord, operation: Operation) -> bool:

@@ -16,7 +16,7 @@ from lowtide.metadata.records import AclRecord
 from lowtide.protocol.acl_values import AclPattern, AclPermission
 from lowtide.protocol.messages.delete_acls import DeleteAclsFilter
 from lowtide.protocol.messages.describe_acls import DescribeAclsRequest
-from lowtide.runtime.addresses import in_normal_form, normal_address
+from lowtide.runtime.addresses import in_normal_form, normal_address, normal_range
 
 WILDCARD: Final = "*"
 """As the name of a literal pattern, all resources of the type. As a host, any host."""
@@ -51,10 +51,12 @@ def fault_of(acl: AclRecord) -> str | None:  # noqa: PLR0911  one for each
         return f"Invalid permissionType {acl.permission}"
     if not acl.host:
         return "The host should not be empty"
-    if acl.host != WILDCARD and normal_address(acl.host) is None:
+    if acl.host != WILDCARD and normal_address(acl.host) is None and normal_range(acl.host) is None:
+        if "/" in acl.host:
+            return f"Invalid CIDR notation '{acl.host}': expected an IPv4 or IPv6 address, a slash and a prefix length"
         return (
-            f"The host {acl.host} is no IP address, so the rule would match no client; allowed are an address and "
-            f"{WILDCARD}"
+            f"The host {acl.host} is no IP address, so the rule would match no client; allowed are an address, a range "
+            f"such as 10.0.0.0/8, and {WILDCARD}"
         )
     try:
         parse_principal(acl.principal)

@@ -6,7 +6,7 @@ refused with one sentence. Does not read files or the environment (`sources.py` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -75,6 +75,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Mechanism and user of this broker's logins at other brokers, if that listener has SASL."""
     inter_broker_listener: str
     log_dirs: tuple[str, ...]
+    cordoned_log_dirs: tuple[str, ...]
+    """Those of `log_dirs` that receive no new partitions (KIP-1066)."""
     num_partitions: int
     default_replication_factor: int
     auto_create_topics_enable: bool
@@ -226,6 +228,7 @@ def _typed(values: dict[str, Value], given: Mapping[str, Setting], host_name: st
         inter_broker_login=None if sasl is None else inter_broker_login(values, between, sasl),
         inter_broker_listener=between,
         log_dirs=_log_dirs(values, given),
+        cordoned_log_dirs=_cordoned(values, _log_dirs(values, given)),
         num_partitions=number(values["num.partitions"]),
         default_replication_factor=number(values["default.replication.factor"]),
         auto_create_topics_enable=values["auto.create.topics.enable"] is True,
@@ -349,3 +352,16 @@ def _similar(name: str) -> str:
 
     matches = get_close_matches(name, BROKER_KEYS, n=1)
     return f" (did you mean {matches[0]}?)" if matches else ""
+
+
+def _cordoned(values: Mapping[str, Value], log_dirs: Sequence[str]) -> tuple[str, ...]:
+    """Returns the log directories that receive no new partitions. Source: Kafka's KafkaConfig."""
+    name = "cordoned.log.dirs"
+    cordoned = values[name]
+    assert isinstance(cordoned, tuple), name
+    if cordoned == ("*",):
+        return tuple(log_dirs)
+    if len(set(cordoned)) != len(cordoned) or not set(cordoned) <= set(log_dirs):
+        message = f"{name}={','.join(cordoned)} is invalid: allowed is a list of different values of log.dirs, or *"
+        raise InvalidKeysError(message, name)
+    return cordoned

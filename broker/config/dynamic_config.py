@@ -4,8 +4,8 @@ Precedence, lowest first: defaults, startup values, cluster-wide values, values 
 configuration was checked as a whole; stored values that this version cannot apply are ignored.
 
 A key is dynamic if Apache Kafka lists it as such **and** a change takes effect here at once: topic defaults, connection
-limits, producer expiration, and the key store, trust store, mechanisms and passwords of a listener. Other keys are
-refused and described as read-only.
+limits, producer expiration, cordoned log directories, and the key store, trust store, mechanisms and passwords of a
+listener. Other keys are refused and described as read-only.
 
 Sources: KIP-226, Kafka's `DynamicBrokerConfig`.
 """
@@ -36,6 +36,7 @@ DYNAMIC_KEYS: Final = frozenset(
     | {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
     | {"replica.alter.log.dirs.io.max.bytes.per.second"}
     | {"errors.deadletterqueue.auto.create.topics.enable", "errors.deadletterqueue.topic.name.prefix"}
+    | {"cordoned.log.dirs"}
 )
 """The keys that can be changed at runtime, besides those of listeners (`is_dynamic`)."""
 
@@ -43,6 +44,9 @@ assert BROKER_KEYS.keys() >= DYNAMIC_KEYS
 
 CLUSTER_WIDE: Final = "min.insync.replicas"
 """The key that single brokers cannot set while partitions have eligible leaders (KIP-966)."""
+
+_ONLY_OF_BROKERS: Final = frozenset({"cordoned.log.dirs"})
+"""The keys that only single brokers can set."""
 
 _ONLY_OF_LISTENERS: Final = STORE_KEYS | LOGIN_KEYS
 """The keys that can be changed at runtime only for single listeners."""
@@ -185,7 +189,7 @@ def _check_names(names: Iterable[str], *, of_all: bool) -> None:
         ),
         (
             "Cannot update these configs at default cluster level, broker id must be specified",
-            lambda name: of_all and name not in DYNAMIC_KEYS,
+            lambda name: of_all and (name not in DYNAMIC_KEYS or name in _ONLY_OF_BROKERS),
         ),
     )
     for sentence, is_refused in refusals:

@@ -1,4 +1,4 @@
-"""A broker's keys for replication, elections, cluster metadata and tiered storage, as in Apache Kafka 4.3, ordered by subject.
+"""A broker's keys for replication, elections, cluster metadata and tiered storage, as in Apache Kafka 4.4, ordered by subject.
 
 The keys of KRaft are known so that configuration files of Apache Kafka work unchanged. A comment marks Lowtide's
 different defaults.

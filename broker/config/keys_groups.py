@@ -1,4 +1,4 @@
-"""A broker's keys for groups and transactions, as in Apache Kafka 4.3, ordered by subject."""
+"""A broker's keys for groups and transactions, as in Apache Kafka 4.4, ordered by subject."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ GROUP_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("group.consumer.max.assignment.interval.ms", _INT, "15000", at_least(0), "The maximum assignment interval that a consumer group can set."),
     ConfigKey("group.consumer.assignors", _LIST, "uniform,range", OneOf(("uniform", "range")),
               "The partition assignors of consumer groups; the first is the default."),
+    ConfigKey("group.consumer.assignor.offload.enable", _BOOLEAN, "true", None,
+              "Whether assignments are computed in a background thread.", enforced=False),
     ConfigKey("group.consumer.heartbeat.interval.ms", _INT, "5000", at_least(1), "The heartbeat interval of consumer group members."),
     ConfigKey("group.consumer.min.heartbeat.interval.ms", _INT, "5000", at_least(1), "The minimum heartbeat interval that a consumer group can set."),
     ConfigKey("group.consumer.max.heartbeat.interval.ms", _INT, "15000", at_least(1), "The maximum heartbeat interval that a consumer group can set."),
@@ -55,6 +57,8 @@ GROUP_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("group.share.min.assignment.interval.ms", _INT, "0", at_least(0), "The minimum assignment interval that a share group can set."),
     ConfigKey("group.share.max.assignment.interval.ms", _INT, "15000", at_least(0), "The maximum assignment interval that a share group can set."),
     ConfigKey("group.share.assignors", _LIST, "simple", OneOf(("simple",)), "The partition assignors of share groups."),
+    ConfigKey("group.share.assignor.offload.enable", _BOOLEAN, "true", None,
+              "Whether assignments are computed in a background thread.", enforced=False),
     ConfigKey("group.share.delivery.count.limit", _INT, "5", Range(2, 10), "The maximum number of delivery attempts for a record."),
     ConfigKey("group.share.min.delivery.count.limit", _INT, "2", Range(2, 5), "The minimum delivery count limit that a share group can set."),
     ConfigKey("group.share.max.delivery.count.limit", _INT, "10", Range(5, 25), "The maximum delivery count limit that a share group can set."),

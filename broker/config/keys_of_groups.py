@@ -1,4 +1,4 @@
-"""The keys of a group's own configuration, as in Apache Kafka 4.3, in the order of the manual.
+"""The keys of a group's own configuration, as in Apache Kafka 4.4, in the order of the manual.
 
 A group that does not set a key uses the broker's key beside it.
 """

@@ -1,4 +1,4 @@
-"""A broker's keys for TLS, SASL, delegation tokens and authorization, as in Apache Kafka 4.3, ordered by subject."""
+"""A broker's keys for TLS, SASL, delegation tokens and authorization, as in Apache Kafka 4.4, ordered by subject."""
 
 from __future__ import annotations
 
@@ -112,8 +112,12 @@ SECURITY_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("sasl.oauthbearer.scope.claim.name", _STRING, "scope", None, "The claim that contains the scope."),
     ConfigKey("sasl.oauthbearer.sub.claim.name", _STRING, "sub", None, "The claim that contains the principal."),
     ConfigKey("sasl.oauthbearer.clock.skew.seconds", _INT, "30", at_least(0), "The accepted difference between the clocks of the broker and the token issuer."),
-    ConfigKey("sasl.oauthbearer.expected.audience", _LIST, "", None, "The accepted audiences of tokens. If empty, tokens that name an audience are rejected."),
-    ConfigKey("sasl.oauthbearer.expected.issuer", _STRING, None, None, "The accepted issuer of tokens; any issuer if empty."),
+    ConfigKey("sasl.oauthbearer.expected.audience", _LIST, "", None,
+              "The accepted audiences of tokens; required unless sasl.oauthbearer.allow.unverified.audience is true."),
+    ConfigKey("sasl.oauthbearer.expected.issuer", _STRING, None, None,
+              "The accepted issuer of tokens; required unless sasl.oauthbearer.allow.unverified.issuer is true."),
+    ConfigKey("sasl.oauthbearer.allow.unverified.audience", _BOOLEAN, "false", None, "Whether tokens for any audience are accepted if none is expected."),
+    ConfigKey("sasl.oauthbearer.allow.unverified.issuer", _BOOLEAN, "false", None, "Whether tokens of any issuer are accepted if none is expected."),
     ConfigKey("sasl.oauthbearer.jwks.endpoint.url", _STRING, None, None, "The URL of the public keys that verify tokens: file:/path or https://host/path."),
     ConfigKey("sasl.oauthbearer.jwks.endpoint.refresh.ms", _LONG, "3600000", at_least(100), "The interval at which the public keys are refreshed."),
     ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", _LONG, "100", at_least(1),

@@ -1,4 +1,4 @@
-"""A broker's keys for itself, its listeners, limits and logs, as in Apache Kafka 4.3, ordered by subject.
+"""A broker's keys for itself, its listeners, limits and logs, as in Apache Kafka 4.4, ordered by subject.
 
 A comment marks Lowtide's different defaults.
 """
@@ -84,7 +84,8 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
     # Where the logs are, and how they are written.
     ConfigKey("log.dirs", _LIST, "./data", None, "The log directories."),
     ConfigKey("log.dir", _LIST, None, None, "The log directories if log.dirs is not set."),
-    ConfigKey("cordoned.log.dirs", _LIST, "", None, "The log directories that receive no new partitions.", enforced=False),
+    ConfigKey("cordoned.log.dirs", _LIST, "", None,
+              "The log directories that receive no new partitions, as they are named in log.dirs; * means all."),
     ConfigKey("log.dir.failure.timeout.ms", _LONG, "30000", at_least(1),
               "The time after which a broker that cannot report a failed log directory stops.", enforced=False),
     ConfigKey("log.segment.bytes", _INT, "1073741824", at_least(1 << 20), "The maximum size of a segment."),
@@ -109,6 +110,8 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
 
     # What may be appended.
     ConfigKey("message.max.bytes", _INT, "1048588", at_least(0), "The maximum size of a batch, including its 12 bytes of offset and length."),
+    ConfigKey("max.decompressed.message.bytes", _INT, "2147483639", Range(1, 2147483639),
+              "The maximum size of a single record in a compressed batch that a producer sends, when it is decompressed."),
     ConfigKey("log.message.timestamp.type", _STRING, "CreateTime", OneOf(("CreateTime", "LogAppendTime")),
               "Whether the timestamp of a record is set by the producer or by the broker."),
     ConfigKey("log.message.timestamp.before.max.ms", _LONG, _FOREVER, at_least(0), "The maximum time by which a record's timestamp can be in the past."),
@@ -142,6 +145,10 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
               "The number of bytes that tiered storage keeps on the local disk; -2 uses log.retention.bytes. Lowtide has no tiered storage.", enforced=False),
     ConfigKey("log.local.retention.ms", _LONG, "-2", at_least(-2),
               "The time for which tiered storage keeps segments on the local disk; -2 uses log.retention.ms. Lowtide has no tiered storage.", enforced=False),
+    ConfigKey("log.remote.copy.lag.bytes", _LONG, "-1", at_least(-1),
+              "The number of newer bytes after which a segment is copied to tiered storage. Lowtide has no tiered storage.", enforced=False),
+    ConfigKey("log.remote.copy.lag.ms", _LONG, "0", at_least(-1),
+              "The age at which a segment is copied to tiered storage. Lowtide has no tiered storage.", enforced=False),
     ConfigKey("log.cleaner.enable", _BOOLEAN, "true", None, "Whether compaction is enabled."),
     ConfigKey("log.cleaner.threads", _INT, "1", at_least(0), "The number of logs that are compacted in parallel, each in its own process."),
     ConfigKey("log.cleaner.backoff.ms", _LONG, "15000", at_least(0), "The time that the cleaner waits when there is nothing to compact."),

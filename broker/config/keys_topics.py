@@ -1,4 +1,4 @@
-"""The keys of a topic's configuration, as in Apache Kafka 4.3, in the order of the manual.
+"""The keys of a topic's configuration, as in Apache Kafka 4.4, in the order of the manual.
 
 A topic that does not set a key uses the broker's key beside it.
 """
@@ -82,6 +82,8 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
            "commits of principals with DELETE on the topic delete them."),
     _topic("max.compaction.lag.ms", Type.LONG, _FOREVER, at_least(1), "log.cleaner.max.compaction.lag.ms",
            "The maximum time for which a record stays uncompacted."),
+    _topic("max.decompressed.message.bytes", Type.INT, "2147483639", Range(1, 2147483639), "max.decompressed.message.bytes",
+           "The maximum size of a single record in a compressed batch that a producer sends, when it is decompressed."),
     _topic("max.message.bytes", Type.INT, "1048588", at_least(0), "message.max.bytes",
            "The maximum size of a batch, including its 12 bytes of offset and length."),
     _topic("message.timestamp.after.max.ms", Type.LONG, "3600000", at_least(0), "log.message.timestamp.after.max.ms",
@@ -96,6 +98,10 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
     _topic("min.insync.replicas", Type.INT, "1", at_least(1), "min.insync.replicas",
            "The minimum number of in-sync replicas for a write with acks=all; the replication factor is an upper bound."),
     _topic("preallocate", Type.BOOLEAN, "false", None, "log.preallocate", "Whether the file of a new segment is preallocated."),
+    _topic("remote.copy.lag.bytes", Type.LONG, "-1", at_least(-1), "log.remote.copy.lag.bytes",
+           "The number of newer bytes after which a segment is copied to tiered storage. Lowtide has no tiered storage.", enforced=False),
+    _topic("remote.copy.lag.ms", Type.LONG, "0", at_least(-1), "log.remote.copy.lag.ms",
+           "The age at which a segment is copied to tiered storage. Lowtide has no tiered storage.", enforced=False),
     _topic("remote.log.copy.disable", Type.BOOLEAN, "false", None, None, "Whether segments are no longer copied to tiered storage.", enforced=False),
     _topic("remote.log.delete.on.disable", Type.BOOLEAN, "false", None, None,
            "Whether tiered segments are deleted when tiered storage is disabled.", enforced=False),

@@ -14,7 +14,7 @@ import msgspec
 
 from lowtide.broker.config.key import InvalidKeysError
 from lowtide.broker.config.listener_keys import ListenerKeys
-from lowtide.broker.security.jwt_claims import TokenRules
+from lowtide.broker.security.jwt_claims import TokenRules, unchecked
 from lowtide.broker.security.oauth_bearer import MECHANISM
 from lowtide.protocol.jaas import LoginModule
 from lowtide.runtime.https import Url, UrlError, parse_url
@@ -79,6 +79,12 @@ def oauth_settings(keys: ListenerKeys, module: LoginModule | None) -> OAuthSetti
         subject_claim=_claim(keys, "sasl.oauthbearer.sub.claim.name"),
         scope_claim=_claim(keys, "sasl.oauthbearer.scope.claim.name"),
     )
+    for claim in unchecked(rules):
+        allowing = f"sasl.oauthbearer.allow.unverified.{claim}"
+        if keys.value(allowing, MECHANISM) is not True:
+            name = keys.own_name(f"sasl.oauthbearer.expected.{claim}", MECHANISM)
+            message = f"{name} is missing: tokens for others would be accepted; {allowing}=true allows that"
+            raise InvalidKeysError(message, name, allowing)
     return OAuthSettings(source, rules, _own(keys, module))
 
 

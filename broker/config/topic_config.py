@@ -83,6 +83,7 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
         segment_index_bytes=number(values["segment.index.bytes"]),
         index_interval_bytes=number(values["index.interval.bytes"]),
         max_message_bytes=number(values["max.message.bytes"]),
+        max_decompressed_message_bytes=number(values["max.decompressed.message.bytes"]),
         message_timestamp_type=value_text(values["message.timestamp.type"]),
         message_timestamp_before_max_ms=number(values["message.timestamp.before.max.ms"]),
         message_timestamp_after_max_ms=number(values["message.timestamp.after.max.ms"]),

@@ -9,10 +9,12 @@ the response is REPLICA_NOT_AVAILABLE. If a partition is listed twice, the last 
 Version notes: v2 is flexible. Kafka serves v1 and v2 only.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED; LOG_DIR_NOT_FOUND for a directory that isn't one of the broker's;
-KAFKA_STORAGE_ERROR if either directory is offline or the copy can't be started; INVALID_TOPIC_EXCEPTION for a topic
-whose name is too long for the folder of a copy; REPLICA_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION.
+INVALID_REPLICA_ASSIGNMENT for a cordoned directory (Kafka also refuses it as the replica's own directory, where the
+request cancels a move); KAFKA_STORAGE_ERROR if either directory is offline or the copy can't be started;
+INVALID_TOPIC_EXCEPTION for a topic whose name is too long for the folder of a copy; REPLICA_NOT_AVAILABLE,
+UNKNOWN_TOPIC_OR_PARTITION.
 
-KIPs: 113.
+KIPs: 113, 1066.
 """
 
 from __future__ import annotations
@@ -71,6 +73,8 @@ class AlterReplicaLogDirs:
         found = self._broker.replicas.partitions.get(key)
         if path in self._manager.directories.offline or (found is not None and found.log.offline):
             return ErrorCode.KAFKA_STORAGE_ERROR
+        if path in self._manager.directories.cordoned and (found is None or found.log.parent_directory != path):
+            return ErrorCode.INVALID_REPLICA_ASSIGNMENT
         return self._prefer(key, path) if found is None else self._move(found, path)
 
     def _prefer(self, key: TopicPartition, path: str) -> ErrorCode:

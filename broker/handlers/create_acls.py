@@ -1,16 +1,17 @@
 """CreateAcls: v1-v3.
 
 Behaviour: creates access rules. The response is sent when all brokers decide by them. A rule that exists already is
-accepted, as in Kafka. Hosts are stored in normal form; a host that is neither an address nor `*` is refused, while
-Kafka compares text. All valid rules of a request are created, or none.
+accepted, as in Kafka. Hosts are stored in normal form; a host that is neither an address, a range of addresses nor `*`
+is refused, while Kafka compares text. All valid rules of a request are created, or none.
 
 Version notes: v1 has pattern types, v2 is flexible, v3 has user resources.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED without an authorizer; of single rules INVALID_REQUEST,
-POLICY_VIOLATION for too many rules in total or too large a change, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE,
+POLICY_VIOLATION for too many rules in total or too large a change, UNSUPPORTED_VERSION for an address range while a
+broker is too old to apply it, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE,
 NOT_CONTROLLER if this broker lost its registration.
 
-KIPs: 140, 290, 373.
+KIPs: 140, 290, 373, 1276.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""DeleteGroups: v0-v2.
+"""DeleteGroups: v0-v3.
 
 Behaviour: deletes groups without members, with their offsets, and share groups with the states of their partitions. A
 group that is listed twice is answered once.
+
+Version notes: v3 has an error message, which is null: Kafka sets it only when a plug-in that stores the topologies of
+streams groups fails.
 
 Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 

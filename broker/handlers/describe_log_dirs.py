@@ -8,7 +8,7 @@ that it is behind. As in Kafka, partitions that aren't here are left out without
 sizes is in memory, and is collected in slices.
 
 Version notes: v3 has a top-level error, v4 the bytes of the volume. v5 says whether the directory receives no new
-partitions (KIP-1066), which is always false because `cordoned.log.dirs` is not supported.
+partitions (KIP-1066).
 
 Errors: KAFKA_STORAGE_ERROR for a directory that is offline or whose volume can't be read (UNKNOWN_SERVER_ERROR in
 Kafka); it has no topics, and -1 for the bytes.
@@ -57,6 +57,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def steps(wanted: set[TopicPartition] | None) -> Generator[None, None, DescribeLogDirsResponse]:
         results = []
+        cordoned = replicas.log_manager.directories.cordoned
         for path in replicas.log_manager.directories.paths:
             try:
                 usage = replicas.log_manager.directories.usage(path)
@@ -67,7 +68,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
                     DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=absolute, topics=[])
                 )
             else:
-                results.append((yield from _described(replicas, usage, wanted)))
+                results.append((yield from _described(replicas, usage, wanted, is_cordoned=path in cordoned)))
         return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=results)
 
     def handle(request: DescribeLogDirsRequest, _context: RequestContext) -> Answer[DescribeLogDirsResponse]:
@@ -88,7 +89,7 @@ def refused(_request: DescribeLogDirsRequest, version: int, refusal: Refusal) ->
 
 
 def _described(
-    replicas: ReplicaManager, usage: DirectoryUsage, wanted: set[TopicPartition] | None
+    replicas: ReplicaManager, usage: DirectoryUsage, wanted: set[TopicPartition] | None, *, is_cordoned: bool
 ) -> Generator[None, None, DescribeLogDirsResult]:
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     for number, log in enumerate(usage.logs, 1):
@@ -110,6 +111,7 @@ def _described(
         topics=[DescribeLogDirsTopic(name=name, partitions=rows) for name, rows in topics.items()],
         total_bytes=usage.total_bytes,
         usable_bytes=usage.usable_bytes,
+        is_cordoned=is_cordoned,
     )
 
 

@@ -187,6 +187,7 @@ class Broker:
             if ports.shared_metadata
             else {},
         )
+        self._follow_cordoned()
         log_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
         self._session.keep(self._keep_copies)
         for path in self._log_manager.directories.strays:
@@ -316,9 +317,17 @@ class Broker:
         wrong = configs.follow(image)
         if wrong is not None:
             self.log.warning("stored configuration is ignored", reason=wrong)
+        self._follow_cordoned()
         if self.serving is not None:
             self.serving.on_configs()
         return configs.current != before
+
+    def _follow_cordoned(self) -> None:
+        """Keeps new logs out of cordoned directories, and new partitions off this broker if no other one is left."""
+        if self._log_manager is not None and self._session is not None:
+            directories = self._log_manager.directories
+            directories.cordon(self._base.configs.current.cordoned_log_dirs)
+            self._session.reports.set_cordoned(cordoned=directories.all_cordoned)
 
     def _on_directory_failed(self, directory: str, reason: str, logs: list[Log]) -> None:
         self.log.error("log directory is offline", directory=directory, reason=reason, partitions=len(logs))
@@ -326,6 +335,7 @@ class Broker:
             self.serving.on_directory_failed(logs)
         if self._session is not None:
             self._session.reports.set_offline(self._offline_replicas(self._session.image))
+        self._follow_cordoned()
         if self._log_manager is not None and not self._log_manager.directories.any_is_online:
             self._fail("all log directories have failed, the broker stops")
         elif directory == self.config.log_dirs[0] and not self._ports.shared_metadata:

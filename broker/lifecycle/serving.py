@@ -86,6 +86,7 @@ class Serving:
             base.tasks,
             base.log,
             client_id=f"broker-{config.node_id}",
+            cluster_id=session.image.cluster_id,
             listener_name=config.inter_broker_listener,
             login=peer_login(base, self._certificates.by_listener),
         )

@@ -73,6 +73,9 @@ _HELD: Final = gauge(
 )
 _OFFLINE_COUNT: Final = gauge("kafka_log_logmanager_offlinelogdirectorycount", "The number of offline log directories.")
 _OFFLINE: Final = gauge("kafka_log_logmanager_logdirectoryoffline", "1 for an offline log directory.", "logDirectory")
+_CORDONED: Final = gauge(
+    "lowtide_log_directory_cordoned", "1 for a log directory that receives no new partitions (KIP-1066).", "directory"
+)
 _TOTAL: Final = gauge(
     "lowtide_log_directory_size_bytes", "The size of a log directory's volume.", "directory", unit="bytes"
 )
@@ -234,6 +237,7 @@ def _write_directories(scrape: Scrape, page: Page) -> Iterator[None]:
     offline = directories.offline
     page.one(_OFFLINE_COUNT, len(offline))
     page.rows(_OFFLINE, [((path,), int(path in offline)) for path in directories.paths])
+    page.rows(_CORDONED, [((path,), int(path in directories.cordoned)) for path in directories.paths])
     usages = []
     for path in directories.paths:
         try:

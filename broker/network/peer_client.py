@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from lowtide.broker.network.peer_login import NO_LOGIN, PeerLogin
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.client.connection import ClientConnection
-from lowtide.protocol.client.opening import Ask, Opening
+from lowtide.protocol.client.opening import Ask, ExpectedBroker, Opening
 from lowtide.protocol.client.refused import ClientFailure
 from lowtide.protocol.client.retries import Backoff, Reachability
 from lowtide.runtime.network import connect
@@ -250,9 +250,12 @@ class PeerClient:
         login = self._peers.login
         tls, sasl = None if login.tls is None else login.tls(), await login.who()
         _, connection = await connect(self._make_connection, self.listener.host, self.listener.port, tls=tls)
-        if sasl is not None:
+        cluster_id = self._peers.cluster_id
+        if sasl is not None or cluster_id:
+            expected = ExpectedBroker(cluster_id, self.broker_id) if cluster_id else None
+            opening = Opening(sasl, login.nonce(), expected)
             try:
-                await connection.log_in(Opening(sasl, login.nonce()), self._peers.clock.monotonic_ms())
+                await connection.log_in(opening, self._peers.clock.monotonic_ms())
             except BaseException:
                 connection.close("the login failed")
                 raise
@@ -281,24 +284,27 @@ class PeerClient:
 class PeerClients:
     """All connections of a broker to others."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - parts, each by its name
         self,
         clock: Clock,
         tasks: TaskRegistry,
         log: Any,
         *,
         client_id: str = "lowtide",
+        cluster_id: str = "",
         listener_name: str = "",
         login: PeerLogin = NO_LOGIN,
     ) -> None:
         """`client_id` and the purpose are the client id that peers see.
 
+        With a `cluster_id` each new connection checks that it reaches the expected broker of this cluster (KIP-1242).
         `listener_name` is the listener of other brokers that this one uses. `login` authenticates each new connection.
         """
         self.clock = clock
         self.tasks = tasks
         self.log = log
         self.client_id = client_id
+        self.cluster_id = cluster_id
         self.listener_name = listener_name
         self.login = login
         self._clients: dict[tuple[BrokerId, str], PeerClient] = {}

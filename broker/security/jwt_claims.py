@@ -37,7 +37,7 @@ class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
     """The configured expectations of tokens."""
 
     audiences: tuple[str, ...] = ()
-    """One of these must be among the token's audiences. If there are none, the token must name none."""
+    """One of these must be among the token's audiences; empty for any."""
     issuer: str = ""
     """The expected issuer; empty for any."""
     skew_s: int = 30
@@ -111,9 +111,7 @@ def _check_audience(claims: Claims, expected: tuple[str, ...]) -> None:
     audiences = [claim] if isinstance(claim, str) else [] if claim is None else claim
     if not isinstance(audiences, list) or not all(isinstance(each, str) for each in audiences):
         raise _ClaimError("the claim aud is neither a text nor a list of texts")
-    if not expected and claim is None:
-        return
-    if not set(expected) & set(audiences):
+    if expected and not set(expected) & set(audiences):
         raise _ClaimError(f"it is for {_shown(claim)} (sasl.oauthbearer.expected.audience)")
 
 

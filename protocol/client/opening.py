@@ -1,6 +1,7 @@
 """The negotiation on a new connection: the broker's versions, then the login. Responses in, requests out.
 
     ASKING_VERSIONS ── unsupported version ──> ASKING_OLD_VERSIONS
+    ASKING_VERSIONS ── another broker has the address (KIP-1242) ──> REFUSED
     ASKING_VERSIONS, ASKING_OLD_VERSIONS ── accepted ──> OPEN, or with SASL CHOOSING_MECHANISM
     CHOOSING_MECHANISM ── accepted ──> LOGGING_IN
     LOGGING_IN ── accepted, with a token to answer ──> LOGGING_IN
@@ -28,26 +29,34 @@ from lowtide.protocol.client.refused import ClientFailure, ClientFailureKind
 from lowtide.protocol.client.sasl import ClientSaslExchange, SaslError
 from lowtide.protocol.client.versions import ApiVersions
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.api_versions import ApiVersionsRequest
+from lowtide.protocol.messages.api_versions import NO_NODE, ApiVersionsRequest
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 if TYPE_CHECKING:
     from lowtide.protocol.client.sasl import ClientSaslSettings
     from lowtide.protocol.schema import ApiMessage
+    from lowtide.protocol.types import BrokerId
 
 SOFTWARE_NAME: Final = "lowtide"
 SOFTWARE_VERSION: Final = "1"
 """The client's name in brokers' metrics (KIP-511); letters, digits, dots and dashes."""
 
-FIRST_TRIED: Final = 4
-"""The first ApiVersions version with all features; other brokers answer with their versions (KIP-511)."""
+FIRST_TRIED: Final = 5
+"""The version of ApiVersions that names the expected broker. Older brokers answer with their versions (KIP-511)."""
 
 LOGIN_SHARE: Final = 0.85
 """The part of a session's lifetime after which a new connection replaces it. Kafka: SaslClientAuthenticator, 85 to 95
 percent."""
 
 _NO_SASL: Final = "this listener of the broker has no SASL: set another security.protocol"
+
+
+class ExpectedBroker(NamedTuple):
+    """The broker that a client expects at an address."""
+
+    cluster_id: str
+    broker_id: BrokerId
 
 
 class Ask(NamedTuple):
@@ -71,7 +80,7 @@ class OpeningState(Enum):
     """The state of the negotiation."""
 
     ASKING_VERSIONS = "waits for ApiVersions in the newest common version"
-    ASKING_OLD_VERSIONS = "waits for ApiVersions in version 0"
+    ASKING_OLD_VERSIONS = "waits for ApiVersions in the version that the broker named, or 0"
     CHOOSING_MECHANISM = "waits for SaslHandshake"
     LOGGING_IN = "waits for SaslAuthenticate"
     OPEN = "accepts requests"
@@ -85,27 +94,41 @@ class OpeningEvent(Enum):
     UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION
     UNSUPPORTED_MECHANISM = ErrorCode.UNSUPPORTED_SASL_MECHANISM
     ILLEGAL_STATE = ErrorCode.ILLEGAL_SASL_STATE
+    MISROUTED = ErrorCode.REBOOTSTRAP_REQUIRED
     OTHER = None
 
 
 _EVENTS: Final = {event.value: event for event in OpeningEvent if event.value is not None}
 
 
-class Opening:
-    """One negotiation. `nonce` is for `ClientSaslExchange`; unused without `sasl`."""
+def versions_request(expected: ExpectedBroker | None = None) -> ApiVersionsRequest:
+    """Returns this client's ApiVersions request."""
+    return ApiVersionsRequest(
+        client_software_name=SOFTWARE_NAME,
+        client_software_version=SOFTWARE_VERSION,
+        cluster_id=None if expected is None else expected.cluster_id,
+        node_id=NO_NODE if expected is None else expected.broker_id,
+    )
 
-    def __init__(self, sasl: ClientSaslSettings | None, nonce: str = "") -> None:
+
+class Opening:
+    """One negotiation. `nonce` is for `ClientSaslExchange`; unused without `sasl`.
+
+    With `expected` the broker is asked whether it is that one (KIP-1242). Brokers before Kafka 4.4 do not check it.
+    """
+
+    def __init__(
+        self, sasl: ClientSaslSettings | None, nonce: str = "", expected: ExpectedBroker | None = None
+    ) -> None:
         self.state = OpeningState.ASKING_VERSIONS
+        self._expected = expected
         self._sasl = sasl
         self._nonce = nonce
         self._versions = ApiVersions({})
         self._exchange: ClientSaslExchange | None = None
 
     def begin(self) -> Step:
-        return Ask(
-            ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION),
-            FIRST_TRIED,
-        )
+        return Ask(versions_request(self._expected), FIRST_TRIED)
 
     def on_answer(self, answer: Any) -> Step:
         """Returns the step after the response to the last request."""
@@ -121,9 +144,10 @@ class Opening:
         return step
 
     # ------------------------------------------------------------------ handlers of the table
-    def _ask_old_versions(self, _answer: Any) -> Step:
+    def _ask_old_versions(self, answer: Any) -> Step:
         self.state = OpeningState.ASKING_OLD_VERSIONS
-        return Ask(ApiVersionsRequest(), 0)
+        named = ApiVersions.of(answer).highest(ApiKey.API_VERSIONS)
+        return Ask(versions_request(), max(0, min(named, FIRST_TRIED - 1)))
 
     def _take_versions(self, answer: Any) -> Step:
         self._versions = ApiVersions.of(answer)
@@ -159,6 +183,11 @@ class Opening:
     def _versions_refused(self, answer: Any) -> Step:
         return ClientFailure(ClientFailureKind.ANSWER, "the broker refused ApiVersions", answer.error_code)
 
+    def _misrouted(self, _answer: Any) -> Step:
+        expected = self._expected
+        wanted = "" if expected is None else f", not broker {expected.broker_id} of cluster {expected.cluster_id}"
+        return ClientFailure(ClientFailureKind.MISROUTED, f"another broker has this address{wanted}")
+
     def _no_mechanism(self, answer: Any) -> Step:
         assert self._sasl is not None
         has = ", ".join(answer.mechanisms) or "none"
@@ -186,6 +215,7 @@ class Opening:
             OpeningEvent.ACCEPTED: _take_versions,
             OpeningEvent.UNSUPPORTED_VERSION: _ask_old_versions,
             OpeningEvent.ILLEGAL_STATE: _sasl_is_missing,
+            OpeningEvent.MISROUTED: _misrouted,
         },
         OpeningState.ASKING_OLD_VERSIONS: dict.fromkeys(OpeningEvent, _versions_refused)
         | {OpeningEvent.ACCEPTED: _take_versions, OpeningEvent.ILLEGAL_STATE: _sasl_is_missing},

@@ -20,6 +20,8 @@ class ClientFailureKind(Enum):
     """No version of an API is supported by both sides."""
     ANSWER = "answer"
     """The broker returned an error code."""
+    MISROUTED = "misrouted"
+    """Another broker has the address now. The client must bootstrap again (KIP-1242)."""
 
 
 class ClientFailure(NamedTuple):

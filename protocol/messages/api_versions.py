@@ -6,19 +6,25 @@ response header is never flexible (KIP-511).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Tagged, Versions, versions
 
+NO_NODE: Final = -1
+"""The node id of a request that names no broker."""
 
-@versions("0-4", flexible="3+")
+
+@versions("0-5", flexible="3+")
 class ApiVersionsRequest(ApiMessage, kw_only=True):
-    """The client's name and version (KIP-511)."""
+    """The client's name and version (KIP-511), and the broker that it wants to reach (KIP-1242)."""
 
     client_software_name: Annotated[String, Versions("3+")] = ""
     client_software_version: Annotated[String, Versions("3+")] = ""
+    cluster_id: Annotated[String | None, Versions("5+")] = None
+    """None if the client does not check which broker it reaches; then `node_id` is NO_NODE."""
+    node_id: Annotated[Int32, Versions("5+")] = NO_NODE
 
 
 class ApiVersion(Message, kw_only=True):
@@ -45,7 +51,7 @@ class FinalizedFeatureKey(Message, kw_only=True):
     min_version_level: Int16
 
 
-@versions("0-4", flexible="3+")
+@versions("0-5", flexible="3+")
 class ApiVersionsResponse(ApiMessage, kw_only=True):
     error_code: Int16
     api_keys: list[ApiVersion]

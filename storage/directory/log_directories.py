@@ -49,7 +49,10 @@ class LogDirectorySet:
         """Directories to which writes were refused for lack of room: they report no usable bytes
         (`broker/lifecycle/disk_space.py`).
         """
+        self.cordoned: frozenset[str] = frozenset()
+        """Directories that receive no new logs (KIP-1066), except if no other one is online."""
         self._filesystem = filesystem
+        self._given = given
         self._directories = directories
         self._moves = moves
         self._beside = beside
@@ -179,6 +182,16 @@ class LogDirectorySet:
     def load_reports(self) -> dict[TopicPartition, LogRepairs]:
         """The repairs that loading made, by partition."""
         return {key: report for directory in self._directories.values() for key, report in directory.reports.items()}
+
+    def cordon(self, given: Collection[str]) -> None:
+        """Cordons exactly these directories, by the paths that they were configured with."""
+        self.cordoned = frozenset(path for path in self._directories if self._given[path] in given)
+
+    @property
+    def all_cordoned(self) -> bool:
+        """Whether each directory that is online is cordoned. False if none is online."""
+        online = [path for path, each in self._directories.items() if each.is_online]
+        return bool(online) and self.cordoned.issuperset(online)
 
     @property
     def any_is_online(self) -> bool:

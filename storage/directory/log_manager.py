@@ -233,6 +233,9 @@ class LogManager:
     def _homes_for(self, topic_partition: TopicPartition, topic_id: TopicId) -> list[DirectoryLogs]:
         """Returns the directories for a new log, best first. If one has a log start for it, only that one.
 
+        Cordoned directories come last: the controller gives the broker no partition while all are cordoned, but may
+        have decided before it knew.
+
         A directory that an earlier log of the name, or its copy, is still leaving is not included.
         """
         online = [
@@ -248,8 +251,10 @@ class LogManager:
             for directory in online
             if directory.parts.journal.value(topic_id, topic_partition.partition) is not None
         ]
+        cordoned = self.directories.cordoned
         return known[:1] or sorted(
-            online, key=lambda directory: (directory.path != preferred, len(directory.partitions))
+            online,
+            key=lambda each: (each.path in cordoned, each.path != preferred, len(each.partitions)),
         )
 
     def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:

@@ -30,6 +30,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
     max_message_bytes: int = 1_048_588
+    max_decompressed_message_bytes: int = 2_147_483_639
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_max_ms: int = _NEVER
     message_timestamp_after_max_ms: int = 3_600_000
@@ -70,6 +71,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
             compacted="compact" in self.cleanup_policy,
             compression_type=self.compression_type,
             max_decompressed_bytes=MAXIMUM_DECOMPRESSED_BYTES,
+            max_record_bytes=self.max_decompressed_message_bytes,
             allow_zstd=True,
             quick_records=QUICK_RECORDS,
             quick_headers=QUICK_HEADERS,

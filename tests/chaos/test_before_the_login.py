@@ -130,6 +130,8 @@ async def test_damaged_frames_and_handshakes_end_their_connections_only(tmp_path
     settings = {
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
+        "sasl.oauthbearer.allow.unverified.audience": "true",
+        "sasl.oauthbearer.allow.unverified.issuer": "true",
         "sasl.oauthbearer.jwks.endpoint.url": keys,
         "lowtide.sasl.oauthbearer.allowed.urls": keys,
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN,

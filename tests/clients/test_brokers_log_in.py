@@ -62,6 +62,8 @@ def with_tokens(files: Path) -> dict[str, str]:
         "sasl.enabled.mechanisms": "OAUTHBEARER",
         "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
         "lowtide.sasl.oauthbearer.allowed.urls": f"{keys},{own}",
+        "sasl.oauthbearer.allow.unverified.audience": "true",
+        "sasl.oauthbearer.allow.unverified.issuer": "true",
         "sasl.oauthbearer.jwks.endpoint.url": keys,
         "sasl.oauthbearer.token.endpoint.url": own,
         "connections.max.reauth.ms": "4000",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lowtide import BlockingAdminClient, TopicPartition
+from lowtide.admin import ConfigChange, ConfigResource, CreatedTopic, NewTopic, ResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersTopicRequest
@@ -119,6 +121,51 @@ def test_a_size_falls_with_the_log_start(cluster: LowtideCluster, lowtide_topic:
         driver.delete_records(lowtide_topic, {0: deleted})
         until(lambda deleted=deleted: size() < whole - deleted * 390_000)
         assert size() > (5 - deleted) * 400_000
+
+
+@pytest.fixture
+def cordons(cluster: LowtideCluster) -> Iterator[Callable[[str], None]]:
+    """Sets `cordoned.log.dirs`; none is cordoned afterwards."""
+    broker = ConfigResource(ResourceType.BROKER, "0")
+    with BlockingAdminClient(cluster.bootstrap) as admin:
+
+        def set_to(text: str) -> None:
+            assert admin.alter_configs({broker: [ConfigChange("cordoned.log.dirs", text)]}) == {broker: None}
+
+        yield set_to
+        set_to("")
+
+
+def test_a_cordoned_directory_receives_no_new_partitions(
+    cluster: LowtideCluster, disks: list[Path], spread: str, cordons: Callable[[str], None]
+) -> None:
+    """KIP-1066: nothing changes for those that it has; with all cordoned nothing new is created."""
+    one, two = map(str, disks)
+    cordons(two)
+    with BlockingAdminClient(cluster.bootstrap) as admin:
+        described = admin.describe_log_dirs()[0]
+        assert not isinstance(described, Exception)
+        assert {path: each.is_cordoned for path, each in described.items()} == {one: False, two: True}
+        held = {key for key in described[two].replicas if key.topic == spread}
+        name = f"{spread}-cordoned"
+        assert isinstance(admin.create_topics([NewTopic(name=name, partitions=3)])[name], CreatedTopic)
+        [key, *_] = held
+        moved = admin.alter_replica_log_dirs({(0, TopicPartition(name, 0)): two, (0, key): two})
+        assert getattr(moved[0, TopicPartition(name, 0)], "name", "") == "INVALID_REPLICA_ASSIGNMENT"
+        assert moved[0, key] is None
+        described = admin.describe_log_dirs()[0]
+        assert not isinstance(described, Exception)
+        assert sum(key.topic == name for key in described[one].replicas) == 3
+        assert {key for key in described[two].replicas if key.topic == spread} == held
+        cordons("*")
+        until(lambda: _creation_error(admin, f"{name}-2") == "INVALID_REPLICATION_FACTOR")
+        cordons("")
+        until(lambda: _creation_error(admin, f"{name}-3") is None)
+
+
+def _creation_error(admin: BlockingAdminClient, name: str) -> str | None:
+    outcome = admin.create_topics([NewTopic(name=name)])[name]
+    return None if isinstance(outcome, CreatedTopic) else getattr(outcome, "name", str(outcome))
 
 
 def test_every_version_has_its_fields(cluster: LowtideCluster, spread: str) -> None:

@@ -196,7 +196,7 @@ def test_no_key_that_can_be_set_is_left_out() -> None:
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.io.max.bytes.per.second",
     }
-    elsewhere |= {"replica.alter.log.dirs.io.max.bytes.per.second"}
+    elsewhere |= {"replica.alter.log.dirs.io.max.bytes.per.second", "cordoned.log.dirs"}
     elsewhere |= {
         "leader.replication.throttled.rate",
         "follower.replication.throttled.rate",

@@ -4,8 +4,9 @@
 |---|---|---|
 | `eligible.leader.replicas.version` | 0 to 1 | the brokers themselves, when each of them can |
 | `group.version` | 0 to 1 | UpdateFeatures; 0 disables the consumer group protocol (KIP-848) |
+| `kraft.version` | 1 | nothing: there is no quorum of controllers whose members could change |
 | `lowtide.metadata.version` | 0 to 2 | the brokers themselves: 1 reports log starts, 2 also has eligible leaders |
-| `metadata.version` | 30 | nothing: it is the level of Kafka 4.3-IV0, whose protocol the brokers follow |
+| `metadata.version` | 33 | nothing: it is the level of Kafka 4.4-IV2, whose protocol the brokers follow |
 | `share.version` | 0 to 2 | UpdateFeatures; 0 disables share groups (KIP-932), 1 their dead letters (KIP-1191) |
 | `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on each transaction has its own epoch (KIP-890) |
 
@@ -33,10 +34,13 @@ SHARE_LEVEL: Final = 1
 DEAD_LETTER_LEVEL: Final = 2
 """From this level of `share.version` on share groups have dead letters."""
 
-KAFKA_RELEASE_LEVEL: Final = 30
-"""The level of `metadata.version` that Kafka's tools show as 4.3-IV0."""
+KAFKA_RELEASE_LEVEL: Final = 33
+"""The level of `metadata.version` that Kafka's tools show as 4.4-IV2."""
+KRAFT_LEVEL: Final = 1
+"""The level of `kraft.version` that tools ask for with every release since 4.0."""
 
 _AGREED: Final = "The brokers agree on it by themselves, when each of them can, and never take it back."
+_NO_QUORUM: Final = "The metadata are not kept by a quorum of controllers, so it has no meaning here."
 _RELEASE: Final = (
     "It names the release of Kafka whose protocol the brokers follow: another version of Lowtide may have another one."
 )
@@ -75,6 +79,7 @@ def features_of(image: MetadataImage, advertised: Mapping[ApiKey, VersionRange])
     eligible, reporting = int(image.has_eligible_leaders), int(image.log_start_reporting)
     states = [
         FeatureState("eligible.leader.replicas.version", 0, 1, eligible, _AGREED),
+        FeatureState("kraft.version", KRAFT_LEVEL, KRAFT_LEVEL, KRAFT_LEVEL, _NO_QUORUM),
         FeatureState("lowtide.metadata.version", 0, 2, reporting + (eligible if reporting else 0), _AGREED),
         FeatureState("metadata.version", KAFKA_RELEASE_LEVEL, KAFKA_RELEASE_LEVEL, KAFKA_RELEASE_LEVEL, _RELEASE),
         *(

@@ -22,6 +22,7 @@ from lowtide.protocol.records import (
     TIMESTAMP_TYPE_BIT,
     read_batch_header,
     read_record,
+    read_varint,
 )
 from lowtide.protocol.types import NO_TIMESTAMP
 from lowtide.storage.log.validation.validation_rules import MAX_RECORDS, ValidationRules
@@ -170,7 +171,11 @@ def reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
 def reject_records(
     payload: Buffer, count: int, rules: ValidationRules, base_timestamp: int, attributes: int, now_ms: int
 ) -> Rejection | None:
-    """Returns the records of a sound batch that are refused here: without key, out of time. None if all are fine."""
+    """Returns the records of a sound batch that are refused here: too large, without key, out of time; or None."""
+    if attributes & COMPRESSION_BITS and len(payload) > rules.max_record_bytes:
+        rejection = _reject_large(payload, count, rules.max_record_bytes)
+        if rejection is not None:
+            return rejection
     code = ErrorCode.INVALID_RECORD
     errors: list[tuple[int, str | None]] = []
     for index, step in enumerate(iterate_steps(payload, count)):
@@ -190,6 +195,21 @@ def reject_records(
         "records have timestamps that are not allowed" if code is ErrorCode.INVALID_TIMESTAMP else "records lack a key"
     )
     return Rejection(code, message, tuple(errors), found_in_log=True)
+
+
+def _reject_large(payload: Buffer, count: int, bytes_max: int) -> Rejection | None:
+    """Returns the records of a sound batch that are larger than `bytes_max`, without their length. None if none is."""
+    errors: list[tuple[int, str | None]] = []
+    position = 0
+    for index in range(count):
+        size, position = read_varint(payload, position)
+        position += size
+        if size > bytes_max and len(errors) < _MAX_RECORD_ERRORS:
+            errors.append((index, f"the record has {size} bytes; allowed are {bytes_max}"))
+    if not errors:
+        return None
+    message = "records are larger than max.decompressed.message.bytes allows"
+    return Rejection(ErrorCode.INVALID_RECORD, message, tuple(errors), found_in_log=True)
 
 
 def _timestamp_fault(

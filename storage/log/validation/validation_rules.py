@@ -11,6 +11,9 @@ _MAX_INT64 = 2**63 - 1
 MAXIMUM_DECOMPRESSED_BYTES = 128 << 20
 """A compressed batch may not unpack to more: above the largest frame (100 MiB), far below a bomb."""
 
+UNLIMITED_RECORD_BYTES = 2_147_483_639
+"""Kafka's default of `max.decompressed.message.bytes`, more than any batch can have."""
+
 MAX_RECORDS = 1_000_000
 """Records of one batch: compressed ones cost a sender nothing. Clients write ten thousand; Kafka bounds the bytes only.
 """
@@ -56,6 +59,8 @@ class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     compacted: bool = False
     compression_type: str = "producer"
     max_decompressed_bytes: int = 104_857_600
+    max_record_bytes: int = UNLIMITED_RECORD_BYTES
+    """A single record of a compressed batch may not be larger when decompressed; inclusive."""
     allow_zstd: bool = True
     quick_records: int = _MAX_INT64
     """Batches with more records would hold the event loop too long, and so would those larger than `quick_bytes` when
@@ -70,9 +75,14 @@ class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def unchanged_bytes(self) -> int:
         """Up to this size, inclusive, a sound batch with allowed times is written as it was sent.
 
-        0 if more must be checked: a codec, a timestamp, or keys.
+        0 if more must be checked: a codec, a timestamp, keys, or the size of records.
         """
-        asks_for_more = self.compacted or self.timestamp_type != "create" or self.compression_type != "producer"
+        asks_for_more = (
+            self.compacted
+            or self.timestamp_type != "create"
+            or self.compression_type != "producer"
+            or self.max_record_bytes < self.max_decompressed_bytes
+        )
         return 0 if asks_for_more else self.max_message_bytes
 
     def without_haste(self) -> ValidationRules:

@@ -162,6 +162,7 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
     latest = base_timestamp + walk.max_timestamp_delta
     if (
         (walk.keyless and rules.compacted)
+        or (codec and len(payload) > rules.max_record_bytes)
         or attributes & TIMESTAMP_TYPE_BIT
         or earliest < now_ms - rules.timestamp_before_max_ms
         or latest > now_ms + rules.timestamp_after_max_ms

@@ -241,7 +241,9 @@ class ScriptedCluster:
     def metadata(self, request: Any) -> MetadataResponse:
         names = list(self.topics) if request.topics is None else [topic.name for topic in request.topics]
         brokers = [MetadataResponseBroker(node_id=node, host=f"broker-{node}", port=PORT) for node in self.nodes]
-        return MetadataResponse(brokers=brokers, controller_id=1, topics=[self._topic(name) for name in names])
+        return MetadataResponse(
+            brokers=brokers, cluster_id="scripted", controller_id=1, topics=[self._topic(name) for name in names]
+        )
 
     def _topic(self, name: str) -> MetadataResponseTopic:
         topic = self.topics.get(name)

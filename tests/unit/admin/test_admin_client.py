@@ -29,6 +29,8 @@ from lowtide.admin.arguments import named
 from lowtide.admin.errors import code_name
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.client.retries import is_retriable
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.api_versions import ApiVersionsResponse
 from lowtide.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from lowtide.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
@@ -217,6 +219,31 @@ def test_moved_brokers_are_found_by_the_bootstrap_servers():
             cluster.partition("t").leader = 3
             await cluster.start(1)
             assert await admin.list_offsets(LATEST) == end_at(100)
+
+    simulated(test)
+
+
+def test_a_broker_of_another_cluster_is_left_for_the_bootstrap_servers():
+    """KIP-1242: its address now belongs to another broker, which says so when the client connects."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        expected: list[tuple[str | None, int]] = []
+
+        def another_broker(_broker: ScriptedBroker, request: Any) -> Any:
+            expected.append((request.cluster_id, request.node_id))
+            if request.cluster_id is None:
+                return cluster.api_versions()
+            cluster.partition("t").leader = 2
+            return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=[])
+
+        async with cluster.client() as admin:
+            assert await admin.list_offsets(LATEST) == end_at(100)
+            cluster.nodes[1].kill()
+            await cluster.start(1)
+            cluster.scripts[1, ApiKey.API_VERSIONS] = another_broker
+            assert await admin.list_offsets(LATEST) == end_at(100)
+        assert ("scripted", 1) in expected
 
     simulated(test)
 

@@ -146,6 +146,27 @@ async def test_a_wish_to_stop_survives_a_lost_lease(world: World, /) -> None:
 
 @pytest.mark.parametrize("how", ["", "unavailable", "lost", "unanswered"])
 @played_by(play)
+async def test_a_cordoned_broker_is_shown_under_the_same_epoch(world: World, /, how: str) -> None:
+    """KIP-1066. It survives a lost lease, and ends when a directory is free again."""
+    first, second = await world.started(1), await world.started(2)
+    epoch = first.session.broker_epoch
+    if how:
+        first.client.fail_next(how)
+    first.session.reports.set_cordoned(cordoned=True)
+    await world.until(lambda: second.session.image.brokers[1].is_cordoned)
+    assert second.session.image.broker_epoch(1) == first.session.broker_epoch == epoch
+    first.client.cut = True
+    await world.until(lambda: 1 not in second.session.image.brokers)
+    first.client.cut = False
+    await world.until(lambda: first.session.broker_epoch > epoch)
+    await world.until(lambda: 1 in second.session.image.brokers and second.session.image.brokers[1].is_cordoned)
+    first.session.reports.set_cordoned(cordoned=False)
+    await world.until(lambda: not second.session.image.brokers[1].is_cordoned)
+    assert first.failures == second.failures == []
+
+
+@pytest.mark.parametrize("how", ["", "unavailable", "lost", "unanswered"])
+@played_by(play)
 async def test_offline_replicas_are_published_whatever_message_is_lost(world: World, /, how: str) -> None:
     first, second = await world.started(1), await world.started(2)
     if how:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from lowtide.metadata import keys
 from lowtide.metadata.acl_image import AclChangeImage, AclImage
+from lowtide.metadata.broker_image import BrokerImage
 from lowtide.metadata.changes import NO_CHANGE, NOTHING_TO_WRITE, ChangePlan
 from lowtide.metadata.image import MetadataImage
-from lowtide.metadata.records import AclChangeRecord, AclRecord, decode, encode
+from lowtide.metadata.records import NEWEST_LEVEL, AclChangeRecord, AclRecord, decode, encode
 from lowtide.metadata.store import ABSENT, Compare, Delete, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.acl_changes import (
@@ -36,6 +39,23 @@ def test_new_rules_are_one_transaction_and_known_ones_stay() -> None:
     assert step.operations == tuple(Put(key, encode(rule)) for key, rule in zip(KEYS[1:], RULES[1:], strict=True))
     assert step.compares == (*(Compare(key, "modify", "==", ABSENT) for key in KEYS[1:]), ALONE)
     assert plan_new_acls(IMAGE, RULES[:1]) is NOTHING_TO_WRITE
+
+
+def test_address_ranges_wait_until_every_broker_applies_them() -> None:
+    """A broker that compares hosts as text would ignore the denial of a range."""
+    ranges = [*RULES, msgspec.structs.replace(RULES[1], host="10.0.0.0/8")]
+    brokers = {
+        number: BrokerImage(number, 1, (), metadata_level=level)
+        for number, level in ((1, NEWEST_LEVEL), (2, 3), (3, 2))
+    }
+    image = msgspec.structs.replace(IMAGE, brokers=brokers)
+    refusal = plan_new_acls(image, ranges)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert "[2, 3]" in (refusal.message or "")
+    assert isinstance(plan_new_acls(image, RULES), ChangePlan)
+    new = {number: msgspec.structs.replace(broker, metadata_level=NEWEST_LEVEL) for number, broker in brokers.items()}
+    assert isinstance(plan_new_acls(msgspec.structs.replace(IMAGE, brokers=new), ranges), ChangePlan)
 
 
 def test_a_removal_compares_the_rule_that_it_saw() -> None:

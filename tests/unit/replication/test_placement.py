@@ -17,7 +17,7 @@ from lowtide.metadata.store import ABSENT, Compare, Delete, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.new_partitions import NewPartitions, plan_new_partitions
 from lowtide.replication.new_topics import TopicCreation, TopicSpec, plan_create_topic
-from lowtide.replication.placement import place_replicas
+from lowtide.replication.placement import check_replicas, place_replicas
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.unregistration import plan_unregistration
 
@@ -25,10 +25,21 @@ NOBODY: frozenset[int] = frozenset()
 
 
 def image_of(
-    racks: dict[int, str | None], *, stopping: frozenset[int] = NOBODY, dead: frozenset[int] = NOBODY
+    racks: dict[int, str | None],
+    *,
+    stopping: frozenset[int] = NOBODY,
+    dead: frozenset[int] = NOBODY,
+    cordoned: frozenset[int] = NOBODY,
 ) -> MetadataImage:
     known = {
-        broker_id: BrokerImage(broker_id, 100 + broker_id, (), rack, in_controlled_shutdown=broker_id in stopping)
+        broker_id: BrokerImage(
+            broker_id,
+            100 + broker_id,
+            (),
+            rack,
+            in_controlled_shutdown=broker_id in stopping,
+            is_cordoned=broker_id in cordoned,
+        )
         for broker_id, rack in racks.items()
     }
     return MetadataImage(
@@ -123,6 +134,22 @@ def test_a_broker_that_is_stopping_gets_no_replica() -> None:
     refusal = place_replicas(image, 1, 4, Random(1))
     assert isinstance(refusal, Refusal)
     assert refusal.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+@pytest.mark.parametrize("dead", [NOBODY, frozenset({2})])
+def test_a_broker_with_only_cordoned_directories_gets_no_replica(dead: frozenset[int]) -> None:
+    """KIP-1066. It keeps those that it has, and a client can't choose it for others."""
+    image = image_of(dict.fromkeys(range(1, 4)), cordoned=frozenset({2}), dead=dead)
+    assert {broker for row in placed(image, 20, 2) for broker in row} == {1, 3}
+    refusal = place_replicas(image, 1, 3, Random(1))
+    assert isinstance(refusal, Refusal)
+    assert refusal.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    everywhere = place_replicas(image_of({1: None}, cordoned=frozenset({1})), 1, 1, Random(1))
+    assert isinstance(everywhere, Refusal)
+    assert "cordoned" in everywhere.message
+    if not dead:
+        assert "all its log directories are cordoned" in (check_replicas(image, 0, [1, 2], None) or "")
+        assert check_replicas(image, 0, [1, 2], None, known=[2]) is None
 
 
 def test_chosen_replicas_that_are_stopping_begin_out_of_sync() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from lowtide.runtime.addresses import is_loopback, network_of, normal_address
+from lowtide.runtime.addresses import is_covered, is_loopback, network_of, normal_address, normal_range
 from lowtide.runtime.http_origin import NO_PROXIES, Proxies
 
 
@@ -23,6 +23,7 @@ from lowtide.runtime.http_origin import NO_PROXIES, Proxies
         ("10.0.0", None),
         ("10.0.0.07", None),
         ("10.0.0.0/8", None),
+        ("fe80::1%eth0/64", None),
         ("[::1]", None),
         ("broker-1", None),
         ("*", None),
@@ -83,3 +84,69 @@ def test_the_last_address_that_is_no_trusted_proxy_is_the_client(peer, forwarded
     request = make_mocked_request("GET", "/", {"X-Forwarded-For": forwarded} if forwarded else {}, transport=Peer(peer))
     assert Proxies(["10.0.0.0/8"]).client_of(request) == client
     assert NO_PROXIES.client_of(request) == peer
+
+
+NO_RANGES = (
+    "10.0.0.0/33",
+    "2001:db8::/129",
+    "10.0.0.0/",
+    "/8",
+    "10.0.0/8",
+    "10.0.0.0/8/8",
+    "10.0.0.0/-1",
+    "10.0.0.0/+8",
+    "10.0.0.0/٨",
+    "10.0.0.0/255.0.0.0",
+    "010.0.0.0/8",
+    "broker-1/8",
+    "*/8",
+    "10.0.0.0/0008",
+    "10.0.0.7",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("10.0.0.0/8", "10.0.0.0/8"),
+        ("10.1.2.3/8", "10.0.0.0/8"),
+        ("10.0.0.0/08", "10.0.0.0/8"),
+        ("10.0.0.7/32", "10.0.0.7/32"),
+        ("10.0.0.7/0", "0.0.0.0/0"),
+        ("2001:DB8:0::7/32", "2001:db8::/32"),
+        ("::/0", "::/0"),
+        ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+        ("::ffff:0:0/96", "0.0.0.0/0"),
+        ("::ffff:0:0/95", "::fffe:0:0/95"),
+        ("fe80::1%eth0/64", "fe80::/64"),
+        *((text, None) for text in NO_RANGES),
+    ],
+)
+def test_a_range_of_addresses(text: str, normal: str | None) -> None:
+    """Kafka 4.4.0 refuses the same texts, except that it takes leading zeros and no mapped addresses."""
+    assert normal_range(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("address", "addresses", "covered"),
+    [
+        ("10.1.2.3", "10.0.0.0/8", True),
+        ("10.255.255.255", "10.9.9.9/8", True),
+        ("11.0.0.0", "10.0.0.0/8", False),
+        ("9.255.255.255", "10.0.0.0/8", False),
+        ("10.0.0.7", "10.0.0.7/32", True),
+        ("10.0.0.7", "10.0.0.7", True),
+        ("255.255.255.255", "0.0.0.0/0", True),
+        ("::1", "0.0.0.0/0", False),
+        ("10.0.0.7", "::/0", False),
+        ("::ffff:10.0.0.7", "10.0.0.0/8", True),
+        ("2001:db8:ffff::1", "2001:db8::/32", True),
+        ("2001:db9::1", "2001:db8::/32", False),
+        ("broker-1", "0.0.0.0/0", False),
+        ("broker-1", "broker-1", False),
+        ("10.0.0.7", "10.0.0.0/33", False),
+        ("", "::/0", False),
+    ],
+)
+def test_a_range_covers_its_addresses(address: str, addresses: str, covered: bool) -> None:
+    assert is_covered(address, addresses) is covered

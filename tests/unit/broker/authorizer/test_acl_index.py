@@ -50,7 +50,11 @@ def rule(
         ([rule("+t", principal="Group:a")], "t", False),
         ([rule("+t", host=HOST)], "t", True),
         ([rule("+t", host="10.0.0.2")], "t", False),
-        ([rule("+t", host="10.0.0.0/24")], "t", False),
+        ([rule("+t", host="10.0.0.0/24")], "t", True),
+        ([rule("+t", host="10.0.1.0/24")], "t", False),
+        ([rule("+t"), rule("-t", host="10.0.0.0/8")], "t", False),
+        ([rule("+t", host="10.0.0.0/32"), rule("-t", host="10.0.0.2/31")], "t", False),
+        ([rule("+t", host=HOST), rule("-t", host="::/0")], "t", True),
         ([rule("+t"), rule("-t", host=HOST)], "t", False),
         ([rule("+t"), rule("-t", host="::ffff:10.0.0.1")], "t", False),
         ([rule("+t"), rule("-t", host="0:0:0:0:0:ffff:a00:1")], "t", False),
@@ -121,7 +125,11 @@ def naive(
         return acl.resource_name in ("*", resource.name)
 
     def says(acl: AclRecord, permission: Permission) -> bool:
-        if acl.permission != permission or acl.principal not in (principal, "User:*") or acl.host not in (host, "*"):
+        if (
+            acl.permission != permission
+            or acl.principal not in (principal, "User:*")
+            or acl.host not in (host, "*", "10.0.0.0/31")
+        ):
             return False
         implied = IMPLIES.get(operation, set()) if permission == Permission.ALLOW else set()
         return acl.operation in {Operation.ALL, operation, *implied}
@@ -138,7 +146,7 @@ ACLS = st.builds(
     resource_name=NAMES,
     pattern_type=st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
     principal=st.sampled_from(["User:a", "User:b", "User:*", "Group:*"]),
-    host=st.sampled_from(["*", HOST, "10.0.0.2"]),
+    host=st.sampled_from(["*", HOST, "10.0.0.2", "10.0.0.0/31", "10.0.0.2/31"]),
     operation=st.sampled_from(
         [Operation.ALL, Operation.READ, Operation.DESCRIBE, Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS]
     ),

@@ -30,7 +30,7 @@ GOOD = AclRecord(2, "t", 3, "User:a", "*", 3, 3)
         {"permission": 0},
         {"permission": 1},
         {"host": ""},
-        {"host": "10.0.0.0/8"},
+        {"host": "10.0.0.0/33"},
         {"host": "broker-1"},
         {"host": "[::1]"},
         {"principal": "a"},
@@ -97,6 +97,8 @@ def test_a_filter_finds_every_spelling_of_an_address() -> None:
 
     What is no address is found as it is written, so that such a rule can be removed.
     """
+    ranges = [replace(GOOD, host=host) for host in ("10.0.0.0/8", "10.0.0.0/9", "10.0.0.0")]
+    assert [AclSelector(host="10.1.2.3/8").matches(acl) for acl in ranges] == [True, False, False]
     acls = [replace(GOOD, host=host) for host in ("::1", "0:0:0:0:0:0:0:1", "broker-1")]
     assert [AclSelector(host="::0001").matches(acl) for acl in acls] == [True, True, False]
     assert [AclSelector(host="broker-1").matches(acl) for acl in acls] == [False, False, True]

@@ -49,6 +49,7 @@ def test_typed_values_are_those_of_the_table():
             "http_listeners",
             "inter_broker_listener",
             "log_dirs",
+            "cordoned_log_dirs",
             "broker_heartbeat_interval_ms",
         ):
             continue

@@ -324,9 +324,27 @@ def test_a_broker_that_started_with_local_above_total_retention_accepts_other_ch
         configs.check({"log.retention.bytes": "4"}, of_all=False)
 
 
+@pytest.mark.parametrize(
+    ("text", "cordoned"), [("", ()), ("*", ("/a", "/b")), ("/b", ("/b",)), ("/b,/a", ("/b", "/a"))]
+)
+def test_cordoned_directories_are_named_as_in_log_dirs(text: str, cordoned: tuple[str, ...]) -> None:
+    configs = BrokerConfigs(load_config(settings={"log.dirs": "/a,/b"}))
+    assert configs.check({"cordoned.log.dirs": text}, of_all=False).cordoned_log_dirs == cordoned
+    with pytest.raises(ConfigError, match="at default cluster level"):
+        configs.check({"cordoned.log.dirs": text}, of_all=True)
+
+
+@pytest.mark.parametrize("text", ["/c", "/a/", "/a,/a", "*,/a", "/a,*"])
+def test_other_directories_cannot_be_cordoned(text: str) -> None:
+    """As in Kafka 4.4.0."""
+    configs = BrokerConfigs(load_config(settings={"log.dirs": "/a,/b"}))
+    with pytest.raises(ConfigError, match="allowed is a list of different values of log.dirs"):
+        configs.check({"cordoned.log.dirs": text}, of_all=False)
+
+
 def test_every_key_that_can_be_set_takes_effect() -> None:
     """All are known keys, and none is one that Kafka does not allow to change."""
-    assert len(DYNAMIC_KEYS) == 46
+    assert len(DYNAMIC_KEYS) == 50
     assert not DYNAMIC_KEYS & {
         "log.roll.hours",
         "log.retention.hours",
@@ -417,8 +435,8 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize("wanted", [None, []])
 def test_an_empty_list_means_all_keys(wanted: list[str] | None) -> None:
     defaults = describe_topic_defaults(running())
-    assert len(describe_topic(defaults, {}, wanted)) == 40
-    assert len(describe_broker(running(), wanted)) == 353 + len(OWN_KEYS)
+    assert len(describe_topic(defaults, {}, wanted)) == 43
+    assert len(describe_broker(running(), wanted)) == 360 + len(OWN_KEYS)
 
 
 def test_requested_keys_that_exist() -> None:

@@ -22,7 +22,8 @@ LISTENER = {
     "listener.name.outside.ssl.keystore.location": "/server.pem",
     "sasl.enabled.mechanisms": "OAUTHBEARER",
 }
-SOURCE = {f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url": URL, ALLOWED_URLS: URL}
+UNVERIFIED = {f"sasl.oauthbearer.allow.unverified.{claim}": "true" for claim in ("audience", "issuer")}
+SOURCE = {f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url": URL, ALLOWED_URLS: URL} | UNVERIFIED
 OWN_URL, OWN_ID = f"{PREFIX}sasl.oauthbearer.token.endpoint.url", f"{PREFIX}sasl.oauthbearer.client.credentials.client"
 JAAS, HANDLER = f"{PREFIX}sasl.jaas.config", f"{PREFIX}sasl.server.callback.handler.class"
 
@@ -46,6 +47,16 @@ def test_a_key_source_is_enough() -> None:
         10_000,
     )
     assert found.rules == TokenRules()
+
+
+@pytest.mark.parametrize("claim", ["audience", "issuer"])
+def test_tokens_for_others_are_accepted_only_on_purpose(claim: str) -> None:
+    """As since Kafka 4.4: a broker that expects no issuer or no audience does not start."""
+    allowing = f"sasl.oauthbearer.allow.unverified.{claim}"
+    with pytest.raises(ConfigError, match=rf"expected.{claim} is missing.*{allowing}=true"):
+        settings({allowing: "false"})
+    settings({allowing: "false", f"sasl.oauthbearer.expected.{claim}": "lake"})
+    settings({allowing: "false", f"{PREFIX}{allowing}": "true"})
 
 
 def test_kafkas_keys_at_their_three_places() -> None:

@@ -44,6 +44,8 @@ class World:
             "listener.security.protocol.map": "IN:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "inter.broker.listener.name": "PLAINTEXT",
             "lowtide.sasl.oauthbearer.allowed.urls": url,
+            "sasl.oauthbearer.allow.unverified.audience": "true",
+            "sasl.oauthbearer.allow.unverified.issuer": "true",
             "sasl.oauthbearer.jwks.endpoint.url": url,
             ENABLED: "PLAIN,SCRAM-SHA-256",
             USERS: f'{PLAIN} user_alice="pencil";',

@@ -19,12 +19,13 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 NEEDED = {key: VersionRange(0, version) for feature in FEATURES for key, version in feature.needs.items()}
+BROKER: Any = SimpleNamespace(replicas=SimpleNamespace(broker_id=1))
 AGREED = MetadataImage(revision=9, features=FeaturesRecord(1, 1), features_revision=7)
 
 
 def ask(version: int, advertised: dict[ApiKey, VersionRange], image: MetadataImage = AGREED) -> Any:
     """The response as a client reads it."""
-    handle: Any = api_versions.handler(advertised, lambda: image).handle
+    handle: Any = api_versions.handler(advertised, lambda: image, BROKER).handle
     context: Any = SimpleNamespace(api_version=version, connection=SimpleNamespace())
     response = handle(ApiVersionsRequest(client_software_name="test", client_software_version="1"), context)
     codec = codec_for(ApiVersionsResponse, version)
@@ -37,16 +38,18 @@ def test_all_features_are_listed_with_their_levels() -> None:
     assert [(row.name, row.max_version_level) for row in answer.finalized_features] == [
         ("eligible.leader.replicas.version", 1),
         ("group.version", 1),
+        ("kraft.version", 1),
         ("lowtide.metadata.version", 2),
-        ("metadata.version", 30),
+        ("metadata.version", 33),
         ("share.version", 2),
         ("transaction.version", 2),
     ]
     assert [(row.name, row.min_version, row.max_version) for row in answer.supported_features] == [
         ("eligible.leader.replicas.version", 0, 1),
         ("group.version", 0, 1),
+        ("kraft.version", 1, 1),
         ("lowtide.metadata.version", 0, 2),
-        ("metadata.version", 30, 30),
+        ("metadata.version", 33, 33),
         ("share.version", 0, 2),
         ("transaction.version", 0, 2),
     ]
@@ -72,7 +75,7 @@ def test_levels_are_those_of_the_metadata() -> None:
 
 def test_one_handler_follows_the_metadata() -> None:
     seen = [AGREED]
-    handle: Any = api_versions.handler(NEEDED, lambda: seen[-1]).handle
+    handle: Any = api_versions.handler(NEEDED, lambda: seen[-1], BROKER).handle
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     context: Any = SimpleNamespace(api_version=4, connection=SimpleNamespace())
     before = handle(request, context)
@@ -89,7 +92,7 @@ def test_one_handler_follows_the_metadata() -> None:
 
 def test_clients_that_cannot_read_level_0_see_only_what_cannot_be_off() -> None:
     answer = ask(3, NEEDED)
-    assert [row.name for row in answer.supported_features] == ["metadata.version"]
+    assert [row.name for row in answer.supported_features] == ["kraft.version", "metadata.version"]
     assert len(answer.finalized_features) == len(features_of(AGREED, NEEDED))
     assert ask(2, NEEDED).finalized_features == []
 

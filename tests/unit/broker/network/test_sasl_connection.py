@@ -65,7 +65,9 @@ class World:
         self.served: list[str] = []
         dispatcher = Dispatcher(spawn=lambda *_args, **_names: None, maximum_versions={})
         specs = [
-            api_versions.handler(dispatcher.advertised, MetadataImage),
+            api_versions.handler(
+                dispatcher.advertised, MetadataImage, SimpleNamespace(replicas=SimpleNamespace(broker_id=1))
+            ),
             sasl_handshake.handler(),
             sasl_authenticate.handler(),
         ]

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.api_keys import API, ApiKey
-from lowtide.protocol.client.opening import Ask, ClientSession, Opening, OpeningEvent, OpeningState, Step
+from lowtide.protocol.client.opening import (
+    Ask,
+    ClientSession,
+    ExpectedBroker,
+    Opening,
+    OpeningEvent,
+    OpeningState,
+    Step,
+)
 from lowtide.protocol.client.refused import ClientFailure, ClientFailureKind
 from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.protocol.errors import ErrorCode
@@ -56,9 +64,25 @@ def test_versions_are_asked_for_and_nothing_else_without_sasl():
     assert session.usable_ms is None
 
 
-def test_a_broker_that_is_older_is_asked_in_the_oldest_version():
-    asked, _ = play(None, ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[]), versions())
-    assert [ask.version for ask in asked] == [4, 0]
+@pytest.mark.parametrize(("named", "second"), [(None, 0), (0, 0), (4, 4), (9, 4)])
+def test_an_older_broker_is_asked_again_in_its_newest_version(named: int | None, second: int):
+    """Since Kafka 2.4 brokers name their versions in that answer (KIP-511)."""
+    rows = [] if named is None else [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=named)]
+    asked, _ = play(None, ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=rows), versions())
+    assert [ask.version for ask in asked] == [5, second]
+
+
+def test_the_expected_broker_is_named_and_another_one_refuses():
+    """KIP-1242: the client then bootstraps again."""
+    opening = Opening(PLAIN, "nonce", ExpectedBroker("c", 3))
+    step = opening.begin()
+    assert isinstance(step, Ask)
+    assert isinstance(step.request, ApiVersionsRequest)
+    assert (step.request.cluster_id, step.request.node_id) == ("c", 3)
+    failure = opening.on_answer(ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=[]))
+    assert isinstance(failure, ClientFailure)
+    assert failure.kind is ClientFailureKind.MISROUTED
+    assert "not broker 3 of cluster c" in failure.reason
 
 
 def test_a_version_is_one_that_both_support():

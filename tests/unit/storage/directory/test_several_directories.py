@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 from lowtide.storage.checkpoint import CLEAN_SHUTDOWN_MARKER, META_PROPERTIES, PARTITION_METADATA
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, decode_known, encode_known, read_known
 from lowtide.storage.directory.log_manager import KnownTopic
@@ -309,6 +309,20 @@ def test_new_logs_go_to_the_working_directory_with_the_fewest_partitions() -> No
     world.create(A0, A1)
     world.manager.fail_directory_of(world.manager.logs[A1], OSError(errno.EIO, "broken"))
     assert [log.directory for log in world.create(B0)] == [f"{THREE}/b-0"]
+
+
+def test_new_logs_avoid_cordoned_directories() -> None:
+    """KIP-1066. If all are cordoned the controller has decided before it knew: the log is created nevertheless."""
+    world = World(ONE, TWO)
+    directories = world.manager.directories
+    directories.cordon([ONE])
+    assert [log.parent_directory for log in world.create(A0, A1)] == [TWO, TWO]
+    assert (directories.cordoned, directories.all_cordoned) == ({ONE}, False)
+    world.manager.preferred.note(B0, ONE)
+    assert [log.parent_directory for log in world.create(B0)] == [TWO]
+    world.manager.fail_directory_of(world.manager.logs[A0], OSError(errno.EIO, "broken"))
+    assert directories.all_cordoned
+    assert [log.parent_directory for log in world.create(TopicPartition("b", 1))] == [ONE]
 
 
 def test_the_contents_of_a_directory_are_reported_without_reading_the_disk() -> None:

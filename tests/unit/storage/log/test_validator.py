@@ -420,3 +420,21 @@ def test_a_compacted_stored_batch_is_valid() -> None:
     """Protects followers of compacted topics: such batches have fewer records than offsets."""
     batch = make(2, last=7, payload=b"")
     assert validate_stored(batch, 0, read_batch_header(batch)) is None
+
+
+@pytest.mark.parametrize(("limit", "faulty"), [(100, [1]), (107, []), (106, [1]), (1, [0, 1, 2])])
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.NONE])
+def test_large_records_of_a_compressed_batch_are_named(codec: Compression, limit: int, faulty: list[int]) -> None:
+    """Kafka: `max.decompressed.message.bytes`. Without compression `max.message.bytes` is the limit."""
+    records = build_batch([(1, None, b"a", ()), (1, None, b"b" * 100, ()), (1, None, b"c", ())], compression=codec)
+    found = validate_produce(records, ValidationRules(max_record_bytes=limit), 1)
+    if codec is Compression.NONE or not faulty:
+        assert isinstance(found, ValidatedBatch)
+    else:
+        assert isinstance(found, Rejection)
+        assert (found.error_code, [number for number, _ in found.record_errors]) == (ErrorCode.INVALID_RECORD, faulty)
+
+
+def test_a_limit_for_records_needs_a_look_at_each_batch() -> None:
+    assert ValidationRules().unchanged_bytes > 0
+    assert ValidationRules(max_record_bytes=1000).unchanged_bytes == 0
