@@ -15,8 +15,8 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-VERSION = "4.3.1"
-LOG4J_VERSION = "2.25.4"
+VERSION = "4.4.0"
+LOG4J_VERSION = "2.25.5"
 """The version that Kafka's jars depend on; without this binding neither the node nor the tools would log anything."""
 
 CACHE = Path(__file__).parent / ".cache"
