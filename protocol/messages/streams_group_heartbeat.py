@@ -5,6 +5,7 @@ Fields that have not changed since the last heartbeat can be null.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Annotated, Final
 
 from lowtide.protocol.schema import (
@@ -26,6 +27,18 @@ JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
 """The member's place is kept for its instance id until its session expires."""
+
+
+class StreamsStatus(IntEnum):
+    """What a response says about the group besides an error. Source: `StreamsGroupHeartbeatResponse.Status`."""
+
+    STALE_TOPOLOGY = 0
+    MISSING_SOURCE_TOPICS = 1
+    INCORRECTLY_PARTITIONED_TOPICS = 2
+    MISSING_INTERNAL_TOPICS = 3
+    SHUTDOWN_APPLICATION = 4
+    ASSIGNMENT_DELAYED = 5
+    MISSING_CLIENT_TAGS = 6
 
 
 class StreamsKeyValue(Message, kw_only=True):
