@@ -7,6 +7,7 @@
 | `lowtide.metadata.version` | 0 to 2 | the brokers themselves: 1 reports log starts, 2 also has eligible leaders |
 | `metadata.version` | 30 | nothing: it is the level of Kafka 4.3-IV0, whose protocol the brokers follow |
 | `share.version` | 0 to 1 | UpdateFeatures; 0 disables share groups (KIP-932) |
+| `streams.version` | 0 to 1 | UpdateFeatures; 0 disables streams groups (KIP-1071) |
 | `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on each transaction has its own epoch (KIP-890) |
 
 A level is advertised only while the APIs that it needs are served in these versions. So a capped API (`--max-version`)
@@ -30,6 +31,8 @@ GROUP_VERSION: Final = "group.version"
 GROUP_LEVEL: Final = 1
 SHARE_VERSION: Final = "share.version"
 SHARE_LEVEL: Final = 1
+STREAMS_VERSION: Final = "streams.version"
+STREAMS_LEVEL: Final = 1
 KAFKA_RELEASE_LEVEL: Final = 30
 """The level of `metadata.version` that Kafka's tools show as 4.3-IV0."""
 
@@ -63,6 +66,9 @@ FEATURES: Final = (
             ApiKey.SHARE_ACKNOWLEDGE: 1,
         },
     ),
+    ClusterFeature(
+        STREAMS_VERSION, STREAMS_LEVEL, {ApiKey.STREAMS_GROUP_HEARTBEAT: 0, ApiKey.STREAMS_GROUP_DESCRIBE: 0}
+    ),
     ClusterFeature("transaction.version", 2, {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}),
 )
 
@@ -91,6 +97,11 @@ def serves_consumer_groups(image: MetadataImage) -> bool:
 def serves_share_groups(image: MetadataImage) -> bool:
     """Whether the cluster supports share groups."""
     return image.features.level(SHARE_VERSION, SHARE_LEVEL) >= SHARE_LEVEL
+
+
+def serves_streams_groups(image: MetadataImage) -> bool:
+    """Whether the cluster supports streams groups."""
+    return image.features.level(STREAMS_VERSION, STREAMS_LEVEL) >= STREAMS_LEVEL
 
 
 def supported(features: Mapping[str, FeatureState], *, from_0: bool) -> list[SupportedFeatureKey]:

@@ -462,7 +462,9 @@ def test_a_share_group_keeps_a_partition_whose_state_is_about_to_begin() -> None
     share_group(groups)
     assert share_consumed(groups, 7) == NOTHING
     initializing = {NEW: InitializingTopic("t", frozenset({0}), 1)}
-    groups.by_id["g"].states = KnownStates(initializing=initializing)
+    group = groups.by_id.find_share("g")
+    assert group is not None
+    group.states = KnownStates(initializing=initializing)
     assert share_consumed(groups, 7) == (-1, "g")
 
 

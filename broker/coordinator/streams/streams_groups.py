@@ -1,0 +1,380 @@
+"""The service of streams groups: records, epochs, topologies, targets, sessions and fencing.
+
+Guards: the group's epoch rises with every change of its members, its topics and the settings of assignments; every
+change of a group is a record; a member without heartbeats is removed, and this is retried if its record can't be
+appended.
+
+Source: Kafka's `GroupMetadataManager`; KIP-1071.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.classic.group_state import GroupState
+from lowtide.broker.coordinator.classic.rebalancing import TimerKey
+from lowtide.broker.coordinator.modern.group_decision import GroupRefusal
+from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
+from lowtide.broker.coordinator.modern.member_state import MemberState
+from lowtide.broker.coordinator.modern.modern_groups import RETRY_MS, GroupResources
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.coordinator.runtime.timers import Timers
+from lowtide.broker.coordinator.streams.sticky_assignor import GroupSpec, MemberSpec, assign
+from lowtide.broker.coordinator.streams.streams_group import NO_OFFSETS, StreamsGroup
+from lowtide.broker.coordinator.streams.streams_member import StreamsMember, target_record
+from lowtide.broker.coordinator.streams.streams_settings import (
+    RACK_AWARE_TAGS,
+    STANDBY_REPLICAS,
+    StreamsSettings,
+    tags_in,
+)
+from lowtide.broker.coordinator.streams.task_reconciliation import TaskReconciliation, reconcile_tasks
+from lowtide.broker.coordinator.streams.tasks import EMPTY_TASKS, Tasks
+from lowtide.broker.coordinator.streams.topology import ConfiguredTopology, Topology, configure, required_topics
+from lowtide.protocol.consumer_group_records import TargetAssignmentEpoch
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
+from lowtide.protocol.messages.streams_group_heartbeat import EndpointToPartitions
+from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from lowtide.protocol.streams_group_records import StreamsGroupChange, StreamsRecordType
+from lowtide.protocol.types import ZERO_TOPIC_ID
+
+MEMBER_TIMERS: Final = ("heartbeat", "revocation")
+
+
+class NextTarget(NamedTuple):
+    """The epoch of the target, a member's part of it, and why there is no newer one, if so."""
+
+    epoch: int
+    tasks: Tasks
+    delay: str = ""
+
+
+class StreamsDecision:
+    """The changes of one group that a request or a timer asks for. Nothing changes until it is carried out."""
+
+    __slots__ = ("changes", "group", "is_new", "takes_over")
+
+    def __init__(self, group: StreamsGroup, *, is_new: bool = False, takes_over: ClassicGroup | None = None) -> None:
+        """`is_new`: the group has no record yet. `takes_over` is the empty classic group that it replaces."""
+        self.group = group
+        self.is_new = is_new
+        self.takes_over = takes_over
+        self.changes: list[StreamsGroupChange] = []
+
+    def keep(self, kind: StreamsRecordType, name: str, value: Any) -> None:
+        """Asks for a record; with None, for its tombstone."""
+        self.changes.append(StreamsGroupChange(kind, self.group.group_id, name, value))
+
+    def remove(self, member_id: str) -> None:
+        """Asks for the tombstones of a member."""
+        for kind in (StreamsRecordType.CURRENT, StreamsRecordType.TARGET, StreamsRecordType.MEMBER):
+            self.keep(kind, member_id, None)
+
+    def replace(self, old: StreamsMember, new: StreamsMember) -> None:
+        """Asks for the records that give a member's place to another member id."""
+        self.remove(old.member_id)
+        self.keep(StreamsRecordType.MEMBER, new.member_id, new.metadata_record())
+        target = self.group.targets.get(old.member_id, EMPTY_TASKS)
+        self.keep(StreamsRecordType.TARGET, new.member_id, target_record(target))
+        self.keep(StreamsRecordType.CURRENT, new.member_id, new.current_record())
+
+    def carry_out(self, effects: Effects) -> None:
+        """Adds the records to the effects. Without any, the answer waits until the group's last record is committed."""
+        if self.takes_over is not None:
+            effects.keep_group(self.group.group_id, None)
+        for change in self.changes:
+            effects.keep_change(change)
+        if not self.changes:
+            effects.barrier = max(effects.barrier, self.group.last_record_offset)
+
+
+class StreamsGroups:
+    """The service of one coordinator's streams groups."""
+
+    def __init__(self, by_id: GroupsById, timers: Timers[TimerKey], resources: GroupResources) -> None:
+        """`by_id` has groups of all types."""
+        self.by_id = by_id
+        self.deadlines = timers
+        self.resources = resources
+        self.topics = resources.topics
+        self.settings = StreamsSettings(resources.settings, self.topics)
+
+    def find(self, group_id: str) -> StreamsGroup | None:
+        """Returns the streams group of this id; None if there is none, or one of another type."""
+        group = self.by_id.get(group_id)
+        return group if isinstance(group, StreamsGroup) else None
+
+    def open(self, group_id: str, effects: Effects, *, creates: bool) -> StreamsDecision | GroupRefusal:
+        """Begins a decision about a group, about a new one, or one that replaces an empty classic one.
+
+        Errors: GROUP_ID_NOT_FOUND, those of `GroupResources.check_new_group`.
+        """
+        group = self.find(group_id)
+        if group is not None:
+            return StreamsDecision(group)
+        other = self.by_id.get(group_id)
+        if other is None and creates:
+            refusal = self.resources.check_new_group(effects.now_ms)
+            return refusal or StreamsDecision(StreamsGroup(group_id), is_new=True)
+        if creates and isinstance(other, ClassicGroup) and other.state is GroupState.EMPTY:
+            return StreamsDecision(StreamsGroup(group_id), is_new=True, takes_over=other)
+        message = (
+            f"Streams group {group_id} not found." if other is None else f"Group {group_id} is not a streams group."
+        )
+        return GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+    # ------------------------------------------------------------------ records
+    def note(self, change: StreamsGroupChange) -> None:
+        """Applies a record. Errors: ProtocolError if a group of another type has the id."""
+        is_tombstone = change.value is None
+        group = self.find(change.group)
+        if group is None:
+            if is_tombstone:
+                return
+            group = self._create(change)
+        if is_tombstone and change.kind is StreamsRecordType.GROUP:
+            del self.by_id[change.group]
+            group.close()
+            self._cancel(group, group.members)
+            return
+        group.apply(change)
+        if is_tombstone and change.kind is StreamsRecordType.MEMBER:
+            # Not before: a member whose removal can't be appended keeps its timers.
+            self._cancel(group, [change.name])
+
+    def _create(self, change: StreamsGroupChange) -> StreamsGroup:
+        other = self.by_id.get(change.group)
+        if other is not None:
+            if not isinstance(other, ClassicGroup) or not other.is_simple:
+                message = (
+                    f"a record of {change.kind.name} for {change.group}, which is a {other.group_type.value} group"
+                )
+                raise ProtocolError(message)
+            other.release()
+        group = self.by_id[change.group] = StreamsGroup(change.group, self.resources.memory)
+        return group
+
+    def on_loaded(self, group: StreamsGroup, effects: Effects) -> None:
+        """Starts the sessions of all members, and the timeouts of those that are to revoke tasks."""
+        for member in group.members.values():
+            self.extend_session(group, member, effects.now_ms)
+            if member.state is MemberState.UNREVOKED_PARTITIONS:
+                self._expect_revocation(group, member, effects.now_ms)
+
+    @staticmethod
+    def on_unloaded(group: StreamsGroup, _effects: Effects) -> None:
+        """Closes a group that another broker coordinates now. No request waits in it."""
+        group.close()
+
+    @staticmethod
+    def remove(group: StreamsGroup, effects: Effects) -> None:
+        """Asks for the tombstones of a group."""
+        decision = StreamsDecision(group)
+        for kind, name in group.tombstones():
+            decision.keep(kind, name, None)
+        decision.carry_out(effects)
+
+    # ------------------------------------------------------------------ commits
+    @staticmethod
+    def admit_commit(group: StreamsGroup, request: OffsetCommitRequest, api_version: int, _now_ms: int) -> ErrorCode:
+        """Checks whether a commit is allowed. Errors: those of `StreamsGroup.check_commit`."""
+        places = ((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
+        return group.check_commit(request.member_id, request.generation_id_or_member_epoch, api_version, places)
+
+    def check_transactional_commit(self, group: StreamsGroup, request: TxnOffsetCommitRequest) -> ErrorCode:
+        """Checks whether a commit in a transaction is allowed. Errors: those of `StreamsGroup.check_commit`.
+
+        An old member epoch is ILLEGAL_GENERATION, the only error after which producers abort and continue.
+        """
+        names = self.topics.image.topic_names
+        places = (
+            (topic.name if topic.topic_id == ZERO_TOPIC_ID else names.get(topic.topic_id, ""), row.partition_index)
+            for topic in request.topics
+            for row in topic.partitions
+        )
+        epoch = request.generation_id_or_member_epoch
+        error = group.check_commit(request.member_id, epoch, 0, places, is_transaction=True)
+        return ErrorCode.ILLEGAL_GENERATION if error == ErrorCode.STALE_MEMBER_EPOCH else error
+
+    # ------------------------------------------------------------------ topology
+    def configure(self, group: StreamsGroup, topology: Topology) -> ConfiguredTopology:
+        """Returns the topology with the topics as they are now; the known one if nothing has changed."""
+        image_number = self.topics.image_number
+        if group.topology is not None and group.configured is not None and group.checked_image == image_number:
+            return group.configured
+        metadata_hash = self.topics.hash_of(required_topics(topology))
+        is_known = group.topology is not None and metadata_hash == group.metadata_hash
+        if is_known:
+            group.checked_image = image_number
+        if not is_known or group.configured is None:
+            group.configured = configure(topology, metadata_hash, self._partitions_of)
+        return group.configured
+
+    def _partitions_of(self, topic: str) -> int | None:
+        found = self.topics.image.topics.get(topic)
+        return None if found is None else len(found.partitions)
+
+    # ------------------------------------------------------------------ target
+    def delay_first_target(self, group: StreamsGroup, now_ms: int) -> None:
+        """Lets a group without members wait for more of them before its first target, unless it waits already."""
+        delay_ms, key = self.settings.initial_delay_ms(group.group_id), ("initial", group.group_id, "")
+        if delay_ms > 0 and not group.members and self.deadlines.deadline_of(key) is None:  # type: ignore[arg-type]
+            self.deadlines.schedule(key, now_ms + delay_ms)  # type: ignore[arg-type]  # the literal is one of the key's
+
+    def next_target(
+        self,
+        decision: StreamsDecision,
+        epoch: int,
+        new: StreamsMember,
+        configured: ConfiguredTopology,
+        effects: Effects,
+    ) -> NextTarget:
+        """Returns the target for a member. Computes a new one if that is due."""
+        group = decision.group
+        if self.deadlines.deadline_of(("initial", group.group_id, "")) is not None:
+            reason = "Assignment delayed due to the configured initial rebalance delay."
+            return NextTarget(group.target_epoch, EMPTY_TASKS, reason)
+        if epoch <= group.target_epoch:
+            return NextTarget(group.target_epoch, group.target_of(new))
+        since_ms = effects.wall_ms - group.assigned_wall_ms
+        interval_ms = self.settings.assignment_interval_ms(group.group_id)
+        if 0 <= since_ms < interval_ms:
+            key: TimerKey = ("assignment", group.group_id, "")
+            if self.deadlines.deadline_of(key) is None:
+                self.deadlines.schedule(key, effects.now_ms + interval_ms - since_ms)
+            reason = "Assignment delayed due to the configured assignment interval."
+            return NextTarget(group.target_epoch, group.target_of(new), reason)
+        known = {**group.targets}
+        if new.member_id not in known and new.instance_id in group.static_members:
+            known[new.member_id] = group.target_of(new)
+        made = self._keep_target(decision, epoch, group.members_with(new), configured, effects.wall_ms, known)
+        return NextTarget(epoch, made[new.member_id])
+
+    def make_target(self, group: StreamsGroup, effects: Effects) -> None:
+        """Computes a target for the current members, unless there is one of the group's epoch."""
+        if not group.members or group.group_epoch <= group.target_epoch or group.topology is None:
+            return
+        decision = StreamsDecision(group)
+        configured = self.configure(group, group.topology)
+        self._keep_target(decision, group.group_epoch, group.members, configured, effects.wall_ms, group.targets)
+        decision.carry_out(effects)
+
+    def _keep_target(
+        self,
+        decision: StreamsDecision,
+        epoch: int,
+        members: Mapping[str, StreamsMember],
+        configured: ConfiguredTopology,
+        wall_ms: int,
+        known: Mapping[str, Tasks],
+    ) -> dict[str, Tasks]:
+        """Asks for the records of a target. Returns it, by member id. A topology that isn't ready has no tasks."""
+        made = dict.fromkeys(members, EMPTY_TASKS)
+        if configured.refusal is None:
+            made |= assign(self._spec(decision.group, members), configured)
+        for member_id, tasks in made.items():
+            if tasks != known.get(member_id):
+                decision.keep(StreamsRecordType.TARGET, member_id, target_record(tasks))
+        value = TargetAssignmentEpoch(assignment_epoch=epoch, assignment_timestamp=wall_ms)
+        decision.keep(StreamsRecordType.TARGET_EPOCH, "", value)
+        return made
+
+    def _spec(self, group: StreamsGroup, members: Mapping[str, StreamsMember]) -> GroupSpec:
+        configs = self.settings.assignment_configs(group.group_id)
+        specs = {}
+        for member_id, member in members.items():
+            reported = group.task_offsets.get(member_id, NO_OFFSETS)
+            specs[member_id] = MemberSpec(
+                instance_id=member.instance_id,
+                rack_id=member.rack_id,
+                process_id=member.process_id,
+                client_tags=dict(member.client_tags),
+                current=member.assigned.tasks,
+                task_offsets=reported.offsets,
+                task_end_offsets=reported.end_offsets,
+            )
+        return GroupSpec(
+            members=specs,
+            num_standby_replicas=int(configs[STANDBY_REPLICAS]),
+            rack_aware_tags=tags_in(configs.get(RACK_AWARE_TAGS, "")),
+        )
+
+    # ------------------------------------------------------------------ a member
+    def reconcile_member(
+        self, decision: StreamsDecision, member: StreamsMember, target: NextTarget, owned: Tasks | None, now_ms: int
+    ) -> StreamsMember | GroupRefusal:
+        """Moves a member a step closer to a target. Errors: FENCED_MEMBER_EPOCH."""
+        if member.is_reconciled_to(target.epoch):
+            return member
+        group = decision.group
+        moved = reconcile_tasks(member, TaskReconciliation(target.epoch, target.tasks, owned, group.owners))
+        if moved is None:
+            message = (
+                "The streams group member is in a unknown state. The member must abandon all its tasks and rejoin."
+            )
+            return GroupRefusal(ErrorCode.FENCED_MEMBER_EPOCH, message)
+        if moved != member:
+            decision.keep(StreamsRecordType.CURRENT, moved.member_id, moved.current_record())
+            if moved.state is MemberState.UNREVOKED_PARTITIONS:
+                self._expect_revocation(group, moved, now_ms)
+            else:
+                self.deadlines.cancel(("revocation", group.group_id, moved.member_id))
+        return moved
+
+    def endpoints(self, group: StreamsGroup, members: Iterable[StreamsMember]) -> list[EndpointToPartitions]:
+        """Returns the topic partitions of each member that has an endpoint."""
+        return []
+
+    def extend_session(self, group: StreamsGroup, member: StreamsMember, now_ms: int) -> None:
+        """Starts a member's session timeout again."""
+        timeout_ms = self.settings.session_timeout_ms(group.group_id)
+        self.deadlines.schedule(("heartbeat", group.group_id, member.member_id), now_ms + timeout_ms)
+
+    def _expect_revocation(self, group: StreamsGroup, member: StreamsMember, now_ms: int) -> None:
+        due_ms = now_ms + max(member.rebalance_timeout_ms, 0)
+        self.deadlines.schedule(("revocation", group.group_id, member.member_id), due_ms)
+
+    def _cancel(self, group: StreamsGroup, members: Iterable[str]) -> None:
+        for member_id in members:
+            for kind in MEMBER_TIMERS:
+                self.deadlines.cancel((kind, group.group_id, member_id))
+        if group.is_dead:
+            self.deadlines.cancel(("assignment", group.group_id, ""))
+            self.deadlines.cancel(("initial", group.group_id, ""))
+
+    # ------------------------------------------------------------------ fencing
+    @staticmethod
+    def fence(group: StreamsGroup, member: StreamsMember, effects: Effects) -> None:
+        """Removes a member that left or was silent for too long."""
+        decision = StreamsDecision(group)
+        decision.remove(member.member_id)
+        epoch = group.group_epoch + 1
+        decision.keep(StreamsRecordType.GROUP, "", group.epoch_record(epoch))
+        if len(group.members) == 1:
+            value = TargetAssignmentEpoch(assignment_epoch=epoch)
+            decision.keep(StreamsRecordType.TARGET_EPOCH, "", value)
+        decision.carry_out(effects)
+
+    # ------------------------------------------------------------------ time
+    def on_timer(self, group: StreamsGroup, key: TimerKey, effects: Effects) -> None:
+        """Removes a member that is late, or computes a target that is due."""
+        kind, _, member_id = key
+        if kind in ("assignment", "initial"):
+            self.make_target(group, effects)
+        else:
+            member = group.members.get(member_id)
+            if member is None or (kind == "revocation" and member.state is not MemberState.UNREVOKED_PARTITIONS):
+                return
+            self.fence(group, member, effects)
+        effects.then.append(partial(self._retry, key))
+
+    def _retry(self, key: TimerKey, error: ErrorCode, effects: Effects) -> None:
+        group = self.find(key[1])
+        if error == ErrorCode.NONE or group is None:
+            return
+        if key[2] in group.members if key[2] else group.group_epoch > group.target_epoch:
+            self.deadlines.schedule(key, effects.now_ms + RETRY_MS)

@@ -1,0 +1,110 @@
+"""The topology of a streams group: from its record to the form that is configured, and to descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lowtide.broker.coordinator.streams.topology import (
+    ConfiguredTopology,
+    CopartitionGroup,
+    InternalTopic,
+    Subtopology,
+    Topology,
+)
+from lowtide.protocol.messages.streams_group_describe import DescribedSubtopology, DescribedTopology
+from lowtide.protocol.messages.streams_group_heartbeat import (
+    HeartbeatSubtopology,
+    HeartbeatTopology,
+    StreamsTopicInfo,
+)
+from lowtide.protocol.streams_group_records import StreamsGroupTopology
+
+
+def topology_of(record: StreamsGroupTopology | HeartbeatTopology) -> Topology:
+    """Returns a topology as it is configured."""
+    return Topology(epoch=record.epoch, subtopologies=tuple(map(_subtopology, record.subtopologies)))
+
+
+def _subtopology(row: HeartbeatSubtopology) -> Subtopology:
+    return Subtopology(
+        subtopology_id=row.subtopology_id,
+        source_topics=tuple(row.source_topics),
+        source_topic_regex=tuple(row.source_topic_regex),
+        repartition_sink_topics=tuple(row.repartition_sink_topics),
+        state_changelog_topics=_internal(row.state_changelog_topics),
+        repartition_source_topics=_internal(row.repartition_source_topics),
+        copartition_groups=tuple(
+            CopartitionGroup(
+                source_topics=tuple(each.source_topics),
+                source_topic_regex=tuple(each.source_topic_regex),
+                repartition_source_topics=tuple(each.repartition_source_topics),
+            )
+            for each in row.copartition_groups
+        ),
+    )
+
+
+def _internal(rows: Iterable[StreamsTopicInfo]) -> tuple[InternalTopic, ...]:
+    return tuple(
+        InternalTopic(
+            name=row.name,
+            partitions=row.partitions,
+            replication_factor=row.replication_factor,
+            configs={config.key: config.value for config in row.topic_configs},
+        )
+        for row in rows
+    )
+
+
+def is_same(record: StreamsGroupTopology, topology: HeartbeatTopology) -> bool:
+    """Whether a member's topology is that of a record. The order of subtopologies does not count."""
+    if record.epoch != topology.epoch or len(record.subtopologies) != len(topology.subtopologies):
+        return False
+    known = {row.subtopology_id: row for row in record.subtopologies}
+    return all(known.get(row.subtopology_id) == row for row in topology.subtopologies)
+
+
+def source_topics(record: StreamsGroupTopology) -> dict[str, str]:
+    """Returns the subtopology of each topic that members consume."""
+    found = {}
+    for row in record.subtopologies:
+        for name in (*row.source_topics, *(topic.name for topic in row.repartition_source_topics)):
+            found[name] = row.subtopology_id
+    return found
+
+
+def topic_names(topology: HeartbeatTopology) -> list[str]:
+    """Returns all topics of a topology, each once."""
+    names = (
+        name
+        for row in topology.subtopologies
+        for name in (
+            *row.source_topics,
+            *row.repartition_sink_topics,
+            *(topic.name for topic in row.repartition_source_topics),
+            *(topic.name for topic in row.state_changelog_topics),
+        )
+    )
+    return list(dict.fromkeys(names))
+
+
+def described_topology(record: StreamsGroupTopology, configured: ConfiguredTopology | None) -> DescribedTopology:
+    """Returns the topology of a description: as it is configured if that is ready, or else as members sent it."""
+    rows = sorted(record.subtopologies, key=lambda row: row.subtopology_id)
+    return DescribedTopology(
+        epoch=record.epoch,
+        subtopologies=[
+            DescribedSubtopology(
+                subtopology_id=row.subtopology_id,
+                source_topics=sorted(row.source_topics),
+                repartition_sink_topics=sorted(row.repartition_sink_topics),
+                state_changelog_topics=_sorted(row.state_changelog_topics),
+                repartition_source_topics=_sorted(row.repartition_source_topics),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _sorted(rows: Iterable[StreamsTopicInfo]) -> list[StreamsTopicInfo]:
+    return sorted(rows, key=lambda row: row.name)
