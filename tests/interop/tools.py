@@ -11,7 +11,12 @@ from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from .kafka import TOOL_TIMEOUT_S, java
+import pytest
+
+from .kafka import TOOL_TIMEOUT_S, VERSIONS, fetch_jars, java
+
+EACH_VERSION = pytest.mark.parametrize("kafka_version", VERSIONS, indirect=True)
+"""For tests of the clients and tools of each version of Kafka."""
 
 SHORT_LIVED = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of a JVM that starts quickly and has little work."""
@@ -139,14 +144,17 @@ class Tools:
 
 
 class JavaClient:
-    """The program in `java/`, compiled into `folder`, against one broker."""
+    """The program in `java/`, compiled into `folder`, against one broker.
+
+    It is compiled with the jars of the newest Kafka, and runs with `jars`, which may be older.
+    """
 
     def __init__(self, jars: Path, bootstrap: str, folder: Path) -> None:
         self._jars = jars
         self._bootstrap = bootstrap
         self._folder = folder
         sources = sorted(str(source) for source in JAVA_SOURCES.glob("*.java"))
-        command = ["javac", "-Xlint:all", "-proc:none", "-cp", f"{jars}/libs/*", "-d", str(folder), *sources]
+        command = ["javac", "-Xlint:all", "-proc:none", "-cp", f"{fetch_jars()}/libs/*", "-d", str(folder), *sources]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
