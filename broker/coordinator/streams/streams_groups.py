@@ -120,8 +120,9 @@ class StreamsGroups:
         if other is None and creates:
             refusal = self.resources.check_new_group(effects.now_ms)
             return refusal or StreamsDecision(StreamsGroup(group_id), is_new=True)
-        if creates and isinstance(other, ClassicGroup) and other.state is GroupState.EMPTY:
-            return StreamsDecision(StreamsGroup(group_id), is_new=True, takes_over=other)
+        classic = self.by_id.find_classic(group_id)
+        if creates and classic is not None and classic.state is GroupState.EMPTY:
+            return StreamsDecision(StreamsGroup(group_id), is_new=True, takes_over=classic)
         message = (
             f"Streams group {group_id} not found." if other is None else f"Group {group_id} is not a streams group."
         )
@@ -149,7 +150,8 @@ class StreamsGroups:
     def _create(self, change: StreamsGroupChange) -> StreamsGroup:
         other = self.by_id.get(change.group)
         if other is not None:
-            if not isinstance(other, ClassicGroup) or not other.is_simple:
+            classic = self.by_id.find_classic(change.group)
+            if classic is None or not classic.is_simple:
                 message = (
                     f"a record of {change.kind.name} for {change.group}, which is a {other.group_type.value} group"
                 )
@@ -203,16 +205,16 @@ class StreamsGroups:
     # ------------------------------------------------------------------ topology
     def configure(self, group: StreamsGroup, topology: Topology) -> ConfiguredTopology:
         """Returns the topology with the topics as they are now; the known one if nothing has changed."""
-        image_number = self.topics.image_number
-        if group.topology is not None and group.configured is not None and group.checked_image == image_number:
-            return group.configured
+        image_number, known = self.topics.image_number, group.topology
+        if known.configured is not None and group.checked_image == image_number:
+            return known.configured
         metadata_hash = self.topics.hash_of(required_topics(topology))
-        is_known = group.topology is not None and metadata_hash == group.metadata_hash
-        if is_known:
+        is_same = known.record is not None and metadata_hash == group.metadata_hash
+        if is_same:
             group.checked_image = image_number
-        if not is_known or group.configured is None:
-            group.configured = configure(topology, metadata_hash, self._partitions_of)
-        return group.configured
+        if not is_same or known.configured is None:
+            known.configured = configure(topology, metadata_hash, self._partitions_of)
+        return known.configured
 
     def _partitions_of(self, topic: str) -> int | None:
         found = self.topics.image.topics.get(topic)
@@ -256,10 +258,10 @@ class StreamsGroups:
 
     def make_target(self, group: StreamsGroup, effects: Effects) -> None:
         """Computes a target for the current members, unless there is one of the group's epoch."""
-        if not group.members or group.group_epoch <= group.target_epoch or group.topology is None:
+        if not group.members or group.group_epoch <= group.target_epoch or group.topology.parsed is None:
             return
         decision = StreamsDecision(group)
-        configured = self.configure(group, group.topology)
+        configured = self.configure(group, group.topology.parsed)
         self._keep_target(decision, group.group_epoch, group.members, configured, effects.wall_ms, group.targets)
         decision.carry_out(effects)
 
@@ -287,7 +289,7 @@ class StreamsGroups:
         configs = self.settings.assignment_configs(group.group_id)
         specs = {}
         for member_id, member in members.items():
-            reported = group.task_offsets.get(member_id, NO_OFFSETS)
+            reported = group.reports.task_offsets.get(member_id, NO_OFFSETS)
             specs[member_id] = MemberSpec(
                 instance_id=member.instance_id,
                 rack_id=member.rack_id,

@@ -1,8 +1,10 @@
-"""The topology of a streams group: from its record to the form that is configured, and to descriptions."""
+"""The topology of a streams group: its record, the form that is configured, and that of descriptions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from lowtide.broker.coordinator.streams.topology import (
     ConfiguredTopology,
@@ -11,13 +13,14 @@ from lowtide.broker.coordinator.streams.topology import (
     Subtopology,
     Topology,
 )
+from lowtide.protocol.coordinator_records import encode_value
 from lowtide.protocol.messages.streams_group_describe import DescribedSubtopology, DescribedTopology
 from lowtide.protocol.messages.streams_group_heartbeat import (
     HeartbeatSubtopology,
     HeartbeatTopology,
     StreamsTopicInfo,
 )
-from lowtide.protocol.streams_group_records import StreamsGroupTopology
+from lowtide.protocol.streams_group_records import NO_TOPOLOGY_EPOCH, StreamsGroupTopology
 
 
 def topology_of(record: StreamsGroupTopology | HeartbeatTopology) -> Topology:
@@ -71,6 +74,31 @@ def source_topics(record: StreamsGroupTopology) -> dict[str, str]:
         for name in (*row.source_topics, *(topic.name for topic in row.repartition_source_topics)):
             found[name] = row.subtopology_id
     return found
+
+
+class GroupTopology(msgspec.Struct):
+    """The topology of one group. Without a record there is none yet."""
+
+    record: StreamsGroupTopology | None = None
+    parsed: Topology | None = None
+    sources: Mapping[str, str] = {}
+    """Source topic → subtopology."""
+    configured: ConfiguredTopology | None = None
+    """The topology with the topics as they were when it was last configured."""
+    size_bytes: int = 0
+    """The memory that it takes."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the topology; -1 without one."""
+        return NO_TOPOLOGY_EPOCH if self.record is None else self.record.epoch
+
+
+def group_topology(record: StreamsGroupTopology | None) -> GroupTopology:
+    """Returns the topology of a record; of a tombstone, none."""
+    if record is None:
+        return GroupTopology()
+    return GroupTopology(record, topology_of(record), source_topics(record), None, len(encode_value(record)))
 
 
 def topic_names(topology: HeartbeatTopology) -> list[str]:
