@@ -22,6 +22,7 @@ from lowtide.broker.coordinator.modern.member_state import MemberState
 from lowtide.broker.coordinator.modern.modern_groups import RETRY_MS, GroupResources
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.timers import Timers
+from lowtide.broker.coordinator.streams.endpoints import EndpointPartitions, TopicPartitions, endpoint_partitions
 from lowtide.broker.coordinator.streams.sticky_assignor import GroupSpec, MemberSpec, assign
 from lowtide.broker.coordinator.streams.streams_group import NO_OFFSETS, StreamsGroup
 from lowtide.broker.coordinator.streams.streams_member import StreamsMember, target_record
@@ -37,12 +38,18 @@ from lowtide.broker.coordinator.streams.topology import ConfiguredTopology, Topo
 from lowtide.protocol.consumer_group_records import TargetAssignmentEpoch
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
-from lowtide.protocol.messages.streams_group_heartbeat import EndpointToPartitions
+from lowtide.protocol.messages.streams_group_heartbeat import (
+    EndpointToPartitions,
+    HeartbeatTopicPartition,
+    StreamsEndpoint,
+)
 from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from lowtide.protocol.streams_group_records import StreamsGroupChange, StreamsRecordType
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 MEMBER_TIMERS: Final = ("heartbeat", "revocation")
+
+NO_PARTITIONS: Final = EndpointPartitions([], [])
 
 
 class NextTarget(NamedTuple):
@@ -329,7 +336,22 @@ class StreamsGroups:
 
     def endpoints(self, group: StreamsGroup, members: Iterable[StreamsMember]) -> list[EndpointToPartitions]:
         """Returns the topic partitions of each member that has an endpoint."""
-        return []
+        configured, rows = group.topology.configured, []
+        for member in members:
+            if member.user_endpoint is None:
+                continue
+            host, port = member.user_endpoint
+            found = NO_PARTITIONS
+            if configured is not None:
+                found = endpoint_partitions(member.assigned.tasks, configured, self._partitions_of)
+            rows.append(
+                EndpointToPartitions(
+                    user_endpoint=StreamsEndpoint(host=host, port=port),
+                    active_partitions=_partition_rows(found.active),
+                    standby_partitions=_partition_rows(found.standby),
+                )
+            )
+        return rows
 
     def extend_session(self, group: StreamsGroup, member: StreamsMember, now_ms: int) -> None:
         """Starts a member's session timeout again."""
@@ -380,3 +402,7 @@ class StreamsGroups:
             return
         if key[2] in group.members if key[2] else group.group_epoch > group.target_epoch:
             self.deadlines.schedule(key, effects.now_ms + RETRY_MS)
+
+
+def _partition_rows(rows: TopicPartitions) -> list[HeartbeatTopicPartition]:
+    return [HeartbeatTopicPartition(topic=topic, partitions=numbers) for topic, numbers in rows]

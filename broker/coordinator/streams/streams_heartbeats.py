@@ -106,7 +106,7 @@ class StreamsHeartbeats:
         """Answers a heartbeat that `check_heartbeat` has passed.
 
         Errors: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS, UNKNOWN_MEMBER_ID,
-        FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REQUEST.
+        FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY.
         """
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             answer = self._leave(request, effects)
@@ -166,6 +166,9 @@ class StreamsHeartbeats:
         if isinstance(topology, GroupRefusal):
             return topology
         configured = self._groups.configure(group, topology)
+        reason = configured.refusal
+        if reason is not None and reason.is_invalid:
+            return GroupRefusal(ErrorCode.STREAMS_INVALID_TOPOLOGY, reason.detail)
         refusal = check_tasks(configured, request)
         return refusal or _Beat(decision, known, updated, topology, configured, rises)
 

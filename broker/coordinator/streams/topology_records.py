@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from lowtide.broker.coordinator.streams.topology import (
+    ConfiguredSubtopology,
     ConfiguredTopology,
     CopartitionGroup,
     InternalTopic,
+    InternalTopicSpec,
     Subtopology,
     Topology,
 )
@@ -118,21 +120,31 @@ def topic_names(topology: HeartbeatTopology) -> list[str]:
 
 def described_topology(record: StreamsGroupTopology, configured: ConfiguredTopology | None) -> DescribedTopology:
     """Returns the topology of a description: as it is configured if that is ready, or else as members sent it."""
+    known = None if configured is None or configured.refusal is not None else configured.subtopologies
     rows = sorted(record.subtopologies, key=lambda row: row.subtopology_id)
     return DescribedTopology(
         epoch=record.epoch,
-        subtopologies=[
-            DescribedSubtopology(
-                subtopology_id=row.subtopology_id,
-                source_topics=sorted(row.source_topics),
-                repartition_sink_topics=sorted(row.repartition_sink_topics),
-                state_changelog_topics=_sorted(row.state_changelog_topics),
-                repartition_source_topics=_sorted(row.repartition_source_topics),
-            )
-            for row in rows
-        ],
+        subtopologies=[_described(row, None if known is None else known.get(row.subtopology_id)) for row in rows],
     )
 
 
-def _sorted(rows: Iterable[StreamsTopicInfo]) -> list[StreamsTopicInfo]:
-    return sorted(rows, key=lambda row: row.name)
+def _described(row: HeartbeatSubtopology, configured: ConfiguredSubtopology | None) -> DescribedSubtopology:
+    changelogs = None if configured is None else configured.state_changelog_topics
+    repartitions = None if configured is None else configured.repartition_source_topics
+    return DescribedSubtopology(
+        subtopology_id=row.subtopology_id,
+        source_topics=sorted(row.source_topics),
+        repartition_sink_topics=sorted(row.repartition_sink_topics),
+        state_changelog_topics=_described_topics(row.state_changelog_topics, changelogs),
+        repartition_source_topics=_described_topics(row.repartition_source_topics, repartitions),
+    )
+
+
+def _described_topics(
+    rows: Iterable[StreamsTopicInfo], configured: Mapping[str, InternalTopicSpec] | None
+) -> list[StreamsTopicInfo]:
+    found = []
+    for row in sorted(rows, key=lambda row: row.name):
+        spec = None if configured is None else configured.get(row.name)
+        found.append(row if spec is None else msgspec.structs.replace(row, partitions=spec.partitions))
+    return found
