@@ -25,10 +25,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
-from types import MappingProxyType
 from typing import Final
 
-NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 TOPICS_SHOWN: Final = 3
 """How many topics a list of missing topics names. Source: Kafka's `InternalTopicManager`."""
 COUNTS_SHOWN: Final = 20
@@ -161,7 +159,7 @@ def configure(topology: Topology, metadata_hash: int, partitions_of: Callable[[s
     """
     try:
         subtopologies, missing = _Configuration(topology, partitions_of).decide()
-    except _Refused as error:
+    except _RefusedError as error:
         return ConfiguredTopology(
             topology_epoch=topology.epoch, metadata_hash=metadata_hash, subtopologies=None, refusal=error.refusal
         )
@@ -178,7 +176,7 @@ def configure(topology: Topology, metadata_hash: int, partitions_of: Callable[[s
     )
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     def __init__(self, status: TopologyStatus, detail: str, *, is_invalid: bool = False) -> None:
         self.refusal = TopologyRefusal(status=status, detail=detail, is_invalid=is_invalid)
 
@@ -215,7 +213,7 @@ class _Configuration:
         missing = {name for row in self._rows for name in row.source_topics if self._partitions_of(name) is None}
         if missing:
             detail = f"Source topics {_summary(missing)} are missing."
-            raise _Refused(TopologyStatus.MISSING_SOURCE_TOPICS, detail)
+            raise _RefusedError(TopologyStatus.MISSING_SOURCE_TOPICS, detail)
 
     def _count(self, name: str) -> int:
         existing = self._partitions_of(name)
@@ -290,7 +288,7 @@ class _Configuration:
 def _repartition_counts(rows: Collection[Subtopology], partitions_of: Callable[[str], int | None]) -> dict[str, int]:
     """Returns the number of partitions of each repartition topic: the most of those that its writer reads.
 
-    Kafka visits all subtopologies again and again. Each decides the topics that it writes at the first visit at which it
+    Kafka visits all subtopologies again and again. Each decides the topics that it writes at the first visit where it
     reads a topic whose number is known. The heap has these visits, by round and place, so each subtopology comes once.
     Errors: an invalid topology, if a topic has no number.
     """
@@ -335,12 +333,12 @@ def _repartition_counts(rows: Collection[Subtopology], partitions_of: Callable[[
     return counts
 
 
-def _mispartitioned(detail: str) -> _Refused:
-    return _Refused(TopologyStatus.INCORRECTLY_PARTITIONED_TOPICS, detail)
+def _mispartitioned(detail: str) -> _RefusedError:
+    return _RefusedError(TopologyStatus.INCORRECTLY_PARTITIONED_TOPICS, detail)
 
 
-def _invalid(detail: str) -> _Refused:
-    return _Refused(TopologyStatus.INCORRECTLY_PARTITIONED_TOPICS, detail, is_invalid=True)
+def _invalid(detail: str) -> _RefusedError:
+    return _RefusedError(TopologyStatus.INCORRECTLY_PARTITIONED_TOPICS, detail, is_invalid=True)
 
 
 def _summary(topics: Collection[str], shown: int = TOPICS_SHOWN) -> str:
