@@ -126,26 +126,34 @@ def validate_group_configs(broker: Mapping[str, Value], wanted: Mapping[str, str
         if isinstance(value, Refusal):
             return value
         values[name] = value
+    message = _check_limits(values, broker, wanted)
+    if message:
+        return Refusal(ErrorCode.INVALID_CONFIG, message)
+    return {name: _kept(values[name]) for name in wanted}
+
+
+def _check_limits(values: Mapping[str, Value], broker: Mapping[str, Value], wanted: Mapping[str, str]) -> str:
+    """Checks the values of a group against those of the broker, and against each other."""
     for name in _OF_GROUPS:
         kind, _, rest = name.partition(".")
         low, high = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
         if number(values[name]) < number(broker[low]):
-            return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {low}")
+            return f"{name} must be greater than or equal to {low}"
         if number(values[name]) > number(broker[high]):
-            return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {high}")
+            return f"{name} must be less than or equal to {high}"
     for name, side, limit in _HALF_BOUNDED:
         value, bound = number(values[name]), number(broker[limit])
         if name in wanted and (value > bound if side == "max" else value < bound):
             words = "less" if side == "max" else "greater"
-            return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be {words} than or equal to {bound}")
+            return f"{name} must be {words} than or equal to {bound}"
     for session, heartbeat in (
         (SESSION_TIMEOUT, HEARTBEAT_INTERVAL),
         (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL),
         (STREAMS_SESSION_TIMEOUT, STREAMS_HEARTBEAT_INTERVAL),
     ):
         if number(values[session]) <= number(values[heartbeat]):
-            return Refusal(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")
-    return {name: _kept(values[name]) for name in wanted}
+            return f"{session} must be greater than {heartbeat}"
+    return ""
 
 
 def _kept(value: Value) -> str:

@@ -57,7 +57,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             is_other = group_id in shard.state.by_id
             message = f"Group {group_id} is not a streams group." if is_other else f"Group {group_id} not found."
             return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, message)
-        record, configured = group.topology_record, group.configured
+        record, configured = group.topology.record, group.topology.configured
         described = DescribedStreamsGroup(
             group_id=group_id,
             group_state=group.state.value,
@@ -88,7 +88,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
 
 def _member(group: StreamsGroup, member: StreamsMember) -> DescribedStreamsMember:
-    endpoint, reported = member.user_endpoint, group.task_offsets.get(member.member_id, NO_OFFSETS)
+    endpoint, reported = member.user_endpoint, group.reports.task_offsets.get(member.member_id, NO_OFFSETS)
     return DescribedStreamsMember(
         member_id=member.member_id,
         member_epoch=member.member_epoch,

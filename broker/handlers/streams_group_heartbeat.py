@@ -44,7 +44,7 @@ from lowtide.protocol.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatResponse,
     StreamsStatus,
 )
-from lowtide.replication.new_topics import BROKER_DEFAULT, TopicSpec
+from lowtide.replication.new_topics import TopicSpec
 
 ERRORS_SHOWN: Final = 3
 """The most creation errors in a status. Source: `KafkaApis.handleStreamsGroupHeartbeat`."""
@@ -105,7 +105,7 @@ def _not_allowed(
 
 
 def _topic(spec: InternalTopicSpec) -> InternalTopic:
-    return TopicSpec(spec.name, spec.partitions, spec.replication_factor or BROKER_DEFAULT), list(spec.configs.items())
+    return TopicSpec(spec.name, spec.partitions, spec.replication_factor), list(spec.configs.items())
 
 
 def _with_detail(response: StreamsGroupHeartbeatResponse, detail: str) -> StreamsGroupHeartbeatResponse:

@@ -41,8 +41,19 @@ def check_heartbeat(request: StreamsGroupHeartbeatRequest) -> GroupRefusal | Non
     refusal = check_topics(request)
     if refusal is not None:
         return refusal
-    if topology is not None and any(row.source_topic_regex for row in topology.subtopologies):
-        return _invalid("Regular expressions for source topics are not supported yet.")
+    message = _check_fields(request)
+    if not message and request.member_epoch == JOIN_EPOCH:
+        message = _check_join(request)
+        refusal = None if message or topology is None else _check_topology(topology)
+    if refusal is not None:
+        return refusal
+    message = message or _check_tasks_fields(request)
+    return _invalid(message) if message else None
+
+
+def _check_fields(request: StreamsGroupHeartbeatRequest) -> str:
+    if request.topology is not None and any(row.source_topic_regex for row in request.topology.subtopologies):
+        return "Regular expressions for source topics are not supported yet."
     for name, text in (
         ("MemberId", request.member_id),
         ("GroupId", request.group_id),
@@ -50,38 +61,34 @@ def check_heartbeat(request: StreamsGroupHeartbeatRequest) -> GroupRefusal | Non
         ("RackId", request.rack_id),
     ):
         if text is not None and not text.strip():
-            return _invalid(f"{name} can't be empty.")
-    refusal = _check_epoch_fields(request)
-    if refusal is not None:
-        return refusal
+            return f"{name} can't be empty."
+    if request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+        return "InstanceId can't be null."
+    if request.member_epoch < STATIC_LEAVE_EPOCH:
+        return f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -2."
+    return ""
+
+
+def _check_join(request: StreamsGroupHeartbeatRequest) -> str:
+    if request.rebalance_timeout_ms == -1:
+        return "RebalanceTimeoutMs must be provided in first request."
+    for name, tasks in (
+        ("ActiveTasks", request.active_tasks),
+        ("StandbyTasks", request.standby_tasks),
+        ("WarmupTasks", request.warmup_tasks),
+    ):
+        if tasks:
+            return f"{name} must be empty when (re-)joining."
+    return "" if request.topology is not None else "Topology must be non-null when (re-)joining."
+
+
+def _check_tasks_fields(request: StreamsGroupHeartbeatRequest) -> str:
     given = [tasks is not None for tasks in (request.active_tasks, request.standby_tasks, request.warmup_tasks)]
     if any(given) and not all(given):
-        return _invalid("If one task-type is non-null, all must be non-null.")
-    if request.member_epoch != JOIN_EPOCH and topology is not None:
-        return _invalid("Topology can only be provided when (re-)joining.")
-    return None
-
-
-def _check_epoch_fields(request: StreamsGroupHeartbeatRequest) -> GroupRefusal | None:
-    epoch = request.member_epoch
-    if epoch == JOIN_EPOCH:
-        if request.rebalance_timeout_ms == -1:
-            return _invalid("RebalanceTimeoutMs must be provided in first request.")
-        for name, tasks in (
-            ("ActiveTasks", request.active_tasks),
-            ("StandbyTasks", request.standby_tasks),
-            ("WarmupTasks", request.warmup_tasks),
-        ):
-            if tasks:
-                return _invalid(f"{name} must be empty when (re-)joining.")
-        if request.topology is None:
-            return _invalid("Topology must be non-null when (re-)joining.")
-        return _check_topology(request.topology)
-    if epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
-        return _invalid("InstanceId can't be null.")
-    if epoch < STATIC_LEAVE_EPOCH:
-        return _invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
-    return None
+        return "If one task-type is non-null, all must be non-null."
+    if request.member_epoch != JOIN_EPOCH and request.topology is not None:
+        return "Topology can only be provided when (re-)joining."
+    return ""
 
 
 def _check_topology(topology: HeartbeatTopology) -> GroupRefusal | None:
@@ -167,9 +174,10 @@ def check_epoch(member: StreamsMember, request: StreamsGroupHeartbeatRequest) ->
     owned = owned_of(request)
     if epoch < known and epoch == member.previous_epoch and owned is not None and _has_all(member, owned):
         return None
+    word = "greater" if epoch > known else "smaller"
     message = (
-        f"The streams group member has a {'greater' if epoch > known else 'smaller'} member epoch ({epoch}) than the one"
-        f" known by the group coordinator ({known}). The member must abandon all its partitions and rejoin."
+        f"The streams group member has a {word} member epoch ({epoch}) than the one known by the group coordinator"
+        f" ({known}). The member must abandon all its partitions and rejoin."
     )
     return GroupRefusal(ErrorCode.FENCED_MEMBER_EPOCH, message)
 

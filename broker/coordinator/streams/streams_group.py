@@ -3,8 +3,8 @@
 The three epochs follow each other as in other modern groups (`modern_group`). The topology is that of the first member;
 a group whose topics are not as the topology needs them is not ready and assigns nothing.
 
-Guards: only records change a group (`apply`), except for what members report anew: task offsets, the configured
-topology, the epoch of the endpoints and a requested shutdown. An instance id belongs to one member.
+Guards: only records change a group (`apply`), except for `reports` and the configured topology. An instance id belongs
+to one member.
 
 Source: Kafka's `StreamsGroup`.
 """
@@ -22,10 +22,8 @@ from lowtide.broker.coordinator.member_memory import GroupMemory, MemberMemory
 from lowtide.broker.coordinator.streams.streams_member import OFFSET_BYTES, StreamsMember, config_rows, tasks_of
 from lowtide.broker.coordinator.streams.task_owners import TaskOwners
 from lowtide.broker.coordinator.streams.tasks import EMPTY_TASKS, TaskId, Tasks
-from lowtide.broker.coordinator.streams.topology import ConfiguredTopology, Topology, required_topics
-from lowtide.broker.coordinator.streams.topology_records import source_topics, topology_of
+from lowtide.broker.coordinator.streams.topology_records import GroupTopology, group_topology
 from lowtide.protocol.consumer_group_records import TargetAssignmentEpoch
-from lowtide.protocol.coordinator_records import encode_value
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.streams_group_records import (
     NO_TOPOLOGY_EPOCH,
@@ -83,6 +81,17 @@ class MemberOffsets(msgspec.Struct, frozen=True):
 NO_OFFSETS: Final = MemberOffsets()
 
 
+class MemberReports(msgspec.Struct):
+    """What members report and no record keeps: another coordinator does not know it."""
+
+    endpoint_epoch: int = 0
+    """Rises when an endpoint or its tasks change."""
+    shutdown_by: str | None = None
+    """The member that requested the shutdown of the application."""
+    task_offsets: dict[str, MemberOffsets] = {}
+    """By member id."""
+
+
 class StreamsGroup:
     """One streams group. Members are kept in the order in which they joined."""
 
@@ -90,14 +99,10 @@ class StreamsGroup:
     protocol_type = "streams"
 
     __slots__ = (
-        "_sources",
-        "_topology_bytes",
         "assigned_wall_ms",
         "assignment_configs",
         "checked_image",
-        "configured",
-        "endpoint_epoch",
-        "failed_description_epoch",
+        "description_epochs",
         "group_epoch",
         "group_id",
         "is_dead",
@@ -106,14 +111,11 @@ class StreamsGroup:
         "memory",
         "metadata_hash",
         "owners",
-        "shutdown_by",
+        "reports",
         "static_members",
-        "stored_description_epoch",
         "target_epoch",
         "targets",
-        "task_offsets",
         "topology",
-        "topology_record",
         "validated_epoch",
     )
 
@@ -127,7 +129,8 @@ class StreamsGroup:
         """The epoch of the topology whose topics were as needed; -1 if they were not."""
         self.assignment_configs: dict[str, str] = {}
         """The settings of the last assignment."""
-        self.stored_description_epoch = self.failed_description_epoch = NO_TOPOLOGY_EPOCH
+        self.description_epochs = (NO_TOPOLOGY_EPOCH, NO_TOPOLOGY_EPOCH)
+        """The topology epochs whose description another coordinator's plugin has stored, and has refused."""
         self.target_epoch = INITIAL_EPOCH
         self.assigned_wall_ms = 0
         """When the target was computed; 0 if unknown."""
@@ -136,21 +139,12 @@ class StreamsGroup:
         self.static_members: dict[str, str] = {}
         """Instance id → member id."""
         self.owners = TaskOwners()
-        self.topology_record: StreamsGroupTopology | None = None
-        self.topology: Topology | None = None
-        self._sources: Mapping[str, str] = {}
-        """Source topic → subtopology."""
-        self._topology_bytes = 0
+        self.topology = GroupTopology()
         self.last_record_offset = UNKNOWN_OFFSET
         self.is_dead = False
-        self.configured: ConfiguredTopology | None = None
-        """The topology with the topics as they were when it was last configured. Not in records, as all below."""
         self.checked_image = 0
-        """The number of the image that the group's hash was last compared with; 0 for none."""
-        self.endpoint_epoch = 0
-        self.shutdown_by: str | None = None
-        """The member that requested the shutdown of the application."""
-        self.task_offsets: dict[str, MemberOffsets] = {}
+        """The number of the image that the group's hash was last compared with; 0 for none. Not in records."""
+        self.reports = MemberReports()
 
     # ------------------------------------------------------------------ what it is
     @property
@@ -160,7 +154,7 @@ class StreamsGroup:
             return StreamsGroupState.DEAD
         if not self.members:
             return StreamsGroupState.EMPTY
-        if self.topology is None or self.topology.epoch != self.validated_epoch:
+        if self.topology.record is None or self.topology.epoch != self.validated_epoch:
             return StreamsGroupState.NOT_READY
         if self.group_epoch > self.target_epoch:
             return StreamsGroupState.ASSIGNING
@@ -183,22 +177,13 @@ class StreamsGroup:
         """Whether offsets may expire now: always, because the source topics are always known."""
         return True
 
-    @property
-    def topology_epoch(self) -> int:
-        """The epoch of the topology; -1 without one."""
-        return NO_TOPOLOGY_EPOCH if self.topology is None else self.topology.epoch
-
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether members consume a topic."""
-        return bool(self.members) and topic in self._sources
+        return bool(self.members) and topic in self.topology.sources
 
     def living_subscriptions(self) -> frozenset[str]:
         """Returns the topics that members consume."""
-        return frozenset(self._sources) if self.members else frozenset()
-
-    def required_topics(self) -> frozenset[str]:
-        """Returns the topics whose metadata the group depends on."""
-        return frozenset() if self.topology is None else frozenset(required_topics(self.topology))
+        return frozenset(self.topology.sources) if self.members else frozenset()
 
     def target_of(self, member: StreamsMember) -> Tasks:
         """Returns a member's part of the target. A returning static member gets that of the member it replaces."""
@@ -252,14 +237,12 @@ class StreamsGroup:
             return ErrorCode.UNSUPPORTED_VERSION
         if member_epoch == member.member_epoch:
             return ErrorCode.NONE
-        if member_epoch > member.member_epoch:
-            return ErrorCode.STALE_MEMBER_EPOCH
-        for topic, partition in places:
-            subtopology = self._sources.get(topic)
-            epoch = None if subtopology is None else member.epoch_of(subtopology, partition)
-            if epoch is None or member_epoch < epoch:
-                return ErrorCode.STALE_MEMBER_EPOCH
-        return ErrorCode.NONE
+        sources = self.topology.sources
+        epochs = (member.epoch_of(sources.get(topic, ""), partition) for topic, partition in places)
+        is_current = member_epoch < member.member_epoch and all(
+            epoch is not None and epoch <= member_epoch for epoch in epochs
+        )
+        return ErrorCode.NONE if is_current else ErrorCode.STALE_MEMBER_EPOCH
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Checks whether offsets may be returned. A client that names no member always gets them.
@@ -298,13 +281,14 @@ class StreamsGroup:
 
     def epoch_record(self, epoch: int) -> StreamsGroupEpoch:
         """Returns the record of another epoch, with everything else as it is."""
+        stored, failed = self.description_epochs
         return StreamsGroupEpoch(
             epoch=epoch,
             metadata_hash=self.metadata_hash,
             validated_topology_epoch=self.validated_epoch,
             last_assignment_configs=config_rows(self.assignment_configs),
-            stored_description_topology_epoch=self.stored_description_epoch,
-            failed_description_topology_epoch=self.failed_description_epoch,
+            stored_description_topology_epoch=stored,
+            failed_description_topology_epoch=failed,
         )
 
     def apply(self, change: StreamsGroupChange) -> None:
@@ -331,17 +315,11 @@ class StreamsGroup:
         self.group_epoch, self.metadata_hash = value.epoch, value.metadata_hash
         self.validated_epoch = value.validated_topology_epoch
         self.assignment_configs = {row.key: row.value for row in value.last_assignment_configs or ()}
-        self.stored_description_epoch = value.stored_description_topology_epoch
-        self.failed_description_epoch = value.failed_description_topology_epoch
+        self.description_epochs = value.stored_description_topology_epoch, value.failed_description_topology_epoch
 
     def _set_topology(self, record: StreamsGroupTopology | None) -> None:
-        self.topology_record = record
-        self.topology = None if record is None else topology_of(record)
-        self._sources = {} if record is None else source_topics(record)
-        size_bytes = 0 if record is None else len(encode_value(record))
-        self.memory.hold(size_bytes - self._topology_bytes)
-        self._topology_bytes = size_bytes
-        self.configured, self.checked_image = None, 0
+        old, self.topology, self.checked_image = self.topology, group_topology(record), 0
+        self.memory.hold(self.topology.size_bytes - old.size_bytes)
 
     def _apply_tombstone(self, change: StreamsGroupChange) -> None:
         kind, name = change.kind, change.name
@@ -373,7 +351,7 @@ class StreamsGroup:
             self._on_member_changed(old, None)
             self.note_offsets(member_id, NO_OFFSETS)
         if not self.members:
-            self.shutdown_by = None
+            self.reports.shutdown_by = None
 
     def _on_member_changed(self, old: StreamsMember | None, new: StreamsMember | None) -> None:
         self.owners.on_changed(old, new)
@@ -389,10 +367,10 @@ class StreamsGroup:
 
     def note_offsets(self, member_id: str, offsets: MemberOffsets) -> None:
         """Keeps the task offsets that a member has reported."""
-        known = self.task_offsets.pop(member_id, NO_OFFSETS)
+        known = self.reports.task_offsets.pop(member_id, NO_OFFSETS)
         self.memory.hold(offsets.size_bytes - known.size_bytes)
         if offsets is not NO_OFFSETS:
-            self.task_offsets[member_id] = offsets
+            self.reports.task_offsets[member_id] = offsets
 
     # ------------------------------------------------------------------ memory
     def close(self) -> None:

@@ -22,6 +22,7 @@ from lowtide.broker.coordinator.modern.member_state import MemberState
 from lowtide.broker.coordinator.modern.modern_groups import RETRY_MS, GroupResources
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.timers import Timers
+from lowtide.broker.coordinator.streams.endpoints import EndpointPartitions, TopicPartitions, endpoint_partitions
 from lowtide.broker.coordinator.streams.sticky_assignor import GroupSpec, MemberSpec, assign
 from lowtide.broker.coordinator.streams.streams_group import NO_OFFSETS, StreamsGroup
 from lowtide.broker.coordinator.streams.streams_member import StreamsMember, target_record
@@ -37,12 +38,18 @@ from lowtide.broker.coordinator.streams.topology import ConfiguredTopology, Topo
 from lowtide.protocol.consumer_group_records import TargetAssignmentEpoch
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
-from lowtide.protocol.messages.streams_group_heartbeat import EndpointToPartitions
+from lowtide.protocol.messages.streams_group_heartbeat import (
+    EndpointToPartitions,
+    HeartbeatTopicPartition,
+    StreamsEndpoint,
+)
 from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from lowtide.protocol.streams_group_records import StreamsGroupChange, StreamsRecordType
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 MEMBER_TIMERS: Final = ("heartbeat", "revocation")
+
+NO_PARTITIONS: Final = EndpointPartitions([], [])
 
 
 class NextTarget(NamedTuple):
@@ -120,8 +127,9 @@ class StreamsGroups:
         if other is None and creates:
             refusal = self.resources.check_new_group(effects.now_ms)
             return refusal or StreamsDecision(StreamsGroup(group_id), is_new=True)
-        if creates and isinstance(other, ClassicGroup) and other.state is GroupState.EMPTY:
-            return StreamsDecision(StreamsGroup(group_id), is_new=True, takes_over=other)
+        classic = self.by_id.find_classic(group_id)
+        if creates and classic is not None and classic.state is GroupState.EMPTY:
+            return StreamsDecision(StreamsGroup(group_id), is_new=True, takes_over=classic)
         message = (
             f"Streams group {group_id} not found." if other is None else f"Group {group_id} is not a streams group."
         )
@@ -149,7 +157,8 @@ class StreamsGroups:
     def _create(self, change: StreamsGroupChange) -> StreamsGroup:
         other = self.by_id.get(change.group)
         if other is not None:
-            if not isinstance(other, ClassicGroup) or not other.is_simple:
+            classic = self.by_id.find_classic(change.group)
+            if classic is None or not classic.is_simple:
                 message = (
                     f"a record of {change.kind.name} for {change.group}, which is a {other.group_type.value} group"
                 )
@@ -203,16 +212,16 @@ class StreamsGroups:
     # ------------------------------------------------------------------ topology
     def configure(self, group: StreamsGroup, topology: Topology) -> ConfiguredTopology:
         """Returns the topology with the topics as they are now; the known one if nothing has changed."""
-        image_number = self.topics.image_number
-        if group.topology is not None and group.configured is not None and group.checked_image == image_number:
-            return group.configured
+        image_number, known = self.topics.image_number, group.topology
+        if known.configured is not None and group.checked_image == image_number:
+            return known.configured
         metadata_hash = self.topics.hash_of(required_topics(topology))
-        is_known = group.topology is not None and metadata_hash == group.metadata_hash
-        if is_known:
+        is_same = known.record is not None and metadata_hash == group.metadata_hash
+        if is_same:
             group.checked_image = image_number
-        if not is_known or group.configured is None:
-            group.configured = configure(topology, metadata_hash, self._partitions_of)
-        return group.configured
+        if not is_same or known.configured is None:
+            known.configured = configure(topology, metadata_hash, self._partitions_of)
+        return known.configured
 
     def _partitions_of(self, topic: str) -> int | None:
         found = self.topics.image.topics.get(topic)
@@ -256,10 +265,10 @@ class StreamsGroups:
 
     def make_target(self, group: StreamsGroup, effects: Effects) -> None:
         """Computes a target for the current members, unless there is one of the group's epoch."""
-        if not group.members or group.group_epoch <= group.target_epoch or group.topology is None:
+        if not group.members or group.group_epoch <= group.target_epoch or group.topology.parsed is None:
             return
         decision = StreamsDecision(group)
-        configured = self.configure(group, group.topology)
+        configured = self.configure(group, group.topology.parsed)
         self._keep_target(decision, group.group_epoch, group.members, configured, effects.wall_ms, group.targets)
         decision.carry_out(effects)
 
@@ -287,7 +296,7 @@ class StreamsGroups:
         configs = self.settings.assignment_configs(group.group_id)
         specs = {}
         for member_id, member in members.items():
-            reported = group.task_offsets.get(member_id, NO_OFFSETS)
+            reported = group.reports.task_offsets.get(member_id, NO_OFFSETS)
             specs[member_id] = MemberSpec(
                 instance_id=member.instance_id,
                 rack_id=member.rack_id,
@@ -327,7 +336,22 @@ class StreamsGroups:
 
     def endpoints(self, group: StreamsGroup, members: Iterable[StreamsMember]) -> list[EndpointToPartitions]:
         """Returns the topic partitions of each member that has an endpoint."""
-        return []
+        configured, rows = group.topology.configured, []
+        for member in members:
+            if member.user_endpoint is None:
+                continue
+            host, port = member.user_endpoint
+            found = NO_PARTITIONS
+            if configured is not None:
+                found = endpoint_partitions(member.assigned.tasks, configured, self._partitions_of)
+            rows.append(
+                EndpointToPartitions(
+                    user_endpoint=StreamsEndpoint(host=host, port=port),
+                    active_partitions=_partition_rows(found.active),
+                    standby_partitions=_partition_rows(found.standby),
+                )
+            )
+        return rows
 
     def extend_session(self, group: StreamsGroup, member: StreamsMember, now_ms: int) -> None:
         """Starts a member's session timeout again."""
@@ -378,3 +402,7 @@ class StreamsGroups:
             return
         if key[2] in group.members if key[2] else group.group_epoch > group.target_epoch:
             self.deadlines.schedule(key, effects.now_ms + RETRY_MS)
+
+
+def _partition_rows(rows: TopicPartitions) -> list[HeartbeatTopicPartition]:
+    return [HeartbeatTopicPartition(topic=topic, partitions=numbers) for topic, numbers in rows]

@@ -53,8 +53,8 @@ from lowtide.protocol.streams_group_records import (
 )
 
 MEMBERS_MAX: Final = 10_000
-"""The most members of a group, however large `group.streams.max.size` is: each costs an assignor time. Kafka has no such
-limit."""
+"""The most members of a group, however large `group.streams.max.size` is: each costs an assignor time. Kafka has no
+such limit."""
 
 MISSING_TAGS_SINCE: Final = 1
 """The first version in which members learn of missing client tags."""
@@ -106,7 +106,7 @@ class StreamsHeartbeats:
         """Answers a heartbeat that `check_heartbeat` has passed.
 
         Errors: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS, UNKNOWN_MEMBER_ID,
-        FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REQUEST.
+        FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY.
         """
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             answer = self._leave(request, effects)
@@ -129,7 +129,7 @@ class StreamsHeartbeats:
         if isinstance(beat, GroupRefusal):
             return beat
         group = decision.group
-        offsets = offsets_after(group.task_offsets.get(request.member_id), request)
+        offsets = offsets_after(group.reports.task_offsets.get(request.member_id), request)
         if isinstance(offsets, GroupRefusal):
             return offsets
         epoch = self._next_epoch(beat)
@@ -166,6 +166,9 @@ class StreamsHeartbeats:
         if isinstance(topology, GroupRefusal):
             return topology
         configured = self._groups.configure(group, topology)
+        reason = configured.refusal
+        if reason is not None and reason.is_invalid:
+            return GroupRefusal(ErrorCode.STREAMS_INVALID_TOPOLOGY, reason.detail)
         refusal = check_tasks(configured, request)
         return refusal or _Beat(decision, known, updated, topology, configured, rises)
 
@@ -201,8 +204,8 @@ class StreamsHeartbeats:
             metadata_hash=configured.metadata_hash,
             validated_topology_epoch=validated,
             last_assignment_configs=config_rows(configs),
-            stored_description_topology_epoch=group.stored_description_epoch,
-            failed_description_topology_epoch=group.failed_description_epoch,
+            stored_description_topology_epoch=group.description_epochs[0],
+            failed_description_topology_epoch=group.description_epochs[1],
         )
         beat.decision.keep(StreamsRecordType.GROUP, "", value)
         return epoch
@@ -212,8 +215,8 @@ class StreamsHeartbeats:
         """Keeps what is in no record. The heartbeat that creates a group has no place for it yet."""
         if offsets is not None and request.member_id in group.members:
             group.note_offsets(request.member_id, offsets)
-        if request.shutdown_application and group.shutdown_by is None:
-            group.shutdown_by = request.member_id
+        if request.shutdown_application and group.reports.shutdown_by is None:
+            group.reports.shutdown_by = request.member_id
 
     # ------------------------------------------------------------------ the response
     def _response(
@@ -227,7 +230,7 @@ class StreamsHeartbeats:
         group, known, settings = beat.decision.group, beat.known, self._groups.settings
         tasks_changed = known.assigned != after.assigned
         if known.user_endpoint != after.user_endpoint or (tasks_changed and after.user_endpoint is not None):
-            group.endpoint_epoch += 1
+            group.reports.endpoint_epoch += 1
         self._report(beat, target, api_version)
         response = StreamsGroupHeartbeatResponse(
             member_id=after.member_id,
@@ -236,14 +239,14 @@ class StreamsHeartbeats:
             task_offset_interval_ms=settings.task_offset_interval_ms(group.group_id),
             acceptable_recovery_lag=settings.acceptable_recovery_lag(group.group_id),
             status=beat.statuses,
-            endpoint_information_epoch=0 if beat.decision.is_new else group.endpoint_epoch,
+            endpoint_information_epoch=0 if beat.decision.is_new else group.reports.endpoint_epoch,
         )
         if request.member_epoch == JOIN_EPOCH or tasks_changed:
             assigned: AssignedTasks = after.assigned
             response.active_tasks = task_rows(assigned.active)
             response.standby_tasks = task_rows(assigned.standby)
             response.warmup_tasks = task_rows(assigned.warmup)
-        if group.endpoint_epoch != request.endpoint_information_epoch:
+        if group.reports.endpoint_epoch != request.endpoint_information_epoch:
             members = group.members_with(after).values()
             response.partitions_by_user_endpoint = self._groups.endpoints(group, members)
         return response
@@ -252,20 +255,20 @@ class StreamsHeartbeats:
     def _report(beat: _Beat, target: NextTarget, api_version: int) -> None:
         """Adds the statuses, in Kafka's order."""
         group, member = beat.decision.group, beat.updated
-        if member.topology_epoch < group.topology_epoch:
+        if member.topology_epoch < group.topology.epoch:
             detail = (
                 f"The member's topology epoch {member.topology_epoch} is behind the group's topology epoch"
-                f" {group.topology_epoch}."
+                f" {group.topology.epoch}."
             )
             beat.report(StreamsStatus.STALE_TOPOLOGY, detail)
         if target.delay:
             beat.report(StreamsStatus.ASSIGNMENT_DELAYED, target.delay)
         if beat.configured.refusal is not None:
             beat.report(beat.configured.refusal.status, beat.configured.refusal.detail)
-        if group.shutdown_by is not None:
+        if group.reports.shutdown_by is not None:
             detail = (
-                f"Streams group member {group.shutdown_by} encountered a fatal error and requested a shutdown for the"
-                " entire application."
+                f"Streams group member {group.reports.shutdown_by} encountered a fatal error and requested a"
+                " shutdown for the entire application."
             )
             beat.report(StreamsStatus.SHUTDOWN_APPLICATION, detail)
         given = {key for key, _ in member.client_tags}
@@ -284,8 +287,8 @@ class StreamsHeartbeats:
         if isinstance(decision, GroupRefusal):
             return decision
         group = decision.group
-        if request.shutdown_application and group.shutdown_by is None:
-            group.shutdown_by = request.member_id
+        if request.shutdown_application and group.reports.shutdown_by is None:
+            group.reports.shutdown_by = request.member_id
         member = group.find_member(request.member_id, request.instance_id)
         if isinstance(member, ErrorCode):
             return _no_member(member, request, group)
@@ -377,12 +380,13 @@ def _next_topology(decision: StreamsDecision, request: StreamsGroupHeartbeatRequ
     its topology, so that a member joins again with one.
     """
     group, sent = decision.group, request.topology
-    if group.topology is None or group.topology_record is None:
+    known = group.topology
+    if known.parsed is None or known.record is None:
         if sent is None:
             return GroupRefusal(ErrorCode.FENCED_MEMBER_EPOCH, f"Group {group.group_id} has no topology.")
         record = StreamsGroupTopology(epoch=sent.epoch, subtopologies=sent.subtopologies)
         decision.keep(StreamsRecordType.TOPOLOGY, "", record)
         return topology_of(record)
-    if sent is not None and sent.epoch >= group.topology.epoch and not is_same(group.topology_record, sent):
+    if sent is not None and sent.epoch >= known.epoch and not is_same(known.record, sent):
         return GroupRefusal(ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet.")
-    return group.topology
+    return known.parsed

@@ -9,7 +9,8 @@ Source: Kafka's streams `CurrentAssignmentBuilder`; KIP-1071.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -29,7 +30,7 @@ class TaskReconciliation(msgspec.Struct, frozen=True):
     owners: TaskOwners
 
 
-class _Moves:
+class RoleMoves:
     """The tasks of one role: to keep, to revoke, to assign, and whether others have some of the target."""
 
     __slots__ = ("free", "has_unreleased", "kept", "revoking")
@@ -102,7 +103,7 @@ def _next(member: StreamsMember, facts: TaskReconciliation, epoch: int) -> Strea
     def active_elsewhere(name: str, number: int) -> bool:
         return owners.active_process(name, number) == process and number not in has.active.get(name, ())
 
-    active = _Moves(
+    active = RoleMoves(
         has.active,
         target.active,
         lambda name, number: (
@@ -111,7 +112,7 @@ def _next(member: StreamsMember, facts: TaskReconciliation, epoch: int) -> Strea
             or warmup_elsewhere(name, number)
         ),
     )
-    standby = _Moves(
+    standby = RoleMoves(
         has.standby,
         target.standby,
         lambda name, number: (
@@ -120,7 +121,7 @@ def _next(member: StreamsMember, facts: TaskReconciliation, epoch: int) -> Strea
             or warmup_elsewhere(name, number)
         ),
     )
-    warmup = _Moves(
+    warmup = RoleMoves(
         has.warmup,
         target.warmup,
         lambda name, number: (
@@ -171,14 +172,14 @@ def _moved(
     )
 
 
-def _grant(moves: _Moves, name: str, numbers: Iterable[int]) -> None:
+def _grant(moves: RoleMoves, name: str, numbers: Iterable[int]) -> None:
     """Assigns at once those tasks that the member has in another role and that are free for it in this one."""
     free = moves.free.get(name, set()) & set(numbers)
     _take(moves.free, name, free)
     _add(moves.kept, name, free)
 
 
-def _convert(current: Mapping[str, frozenset[int]], old: _Moves, new: _Moves) -> None:
+def _convert(current: Mapping[str, frozenset[int]], old: RoleMoves, new: RoleMoves) -> None:
     """Turns standby tasks into warm-up tasks or back, without a revocation."""
     for name, numbers in current.items():
         converted = new.free.get(name, set()) & numbers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -20,3 +20,11 @@ class Tasks:
 
 
 EMPTY_TASKS: Final = Tasks()
+
+
+def by_subtopology(tasks: Iterable[TaskId]) -> dict[str, frozenset[int]]:
+    """Returns the partitions of each subtopology, by subtopology id in order."""
+    found: dict[str, set[int]] = {}
+    for subtopology_id, partition in tasks:
+        found.setdefault(subtopology_id, set()).add(partition)
+    return {subtopology_id: frozenset(found[subtopology_id]) for subtopology_id in sorted(found)}

@@ -1,23 +1,28 @@
-"""The topology of a streams group: from its record to the form that is configured, and to descriptions."""
+"""The topology of a streams group: its record, the form that is configured, and that of descriptions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from lowtide.broker.coordinator.streams.topology import (
+    ConfiguredSubtopology,
     ConfiguredTopology,
     CopartitionGroup,
     InternalTopic,
+    InternalTopicSpec,
     Subtopology,
     Topology,
 )
+from lowtide.protocol.coordinator_records import encode_value
 from lowtide.protocol.messages.streams_group_describe import DescribedSubtopology, DescribedTopology
 from lowtide.protocol.messages.streams_group_heartbeat import (
     HeartbeatSubtopology,
     HeartbeatTopology,
     StreamsTopicInfo,
 )
-from lowtide.protocol.streams_group_records import StreamsGroupTopology
+from lowtide.protocol.streams_group_records import NO_TOPOLOGY_EPOCH, StreamsGroupTopology
 
 
 def topology_of(record: StreamsGroupTopology | HeartbeatTopology) -> Topology:
@@ -73,6 +78,31 @@ def source_topics(record: StreamsGroupTopology) -> dict[str, str]:
     return found
 
 
+class GroupTopology(msgspec.Struct):
+    """The topology of one group. Without a record there is none yet."""
+
+    record: StreamsGroupTopology | None = None
+    parsed: Topology | None = None
+    sources: Mapping[str, str] = {}
+    """Source topic → subtopology."""
+    configured: ConfiguredTopology | None = None
+    """The topology with the topics as they were when it was last configured."""
+    size_bytes: int = 0
+    """The memory that it takes."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the topology; -1 without one."""
+        return NO_TOPOLOGY_EPOCH if self.record is None else self.record.epoch
+
+
+def group_topology(record: StreamsGroupTopology | None) -> GroupTopology:
+    """Returns the topology of a record; of a tombstone, none."""
+    if record is None:
+        return GroupTopology()
+    return GroupTopology(record, topology_of(record), source_topics(record), None, len(encode_value(record)))
+
+
 def topic_names(topology: HeartbeatTopology) -> list[str]:
     """Returns all topics of a topology, each once."""
     names = (
@@ -90,21 +120,31 @@ def topic_names(topology: HeartbeatTopology) -> list[str]:
 
 def described_topology(record: StreamsGroupTopology, configured: ConfiguredTopology | None) -> DescribedTopology:
     """Returns the topology of a description: as it is configured if that is ready, or else as members sent it."""
+    known = None if configured is None or configured.refusal is not None else configured.subtopologies
     rows = sorted(record.subtopologies, key=lambda row: row.subtopology_id)
     return DescribedTopology(
         epoch=record.epoch,
-        subtopologies=[
-            DescribedSubtopology(
-                subtopology_id=row.subtopology_id,
-                source_topics=sorted(row.source_topics),
-                repartition_sink_topics=sorted(row.repartition_sink_topics),
-                state_changelog_topics=_sorted(row.state_changelog_topics),
-                repartition_source_topics=_sorted(row.repartition_source_topics),
-            )
-            for row in rows
-        ],
+        subtopologies=[_described(row, None if known is None else known.get(row.subtopology_id)) for row in rows],
     )
 
 
-def _sorted(rows: Iterable[StreamsTopicInfo]) -> list[StreamsTopicInfo]:
-    return sorted(rows, key=lambda row: row.name)
+def _described(row: HeartbeatSubtopology, configured: ConfiguredSubtopology | None) -> DescribedSubtopology:
+    changelogs = None if configured is None else configured.state_changelog_topics
+    repartitions = None if configured is None else configured.repartition_source_topics
+    return DescribedSubtopology(
+        subtopology_id=row.subtopology_id,
+        source_topics=sorted(row.source_topics),
+        repartition_sink_topics=sorted(row.repartition_sink_topics),
+        state_changelog_topics=_described_topics(row.state_changelog_topics, changelogs),
+        repartition_source_topics=_described_topics(row.repartition_source_topics, repartitions),
+    )
+
+
+def _described_topics(
+    rows: Iterable[StreamsTopicInfo], configured: Mapping[str, InternalTopicSpec] | None
+) -> list[StreamsTopicInfo]:
+    found = []
+    for row in sorted(rows, key=lambda row: row.name):
+        spec = None if configured is None else configured.get(row.name)
+        found.append(row if spec is None else msgspec.structs.replace(row, partitions=spec.partitions))
+    return found
