@@ -5,7 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from . import load
@@ -49,8 +57,7 @@ class Topics:
 
     def log_starts(self, topic: str) -> list[int]:
         """Returns the log start offset of each partition."""
-        asked = {TopicPartition(topic, number): OffsetSpec.earliest() for number in range(PARTITIONS)}
-        return [answer.result(load.DEADLINE_S).offset for answer in self._admin.list_offsets(asked).values()]
+        return self._offsets(topic, OffsetSpec.earliest())
 
     def read_committed(self, topic: str) -> list[tuple[str, str]]:
         """Key and value of all committed records, when no transaction is open any more; each partition in order."""
@@ -79,9 +86,23 @@ class Topics:
         return read
 
     def _ends(self, topic: str, isolation: IsolationLevel) -> list[int]:
-        asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
-        answers = self._admin.list_offsets(asked, isolation_level=isolation)
-        return [answer.result(load.DEADLINE_S).offset for answer in answers.values()]
+        return self._offsets(topic, OffsetSpec.latest(), isolation)
+
+    def _offsets(self, topic: str, spec: OffsetSpec, isolation: IsolationLevel = READ_UNCOMMITTED) -> list[int]:
+        """Returns an offset of each partition; asks again while a leader changes.
+
+        Each time with a new client, since librdkafka's keeps the leader epochs that it has seen.
+        """
+        asked = {TopicPartition(topic, number): spec for number in range(PARTITIONS)}
+        deadline = time.monotonic() + load.DEADLINE_S
+        while True:
+            admin = AdminClient(self._bootstrap)
+            answers = admin.list_offsets(asked, isolation_level=isolation).values()
+            try:
+                return [answer.result(load.DEADLINE_S).offset for answer in answers]
+            except KafkaException as error:
+                assert time.monotonic() < deadline, error
+                time.sleep(0.1)
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """Returns the offsets of a group."""
