@@ -23,8 +23,9 @@ from lowtide.broker.coordinator.streams.heartbeat_checks import (
     offsets_after,
     owned_of,
 )
+from lowtide.broker.coordinator.streams.streams_decision import StreamsDecision
 from lowtide.broker.coordinator.streams.streams_group import MemberOffsets, StreamsGroup
-from lowtide.broker.coordinator.streams.streams_groups import NextTarget, StreamsDecision, StreamsGroups
+from lowtide.broker.coordinator.streams.streams_groups import NextTarget, StreamsGroups
 from lowtide.broker.coordinator.streams.streams_member import (
     AssignedTasks,
     StreamsMember,
