@@ -26,7 +26,9 @@ from lowtide.protocol.messages.streams_group_heartbeat import (
 from .consumer_world import HOST, Cluster
 from .group_world import GROUP, Answer, World
 
-QUICK = GroupSettings(streams_assignment_interval_ms=0, streams_initial_rebalance_delay_ms=0)
+QUICK = GroupSettings(
+    initial_rebalance_delay_ms=0, streams_assignment_interval_ms=0, streams_initial_rebalance_delay_ms=0
+)
 
 
 def internal(name: str, partitions: int = 0) -> StreamsTopicInfo:
