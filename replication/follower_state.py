@@ -50,7 +50,7 @@ class FollowerState(msgspec.Struct):
     log_start_offset: Offset = UNKNOWN_OFFSET
     matches: bool = False
     """Whether each of its records is known to be the leader's record at that offset."""
-    told_log_start: Offset = UNKNOWN_OFFSET
+    sent_log_start: Offset = UNKNOWN_OFFSET
     """The log start that it was last sent."""
     leader_end_offset: Offset = UNKNOWN_OFFSET
     """The leader's log end at the last fetch."""
@@ -110,7 +110,7 @@ class FollowerState(msgspec.Struct):
         self.log_end_offset, self.log_start_offset, self.matches = end, fetch.log_start_offset, matches
         if fetch.times is not None and fetch.times is not self.session:
             # A follower that starts a session may have lost what it was sent before.
-            self.told_log_start = min(self.told_log_start, fetch.log_start_offset)
+            self.sent_log_start = min(self.sent_log_start, fetch.log_start_offset)
         self.session = fetch.times
 
     def note_unseen(self, broker_epoch: BrokerEpoch, limit_ms: int, now_ms: int) -> None:
@@ -136,7 +136,7 @@ class FollowerState(msgspec.Struct):
         """Drops what it reported under a registration that has ended, except the time of its last fetch."""
         self.leave_session()
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        self.log_end_offset = self.log_start_offset = self.told_log_start = self.leader_end_offset = (
+        self.log_end_offset = self.log_start_offset = self.sent_log_start = self.leader_end_offset = (
             self.goal_offset
         ) = UNKNOWN_OFFSET
         self.matches = False

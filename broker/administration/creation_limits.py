@@ -108,7 +108,7 @@ class Throttle:
         self._limits = limits
         self._left_ms = timeout_ms
         self._tells = tells
-        self.told_ms = 0
+        self.throttle_ms = 0
         """After how many milliseconds the client should try again."""
 
     async def before(self, partition_count: int) -> Refusal | None:
@@ -118,7 +118,7 @@ class Throttle:
         """
         while (wait_ms := self._limits.throttle_ms(partition_count)) > 0:
             if self._tells:
-                self.told_ms = max(self.told_ms, wait_ms)
+                self.throttle_ms = max(self.throttle_ms, wait_ms)
                 return self._limits.throttled(wait_ms)
             self._left_ms -= wait_ms
             if self._left_ms < 0:

@@ -76,7 +76,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
                 outcome = await grow(topic, request, room, throttle)
                 room -= outcome.added if isinstance(outcome, TopicGrowth) else 0
                 results.append(_result(topic.name, outcome))
-        return CreatePartitionsResponse(throttle_time_ms=throttle.told_ms, results=results)
+        return CreatePartitionsResponse(throttle_time_ms=throttle.throttle_ms, results=results)
 
     return HandlerSpec(
         key=ApiKey.CREATE_PARTITIONS,

@@ -97,7 +97,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             _refused(topic.name, too_many) if too_many is not None else await create(topic, request, throttle)
             for topic in topics
         ]
-        return CreateTopicsResponse(throttle_time_ms=throttle.told_ms, topics=results)
+        return CreateTopicsResponse(throttle_time_ms=throttle.throttle_ms, topics=results)
 
     return HandlerSpec(
         key=ApiKey.CREATE_TOPICS,

@@ -15,7 +15,7 @@ Errors: those of the validator and of the producer state; UNKNOWN_TOPIC_OR_PARTI
 NOT_LEADER_OR_FOLLOWER, INVALID_REQUIRED_ACKS, KAFKA_STORAGE_ERROR; with acks=all NOT_ENOUGH_REPLICAS before the append,
 and after it NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, whose records may be committed later or not;
 INVALID_TOPIC_EXCEPTION for the topics of coordinators. For transactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a
-whole request without a transactional id, those of `told_to_producer`, and INVALID_TXN_STATE when a transaction ended
+whole request without a transactional id, those of `error_for_producer`, and INVALID_TXN_STATE when a transaction ended
 meanwhile.
 
 KIPs: 98, 467, 516, 890, 951.

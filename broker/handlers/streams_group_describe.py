@@ -57,7 +57,8 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             is_other = group_id in shard.state.by_id
             message = f"Group {group_id} is not a streams group." if is_other else f"Group {group_id} not found."
             return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, message)
-        record, configured = group.topology.record, group.topology.configured
+        record, parsed = group.topology.record, group.topology.parsed
+        configured = None if parsed is None else shard.state.streams.configure(group, parsed)
         described = DescribedStreamsGroup(
             group_id=group_id,
             group_state=group.state.value,

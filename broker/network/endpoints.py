@@ -1,8 +1,7 @@
-"""The brokers that a client can reach: their addresses under the name of the listener that it used.
+"""The brokers that a client can reach, at the listener of the same name as the one that the client used.
 
-A broker without such a listener doesn't exist for the client: it isn't among the brokers, its replicas are offline, and
-what it leads is
-LISTENER_NOT_FOUND. Source: Kafka's KRaftMetadataCache.
+A broker without such a listener does not exist for the client: it is not in the list of brokers, its replicas are
+offline, and the partitions that it leads have LISTENER_NOT_FOUND. Source: Kafka's KRaftMetadataCache.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ Address: TypeAlias = tuple[str, int]
 
 
 class MadeOnce(dict[str, T]):
-    """Something for each listener, by its name: made when it is first asked for.
-
-    There are as many as the broker has listeners.
-    """
+    """A value for each listener name, created at its first use. The broker's listeners bound its size."""
 
     def __init__(self, make: Callable[[str], T]) -> None:
         super().__init__()
@@ -40,9 +36,9 @@ class MadeOnce(dict[str, T]):
 
 
 def endpoint_of(broker: BrokerImage, listener_name: str) -> Listener | None:
-    """Where clients of that listener reach a broker; None where they can't.
+    """Returns the address at which clients of a listener reach a broker; None if they can't.
 
-    No name is whatever the broker advertises first.
+    An empty name means the broker's first advertised listener.
     """
     if not listener_name:
         return broker.listeners[0] if broker.is_reachable else None
@@ -50,7 +46,7 @@ def endpoint_of(broker: BrokerImage, listener_name: str) -> Listener | None:
 
 
 def endpoints_for(image: MetadataImage, listener_name: str) -> dict[BrokerId, Listener]:
-    """The live brokers that clients of that listener can reach, and where, by ascending id."""
+    """Returns the addresses of the live brokers that clients of a listener can reach, by ascending id."""
     found = {}
     for broker_id in sorted(image.brokers):
         endpoint = endpoint_of(image.brokers[broker_id], listener_name)
@@ -60,21 +56,21 @@ def endpoints_for(image: MetadataImage, listener_name: str) -> dict[BrokerId, Li
 
 
 def local_endpoint(config: BrokerConfig, client: Client) -> Address | None:
-    """Where the client's connection arrived, if that is what clients get for the broker that they ask."""
+    """Returns the local address of the client's connection if the broker advertises that; otherwise None."""
     return client.local_address if config.advertises_local_address else None
 
 
 def with_local(
     endpoints: Mapping[BrokerId, Listener], here: BrokerId, local: Address | None
 ) -> Mapping[BrokerId, Listener]:
-    """The endpoints, with that of this broker as the client has come by it; as they are where `local` is None."""
+    """Returns the endpoints with `local` as the address of this broker; unchanged if `local` is None."""
     if local is None or here not in endpoints:
         return endpoints
     return {**endpoints, here: replace(endpoints[here], host=local[0], port=local[1])}
 
 
 def controller_for(image: MetadataImage, endpoints: Mapping[BrokerId, Listener]) -> BrokerId:
-    """The controller as clients see it: -1 while there is none that they can reach."""
+    """Returns the controller's id; -1 if clients of this listener can't reach it."""
     return image.controller_id if image.controller_id in endpoints else NO_LEADER
 
 
@@ -102,7 +98,10 @@ def offline_replicas(
 def leader_for(
     image: MetadataImage, state: PartitionImage, endpoints: Mapping[BrokerId, Listener], offline: Collection[BrokerId]
 ) -> tuple[BrokerId, ErrorCode]:
-    """The leader as clients see it, and the error where it is -1. `offline` as of `offline_replicas`."""
+    """Returns the leader and NONE, or -1 and an error if clients of this listener can't reach it.
+
+    `offline` is the result of `offline_replicas`.
+    """
     leader = state.leader
     if leader in endpoints and leader not in offline:
         return leader, ErrorCode.NONE

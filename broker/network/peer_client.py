@@ -1,16 +1,14 @@
 """Requests to other brokers: one connection for each broker and purpose, opened when it is needed.
 
-`protocol.client.connection` decides what the bytes of a connection mean. An answer that doesn't come in time ends the
-connection: what
-was asked may have been done or not. A lost connection fails everything that waits on it. After a failed attempt to
-connect, or a connection
-that was lost before any answer, the next attempt waits, longer each time, up to a second.
+`protocol.client.connection` interprets the bytes of a connection. If an answer does not arrive in time, the connection
+is closed; the peer may have carried out the request or not. A lost connection fails all its waiting requests. After a
+failed attempt to connect, or a connection that was lost before its first answer, the next attempt waits: longer each
+time, up to a second.
 
-`records` of an answer are views of the connection's receive buffer, valid until the next request on the same
-connection. Hence a Fetch has
-its connection to itself.
+The `records` of an answer are views of the connection's receive buffer, valid until the next request on this
+connection. So Fetch requests have connections of their own.
 
-Stock asyncio only, so that it runs on the simulated loop too.
+Uses only plain asyncio, so that it also runs on the simulated loop.
 """
 
 from __future__ import annotations
@@ -38,17 +36,17 @@ if TYPE_CHECKING:
     from lowtide.runtime.tasks import TaskRegistry
 
 CONNECT_TIMEOUT_MS: Final = 10_000
-"""How long one attempt to connect may take: Kafka's `socket.connection.setup.timeout.ms`."""
+"""The time limit of one attempt to connect: Kafka's `socket.connection.setup.timeout.ms`."""
 
 BACKOFF: Final = Backoff(50, 1000)
-"""Between attempts to connect: Kafka's `reconnect.backoff.ms` and `reconnect.backoff.max.ms` of clients."""
+"""The wait between attempts to connect: `reconnect.backoff.ms` and `reconnect.backoff.max.ms` of Kafka's clients."""
 
 UNSENT_BYTES_MAX: Final = 1 << 20
-"""Beyond it a request waits until the peer has taken what was sent."""
+"""With more unsent bytes, a request waits until the peer has taken the earlier ones."""
 
 
 class PeerError(Exception):
-    """The peer did not answer. `was_sent`: it may have got the request, and done what it asks."""
+    """The peer did not answer. `was_sent`: it may have received the request and carried it out."""
 
     def __init__(self, reason: str, *, was_sent: bool) -> None:
         super().__init__(reason)
@@ -56,7 +54,7 @@ class PeerError(Exception):
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """The socket of one connection to a peer, under `protocol.client.connection`."""
+    """The socket of one connection to a peer. Its `core` interprets the bytes."""
 
     def __init__(self, client_id: str) -> None:
         self.core: ClientConnection[asyncio.Future[Any]] = ClientConnection(client_id)
@@ -65,16 +63,16 @@ class _Connection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ asyncio's callbacks
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keeps the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Room for what arrives."""
+        """Returns the buffer for received bytes."""
         return self.core.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand out every answer that is whole."""
+        """Completes the requests whose answers have arrived whole."""
         for future, answer in self.core.receive(nbytes):
             if not future.done():
                 future.set_result(answer)
@@ -82,21 +80,21 @@ class _Connection(asyncio.BufferedProtocol):
             self.close(self.core.broken)
 
     def eof_received(self) -> bool:
-        """A peer that sends no more answers nothing any more."""
+        """Closes: a peer that has ended its side sends no more answers."""
         self.close("it closed the connection")
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what waits."""
+        """Fails all waiting requests."""
         self.close(f"the connection was lost ({exc})" if exc is not None else "it closed the connection")
         self._transport = None
 
     def pause_writing(self) -> None:
-        """Lets further requests wait: the peer does not read."""
+        """Makes further requests wait: the peer does not read."""
         self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        """The peer has taken it."""
+        """Continues with the waiting requests: the peer has read the earlier ones."""
         self._release_writers()
 
     # ------------------------------------------------------------------ requests
@@ -106,9 +104,9 @@ class _Connection(asyncio.BufferedProtocol):
             await asyncio.wait([self._writable])
 
     def send(self, api_version: int, message: ApiMessage) -> asyncio.Future[Any]:
-        """Send a request.
+        """Sends a request. Returns the future of its answer, which may fail with PeerError.
 
-        The future gives the answer; it fails with PeerError. Errors: PeerError when it wasn't sent.
+        Errors: PeerError if it was not sent.
         """
         reason = self.core.refusal()
         if reason is not None or self._transport is None:
@@ -118,7 +116,7 @@ class _Connection(asyncio.BufferedProtocol):
         return future
 
     async def log_in(self, opening: Opening, now_ms: int) -> None:
-        """Show the peer who we are. Errors: PeerError."""
+        """Logs in at the peer. Errors: PeerError."""
         step = opening.begin()
         while isinstance(step, Ask):
             step = opening.on_answer(await self.send(step.version, step.request))
@@ -127,11 +125,11 @@ class _Connection(asyncio.BufferedProtocol):
         self.core.begin_session(step, now_ms)
 
     def close(self, reason: str) -> None:
-        """Close at once. What waits fails with a PeerError and the reason."""
+        """Closes at once. Waiting requests fail with PeerError and the reason."""
         for future in self.core.close(reason):
             if not future.done():
                 future.set_exception(PeerError(reason, was_sent=True))
-                future.exception()  # The request may have been cancelled since; its error concerns nothing then.
+                future.exception()  # Marks the error as seen: the request may have been cancelled.
         self._release_writers()
         if self._transport is not None:
             self._transport.abort()
@@ -143,7 +141,7 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class PeerClient:
-    """Requests to one broker for one purpose. Made by `PeerClients`."""
+    """Requests to one broker for one purpose. Created by `PeerClients`."""
 
     def __init__(self, broker_id: BrokerId, listener: Listener, purpose: str, peers: PeerClients) -> None:
         self.broker_id = broker_id
@@ -157,10 +155,10 @@ class PeerClient:
         self._closed = False
 
     async def request(self, api_key: int, api_version: int, message: ApiMessage, timeout_ms: int) -> Any:
-        """Returns the answer to `message` within `timeout_ms`, connecting included.
+        """Sends a request and returns its answer. `timeout_ms` includes the time to connect.
 
-        Records in it are valid until the next request. A Fetch must be the only request on its way: give it a purpose
-        of its own. Errors: PeerError; `was_sent` tells whether the peer may have done what was asked.
+        Records in the answer are valid until the next request, so each Fetch needs a purpose of its own.
+        Errors: PeerError; `was_sent` says whether the peer may have carried out the request.
         """
         future: asyncio.Future[Any] | None = None
         try:
@@ -188,14 +186,14 @@ class PeerClient:
             raise PeerError(reason, was_sent=error.was_sent) from error
 
     def close(self) -> None:
-        """Closes the connection. Requests fail from now on."""
+        """Closes the connection. Later requests fail."""
         self._closed = True
         self.disconnect("the connection is not needed any more")
         if self._attempt is not None:
             self._attempt.cancel()
 
     def disconnect(self, reason: str) -> None:
-        """Close the connection; the next request opens another one."""
+        """Closes the connection. The next request opens another one."""
         if self._connection is not None:
             self._connection.close(reason)
             self._connection = None
@@ -264,7 +262,7 @@ class PeerClient:
         return _Connection(f"{self._peers.client_id}-{self._purpose}")
 
     def _on_answered(self) -> None:
-        """The first answer after a failure."""
+        """Logs the first answer after a failure."""
         self._peers.log.info("broker is reached again", broker=self.broker_id, purpose=self._purpose)
         self._failure = ""
         self._reachability.on_success()
@@ -293,10 +291,9 @@ class PeerClients:
         listener_name: str = "",
         login: PeerLogin = NO_LOGIN,
     ) -> None:
-        """`client_id` is how peers see us, followed by the purpose.
+        """`client_id` and the purpose are the client id that peers see.
 
-        `listener_name` is the listener where this broker reaches others.
-        `login` is done on each new connection.
+        `listener_name` is the listener of other brokers that this one uses. `login` authenticates each new connection.
         """
         self.clock = clock
         self.tasks = tasks
@@ -307,23 +304,19 @@ class PeerClients:
         self._clients: dict[tuple[BrokerId, str], PeerClient] = {}
 
     def use(self, login: PeerLogin) -> None:
-        """Authenticates new connections this way. Open ones stay."""
+        """Authenticates new connections with another login. Open ones stay."""
         self.login = login
 
     def client_of(self, broker: BrokerImage, purpose: str = "requests") -> PeerClient:
-        """The one client for a broker and a purpose, at the listener that this broker uses among brokers.
+        """Returns the only client for a broker and a purpose, at this broker's listener for brokers.
 
-        Another broker may use another one meanwhile: while the setting is changed one broker after the other, the
-        listeners of both are open. One that has no such listener is reached at its own for brokers. Source: Kafka,
-        which takes the name from its own setting.
+        A broker without a listener of that name is reached at its own listener for brokers: the setting can be changed
+        one broker after the other. Source: Kafka, which also takes the name from its own setting.
         """
         return self.client(broker.broker_id, broker.listener(self.listener_name) or broker.inter_broker, purpose)
 
     def client(self, broker_id: BrokerId, listener: Listener, purpose: str = "requests") -> PeerClient:
-        """The one client for this broker and purpose.
-
-        If the broker listens elsewhere now, the old connection is closed.
-        """
+        """Returns the only client for a broker and a purpose. If the address has changed, closes the old connection."""
         key = (broker_id, purpose)
         known = self._clients.get(key)
         if known is not None:
@@ -341,9 +334,9 @@ class PeerClients:
     def forget_ended(
         self, old: MetadataImage, new: MetadataImage, changed: Iterable[BrokerId], purposes: Iterable[str]
     ) -> None:
-        """Close the connections of these purposes to brokers whose registration has ended.
+        """Closes the connections of these purposes to brokers whose registration has ended.
 
-        A machine that lost its power leaves connections behind on which nothing comes any more, not even an end.
+        After a power loss such a connection would stay open, because no end of it arrives.
         """
         for broker_id in changed:
             epoch = old.broker_epoch(broker_id)

@@ -1,4 +1,4 @@
-"""How a broker shows others who it is: a certificate, a login by SASL, both, or nothing."""
+"""How a broker authenticates to others: by a certificate, a SASL login, both, or neither."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from lowtide.protocol.client.sasl import ClientSaslSettings
 
 
 class PeerLogin(msgspec.Struct, frozen=True):
-    """What is done on each new connection to another broker before it is used."""
+    """How each new connection to another broker is authenticated before it is used."""
 
     tls: Callable[[], ssl.SSLContext] | None = None
-    """The context in force."""
+    """Returns the current TLS context."""
     sasl: ClientSaslSettings | None = None
     token: Callable[[], Awaitable[str]] | None = None
-    """What an issuer has signed and that holds now, for OAUTHBEARER. Errors: OSError."""
+    """Returns a valid token of the issuer, for OAUTHBEARER. Errors: OSError."""
     nonce: Callable[[], str] = str
-    """Never gives the same twice."""
+    """Returns another value at each call."""
 
     async def who(self) -> ClientSaslSettings | None:
-        """Who we say we are, on one connection. Errors: OSError, where there is no token."""
+        """Returns the SASL settings for one connection; None without SASL. Errors: OSError if there is no token."""
         return self.sasl if self.sasl is None or self.token is None else replace(self.sasl, token=await self.token())
 
 

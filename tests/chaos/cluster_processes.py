@@ -25,7 +25,7 @@ from lowtide.protocol.messages.metadata import (
 )
 from lowtide.simulation.client import ConnectionLostError, WireClient
 from tests.etcd import EtcdCluster, EtcdProcess
-from tests.free_ports import free_ports
+from tests.free_ports import HOST, free_ports
 
 from .asking import (
     CREATE_TOPICS_VERSION,
@@ -46,7 +46,7 @@ from .asking import (
 from .links import Links
 from .namespaces import HUB, Namespaces
 from .security import ADMIN, CLIENT, Security
-from .serving import HOST, ServeProcess
+from .serving import ServeProcess
 
 METADATA_VERSION = 12
 LIMIT_S = 120.0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from .serving import HOST, ServeProcess
+from tests.free_ports import HOST
+
+from .serving import ServeProcess
 
 ANSWER_LIMIT_S = 120.0
 """The limit for any expected event. It is long because the machine may be busy."""

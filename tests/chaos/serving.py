@@ -15,24 +15,26 @@ from typing import Any, Self
 from lowtide.simulation.client import WireClient
 from tests import freezing
 from tests.campaign.struck import strike
+from tests.free_ports import HOST, free_ports
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 120.0
-HOST = "127.0.0.1"
 _LINE_LIMIT_BYTES = 1 << 20
 
 
 def serve_command(
     directory: Path, *settings: str, metadata: str | None = None, python: str = sys.executable
 ) -> list[str]:
-    """Returns the command line of a broker over `directory`; port 0 is a free one, which the ready line has.
+    """Returns the command line of a broker over `directory`, at a port that no other test's broker gets.
 
-    `metadata` as of `--metadata`. `python` is the interpreter of an environment with Lowtide, which may be another
-    version.
+    A client that still looks for a killed broker is refused, instead of changing the broker of another test. Port 0 in
+    `settings` is a free port, which the ready line has. `metadata` as of `--metadata`. `python` is the interpreter of
+    an environment with Lowtide, which may be another version.
 
     Records may have any age: without a setting or a topic's configuration, none is deleted by time.
     """
-    given = [f"listeners=PLAINTEXT://{HOST}:0", f"log.dirs={directory}", "log.retention.ms=-1", *settings]
+    listener = f"listeners=PLAINTEXT://{HOST}:{free_ports(1)[0]}"
+    given = [listener, f"log.dirs={directory}", "log.retention.ms=-1", *settings]
     options = [word for setting in given for word in ("--set", setting)] + (
         [] if metadata is None else ["--metadata", metadata]
     )

@@ -17,10 +17,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 
 from lowtide.protocol.errors import ErrorCode
-from tests.free_ports import free_ports
+from tests.free_ports import HOST, free_ports
 
 from .asking import CREATE_TOPICS_VERSION, PRODUCE_VERSION, only_row, produce_request, topic_request
-from .serving import HOST, ServeProcess
+from .serving import ServeProcess
 
 TOPIC, GROUP, PARTITIONS = "read", "readers", 3
 AT_ONCE = 5

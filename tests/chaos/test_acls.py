@@ -30,8 +30,9 @@ from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from lowtide.protocol.messages.describe_acls import DescribeAclsRequest
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.simulation.client import WireClient
+from tests.free_ports import HOST
 
-from .serving import HOST, ServeProcess
+from .serving import ServeProcess
 
 with warnings.catch_warnings():
     # The package reads its own message files, as it is imported, by functions that Python 3.11 calls deprecated.

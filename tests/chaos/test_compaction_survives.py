@@ -23,8 +23,9 @@ from lowtide.protocol.messages.offset_commit import (
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.simulation.client import ConnectionLostError, WireClient
+from tests.free_ports import HOST
 
-from .serving import HOST, ServeProcess
+from .serving import ServeProcess
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 SEED = int(os.environ.get("SEED", "7"))

@@ -19,9 +19,10 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import iterate_batches
 from lowtide.simulation.client import WireClient
+from tests.free_ports import HOST
 
 from .large_frames import framed
-from .serving import HOST, ServeProcess
+from .serving import ServeProcess
 
 LIMIT = 128
 PARTITIONS = 500

@@ -28,9 +28,10 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.simulation.client import WireClient
 from tests.etcd import EtcdProcess, missing
+from tests.free_ports import HOST
 
 from .asking import CREATE_TOPICS_VERSION, PRODUCE_VERSION, only_row, produce_request, topic_request
-from .serving import HOST, ServeProcess
+from .serving import ServeProcess
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 pytest.importorskip("lowtide.metadata.etcd", exc_type=ImportError)

@@ -108,13 +108,13 @@ def what_a_follower_ignores_is_known(patch: Patch) -> None:
 
     def tell(self: Any, answer: Any) -> None:
         failed = answer.error_code != ErrorCode.NONE
-        self.told_high_watermark = -1 if failed else answer.high_watermark
-        self.told_log_start_offset = -1 if failed else answer.log_start_offset
+        self.sent_high_watermark = -1 if failed else answer.high_watermark
+        self.sent_log_start_offset = -1 if failed else answer.log_start_offset
 
     def ask(self: Any, *values: int) -> None:
-        told = self.told_high_watermark, self.told_log_start_offset
+        told = self.sent_high_watermark, self.sent_log_start_offset
         original(self, *values)
-        self.told_high_watermark, self.told_log_start_offset = told
+        self.sent_high_watermark, self.sent_log_start_offset = told
 
     original = FetchTarget.ask
     patch.setattr(FetchTarget, "tell", tell)

@@ -23,8 +23,9 @@ from lowtide.broker.coordinator.streams.heartbeat_checks import (
     offsets_after,
     owned_of,
 )
+from lowtide.broker.coordinator.streams.streams_decision import StreamsDecision
 from lowtide.broker.coordinator.streams.streams_group import MemberOffsets, StreamsGroup
-from lowtide.broker.coordinator.streams.streams_groups import NextTarget, StreamsDecision, StreamsGroups
+from lowtide.broker.coordinator.streams.streams_groups import NextTarget, StreamsGroups
 from lowtide.broker.coordinator.streams.streams_member import (
     AssignedTasks,
     StreamsMember,
@@ -241,7 +242,12 @@ class StreamsHeartbeats:
             status=beat.statuses,
             endpoint_information_epoch=0 if beat.decision.is_new else group.reports.endpoint_epoch,
         )
-        if request.member_epoch == JOIN_EPOCH or tasks_changed:
+        owned = owned_of(request)
+        # Kafka does not repeat tasks whose answer was lost, and the member would never learn of them.
+        may_have_missed = request.member_epoch != known.member_epoch or (
+            owned is not None and owned != after.assigned.tasks
+        )
+        if request.member_epoch == JOIN_EPOCH or tasks_changed or may_have_missed:
             assigned: AssignedTasks = after.assigned
             response.active_tasks = task_rows(assigned.active)
             response.standby_tasks = task_rows(assigned.standby)

@@ -1,17 +1,15 @@
 """The memory and files held by answers that clients do not read (`lowtide.answers.unread.max.bytes`).
 
-A connection executes nothing more while its client doesn't take the answers that are there, so each holds a few;
-thousands of connections
-hold as many as they are. When all of them hold more than the limit, connections are closed: first the one whose client
-has read nothing for
-longest. A client that reads is behind those that don't, however slow it is.
+A connection stops executing requests while its client does not read, so it holds few answers. Thousands of such
+connections still hold thousands of answers. When they hold more than the limit together, connections are closed: first
+the one whose client has read nothing for the longest time. A client that reads, however slowly, is closed after those
+that do not.
 
-Bytes that wait in files don't count, nor what the system's socket buffers hold. But such an answer holds its files
-open, and a broker may
-open so many: where they are lacking, connections are closed in the same order, of clients that have read nothing for a
-second.
+Bytes in files and in the system's socket buffers do not count. But an answer from files keeps them open, and a broker
+may open only so many. When a read finds no free file, connections of clients that have read nothing for a second are
+closed in the same order.
 
-Pure: counts bytes and holds none, and asks who holds them.
+Pure: counts bytes, but holds none.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ class Writer(Protocol):
 
 
 class _Holding(msgspec.Struct):
-    """The unread bytes of a writer when it was asked last, and since when its client has read nothing."""
+    """The unread bytes of a writer at the last look, and since when its client has read nothing."""
 
     unread_bytes: int
     since_ms: int
@@ -71,14 +69,13 @@ class AnswerMemory:
 
     @property
     def used_bytes(self) -> int:
-        """The unread bytes, as far as they were reported."""
+        """The unread bytes of all writers at the last look at each."""
         return self._used_bytes
 
     def note(self, writer: Writer, *, has_read: bool = False) -> None:
-        """What a writer has to send has changed, and the socket doesn't take it all; or it does now.
+        """Counts a writer's unread bytes again, after they have changed. Closes connections above the limit.
 
-        `has_read`: the socket has taken what it was given before, so that the client reads, though there may be as much
-        again by now.
+        `has_read`: the socket has taken all earlier bytes, so the client reads, even if as many bytes wait again.
         """
         now_ms = self._now_ms()
         self._look(writer, now_ms)
@@ -88,7 +85,7 @@ class AnswerMemory:
             self._make_room()
 
     def forget(self, writer: Writer) -> None:
-        """Forgets a writer whose connection is gone, or that has nothing left to send."""
+        """Forgets a writer that has nothing left to send, or whose connection has ended."""
         holding = self._holding.pop(writer, None)
         if holding is not None:
             self._used_bytes -= holding.unread_bytes
@@ -127,7 +124,7 @@ class AnswerMemory:
             writer.give_up(REASON)
 
     def _in_turn(self) -> list[Writer]:
-        """Returns the writers whose clients have been silent longest first; of equal ones, the largest first."""
+        """Returns the writers: those with the longest silent clients first, and the largest first among equals."""
         now_ms = self._now_ms()
         for writer in list(self._holding):
             self._look(writer, now_ms)
@@ -144,9 +141,6 @@ class AnswerFiles:
         self._answers = answers
 
     def on_tick(self) -> None:
-        """To be called about once a second.
-
-        A read that failed meanwhile is repeated by its client, and finds room then.
-        """
+        """Frees files if a read has found none. Called about once a second; the client repeats the failed read."""
         if self._files.take_lacking():
             self._answers.free_files(self._files.held_max)

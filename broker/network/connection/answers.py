@@ -44,7 +44,7 @@ class AnswerSlot(msgspec.Struct, eq=False):
     correlation_id: int
     pending: Pending[Any] | None
     size: int
-    """The bytes that it counts of those that may wait."""
+    """How many bytes it counts toward the limit of pending requests."""
     parts: list[Part] | None
     may_be_followed: bool = False
     times: ApiTimes | None = None
@@ -65,7 +65,7 @@ class AnswerSlot(msgspec.Struct, eq=False):
 
 
 class Answers:
-    """The answers that wait for earlier ones (`slots`), and those that are sent next (`ready`)."""
+    """The answers that wait for earlier ones (`slots`), and those to be sent next (`ready`)."""
 
     __slots__ = (
         "_clock",
@@ -170,7 +170,7 @@ class Answers:
         if type(answer) is bytes and self.outgoing is not None and not (connection.closed or self.ends):
             self._send(self.outgoing, [answer])
         else:
-            self.give(route, correlation_id, answer, 0)  # It is small, and all that waits.
+            self.give(route, correlation_id, answer, 0)  # It is small, and nothing else waits.
             self.flush()
 
     def flush(self) -> None:

@@ -38,7 +38,7 @@ class Connection(asyncio.BufferedProtocol):
     """One connection of a client. Created by the server for each accepted socket."""
 
     security_protocol = "PLAINTEXT"
-    """What clients without TLS must set to be understood."""
+    """The `security.protocol` that clients of the listener must set."""
     principal: KafkaPrincipal = ANONYMOUS
     client_address, write_grants, shown_by, software, of_a_follower = "", None, ShownBy.NOTHING, ("", ""), False
     may_gather = True
@@ -83,8 +83,8 @@ class Connection(asyncio.BufferedProtocol):
         if reason is not None:
             self.close(reason)
         elif not host.serving:
-            # Held as if a request were parked. What comes first pauses the reading; here uvloop would ignore it, and
-            # begin to read.
+            # Waits as if a request were parked. The first bytes pause the reading: uvloop ignores a pause here, and
+            # starts to read.
             self.turns.execution = PARK[self.turns.execution]
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -133,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Frees everything that waits for this client."""
         self.closed = True
-        # No cycle may be left: the collector ignores what was there when a connection was open.
+        # No cycle may be left: the collector ignores objects that existed while connections were open.
         self.answers.close()
         self.turns.close()
         self.frame.drop(self)
@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         maximum, turn_ns = self._maximum_frame_bytes, TURN_NS if turns.execution == RUNNING else 0
         slots = self.answers.slots
         outgoing: OutgoingQueue = self._outgoing  # type: ignore[assignment]  # it is open
-        # As `_blocked`, without a call: every request comes by.
+        # Like `_blocked`, but without a call, since every request passes here.
         while end - position >= 4 and not (  # noqa: PLR2004
             turns.execution >= PARKED or turns.parked_bytes >= turns.parked_max or outgoing.paused
         ):
@@ -384,7 +384,7 @@ class Connection(asyncio.BufferedProtocol):
         leaves = turns.counts_turn(has_frame=has_frame, may_leave=may_leave)
         self.unblock(is_turn=True)
         if not self._backlog and not self.closed:
-            self._resume_reading()  # Also when a request was parked: its client may go.
+            self._resume_reading()  # Also with a parked request, to notice when the client goes.
         if not leaves:
             turns.end_lane_turn()
 

@@ -105,7 +105,7 @@ class ConnectionHost:
         on_login: Callable[[Client, str], None] = lambda _client, _failure: None,
         serving: bool = True,
     ) -> None:
-        """Without `serving`, who connects waits until `serve`.
+        """Without `serving`, clients that connect wait until `serve`.
 
         `follower_fetch_bytes` is what a follower fetches of a partition at a time.
         `connection_wait_ms` returns how long a new connection of an address by a listener is not served, because there
@@ -126,10 +126,10 @@ class ConnectionHost:
         self.gathering = Gathering(SCRATCH_BYTES, self.routes, self.clock, self.on_failed)
         """Its room is what connections receive into."""
         self.cipher_scratch = memoryview(bytearray(SCRATCH_BYTES))
-        """The same for bytes that are still encrypted; no page of it is touched where no listener has TLS."""
+        """The same for encrypted bytes. Without a TLS listener none of its pages is touched."""
         self.connections: dict[HostedConnection, None] = {}
         self.logins: dict[HostedConnection, None] = {}
-        """Open connections whose clients have still to show who they are, oldest first."""
+        """Open connections without a login yet, oldest first."""
         self.login_memory = LoginMemory(LOGIN_MEMORY_BYTES, clock.monotonic_ms)
         self.lane = SlowLane(clock.monotonic_ms)
         self.handshakes = HandshakeTurns(clock.monotonic_ms)
@@ -162,7 +162,7 @@ class ConnectionHost:
         return refused
 
     def on_disconnected(self, connection: HostedConnection) -> None:
-        """Forget a connection."""
+        """Forgets a closed connection."""
         self.lane.leave(connection)
         self.gathering.forget(connection)
         if self.connections.pop(connection, connection) is None:
@@ -174,7 +174,7 @@ class ConnectionHost:
             connection.close("the broker ends")
 
     def active_since(self, since_ms: int) -> list[str]:
-        """Clients that something was received from at or after a moment of the monotonic clock."""
+        """Returns the clients from which bytes were received at or after a time of the monotonic clock."""
         return [connection.peer for connection in self.connections if connection.last_active_ms >= since_ms]
 
     def begin_large(

@@ -1,7 +1,7 @@
-"""What a client speaks that doesn't speak Kafka's protocol, by the first bytes that it sends: for the line in the log.
+"""Recognizes other protocols than Kafka's by a client's first bytes, so that the log names the mistake.
 
-A wrong port or a wrong `security.protocol` is the most common mistake of a first day, and "a frame of 369295617 bytes"
-names neither. Imported when a connection is refused.
+A wrong port or `security.protocol` is the most common mistake of new users, and "a frame of 369295617 bytes" does not
+tell them. Imported when a connection is refused.
 
 Sources: RFC 9110 (methods), RFC 9113 (preface of HTTP/2), RFC 8446 (record header), RFC 4253 (SSH).
 """
@@ -20,7 +20,7 @@ _HEAD: Final = struct.Struct(">ihh")
 _API_KEY_MAX: Final = 127
 _VERSION_MAX: Final = 31
 _PLAIN_REQUEST_BYTES_MAX: Final = 1 << 20
-"""More than the first request of any client, which asks for versions or metadata, or begins a login."""
+"""The first request of a client is smaller: it asks for versions or metadata, or begins a login."""
 
 
 def instead_of_kafka(first: bytes, security_protocol: str) -> str | None:

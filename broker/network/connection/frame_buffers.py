@@ -29,7 +29,7 @@ class FrameBuffers:
         """Also the size of the buffers for answers."""
 
     def take(self, capacity: int) -> bytearray:
-        """A buffer of at least `capacity` bytes, which is a megabyte or less.
+        """Returns a buffer of at least `capacity` bytes; `capacity` is a megabyte or less.
 
         An unused one may be larger at no cost.
         """

@@ -29,13 +29,13 @@ from lowtide.protocol import native
 from lowtide.protocol.api_keys import ApiKey
 
 NEAR_NS = 100_000
-"""So soon after a request of another connection, some more may be there in this pass."""
+"""Within this time after a request of another connection, more may arrive in the same pass."""
 
 REST_NS = 2_000_000
-"""So long requests are executed as they come, after a pass that brought nothing to execute together."""
+"""How long no request waits after a pass without requests to execute together."""
 
 GATHERED_MAX = 64
-"""Requests that wait at most: as many as one call of the compiled module takes (`REQUESTS_MAX` in produce.h)."""
+"""The most requests that wait: as many as one call of the compiled module takes (`REQUESTS_MAX` in produce.h)."""
 
 _FRAME = struct.Struct(">ihh")
 """The length of a frame, then the API key and version of its request."""

@@ -1,4 +1,4 @@
-"""How the connections of a listener are secured, and the kind of connection that follows from it."""
+"""TLS and SASL of a listener, and the kind of connection that it therefore creates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowtide.broker.network.connection.tls_connection import ListenerTls, TlsCon
 
 
 class ListenerSecurity(msgspec.Struct, frozen=True):
-    """TLS and SASL of a listener. Without either, everybody who reaches the port is served."""
+    """TLS and SASL of a listener. With neither, every client that reaches the port is served."""
 
     sasl: ListenerSasl | None = None
     tls: ListenerTls | None = None
@@ -24,7 +24,7 @@ OPEN: Final = ListenerSecurity()
 
 
 def make_connection(host: ConnectionHost, listener_name: str, security: ListenerSecurity) -> asyncio.BaseProtocol:
-    """The protocol of a socket that was accepted."""
+    """Returns the protocol of an accepted socket."""
     sasl, tls = security.sasl, security.tls
     made = Connection(host, listener_name) if sasl is None else SaslConnection(host, listener_name, sasl)
     return made if tls is None else TlsConnection(host, made, tls, identifies=sasl is None)

@@ -1,4 +1,4 @@
-"""What a connection has still to send: bytes, and slices of segment files that are read when they are sent.
+"""The unsent bytes of a connection, and slices of segment files, which are read when they are sent.
 
 A Fetch response may hold many megabytes that lie in files. They are read in pieces of at most `CHUNK_BYTES`, the next
 one only when the socket has taken the last one, so that a slow reader costs one piece of memory. A worker thread reads
@@ -29,12 +29,12 @@ a read."""
 
 
 def held_bytes(parts: Iterable[Part]) -> int:
-    """Returns how much memory they take: slices of files take none."""
+    """Returns the memory of some parts; slices of files take none."""
     return sum(len(part) for part in parts if type(part) is not FileSlice)
 
 
 class WriteTransport(Protocol):
-    """What is used of a transport.
+    """The methods of a transport that are used.
 
     Its write limits are zero: what `writelines` cannot send at once pauses the protocol.
     """
@@ -48,7 +48,7 @@ class BufferPool:
     """Reused buffers of one size, shared by all connections: fresh memory costs page faults."""
 
     def __init__(self, size: int, idle_maximum: int) -> None:
-        """At most `idle_maximum` buffers of `size` bytes are kept while they are not in use."""
+        """Keeps at most `idle_maximum` unused buffers of `size` bytes."""
         self.size = size
         self._idle_maximum = idle_maximum
         self._idle: list[bytearray] = []
@@ -169,7 +169,7 @@ class OutgoingQueue:
 
     @property
     def files_held(self) -> int:
-        """Slices of files that wait for the client. Some may be of the same file."""
+        """The number of slices of files that wait for the client. Several may be of one file."""
         return sum(type(part) is FileSlice for part in self.parts)
 
     def give_up(self, reason: str) -> None:

@@ -1,12 +1,10 @@
-"""A frame that has begun to arrive: where its bytes are kept, and how many of them may arrive.
+"""A frame that has arrived in part: its buffer, and how many bytes may arrive now.
 
-The buffer grows with what arrives, never with what the client announces. That of a large frame is mapped memory:
-growing
-copies nothing, and the memory returns to the system at once.
+The buffer grows with the received bytes, not with the announced length. A large frame gets mapped memory, which returns
+to the system at once when it is freed.
 
-Guards: beyond `FREE_FRAME_BYTES`, and what one receive brings, nothing of a frame is read before memory for it is
-granted
-(`request_memory`): for its beginning, or for all of it.
+Guards: of a frame larger than `FREE_FRAME_BYTES` and one receive, nothing more is read until memory is granted
+(`request_memory`), for its beginning or for all of it.
 """
 
 from __future__ import annotations
@@ -18,21 +16,21 @@ from lowtide.broker.network.connection.frame_buffers import FRAME_BUFFER_BYTES, 
 from lowtide.broker.network.connection.request_memory import Receiver, RequestMemory
 
 FREE_FRAME_BYTES = FRAME_BUFFER_BYTES
-"""So much of a frame is read whatever others hold."""
+"""How much of a frame is read without a grant."""
 
 BEGINNING_BYTES = 1 << 20
-"""So much of it is read while there is room for beginnings: what standard clients send at most by default
+"""How much of a frame is lent at its beginning: the largest request of standard clients by default
 (`max.request.size`)."""
 
 _LENGTH = struct.Struct(">i")
 
 
 class FrameRefusedError(Exception):
-    """There is no memory for a frame: the connection must be closed."""
+    """Raised if there is no memory for a frame. The connection must be closed."""
 
 
 class PartialFrame:
-    """The incomplete frame of a connection, if there is one. Memory is granted to the connection, `receiver`."""
+    """The incomplete frame of a connection, if any. Memory is granted to the connection, the `receiver`."""
 
     __slots__ = ("_buffers", "_memory", "allowed", "buffer", "filled", "started_ms", "target")
 
@@ -55,7 +53,7 @@ class PartialFrame:
 
     @property
     def announced_bytes(self) -> int | None:
-        """The length in a prefix that has just become whole; None if that is not so."""
+        """The announced length if the prefix is complete and nothing else has arrived; otherwise None."""
         if self.buffer is None or not self.filled == self.target == _LENGTH.size:
             return None
         return int(_LENGTH.unpack_from(self.buffer)[0])
@@ -87,9 +85,8 @@ class PartialFrame:
     def make_room(self, receiver: Receiver) -> bool:
         """Returns whether more may arrive now. Errors: FrameRefusedError.
 
-        Beyond `FREE_FRAME_BYTES` a frame is counted, and not read while there is no memory for it: clients that
-        announce large frames must
-        not stop those that send them, nor these clients that send small ones.
+        Beyond `FREE_FRAME_BYTES` the frame needs a grant, and is not read without one. So clients that only announce
+        large frames do not stop those that send them, and large frames do not stop small ones.
         """
         if self.filled < self.allowed or self._is_granted_more(receiver):
             self._enlarge()
@@ -109,7 +106,7 @@ class PartialFrame:
         return buffer
 
     def give(self, buffer: bytearray | mmap.mmap, receiver: Receiver) -> None:
-        """Takes the buffer of a frame that was executed."""
+        """Takes back the buffer of an executed frame."""
         self._buffers.give(buffer)
         self.give_memory_back(receiver)
 

@@ -1,18 +1,18 @@
 """The memory that large requests of all connections may hold together while they arrive (`queued.max.request.bytes`).
 
-A small frame, and the first bytes of any, are free: that is bounded by the number of connections. The beginning of a
-larger one, a megabyte, is lent while all of these have `BEGINNINGS_MAX_BYTES` at most. Whose frame goes on, or finds no
-such room, asks for all of it, and where there is none isn't read until there is some. So a receiver that was given
-memory can end, none waits for another one that waits, and what is held is never more than both limits, or one frame if
-that is larger.
+Small frames and the first bytes of larger ones need no grant: the number of connections bounds them. The first megabyte
+of a larger frame is lent while all lent bytes are at most `BEGINNINGS_MAX_BYTES`. For the rest of the frame, or if
+nothing can be lent, the receiver asks for the whole frame, and is not read until that is granted. So a receiver with a
+grant can always finish, and none waits for another one that waits. All frames hold at most both limits together, or one
+frame if it is larger.
 
-Receivers that wait are served in the order of size, so that a few huge frames don't hold up those of usual size; none
-is passed over for ever.
+Waiting receivers are served by size, the smallest first, so that a few huge frames do not delay usual ones. A frame
+that was overtaken `OVERTAKEN_MAX` times is served next.
 
-A connection that holds memory and sends nothing for it is in the way of those that wait: `stalled` names them, to be
-closed. While none waits, none is hurried.
+A connection that holds memory and sends nothing blocks those that wait. `stalled` returns such connections, which are
+then closed. While nothing waits, none is closed.
 
-Pure: counts bytes and holds none; time is passed in.
+Pure: counts bytes, but holds none; time is an argument.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ import msgspec
 
 STALLED_MS = 2000
 STALLED_BYTES = 256 * 1024
-"""Who has memory that others wait for must bring this much in this time: slow lines of today have several times that
-rate."""
+"""A receiver with memory that others wait for must receive this much in this time. Slow lines are several times as
+fast."""
 
 BEGINNINGS_MAX_BYTES = 64 << 20
-"""What the beginnings of frames have together, besides the limit: so many standard clients that send a megabyte each
-never wait."""
+"""The limit of all lent bytes, besides that of grants: 64 standard clients that send a megabyte each never wait."""
 
 OVERTAKEN_MAX = 32
-"""How many frames may be served while one waits before it is its turn, whatever its size."""
+"""A waiting frame of any size is served next after this many other frames were served."""
 
 
 class Receiver(Protocol):
@@ -40,12 +39,12 @@ class Receiver(Protocol):
 
     @property
     def client_address(self) -> str:
-        """Where it comes from."""
+        """The address of the client."""
         ...
 
     @property
     def received_bytes(self) -> int:
-        """How much of the frame is there."""
+        """The bytes of the frame that have arrived."""
         ...
 
     def close(self, reason: str) -> None:
@@ -53,12 +52,12 @@ class Receiver(Protocol):
         ...
 
     def on_memory_granted(self) -> None:
-        """The memory that was waited for may be used."""
+        """Receives the rest of the frame: its memory is granted."""
         ...
 
 
 class _FrameMemory(msgspec.Struct):
-    """What a receiver holds, and its progress at the moment from which it is measured, if another waits."""
+    """The bytes granted to a receiver. The marks say what had arrived at which time, while others wait."""
 
     size: int
     mark_bytes: int = 0
@@ -80,12 +79,12 @@ class RequestMemory:
         self._begun: dict[Receiver, int] = {}
         self._begun_bytes = 0
         self.is_short = False
-        """Whether a beginning found no room lately: a receive is to bring little then."""
+        """Whether a beginning was recently not lent. Receives are then kept small."""
         self._holding: dict[Receiver, _FrameMemory] = {}
         self._kept: dict[object, int] = {}
-        """What is held by requests that have arrived whole."""
+        """The bytes of requests that have arrived whole."""
         self._waiting: dict[int, _WaitingFrame] = {}
-        """By number, in the order in which they came."""
+        """By number, in the order of the calls of `take`."""
         self._by_size: list[tuple[int, int]] = []
         """Size and number."""
         self._asked_count = 0
@@ -93,16 +92,16 @@ class RequestMemory:
 
     @property
     def used_bytes(self) -> int:
-        """The granted bytes that were not given back."""
+        """The granted bytes that are not given back."""
         return self._used_bytes
 
     @property
     def begun_bytes(self) -> int:
-        """Bytes that were lent for beginnings and not given back."""
+        """The bytes lent for beginnings that are not given back."""
         return self._begun_bytes
 
     def lend(self, receiver: Receiver, size: int) -> bool:
-        """Whether the first `size` bytes of a frame may be received now. Once for a frame, before `take`."""
+        """Returns whether the first `size` bytes of a frame may be received now. Called once, before `take`."""
         if self._begun_bytes + size > BEGINNINGS_MAX_BYTES:
             self.is_short = True
             return False
@@ -111,9 +110,9 @@ class RequestMemory:
         return True
 
     def take(self, receiver: Receiver, size: int) -> bool:
-        """Whether `size` bytes are granted now; if not, `receiver.on_memory_granted` is called when they are.
+        """Returns whether `size` bytes are granted now. Called once for a frame.
 
-        Once for a frame.
+        If not, `receiver.on_memory_granted` is called when they are.
         """
         self._asked_count += 1
         number = self._asked_count
@@ -146,9 +145,9 @@ class RequestMemory:
         self._serve()
 
     def stalled(self, now_ms: int) -> list[Receiver]:
-        """Who has to go: others wait for the memory that it has, and it brings next to nothing.
+        """Returns the receivers to close: others wait for their memory, and they receive less than `STALLED_BYTES`.
 
-        To be asked about once a second.
+        Called about once a second.
         """
         found = []
         for receiver, holding in self._holding.items():
@@ -176,7 +175,7 @@ class RequestMemory:
                 receiver.on_memory_granted()
 
     def _next(self) -> int:
-        """Whose turn it is: the first to come if it has waited for long, else the smallest."""
+        """Returns the number of the next frame: the oldest if it was overtaken too often, else the smallest."""
         number = next(iter(self._waiting))
         is_overdue = self._served_count - self._waiting[number].served_before >= OVERTAKEN_MAX
         return number if is_overdue else self._by_size[0][1]

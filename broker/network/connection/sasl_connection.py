@@ -1,12 +1,12 @@
 """A connection of a listener with SASL: until its client is logged in, nothing that it sends reaches the dispatcher.
 
-Before the login frames are small (`sasl.server.max.receive.size`), the memory of all that arrive is bounded, and
-ApiVersions is the only request of the dispatcher's that is answered, once. What fails is answered late, with nothing
-read meanwhile (`connection.failed.authentication.delay.ms`), and the connection is closed. `security/login` decides;
-this decodes, sends and closes.
+Before the login, frames are small (`sasl.server.max.receive.size`), their memory is bounded over all connections, and
+ApiVersions is answered once; no other request of the dispatcher is. A failed login is answered after
+`connection.failed.authentication.delay.ms`, during which nothing is read. Then the connection is closed.
+`security/login` decides; this module decodes, sends and closes.
 
-A login that holds for a time (`connections.max.reauth.ms`, or as long as its delegation token) ends the connection at
-the first request after it, unless that begins another one.
+A login may expire (`connections.max.reauth.ms`, or with its delegation token). The first request after that closes the
+connection, unless it begins another login.
 
 Sources: Kafka's `SaslServerAuthenticator`, `Selector.delayCloseOnAuthenticationFailure`.
 """
@@ -35,33 +35,32 @@ from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from lowtide.runtime.addresses import network_of
 
 FREE_FRAME_BYTES: Final = 4096
-"""A frame up to this size, with its length, may arrive whatever others hold: tokens of passwords are some hundred
-bytes."""
+"""A frame up to this size, with its length, needs no memory grant. Tokens with passwords are a few hundred bytes."""
 
 _HEAD, _LENGTH = struct.Struct(">hhi"), struct.Struct(">i")
 _HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
 
 
 class ListenerSasl:
-    """What the connections of a listener need for logins."""
+    """The settings of a listener for logins."""
 
     __slots__ = ("delay_ms", "maximum_frame_bytes", "mechanisms")
 
     def __init__(self, mechanisms: Mechanisms, *, maximum_frame_bytes: int, delay_ms: int) -> None:
-        """`maximum_frame_bytes` before the login; `delay_ms` is how late a failure is answered."""
+        """`maximum_frame_bytes` counts before the login. A failure is answered after `delay_ms`."""
         self.mechanisms = dict(mechanisms)
-        """Those in force. Each connection reads this one table, so that a handshake finds those of its moment."""
+        """The current mechanisms. All connections share this table, so each handshake uses the current ones."""
         self.maximum_frame_bytes = maximum_frame_bytes
         self.delay_ms = delay_ms
 
     def use(self, mechanisms: Mechanisms) -> None:
-        """From now on logins are by these; those that have begun end by what they began with."""
+        """Replaces the mechanisms. Logins that have begun continue with the earlier ones."""
         self.mechanisms.clear()
         self.mechanisms.update(mechanisms)
 
 
 class FrameBeforeLogin(PartialFrame):
-    """The incomplete frame of a client that isn't logged in. The memory of all of these is bounded."""
+    """The incomplete frame of a client without a login. The memory of all such frames is bounded."""
 
     __slots__ = ("_login_memory", "_visitor")
 
@@ -72,13 +71,13 @@ class FrameBeforeLogin(PartialFrame):
         """The network of a client that holds memory."""
 
     def start(self, received: memoryview, receiver: Receiver, now_ms: int) -> bool:
-        """Keeps the beginning of a frame. Errors: FrameRefusedError, also where others hold the memory for logins."""
+        """Keeps the beginning of a frame. Errors: FrameRefusedError, also if others hold the memory for logins."""
         if len(received) >= _LENGTH.size:
             self._hold(_LENGTH.unpack_from(received)[0], receiver)
         return super().start(received, receiver, now_ms)
 
     def learn_length(self, size: int, receiver: Receiver) -> None:
-        """Makes room after a prefix that arrived in pieces. Errors: as `start`."""
+        """Makes room after a prefix that arrived in pieces. Errors: those of `start`."""
         self._hold(size, receiver)
         super().learn_length(size, receiver)
 
@@ -114,12 +113,12 @@ class SaslConnection(Connection):
         self.frame = FrameBeforeLogin(host)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As for each connection; until the login it has a time limit."""
+        """Sets the connection up. Until the login it has a time limit."""
         self._host.logins[self] = None
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the login too."""
+        """Forgets the connection and its login."""
         self._host.logins.pop(self, None)
         if self._farewell is not None:
             self._farewell.cancel()
@@ -127,7 +126,7 @@ class SaslConnection(Connection):
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:
-        """The socket is empty again: a failed login has been answered."""
+        """Continues: the socket is empty again. Closes if a failed login was answered."""
         super().resume_writing()
         if self._farewell is not None:
             self.close_when_done()
@@ -139,7 +138,7 @@ class SaslConnection(Connection):
 
     # ------------------------------------------------------------------ requests
     def _execute(self, buffer: memoryview, position: int, stop: int, end: int) -> int:
-        """Executes requests together only while nothing can end the login, and none by a short form without a login."""
+        """Executes requests: together only if the login does not expire, in a short form only after a login."""
         expires_ms = self._login.expires_ms
         if self._is_in and self.last_active_ms < expires_ms:
             return super()._execute(buffer, position, stop, end if expires_ms == NEVER_MS else stop)
@@ -211,7 +210,7 @@ class SaslConnection(Connection):
         self._reply(reply, [] if reply.answer is None else route.write(correlation_id, reply.answer))
 
     def _reply(self, reply: Reply, parts: list[Part]) -> None:
-        """Sends an answer now, or at the end of the connection if the login failed late."""
+        """Sends an answer: at once, or after the delay if the login failed."""
         if not reply.failure:
             self.answers.add(parts)
             if self._login.state is LoginState.LOGGED_IN:

@@ -1,4 +1,4 @@
-"""The listening side: accepts connections, shares what they share, ends the idle ones, stops gracefully."""
+"""The listeners of a broker: they accept connections, close idle and slow ones, and stop gracefully."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lowtide.broker.network.connection.slow_clients import why_to_end
 from lowtide.runtime.network import LISTEN_BACKLOG, ListeningServer, bound_port, listen
 
 _SWEEP_INTERVAL_S = 5.0
-"""How often idle and slow connections are looked for."""
+"""How often idle and slow connections are closed."""
 
 _HURRY_INTERVAL_S = 1.0
-"""How often those are looked for who are in the way of others that wait for memory."""
+"""How often stalled connections, which hold memory that others wait for, are closed."""
 
 _CLOSE_POLL_S = 0.005
 
@@ -26,7 +26,7 @@ LOGIN_TIMEOUT_MS = 30_000
 
 
 class Server:
-    """The listeners of a broker, which share all but their sockets."""
+    """The listeners of a broker. They share everything except their sockets."""
 
     def __init__(
         self,
@@ -46,10 +46,9 @@ class Server:
         self._hurry: asyncio.TimerHandle | None = None
 
     async def start(self, address: str, port: int, name: str = "", security: ListenerSecurity = OPEN) -> int:
-        """Listen, and let connections know that they came by the listener of this `name`, which is secured so.
+        """Opens one listener. Returns its port, a free one if `port` is 0. Errors: OSError.
 
-        May be called for several.
-        Returns the port: where `port` is 0, a free one. Errors: OSError.
+        Connections know the listener's `name`. May be called again, for another listener.
         """
         listener = await listen(
             partial(make_connection, self._host, name, security), address, port, backlog=self._backlog
@@ -64,7 +63,7 @@ class Server:
         self._hurry = asyncio.get_running_loop().call_later(_HURRY_INTERVAL_S, self._on_hurry)
 
     def stop_accepting(self) -> None:
-        """Take no new connection."""
+        """Closes the listeners; open connections stay."""
         for listener in self._listeners:
             listener.close()
         for timer in (self._sweep, self._hurry):
@@ -72,13 +71,13 @@ class Server:
                 timer.cancel()
 
     async def close(self, grace_s: float) -> None:
-        """Let the answers that are owed go out, at most for `grace_s` seconds, then close all connections."""
+        """Waits at most `grace_s` seconds until pending answers are sent, then closes all connections."""
         self.stop_accepting()
         for connection in list(self._host.connections):
             connection.close_gracefully()
         try:
             async with asyncio.timeout(grace_s):
-                while self._host.connections:  # noqa: ASYNC110  at a stop only, and a connection needn't know who waits
+                while self._host.connections:  # noqa: ASYNC110  only at a stop
                     await asyncio.sleep(_CLOSE_POLL_S)
         except TimeoutError:
             self._host.abort_connections()
@@ -106,9 +105,9 @@ async def open_listeners(
     listeners: Iterable[ConfiguredListener],
     security: Mapping[str, ListenerSecurity] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """Listen on all of them. Returns their ports by their names. Errors: OSError, whose text names the listener.
+    """Opens all listeners. Returns their ports by name. Errors: OSError, whose text names the listener.
 
-    `security` has those, by their names, that are not open to everybody.
+    `security` has an entry for each listener with TLS or SASL, by name.
     """
     ports = {}
     for listener in listeners:
@@ -117,7 +116,7 @@ async def open_listeners(
                 listener.host, listener.port, listener.name, security.get(listener.name, OPEN)
             )
         except OSError as error:
-            reason = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts before it what we say better.
+            reason = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio's own beginning is dropped.
             message = f"listeners={listener.text} is not possible: {reason}."
             raise OSError(message) from error
     return ports

@@ -1,15 +1,14 @@
-"""TLS between a socket and a connection: bytes of the socket in, requests out, answers in, bytes of the socket out.
+"""TLS between a socket and a connection: decrypts what the socket receives, encrypts what the connection writes.
 
-To the socket it is a protocol, to the connection a transport. The connection is there, and counted, from the moment the
-socket was accepted, so a handshake that doesn't end holds no more than a place, and not for long
-(`lowtide.login.timeout.ms`). What the connection is given is what a plain socket would give it. What it writes is
-encrypted piece by piece, the next one when the socket has taken the last one: a client that doesn't read costs the
-memory of a piece, and what is copied on the way stays in the cache of the core.
+To the socket this is a protocol; to the connection it is a transport. The connection exists and is counted as soon as
+the socket is accepted. A handshake that does not end takes only a connection's place, until `lowtide.login.timeout.ms`.
+Written bytes are encrypted in pieces: the next one when the socket has taken the last one. So a client that does not
+read costs the memory of one piece.
 
-Each connection takes the context that is in force when it is accepted, so a renewed certificate needs neither a new
-listener nor the end of connections that are open.
+Each connection uses the TLS context of the time when it was accepted. A renewed certificate needs neither a new
+listener nor new connections.
 
-Does not do: reading certificates (`runtime/server_tls`), mapping names to principals (`security/principal_mapping`).
+Certificates are read in `runtime/server_tls`; `security/principal_mapping` maps their names to principals.
 """
 
 from __future__ import annotations
@@ -26,26 +25,24 @@ from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
 
 PIECE_BYTES: Final = 96 * 1024
-"""What is encrypted and sent at once: six full records of TLS, and less than what an allocator maps each time. Parts of
-an answer
-that are smaller together are encrypted as one."""
+"""The most that is encrypted and sent at once: six full TLS records, and less than an allocator's threshold for mapping
+memory. An answer whose parts are smaller together is encrypted as one piece."""
 
 _NO_NAME: Final = "no rule of ssl.principal.mapping.rules matches the name of its certificate"
 
 HANDSHAKE_BYTES: Final = 4096
-"""What is received for one turn of a handshake: more than most clients send at once. It is held until the turn
-comes."""
+"""The most that is received for one turn of a handshake, more than most clients send at once. It waits for the turn."""
 
 FIRST_BYTES: Final = 8
-"""So many are kept of what comes first: a length, and the key and version of a request."""
+"""How many of the client's first bytes are kept: a length, and the key and version of a request."""
 
 Context = Callable[[], ssl.SSLContext]
 Identify = Callable[[bytes | None], KafkaPrincipal | None]
-"""From a client's certificate (DER, or None without one) to its principal; None where it may not come in."""
+"""Returns the principal of a client's certificate (DER; None without one), or None if the client is refused."""
 
 
 class ListenerTls:
-    """What the connections of a listener need for TLS: the context in force, and who a certificate stands for."""
+    """The TLS settings of a listener: the current context, and how certificates become principals."""
 
     __slots__ = ("context", "identify")
 
@@ -58,7 +55,7 @@ class TlsConnection(asyncio.BufferedProtocol):
     """The layer of TLS of one connection."""
 
     def __init__(self, host: ConnectionHost, inner: Connection, settings: ListenerTls, *, identifies: bool) -> None:
-        """`identifies`: the certificate says who the client is; else the connection asks for a login of its own."""
+        """`identifies`: the certificate names the client; otherwise `inner` asks for a SASL login."""
         self._host = host
         self._inner: Connection | None = inner
         self._settings = settings
@@ -83,11 +80,11 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._inner.connection_made(cast("asyncio.BaseTransport", self))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Returns the shared buffer for encrypted bytes; a small part of it for a handshake, which may wait."""
+        """Returns the shared buffer for encrypted bytes, or a small part of it during the handshake."""
         return self._host.cipher_scratch if self._is_open else self._host.cipher_scratch[:HANDSHAKE_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Decrypt what came, or go on with the handshake when it is this connection's turn."""
+        """Decrypts the received bytes. During the handshake, waits for a turn first."""
         self._incoming.write(self._host.cipher_scratch[:nbytes])
         if self._is_open:
             self._advance()
@@ -98,13 +95,13 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._host.handshakes.enter(self)
 
     def take_turn(self) -> None:
-        """Go on with the handshake, and read on."""
+        """Continues the handshake, then the reading."""
         self._advance()
         if self._transport is not None and not (self._is_paused or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """Handles the end of the client's bytes. It may still read."""
+        """Handles the end of the client's bytes. The client may still read."""
         inner = self._inner
         if inner is None or not self._is_open:
             return False
@@ -112,7 +109,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         return True
 
     def pause_writing(self) -> None:
-        """The socket is full."""
+        """Stops encrypting: the socket is full."""
         self._is_full = True
         if self._inner is not None:
             self._inner.pause_writing()
@@ -125,7 +122,7 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it. No cycle may be left."""
+        """Drops all references, so that no cycle is left."""
         inner, self._inner = self._inner, None
         self._transport = None
         self._unsent.clear()
@@ -152,13 +149,13 @@ class TlsConnection(asyncio.BufferedProtocol):
             inner.refuse(reason)
 
     def _spoken_instead(self) -> str | None:
-        """What the client speaks, if it is not TLS and shows what it is."""
+        """Returns the protocol that the client speaks instead of TLS; None if unknown."""
         from lowtide.broker.network.connection.foreign_protocols import instead_of_tls  # noqa: PLC0415  for clients that are refused
 
         return instead_of_tls(self._first, "SSL" if self._identifies else "SASL_SSL")
 
     def _shakes_hands(self, inner: Connection) -> bool:
-        """Whether the handshake has ended well. Errors: SSLError."""
+        """Continues the handshake. Returns whether it has succeeded. Errors: SSLError."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -180,7 +177,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         return True
 
     def _read(self, inner: Connection) -> None:
-        """Give the connection what can be decrypted, as much at a time as it has room for. Errors: SSLError."""
+        """Decrypts into the connection's buffer, and lets it execute, until nothing is left. Errors: SSLError."""
         tls, ends, is_empty = self._tls, False, False
         while not (is_empty or ends or self._is_paused or inner.closed):
             buffer = inner.get_buffer(-1)
@@ -213,12 +210,12 @@ class TlsConnection(asyncio.BufferedProtocol):
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Sets the limits of the socket's transport, which has the encrypted bytes."""
+        """Sets the limits of the socket's transport, which count encrypted bytes."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the socket hasn't taken, encrypted or not."""
+        """Returns the bytes that the socket has not taken, encrypted or not."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size() + sum(map(len, self._unsent))
 
     def write(self, data: Any) -> None:
@@ -226,9 +223,9 @@ class TlsConnection(asyncio.BufferedProtocol):
         self.writelines([data])
 
     def writelines(self, parts: list[Any]) -> None:
-        """Encrypt and send pieces that follow each other.
+        """Encrypts and sends parts in this order.
 
-        They may change when writing is resumed, or has never been paused.
+        The caller may reuse their memory if writing is not paused afterwards, else once it is resumed.
         """
         if self._transport is None or self._transport.is_closing():
             return
@@ -239,7 +236,7 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._encrypt()
 
     def _encrypt(self, *, all_of_it: bool = False) -> None:
-        """Encrypts and sends while the socket takes it."""
+        """Encrypts and sends until the socket is full."""
         unsent = self._unsent
         while unsent and (all_of_it or not self._is_full):
             part = unsent.popleft()
@@ -250,13 +247,13 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._send()
 
     def pause_reading(self) -> None:
-        """Delivers and reads nothing more."""
+        """Stops reading from the socket, and passing bytes to the connection."""
         self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Continues, first with the bytes that have arrived."""
+        """Continues to read, first the bytes that have arrived."""
         self._is_paused = False
         if self._transport is not None:
             self._transport.resume_reading()
@@ -277,9 +274,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._encrypt(all_of_it=True)
-        with suppress(
-            ssl.SSLError
-        ):  # It waits for the client's farewell, for which we don't, or there was no handshake.
+        with suppress(ssl.SSLError):  # There was no handshake, or the client's close notice has not come yet.
             self._tls.unwrap()
         self._send()
         self._transport.close()

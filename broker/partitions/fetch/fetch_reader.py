@@ -325,7 +325,7 @@ def sent_of(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: F
             else:
                 traffic.bytes_out += target.read_bytes
         if target.follower is not None and answer.error_code == ErrorCode.NONE and answer.diverging_epoch is None:
-            target.follower.told_log_start = answer.log_start_offset
+            target.follower.sent_log_start = answer.log_start_offset
         if session is not None:
             news = target.has_news(answer)
             target.tell(answer)
@@ -366,7 +366,7 @@ def has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:
     """Returns whether this follower was not sent our log start yet, nor reported it (rule DR5)."""
     follower = target.follower
     return follower is not None and partition.log.log_start_offset > max(
-        follower.told_log_start, follower.log_start_offset
+        follower.sent_log_start, follower.log_start_offset
     )
 
 

@@ -65,8 +65,8 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
     partition_max_bytes: int
     current_leader_epoch: LeaderEpoch
     last_fetched_epoch: LeaderEpoch
-    told_high_watermark: Offset = -1
-    told_log_start_offset: Offset = -1
+    sent_high_watermark: Offset = -1
+    sent_log_start_offset: Offset = -1
     log_start_offset: Offset = UNKNOWN_OFFSET
     session: FetchSession | None = None
     is_followed: bool = False
@@ -88,8 +88,8 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
         return (
             len(answer.records or b"") > 0
             or answer.error_code != ErrorCode.NONE
-            or answer.high_watermark != self.told_high_watermark
-            or answer.log_start_offset != self.told_log_start_offset
+            or answer.high_watermark != self.sent_high_watermark
+            or answer.log_start_offset != self.sent_log_start_offset
             or answer.diverging_epoch is not None
             or answer.preferred_read_replica >= 0
         )
@@ -130,7 +130,7 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
         """
         is_continued = fetch_offset > self.fetch_offset and current_leader_epoch == self.current_leader_epoch
         if not is_continued and self.is_followed:
-            self.told_high_watermark = self.told_log_start_offset = -1
+            self.sent_high_watermark = self.sent_log_start_offset = -1
         self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = (
             current_leader_epoch,
             fetch_offset,
@@ -148,11 +148,11 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
             or answer.diverging_epoch is not None
             or answer.preferred_read_replica >= 0
         ):
-            self.told_high_watermark = self.told_log_start_offset = -1
+            self.sent_high_watermark = self.sent_log_start_offset = -1
             return
         log_start = answer.log_start_offset
-        self.told_high_watermark = answer.high_watermark
-        self.told_log_start_offset = min(log_start, self.log_start_offset) if self.is_followed else log_start
+        self.sent_high_watermark = answer.high_watermark
+        self.sent_log_start_offset = min(log_start, self.log_start_offset) if self.is_followed else log_start
 
 
 _WAKES_CONSUMERS: Final = frozenset({PartitionChange.HIGH_WATERMARK, PartitionChange.ROLE})

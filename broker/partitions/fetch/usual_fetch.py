@@ -219,12 +219,12 @@ def _with_news(
         target.at_end = target.fetch_offset >= (answer.last_stable_offset if committed else answer.high_watermark)
         if (
             size
-            or answer.high_watermark != target.told_high_watermark
-            or answer.log_start_offset != target.told_log_start_offset
+            or answer.high_watermark != target.sent_high_watermark
+            or answer.log_start_offset != target.sent_log_start_offset
         ):
             news[0].append(visit)
             news[1].append(answer)
-            target.told_high_watermark, target.told_log_start_offset = answer.high_watermark, answer.log_start_offset
+            target.sent_high_watermark, target.sent_log_start_offset = answer.high_watermark, answer.log_start_offset
         if size or target.at_end:
             del changed[target]
         if size:

@@ -31,8 +31,8 @@ from lowtide.broker.partitions.produce.slow_batches import (
 from lowtide.broker.partitions.produce.transaction_question import (
     AskedTransaction,
     Question,
+    error_for_producer,
     needs_no_question,
-    told_to_producer,
 )
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
@@ -240,7 +240,7 @@ class ProduceAttempt(msgspec.Struct):
         adds = batch.question.transaction.adds
         return failed(
             batch.placeholder.index,
-            told_to_producer(error, knows_abortable=self.version >= _ABORTABLE_SINCE, adds=adds),
+            error_for_producer(error, knows_abortable=self.version >= _ABORTABLE_SINCE, adds=adds),
         )
 
     def _close_on_error(self, responses: list[TopicProduceResponse]) -> None:
@@ -293,7 +293,7 @@ class ProduceAttempt(msgspec.Struct):
         question = Question(AskedTransaction(transactional_id, batch.producer_id, batch.producer_epoch, adds), key)
         answer = verifier.answer_now(question)
         if answer is not None:
-            error = told_to_producer(answer, knows_abortable=self.version >= _ABORTABLE_SINCE, adds=adds)
+            error = error_for_producer(answer, knows_abortable=self.version >= _ABORTABLE_SINCE, adds=adds)
             return None if error == ErrorCode.NONE else failed(key.partition, error)
         rules = (partition.rules if self.version >= _ZSTD_SINCE else partition.rules_without_zstd).without_haste()
         placeholder = failed(key.partition, ErrorCode.NONE)

@@ -70,7 +70,7 @@ def needs_no_question(
     return state.is_in_transaction(*producer) or not (adds or verifier.is_wanted)
 
 
-def told_to_producer(error: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:
+def error_for_producer(error: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:
     """Returns the producer's error for an answer. Retriable ones become an error that old clients know.
 
     Source: `AddPartitionsToTxnManager`, `ReplicaManager.maybeSendPartitionsToTransactionCoordinator`.

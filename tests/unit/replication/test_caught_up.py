@@ -147,7 +147,7 @@ def test_while_the_leader_s_log_grows_it_was_caught_up_at_the_last_fetch_of_its_
 def test_a_new_registration_begins_with_nothing_known() -> None:
     follower, times = FollowerState(), FetchTimes()
     fetched(follower, 100, 100, 7, times=times)
-    follower.told_log_start = 30
+    follower.sent_log_start = 30
     times.last_ms = 20
     follower.forget()
     times.last_ms = 60
@@ -159,9 +159,9 @@ def test_a_new_registration_begins_with_nothing_known() -> None:
 def test_a_fetch_under_another_registration_forgets_the_one_before() -> None:
     follower = FollowerState()
     fetched(follower, 100, 100, 7)
-    follower.told_log_start = 30
+    follower.sent_log_start = 30
     fetched(follower, 40, 110, 8, epoch=12)
-    assert (follower.broker_epoch, follower.told_log_start, follower.caught_up_ms) == (12, -1, NEVER_MS)
+    assert (follower.broker_epoch, follower.sent_log_start, follower.caught_up_ms) == (12, -1, NEVER_MS)
     assert not follower.is_caught_up(110, LAG_MS, 8)
 
 
@@ -169,16 +169,16 @@ def test_who_begins_a_session_is_told_again_from_what_it_has() -> None:
     """It may have lost what it was sent before."""
     follower, first = FollowerState(), FetchTimes()
     fetched(follower, 100, 100, 1, times=first)
-    follower.told_log_start = 30
+    follower.sent_log_start = 30
     fetched(follower, 100, 100, 2, times=first)
-    assert follower.told_log_start == 30, "the same session"
+    assert follower.sent_log_start == 30, "the same session"
     fetched(follower, 100, 100, 3)
-    assert follower.told_log_start == 30, "none"
+    assert follower.sent_log_start == 30, "none"
     fetched(follower, 100, 100, 4, times=FetchTimes())
-    assert follower.told_log_start == 0
-    follower.told_log_start = -1
+    assert follower.sent_log_start == 0
+    follower.sent_log_start = -1
     fetched(follower, 100, 100, 5, times=FetchTimes())
-    assert follower.told_log_start == -1
+    assert follower.sent_log_start == -1
 
 
 # Whom the high watermark waits for

@@ -320,7 +320,7 @@ def _key(target: FetchTarget) -> Any:
 def _state(target: FetchTarget) -> Any:
     """What a session knows of a partition."""
     watched = None if target.watched is None else target.watched.topic_partition
-    sent = target.told_high_watermark, target.told_log_start_offset
+    sent = target.sent_high_watermark, target.sent_log_start_offset
     asked = (
         target.fetch_offset,
         target.log_start_offset,

@@ -131,6 +131,23 @@ def test_a_member_may_miss_the_answer_with_its_new_epoch(world: StreamsWorld) ->
     assert error_of(world, "a", 2, active_tasks=tasks({"0": kept}), **given) == ErrorCode.NONE
 
 
+def test_a_member_that_missed_its_tasks_learns_of_them(world: StreamsWorld) -> None:
+    """Kafka does not repeat them. The member reports all that it has, in its old epoch or in the same."""
+    world.enter("a")
+    world.enter("b")
+    world.beat("a", 2)
+    kept = sorted(world.active("a"))
+    given = {"active_tasks": tasks({"0": [0, 1, 2, 3]}), "standby_tasks": [], "warmup_tasks": []}
+    assert world.beat("a", 2, **given).response.active_tasks == tasks({"0": kept}), "it still has more"
+    world.report("a")
+    world.report("b")
+    none = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
+    assert world.beat("b", 3, **none).response.active_tasks == tasks({"0": sorted(ALL - set(kept))})
+    assert world.beat("a", 2, **given | {"active_tasks": tasks({"0": kept})}).response.active_tasks == (
+        tasks({"0": kept})
+    )
+
+
 @pytest.mark.parametrize(
     ("more", "error"),
     [
