@@ -289,10 +289,12 @@ class StreamsHeartbeats:
 
     # ------------------------------------------------------------------ leaving
     def _leave(self, request: StreamsGroupHeartbeatRequest, effects: Effects) -> StreamsHeartbeat | GroupRefusal:
-        decision = self._groups.open(request.group_id, effects, creates=False)
-        if isinstance(decision, GroupRefusal):
-            return decision
-        group = decision.group
+        group = self._groups.find(request.group_id)
+        if group is None:
+            is_other = request.group_id in self._groups.by_id
+            reason = "is not a streams group" if is_other else "not found"
+            return GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} {reason}.")
+        decision = StreamsDecision(group)
         if request.shutdown_application and group.reports.shutdown_by is None:
             group.reports.shutdown_by = request.member_id
         member = group.find_member(request.member_id, request.instance_id)
