@@ -47,6 +47,9 @@ CUT: Final = Cut(levels=(("group_ids", "groups"),))
 
 ASSIGNOR: Final = "sticky"
 
+NOT_STORED: Final = 1
+"""A topology description was asked for, and there is none. Source: `StreamsGroupTopologyDescriptionStatus`."""
+
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """Returns the handler."""
@@ -77,13 +80,20 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     def respond(rows: list[DescribedStreamsGroup]) -> StreamsGroupDescribeResponse:
         return StreamsGroupDescribeResponse(groups=rows)
 
+    def respond_without_description(rows: list[DescribedStreamsGroup]) -> StreamsGroupDescribeResponse:
+        for row in rows:
+            row.topology_description_status = 0 if row.error_code else NOT_STORED
+        return respond(rows)
+
     descriptions = GroupDescriptions(groups, describe, _failed, respond)
+    asked_for_topology = GroupDescriptions(groups, describe, _failed, respond_without_description)
 
     def handle(request: StreamsGroupDescribeRequest, _context: RequestContext) -> Answer[StreamsGroupDescribeResponse]:
         if not groups.serves_streams_groups:
             return respond([_failed(name, ErrorCode.UNSUPPORTED_VERSION) for name in request.group_ids])
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
-        return descriptions.answer(request.group_ids, operations)
+        chosen = asked_for_topology if request.include_topology_description else descriptions
+        return chosen.answer(request.group_ids, operations)
 
     return HandlerSpec(key=ApiKey.STREAMS_GROUP_DESCRIBE, guard=guards.streams_group_describe, handle=handle, cut=CUT)
 
