@@ -92,7 +92,7 @@ def purges(target: Target, amounts: Amounts) -> Figures:
         costs: dict[bool, list[Cost]] = {False: [], True: []}
         rounds = dict.fromkeys(costs, 0)
         for _ in range(PHASES):
-            for deletes in costs:
+            for deletes in (False, True):
                 with cost_of(target) as cost:
                     rounds[deletes] += _phase(purge, frames, amounts.purged_s / PHASES, deletes=deletes)
                 costs[deletes].append(cost)
