@@ -58,7 +58,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             message = f"Group {group_id} is not a streams group." if is_other else f"Group {group_id} not found."
             return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, message)
         record, parsed = group.topology.record, group.topology.parsed
-        configured = None if parsed is None else shard.state.streams.configure(group, parsed)
+        configured = None if parsed is None else shard.state.streams.targets.configure(group, parsed)
         described = DescribedStreamsGroup(
             group_id=group_id,
             group_state=group.state.value,

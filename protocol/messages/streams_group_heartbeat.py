@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Annotated, Final
 
+import msgspec
+
 from lowtide.protocol.schema import (
     ApiMessage,
     Bool,
@@ -154,7 +156,7 @@ class StreamsGroupHeartbeatResponse(ApiMessage, kw_only=True):
     acceptable_recovery_lag_legacy: Annotated[Int32, Versions("0")] = 0
     task_offset_interval_ms: Int32 = 0
     acceptable_recovery_lag: Annotated[Int64, Versions("1+")] = -1
-    status: list[HeartbeatStatus] | None = None
+    status: list[HeartbeatStatus] | None = msgspec.field(default_factory=list)
     active_tasks: list[StreamsTaskIds] | None = None
     standby_tasks: list[StreamsTaskIds] | None = None
     warmup_tasks: list[StreamsTaskIds] | None = None

@@ -18,7 +18,7 @@ def test_a_streams_group(lowtide: SimpleNamespace, other: Driver, topic: str) ->
     again = f"{group}-again-repartition"
     other.produce(topic, [OutgoingRecord(b"k", b"v")] * 10)
     with BlockingAdminClient(bootstrap) as admin:
-        count = len(admin.describe_topics([topic])[topic].partitions)  # type: ignore[union-attr]
+        count = len(admin.describe_topics([topic])[topic].partitions)
         heartbeats(bootstrap, heartbeat(group, 0, word_count(topic, group)), tasks=2 * count)
         assert admin.list_groups(kinds=["streams"]).groups[group].state == "Stable"
         described = admin.describe_groups([group])[group]

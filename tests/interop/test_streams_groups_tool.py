@@ -38,7 +38,7 @@ def rows(tools: Tools, *options: str) -> list[list[str]]:
 
 def committed(broker: LowtideProcess) -> dict[TopicPartition, int]:
     with BlockingAdminClient(broker.bootstrap) as admin:
-        return {key: row.offset for key, row in admin.list_group_offsets([GROUP])[GROUP].items()}  # type: ignore[union-attr]
+        return {key: row.offset for key, row in admin.list_group_offsets([GROUP])[GROUP].items()}
 
 
 @pytest.mark.usefixtures("group")

@@ -77,7 +77,7 @@ def _check_join(request: StreamsGroupHeartbeatRequest) -> str:
         ("StandbyTasks", request.standby_tasks),
         ("WarmupTasks", request.warmup_tasks),
     ):
-        if tasks:
+        if tasks is None or tasks:
             return f"{name} must be empty when (re-)joining."
     return "" if request.topology is not None else "Topology must be non-null when (re-)joining."
 

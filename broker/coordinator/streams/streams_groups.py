@@ -9,11 +9,10 @@ Source: Kafka's `GroupMetadataManager`; KIP-1071.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import TimerKey
 from lowtide.broker.coordinator.modern.group_decision import GroupRefusal
@@ -23,18 +22,15 @@ from lowtide.broker.coordinator.modern.modern_groups import RETRY_MS, GroupResou
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.streams.endpoints import EndpointPartitions, TopicPartitions, endpoint_partitions
-from lowtide.broker.coordinator.streams.sticky_assignor import GroupSpec, MemberSpec, assign
-from lowtide.broker.coordinator.streams.streams_group import NO_OFFSETS, StreamsGroup
-from lowtide.broker.coordinator.streams.streams_member import StreamsMember, target_record
+from lowtide.broker.coordinator.streams.streams_decision import StreamsDecision
+from lowtide.broker.coordinator.streams.streams_group import StreamsGroup
+from lowtide.broker.coordinator.streams.streams_member import StreamsMember
 from lowtide.broker.coordinator.streams.streams_settings import (
-    RACK_AWARE_TAGS,
-    STANDBY_REPLICAS,
     StreamsSettings,
-    tags_in,
 )
+from lowtide.broker.coordinator.streams.streams_targets import NextTarget, StreamsTargets
 from lowtide.broker.coordinator.streams.task_reconciliation import TaskReconciliation, reconcile_tasks
-from lowtide.broker.coordinator.streams.tasks import EMPTY_TASKS, Tasks
-from lowtide.broker.coordinator.streams.topology import ConfiguredTopology, Topology, configure, required_topics
+from lowtide.broker.coordinator.streams.tasks import Tasks
 from lowtide.protocol.consumer_group_records import TargetAssignmentEpoch
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
@@ -52,53 +48,6 @@ MEMBER_TIMERS: Final = ("heartbeat", "revocation")
 NO_PARTITIONS: Final = EndpointPartitions([], [])
 
 
-class NextTarget(NamedTuple):
-    """The epoch of the target, a member's part of it, and why there is no newer one, if so."""
-
-    epoch: int
-    tasks: Tasks
-    delay: str = ""
-
-
-class StreamsDecision:
-    """The changes of one group that a request or a timer asks for. Nothing changes until it is carried out."""
-
-    __slots__ = ("changes", "group", "is_new", "takes_over")
-
-    def __init__(self, group: StreamsGroup, *, is_new: bool = False, takes_over: ClassicGroup | None = None) -> None:
-        """`is_new`: the group has no record yet. `takes_over` is the empty classic group that it replaces."""
-        self.group = group
-        self.is_new = is_new
-        self.takes_over = takes_over
-        self.changes: list[StreamsGroupChange] = []
-
-    def keep(self, kind: StreamsRecordType, name: str, value: Any) -> None:
-        """Asks for a record; with None, for its tombstone."""
-        self.changes.append(StreamsGroupChange(kind, self.group.group_id, name, value))
-
-    def remove(self, member_id: str) -> None:
-        """Asks for the tombstones of a member."""
-        for kind in (StreamsRecordType.CURRENT, StreamsRecordType.TARGET, StreamsRecordType.MEMBER):
-            self.keep(kind, member_id, None)
-
-    def replace(self, old: StreamsMember, new: StreamsMember) -> None:
-        """Asks for the records that give a member's place to another member id."""
-        self.remove(old.member_id)
-        self.keep(StreamsRecordType.MEMBER, new.member_id, new.metadata_record())
-        target = self.group.targets.get(old.member_id, EMPTY_TASKS)
-        self.keep(StreamsRecordType.TARGET, new.member_id, target_record(target))
-        self.keep(StreamsRecordType.CURRENT, new.member_id, new.current_record())
-
-    def carry_out(self, effects: Effects) -> None:
-        """Adds the records to the effects. Without any, the answer waits until the group's last record is committed."""
-        if self.takes_over is not None:
-            effects.keep_group(self.group.group_id, None)
-        for change in self.changes:
-            effects.keep_change(change)
-        if not self.changes:
-            effects.barrier = max(effects.barrier, self.group.last_record_offset)
-
-
 class StreamsGroups:
     """The service of one coordinator's streams groups."""
 
@@ -109,6 +58,7 @@ class StreamsGroups:
         self.resources = resources
         self.topics = resources.topics
         self.settings = StreamsSettings(resources.settings, self.topics)
+        self.targets = StreamsTargets(self.topics, self.settings, timers, by_id)
 
     def find(self, group_id: str) -> StreamsGroup | None:
         """Returns the streams group of this id; None if there is none, or one of another type."""
@@ -209,109 +159,6 @@ class StreamsGroups:
         error = group.check_commit(request.member_id, epoch, 0, places, is_transaction=True)
         return ErrorCode.ILLEGAL_GENERATION if error == ErrorCode.STALE_MEMBER_EPOCH else error
 
-    # ------------------------------------------------------------------ topology
-    def configure(self, group: StreamsGroup, topology: Topology) -> ConfiguredTopology:
-        """Returns the topology with the topics as they are now; the known one if nothing has changed."""
-        image_number, known = self.topics.image_number, group.topology
-        if known.configured is not None and group.checked_image == image_number:
-            return known.configured
-        metadata_hash = self.topics.hash_of(required_topics(topology))
-        is_same = known.record is not None and metadata_hash == group.metadata_hash
-        if is_same:
-            group.checked_image = image_number
-        if not is_same or known.configured is None:
-            known.configured = configure(topology, metadata_hash, self._partitions_of)
-        return known.configured
-
-    def _partitions_of(self, topic: str) -> int | None:
-        found = self.topics.image.topics.get(topic)
-        return None if found is None else len(found.partitions)
-
-    # ------------------------------------------------------------------ target
-    def delay_first_target(self, group: StreamsGroup, now_ms: int) -> None:
-        """Lets a group without members wait for more of them before its first target, unless it waits already."""
-        delay_ms, key = self.settings.initial_delay_ms(group.group_id), ("initial", group.group_id, "")
-        if delay_ms > 0 and not group.members and self.deadlines.deadline_of(key) is None:  # type: ignore[arg-type]
-            self.deadlines.schedule(key, now_ms + delay_ms)  # type: ignore[arg-type]  # the literal is one of the key's
-
-    def next_target(
-        self,
-        decision: StreamsDecision,
-        epoch: int,
-        new: StreamsMember,
-        configured: ConfiguredTopology,
-        effects: Effects,
-    ) -> NextTarget:
-        """Returns the target for a member. Computes a new one if that is due."""
-        group = decision.group
-        if self.deadlines.deadline_of(("initial", group.group_id, "")) is not None:
-            reason = "Assignment delayed due to the configured initial rebalance delay."
-            return NextTarget(group.target_epoch, EMPTY_TASKS, reason)
-        if epoch <= group.target_epoch:
-            return NextTarget(group.target_epoch, group.target_of(new))
-        since_ms = effects.wall_ms - group.assigned_wall_ms
-        interval_ms = self.settings.assignment_interval_ms(group.group_id)
-        if 0 <= since_ms < interval_ms:
-            key: TimerKey = ("assignment", group.group_id, "")
-            if self.deadlines.deadline_of(key) is None:
-                self.deadlines.schedule(key, effects.now_ms + interval_ms - since_ms)
-            reason = "Assignment delayed due to the configured assignment interval."
-            return NextTarget(group.target_epoch, group.target_of(new), reason)
-        known = {**group.targets}
-        if new.member_id not in known and new.instance_id in group.static_members:
-            known[new.member_id] = group.target_of(new)
-        made = self._keep_target(decision, epoch, group.members_with(new), configured, effects.wall_ms, known)
-        return NextTarget(epoch, made[new.member_id])
-
-    def make_target(self, group: StreamsGroup, effects: Effects) -> None:
-        """Computes a target for the current members, unless there is one of the group's epoch."""
-        if not group.members or group.group_epoch <= group.target_epoch or group.topology.parsed is None:
-            return
-        decision = StreamsDecision(group)
-        configured = self.configure(group, group.topology.parsed)
-        self._keep_target(decision, group.group_epoch, group.members, configured, effects.wall_ms, group.targets)
-        decision.carry_out(effects)
-
-    def _keep_target(
-        self,
-        decision: StreamsDecision,
-        epoch: int,
-        members: Mapping[str, StreamsMember],
-        configured: ConfiguredTopology,
-        wall_ms: int,
-        known: Mapping[str, Tasks],
-    ) -> dict[str, Tasks]:
-        """Asks for the records of a target. Returns it, by member id. A topology that isn't ready has no tasks."""
-        made = dict.fromkeys(members, EMPTY_TASKS)
-        if configured.refusal is None:
-            made |= assign(self._spec(decision.group, members), configured)
-        for member_id, tasks in made.items():
-            if tasks != known.get(member_id):
-                decision.keep(StreamsRecordType.TARGET, member_id, target_record(tasks))
-        value = TargetAssignmentEpoch(assignment_epoch=epoch, assignment_timestamp=wall_ms)
-        decision.keep(StreamsRecordType.TARGET_EPOCH, "", value)
-        return made
-
-    def _spec(self, group: StreamsGroup, members: Mapping[str, StreamsMember]) -> GroupSpec:
-        configs = self.settings.assignment_configs(group.group_id)
-        specs = {}
-        for member_id, member in members.items():
-            reported = group.reports.task_offsets.get(member_id, NO_OFFSETS)
-            specs[member_id] = MemberSpec(
-                instance_id=member.instance_id,
-                rack_id=member.rack_id,
-                process_id=member.process_id,
-                client_tags=dict(member.client_tags),
-                current=member.assigned.tasks,
-                task_offsets=reported.offsets,
-                task_end_offsets=reported.end_offsets,
-            )
-        return GroupSpec(
-            members=specs,
-            num_standby_replicas=int(configs[STANDBY_REPLICAS]),
-            rack_aware_tags=tags_in(configs.get(RACK_AWARE_TAGS, "")),
-        )
-
     # ------------------------------------------------------------------ a member
     def reconcile_member(
         self, decision: StreamsDecision, member: StreamsMember, target: NextTarget, owned: Tasks | None, now_ms: int
@@ -343,7 +190,7 @@ class StreamsGroups:
             host, port = member.user_endpoint
             found = NO_PARTITIONS
             if configured is not None:
-                found = endpoint_partitions(member.assigned.tasks, configured, self._partitions_of)
+                found = endpoint_partitions(member.assigned.tasks, configured, self.targets.partitions_of)
             rows.append(
                 EndpointToPartitions(
                     user_endpoint=StreamsEndpoint(host=host, port=port),
@@ -388,7 +235,7 @@ class StreamsGroups:
         """Removes a member that is late, or computes a target that is due."""
         kind, _, member_id = key
         if kind in ("assignment", "initial"):
-            self.make_target(group, effects)
+            self.targets.make(group, effects)
         else:
             member = group.members.get(member_id)
             if member is None or (kind == "revocation" and member.state is not MemberState.UNREVOKED_PARTITIONS):

@@ -23,8 +23,9 @@ from lowtide.broker.coordinator.streams.heartbeat_checks import (
     offsets_after,
     owned_of,
 )
+from lowtide.broker.coordinator.streams.streams_decision import StreamsDecision
 from lowtide.broker.coordinator.streams.streams_group import MemberOffsets, StreamsGroup
-from lowtide.broker.coordinator.streams.streams_groups import NextTarget, StreamsDecision, StreamsGroups
+from lowtide.broker.coordinator.streams.streams_groups import StreamsGroups
 from lowtide.broker.coordinator.streams.streams_member import (
     AssignedTasks,
     StreamsMember,
@@ -33,6 +34,7 @@ from lowtide.broker.coordinator.streams.streams_member import (
     task_rows,
 )
 from lowtide.broker.coordinator.streams.streams_settings import RACK_AWARE_TAGS, tags_in
+from lowtide.broker.coordinator.streams.streams_targets import NextTarget
 from lowtide.broker.coordinator.streams.topology import ConfiguredTopology, InternalTopicSpec, Topology
 from lowtide.broker.coordinator.streams.topology_records import is_same, topology_of
 from lowtide.protocol.errors import ErrorCode
@@ -133,8 +135,8 @@ class StreamsHeartbeats:
         if isinstance(offsets, GroupRefusal):
             return offsets
         epoch = self._next_epoch(beat)
-        groups.delay_first_target(group, effects.now_ms)
-        target = groups.next_target(decision, epoch, beat.updated, beat.configured, effects)
+        groups.targets.delay_first(group, effects.now_ms)
+        target = groups.targets.next(decision, epoch, beat.updated, beat.configured, effects)
         after = groups.reconcile_member(decision, beat.updated, target, owned_of(request), effects.now_ms)
         if isinstance(after, GroupRefusal):
             return after
@@ -165,7 +167,7 @@ class StreamsHeartbeats:
         topology = _next_topology(decision, request)
         if isinstance(topology, GroupRefusal):
             return topology
-        configured = self._groups.configure(group, topology)
+        configured = self._groups.targets.configure(group, topology)
         reason = configured.refusal
         if reason is not None and reason.is_invalid:
             return GroupRefusal(ErrorCode.STREAMS_INVALID_TOPOLOGY, reason.detail)
@@ -247,10 +249,9 @@ class StreamsHeartbeats:
             owned is not None and owned != after.assigned.tasks
         )
         if request.member_epoch == JOIN_EPOCH or tasks_changed or may_have_missed:
-            assigned: AssignedTasks = after.assigned
-            response.active_tasks = task_rows(assigned.active)
-            response.standby_tasks = task_rows(assigned.standby)
-            response.warmup_tasks = task_rows(assigned.warmup)
+            response.active_tasks = task_rows(after.assigned.active)
+            response.standby_tasks = task_rows(after.assigned.standby)
+            response.warmup_tasks = task_rows(after.assigned.warmup)
         if group.reports.endpoint_epoch != request.endpoint_information_epoch:
             members = group.members_with(after).values()
             response.partitions_by_user_endpoint = self._groups.endpoints(group, members)
@@ -288,10 +289,12 @@ class StreamsHeartbeats:
 
     # ------------------------------------------------------------------ leaving
     def _leave(self, request: StreamsGroupHeartbeatRequest, effects: Effects) -> StreamsHeartbeat | GroupRefusal:
-        decision = self._groups.open(request.group_id, effects, creates=False)
-        if isinstance(decision, GroupRefusal):
-            return decision
-        group = decision.group
+        group = self._groups.find(request.group_id)
+        if group is None:
+            is_other = request.group_id in self._groups.by_id
+            reason = "is not a streams group" if is_other else "not found"
+            return GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} {reason}.")
+        decision = StreamsDecision(group)
         if request.shutdown_application and group.reports.shutdown_by is None:
             group.reports.shutdown_by = request.member_id
         member = group.find_member(request.member_id, request.instance_id)

@@ -98,6 +98,7 @@ class StreamsWorld(World):
     def joining(self, member_id: str, **more: Any) -> Answer:
         """The first heartbeat of a member."""
         given = {"rebalance_timeout_ms": 60_000, "topology": topology(), "process_id": f"process-{member_id}"}
+        given |= {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
         return self.beat(member_id, 0, **(given | more))
 
     def enter(self, member_id: str, **more: Any) -> StreamsGroupHeartbeatResponse:

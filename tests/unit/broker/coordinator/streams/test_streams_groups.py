@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.streams import streams_heartbeats
+from lowtide.broker.coordinator.streams import streams_heartbeats, streams_targets
 from lowtide.broker.coordinator.streams.streams_group import StreamsGroupState
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.streams_group_heartbeat import (
@@ -154,7 +154,7 @@ def test_a_member_that_missed_its_tasks_learns_of_them(world: StreamsWorld) -> N
         ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
         ({"topology": None}, ErrorCode.INVALID_REQUEST),
         ({"active_tasks": tasks({"0": [1]})}, ErrorCode.INVALID_REQUEST),
-        ({"active_tasks": []}, ErrorCode.INVALID_REQUEST),
+        ({"active_tasks": None}, ErrorCode.INVALID_REQUEST),
         ({"rack_id": " "}, ErrorCode.INVALID_REQUEST),
         ({"topology": topology(subtopology("0", "__consumer_offsets"))}, ErrorCode.STREAMS_INVALID_TOPOLOGY),
         ({"topology": topology(subtopology("0", "a b"))}, ErrorCode.STREAMS_INVALID_TOPOLOGY),
@@ -165,7 +165,8 @@ def test_a_member_that_missed_its_tasks_learns_of_them(world: StreamsWorld) -> N
 def test_a_heartbeat_with_wrong_fields_changes_nothing(
     world: StreamsWorld, more: dict[str, Any], error: ErrorCode
 ) -> None:
-    assert world.joining("a", **more).error == error
+    answer = world.joining("a", **more)
+    assert (answer.error, answer.response.status) == (error, [])
     assert not world.log
 
 
@@ -249,6 +250,28 @@ def test_a_second_target_waits_for_the_interval() -> None:
     assert world.group.target_epoch == world.group.group_epoch, "made by itself, before a heartbeat"
     world.settle()
     assert len(world.active("a")) == len(world.active("b")) == 2
+
+
+def test_a_large_target_is_computed_in_a_worker(world: StreamsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members learn of it with their next heartbeat; one that leaves meanwhile gets nothing."""
+    monkeypatch.setattr(streams_targets, "HEAVY", 3)
+    world.holds_work = True
+    world.enter("a")
+    world.enter("b")
+    world.pass_time(0)
+    assert (len(world.work), world.group.state) == (1, StreamsGroupState.ASSIGNING)
+    world.enter("c")
+    world.beat("b", -1)
+    world.pass_time(0)
+    assert len(world.work) == 1, "one at a time"
+    world.do_work()
+    assert (set(world.group.targets), world.group.target_epoch) == ({"a"}, 3)
+    world.pass_time(0)
+    world.do_work()
+    world.settle()
+    assert len(world.active("a")) == len(world.active("c")) == 2
+    assert world.group.state is StreamsGroupState.STABLE
+    world.check_reload()
 
 
 # ------------------------------------------------------------------ static members
