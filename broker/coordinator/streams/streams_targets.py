@@ -191,7 +191,7 @@ class StreamsTargets:
                 rack_id=member.rack_id,
                 process_id=member.process_id,
                 client_tags=dict(member.client_tags),
-                current=member.assigned.tasks,
+                current=group.target_of(member),
                 task_offsets=reported.offsets,
                 task_end_offsets=reported.end_offsets,
             )
