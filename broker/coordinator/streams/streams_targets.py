@@ -191,7 +191,8 @@ class StreamsTargets:
                 rack_id=member.rack_id,
                 process_id=member.process_id,
                 client_tags=dict(member.client_tags),
-                current=group.target_of(member),
+                # Kafka 4.3 took the last target here, 4.4 takes what the member has.
+                current=member.assigned.tasks,
                 task_offsets=reported.offsets,
                 task_end_offsets=reported.end_offsets,
             )
