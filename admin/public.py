@@ -45,7 +45,13 @@ from lowtide.admin.quotas import DEFAULT_NAME, QuotaEntity
 from lowtide.admin.records import FetchedRecords
 from lowtide.admin.settings import ClientSettings, SettingsError
 from lowtide.admin.share_groups import ShareOffset
-from lowtide.admin.streams_groups import StreamsMember, StreamsSubtopology, StreamsTask, StreamsTasks, StreamsTopology
+from lowtide.admin.streams_groups import (
+    StreamsGroupMember,
+    StreamsSubtopology,
+    StreamsTask,
+    StreamsTasks,
+    StreamsTopology,
+)
 from lowtide.admin.topics import CreatedTopic, NewTopic
 from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
 from lowtide.protocol.client.versions import Feature
@@ -104,7 +110,7 @@ __all__ = [
     "ResourceType",
     "SettingsError",
     "ShareOffset",
-    "StreamsMember",
+    "StreamsGroupMember",
     "StreamsSubtopology",
     "StreamsTask",
     "StreamsTasks",

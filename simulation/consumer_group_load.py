@@ -26,6 +26,7 @@ from lowtide.simulation.consumer_member import ConsumerMember
 from lowtide.simulation.group_load import AnyMember, GroupClient
 from lowtide.simulation.group_member import GroupMember
 from lowtide.simulation.owning_member import SESSION_TIMEOUT_MS, OwnedGroup, OwningMember, Seat
+from lowtide.simulation.task_member import TaskMember
 
 CONSUMER_GROUP_SETTINGS: Final = {
     "group.consumer.min.session.timeout.ms": "500",
@@ -59,6 +60,15 @@ class ConsumerGroupLoad(OwnedGroup):
             for instance in named:
                 client = self.make_client(f"{name} {len(self.members) + len(made)}")
                 made.append(kind(self, client, Random(self.random.getrandbits(64)), instance))
+        self.members += made
+        return made
+
+    def make_task_members(self, instances: tuple[str | None, ...]) -> list[AnyMember]:
+        """Creates members of a streams group; those with an instance id are static."""
+        made: list[AnyMember] = [
+            TaskMember(self, self.make_client(f"task {number}"), Random(self.random.getrandbits(64)), instance)
+            for number, instance in enumerate(instances, len(self.members))
+        ]
         self.members += made
         return made
 

@@ -7,7 +7,7 @@ partitions, leaves, permanently or as a static member, and dies.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.consumer_group_heartbeat import (
@@ -15,7 +15,6 @@ from lowtide.protocol.messages.consumer_group_heartbeat import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
     HeartbeatTopicPartitions,
 )
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
@@ -30,6 +29,8 @@ _COMMIT_VERSION: Final = 9
 
 class ConsumerMember(OwningMember):
     """A member of the new protocol."""
+
+    api = "ConsumerGroupHeartbeat"
 
     def __init__(self, load: OwnedGroup, client: ClusterClient, random: Random, instance: str | None) -> None:
         super().__init__(load, client, random, instance)
@@ -73,8 +74,7 @@ class ConsumerMember(OwningMember):
         elif chance < 0.92:  # noqa: PLR2004
             await self.commit_late(_COMMIT_VERSION)
         elif chance < 0.94:  # noqa: PLR2004
-            self._uses_pattern = self._makes_id and not self._uses_pattern
-            self._tells_all = True
+            self._subscribe_otherwise()
         elif chance < 0.97:  # noqa: PLR2004
             await self._leave()
         else:
@@ -82,6 +82,10 @@ class ConsumerMember(OwningMember):
             self._forget(keeps_id=False)
             self.client.close()
             await self.be_silent()
+
+    def _subscribe_otherwise(self) -> None:
+        self._uses_pattern = self._makes_id and not self._uses_pattern
+        self._tells_all = True
 
     async def heartbeat(self) -> None:
         """Joins or reports its partitions; receives its assignment."""
@@ -101,7 +105,7 @@ class ConsumerMember(OwningMember):
             self._tells_all = True
             self.on_lost()
             raise
-        if not self.has("ConsumerGroupHeartbeat", answer.error_code, GONE):
+        if not self.has(self.api, answer.error_code, GONE):
             if answer.error_code in GONE:
                 self._forget(keeps_id=answer.error_code == ErrorCode.FENCED_MEMBER_EPOCH)
             self._tells_all = True
@@ -115,7 +119,7 @@ class ConsumerMember(OwningMember):
             )
         self._on_answer(answer, asked_s, voids, joins=joins)
 
-    def _request(self, *, joins: bool) -> ConsumerGroupHeartbeatRequest:
+    def _request(self, *, joins: bool) -> Any:
         load = self.load
         tells_all = joins or self._tells_all or self.random.random() < 0.3  # noqa: PLR2004
         topic_id, _ = load.topic_state()
@@ -139,19 +143,21 @@ class ConsumerMember(OwningMember):
             request.topic_partitions = rows
         return request
 
-    def _on_answer(self, answer: ConsumerGroupHeartbeatResponse, asked_s: float, voids: int, *, joins: bool) -> None:
+    def _assigned_in(self, answer: Any) -> list[int] | None:
+        """Returns the partitions that a response assigns; None if they have not changed."""
+        if answer.assignment is None:
+            return None
+        topic_id, _ = self.load.topic_state()
+        rows = answer.assignment.topic_partitions
+        return [number for row in rows if row.topic_id == topic_id for number in row.partitions]
+
+    def _on_answer(self, answer: Any, asked_s: float, voids: int, *, joins: bool) -> None:
         self._member_id = answer.member_id or self._member_id
         if answer.member_epoch != self.generation_id:
             self.client.note(f"is in epoch {answer.member_epoch}{' (joins)' if joins else ''} of {self.key}")
         self.generation_id, self._assigned_s = answer.member_epoch, asked_s
-        if answer.assignment is not None:
-            topic_id, _ = self.load.topic_state()
-            assigned = [
-                number
-                for row in answer.assignment.topic_partitions
-                if row.topic_id == topic_id
-                for number in row.partitions
-            ]
+        assigned = self._assigned_in(answer)
+        if assigned is not None:
             if assigned != self._assigned:
                 self.client.note(f"is to have {assigned}, has {self.partitions}")
                 slow = self.random.random() < 0.15 and not self.load.is_calm  # noqa: PLR2004 - some are out by that
@@ -172,6 +178,15 @@ class ConsumerMember(OwningMember):
         self.partitions, self._must_since_s = self._assigned[:], math.inf
         self.client.note(f"has {self.partitions}, in epoch {self.generation_id}")
         self.own(self.partitions, self._assigned_s, self.load.history.voids)
+
+    def _leaving(self, epoch: int) -> Any:
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.key,
+            member_id=self._member_id,
+            member_epoch=epoch,
+            instance_id=self._instance,
+            topic_partitions=[],
+        )
 
     async def _fetch_own(self) -> None:
         """Fetches the offsets of its partitions, as a member."""
@@ -194,13 +209,7 @@ class ConsumerMember(OwningMember):
     async def _leave(self) -> None:
         """Leaves; a static member may keep its place."""
         epoch = STATIC_LEAVE_EPOCH if self._instance is not None and self.random.random() < 0.7 else LEAVE_EPOCH  # noqa: PLR2004
-        request = ConsumerGroupHeartbeatRequest(
-            group_id=self.key,
-            member_id=self._member_id,
-            member_epoch=epoch,
-            instance_id=self._instance,
-            topic_partitions=[],
-        )
+        request = self._leaving(epoch)
         self.client.note(f"leaves ({epoch})")
         self._forget(keeps_id=False)
         try:
