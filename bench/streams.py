@@ -37,6 +37,10 @@ from .topics import create_topic
 PURGES: Final = {"without purging": "3600000", "with purging": "100"}
 """`repartition.purge.interval.ms` of each phase."""
 
+JVM_OPTIONS: Final = ("-Xmx1g", "-XX:+UseG1GC")
+START_LIMIT_S: Final = 240.0
+"""A thousand tasks begin one after the other."""
+
 SAMPLED: Final = 50
 """Partitions whose copies are read for the latency."""
 
@@ -70,7 +74,7 @@ def measure(target: Target, java: JavaClient, name: str, partitions: int, second
         consumer = Consumer(bootstrap | {"group.id": "none", "isolation.level": "read_committed"})
         consumer.assign([TopicPartition(out, number, 0) for number in range(min(partitions, SAMPLED))])
         try:
-            assert consumer.poll(60) is not None, member.complaints
+            assert consumer.poll(START_LIMIT_S) is not None, member.complaints
             time.sleep(seconds / 2)  # The JVM compiles.
             while consumer.consume(10_000, 0.1):
                 pass
@@ -79,7 +83,7 @@ def measure(target: Target, java: JavaClient, name: str, partitions: int, second
                 until_s = time.perf_counter() + seconds
                 while time.perf_counter() < until_s:
                     latencies_ms += [
-                        (time.time_ns() - int(each.value())) / 1e6 for each in consumer.consume(1000, 0.05)
+                        (time.time_ns() - int(each.value() or 0)) / 1e6 for each in consumer.consume(1000, 0.05)
                     ]
         finally:
             ends.set()
@@ -108,7 +112,7 @@ def main() -> int:
             target.ensure_up()
             classes = Path(folder) / "classes"
             classes.mkdir()
-            java = JavaClient(fetch_jars(), "{}:{}".format(*target.address), classes)
+            java = JavaClient(fetch_jars(), "{}:{}".format(*target.address), classes, JVM_OPTIONS)
             rows = [
                 measure(target, java, name, arguments.partitions, arguments.seconds, Path(folder)) for name in PURGES
             ]

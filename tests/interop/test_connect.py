@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ def numbers(log: Path) -> list[int]:
     """Returns the numbers that the sink has printed, in order."""
     lines = log.read_text().splitlines(keepends=True)
     return [int(line.split()[1]) for line in lines if line.startswith("number ") and line.endswith("\n")]
+
+
+def has_enough(log: Path) -> bool:
+    """Returns whether the sink has printed enough numbers."""
+    return len(numbers(log)) >= COUNT
 
 
 def test_records_pass_from_a_source_to_a_sink(jars: Path, broker: LowtideProcess, tmp_path: Path) -> None:
@@ -70,7 +76,7 @@ def test_records_pass_from_a_source_to_a_sink(jars: Path, broker: LowtideProcess
         with log.open("wb") as file:
             process = subprocess.Popen(command, stdout=file, stderr=file)
         try:
-            until(lambda log=log: len(numbers(log)) >= COUNT, lambda log=log: log.read_text()[-3000:])
+            until(partial(has_enough, log), log.read_text)
             process.terminate()
             assert process.wait(DEADLINE_S) in (0, 143), log.read_text()[-3000:]
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -149,10 +149,11 @@ class JavaClient:
     It is compiled with the jars of the newest Kafka, and runs with `jars`, which may be older.
     """
 
-    def __init__(self, jars: Path, bootstrap: str, folder: Path) -> None:
+    def __init__(self, jars: Path, bootstrap: str, folder: Path, jvm_options: Sequence[str] = SHORT_LIVED) -> None:
         self._jars = jars
         self._bootstrap = bootstrap
         self._folder = folder
+        self._jvm_options = jvm_options
         sources = sorted(str(source) for source in JAVA_SOURCES.glob("*.java"))
         command = ["javac", "-Xlint:all", "-proc:none", "-cp", f"{fetch_jars()}/libs/*", "-d", str(folder), *sources]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
@@ -167,7 +168,7 @@ class JavaClient:
     def command(self, *scenarios: str, **given: str) -> list[str]:
         """Returns the command that runs scenarios one after another, in one JVM; `given` are system properties."""
         options = (
-            *SHORT_LIVED,
+            *self._jvm_options,
             f"-Djava.io.tmpdir={self._folder}",
             *(f"-Dinterop.{name}={value}" for name, value in given.items()),
         )
