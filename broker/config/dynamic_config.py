@@ -35,6 +35,7 @@ DYNAMIC_KEYS: Final = frozenset(
     | {"log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second"}
     | {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
     | {"replica.alter.log.dirs.io.max.bytes.per.second"}
+    | {"errors.deadletterqueue.auto.create.topics.enable", "errors.deadletterqueue.topic.name.prefix"}
 )
 """The keys that can be changed at runtime, besides those of listeners (`is_dynamic`)."""
 

@@ -21,6 +21,7 @@ from lowtide.broker.config.key import (
 )
 from lowtide.broker.config.keys_of_groups import (
     ASSIGNMENT_INTERVAL,
+    DEAD_LETTER_TOPIC,
     DELIVERY_LIMIT,
     HEARTBEAT_INTERVAL,
     KEYS_OF_GROUPS,
@@ -172,6 +173,8 @@ def _read(name: str, text: str) -> Value | Refusal:
         )
     if name == OFFSET_RESET and offset_reset_of(trimmed) is None:
         return Refusal(ErrorCode.INVALID_CONFIG, f"Invalid value {trimmed} for configuration {name}: Invalid duration")
+    if name == DEAD_LETTER_TOPIC and trimmed.startswith("__"):
+        return Refusal(ErrorCode.INVALID_CONFIG, f"{name}: DLQ topic name must not start with '__'")
     return value
 
 

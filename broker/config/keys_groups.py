@@ -46,6 +46,10 @@ GROUP_KEYS: Final[tuple[ConfigKey, ...]] = (
               "The interval at which subscription patterns are matched against topics again.", internal=True),
 
     # Share groups of KIP-932.
+    ConfigKey("errors.deadletterqueue.auto.create.topics.enable", _BOOLEAN, "false", None,
+              "Whether a missing dead-letter topic of a share group is created when it is needed."),
+    ConfigKey("errors.deadletterqueue.topic.name.prefix", _STRING, "dlq.", None,
+              "The prefix that the name of a dead-letter topic must have; empty allows all names."),
     ConfigKey("group.share.enable", _BOOLEAN, "true", None, "Whether share groups are enabled (KIP-932).", internal=True),
     ConfigKey("group.share.assignment.interval.ms", _INT, "1000", at_least(0), "The minimum time between two assignments of a share group."),
     ConfigKey("group.share.min.assignment.interval.ms", _INT, "0", at_least(0), "The minimum assignment interval that a share group can set."),

@@ -22,6 +22,8 @@ LOCK_DURATION: Final = "share.record.lock.duration.ms"
 DELIVERY_LIMIT: Final = "share.delivery.count.limit"
 RECORD_LOCKS: Final = "share.partition.max.record.locks"
 RENEW: Final = "share.renew.acknowledge.enable"
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+DEAD_LETTER_COPIES: Final = "errors.deadletterqueue.copy.record.enable"
 
 STREAMS_ASSIGNMENT_INTERVAL: Final = "streams.assignment.interval.ms"
 STREAMS_HEARTBEAT_INTERVAL: Final = "streams.heartbeat.interval.ms"
@@ -46,6 +48,10 @@ KEYS_OF_GROUPS: Final[tuple[ConfigKey, ...]] = (
     _group(ASSIGNMENT_INTERVAL, "1000", 0, "The minimum time between two assignments of the group."),
     _group(HEARTBEAT_INTERVAL, "5000", 1, "The heartbeat interval of members."),
     _group(SESSION_TIMEOUT, "45000", 1, "The time without a heartbeat after which a member leaves the group."),
+    ConfigKey(DEAD_LETTER_COPIES, Type.BOOLEAN, "false", None,
+              "Whether a dead letter of a share group has the key and the value of its record.", scope=Scope.GROUP),
+    ConfigKey(DEAD_LETTER_TOPIC, Type.STRING, "", None,
+              "The topic for dead letters about records that a share group gives up; none if empty.", scope=Scope.GROUP),
     _group(SHARE_ASSIGNMENT_INTERVAL, "1000", 0, "The minimum time between two assignments of the share group."),
     ConfigKey(OFFSET_RESET, Type.STRING, "latest",
               Matching(f"latest|earliest|{BY_DURATION}.+", f"latest, earliest or {BY_DURATION} with an ISO-8601 duration"),

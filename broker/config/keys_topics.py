@@ -58,6 +58,7 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
     _topic("compression.zstd.level", Type.INT, "3", Range(-131072, 22), "compression.zstd.level", "The compression level of zstd.", enforced=False),
     _topic("delete.retention.ms", Type.LONG, "86400000", at_least(0), "log.cleaner.delete.retention.ms",
            "The time for which a compacted topic keeps tombstones."),
+    _topic("errors.deadletterqueue.group.enable", Type.BOOLEAN, "false", None, None, "Whether share groups can write dead letters to the topic."),
     _topic("file.delete.delay.ms", Type.LONG, "60000", at_least(0), "log.segment.delete.delay.ms",
            "The time before the files of deleted segments are removed."),
     _topic("flush.messages", Type.LONG, _FOREVER, at_least(1), "log.flush.interval.messages",

@@ -20,12 +20,10 @@ from lowtide.broker.config.http_listeners import HTTPS
 from lowtide.broker.config.key import number
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
-from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.coordinator.share_state.share_settings import share_groups_enabled
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.handlers.registry import Coordinators, HandlerParts, handlers
-from lowtide.broker.handlers.share.registry import ShareParts
+from lowtide.broker.handlers.share.registry import make_share_parts
 from lowtide.broker.http.readiness import BrokerStage
 from lowtide.broker.lifecycle.auditing import make_audit, make_authorizer
 from lowtide.broker.lifecycle.certificates import ListenerCertificates
@@ -47,8 +45,6 @@ from lowtide.broker.observation.health import BrokerObservation, Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
-from lowtide.broker.partitions.share.share_partitions import SharePartitions
-from lowtide.broker.partitions.share.share_rules import ShareRules, share_rules
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.creation_rates import configured_window, creation_rates
 from lowtide.broker.quotas.metered_handlers import Meter
@@ -107,7 +103,9 @@ class Serving:
         meter = Meter(self._quotas, ports.clock, session, lambda: base.configs.current.num_partitions)
         administrator = TopicAdministrator(context, Forwarder(session, peers), meter.change_partitions)
         is_alone = self.partitions.fence is None
-        shares = self._share_parts(context, administrator, peers) if share_groups_enabled(config.values) else None
+        shares = None
+        if share_groups_enabled(config.values):
+            shares = make_share_parts(context, administrator, peers, ports.loop, is_alone=is_alone)
         persister = None if shares is None else shares.persister
         groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone, persister=persister)
         dispatcher = Dispatcher(
@@ -167,28 +165,6 @@ class Serving:
             authorizer=make_authorizer(base.configs.current, session, self._audit),
             audit=self._audit,
         )
-
-    def _share_parts(self, context: BrokerContext, administrator: TopicAdministrator, peers: PeerClients) -> ShareParts:
-        ports, configs = self._base.ports, self._base.configs
-        coordinator = ShareCoordinator(context, administrator, ports.loop, is_alone=self.partitions.fence is None)
-        persister = SharePersister(coordinator, peers)
-
-        def rules_of(group_id: str) -> ShareRules:
-            own = context.metadata.image.group_configs.get(group_id)
-            return share_rules(configs.current.values, {} if own is None else own.configs)
-
-        partitions = SharePartitions(
-            replicas=self.replicas,
-            keeper=persister,
-            rules_of=rules_of,
-            sessions_max=lambda: number(configs.current.values["group.share.max.share.sessions"]),
-            batch_lane=context.batch_lane,
-            clock=ports.clock,
-            loop=ports.loop,
-            spawn=self._base.tasks.spawn,
-            log=self._base.log,
-        )
-        return ShareParts(coordinator, persister, partitions)
 
     def _cleaner(self, context: BrokerContext) -> Cleaner | None:
         """Creates the cleaner; None without worker processes."""

@@ -36,6 +36,28 @@ _TIMED_OUT: Final = counter(
     "kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total",
     "The number of offsets whose acquisition lock expired (`share.record.lock.duration.ms`).",
 )
+_LETTERS: Final = counter(
+    "kafka_server_sharegroupmetrics_deadletterqueuerecordcount_total",
+    "The number of dead letters that were written (KIP-1191).",
+    "group",
+)
+_LETTER_REQUESTS: Final = counter(
+    "kafka_server_sharegroupmetrics_deadletterqueuetotalproducerequests_total",
+    "The number of batches of dead letters that this broker tried to write.",
+    "group",
+)
+_FAILED_LETTER_REQUESTS: Final = counter(
+    "kafka_server_sharegroupmetrics_deadletterqueuefailedproducerequests_total",
+    "The number of batches of dead letters that could not be written; those that may succeed later are tried again.",
+    "group",
+)
+_NO_LETTERS: Final = counter(
+    "lowtide_share_records_without_dead_letter_total",
+    "The number of given-up records without a dead letter: `error` because it could not be written, `deleted` because "
+    "the record was deleted before.",
+    "group",
+    "reason",
+)
 
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
@@ -55,4 +77,16 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     page.one(_ACQUIRED, shares.counts.acquired)
     page.rows(_ACKNOWLEDGED, [((kind.name.lower(),), shares.counts.acknowledged[kind]) for kind in AcknowledgeType])
     page.one(_TIMED_OUT, shares.counts.timed_out)
+    letters = list(shares.counts.letters.items())
+    page.rows(_LETTERS, [((group,), count.written) for group, count in letters])
+    page.rows(_LETTER_REQUESTS, [((group,), count.requests) for group, count in letters])
+    page.rows(_FAILED_LETTER_REQUESTS, [((group,), count.failed_requests) for group, count in letters])
+    page.rows(
+        _NO_LETTERS,
+        [
+            ((group, reason), value)
+            for group, count in letters
+            for reason, value in (("error", count.unwritten), ("deleted", count.deleted))
+        ],
+    )
     yield

@@ -240,27 +240,28 @@ def test_a_limit_that_was_raised_holds_for_what_members_have() -> None:
     simulate(run)
 
 
+async def set_share_version(cluster: ShareCluster, level: int) -> None:
+    """Sets the level of the feature, which may be lower than before."""
+    for kind in (1, 2):
+        update = FeatureUpdateKey(feature="share.version", max_version_level=level, upgrade_type=kind)
+        for client in cluster.clients.values():
+            answer = await client.request(UpdateFeaturesRequest(feature_updates=[update]), 1)
+            if answer.error_code == NONE:
+                return
+    raise AssertionError(answer)
+
+
 def test_without_the_feature_members_are_refused() -> None:
     """Refused at `share.version` 0. From 1 on they are served again, with the stored states."""
 
     async def run(cluster: ShareCluster) -> None:
-        async def set_level(level: int) -> None:
-            update = FeatureUpdateKey(
-                feature="share.version", max_version_level=level, upgrade_type=2 if level == 0 else 1
-            )
-            for client in cluster.clients.values():
-                answer = await client.request(UpdateFeaturesRequest(feature_updates=[update]), 1)
-                if answer.error_code == NONE:
-                    return
-            raise AssertionError(answer)
-
         one = ShareMember(cluster, "one")
         await one.join()
         await one.fetch()
         await produce(cluster, 0, [b"a", b"b"])
         await one.row()
         assert (await one.acknowledge((0, 0, ACCEPT))).responses[0].partitions[0].error_code == NONE
-        await set_level(0)
+        await set_share_version(cluster, 0)
         request = ShareGroupHeartbeatRequest(
             group_id="g", member_id="new", member_epoch=0, subscribed_topic_names=["t"]
         )
@@ -271,7 +272,7 @@ def test_without_the_feature_members_are_refused() -> None:
         while (await one.fetch(max_wait_ms=0)).error_code != ErrorCode.UNSUPPORTED_VERSION:
             await asyncio.sleep(0.1)
         assert (await one.acknowledge((1, 1, ACCEPT))).error_code == ErrorCode.UNSUPPORTED_VERSION
-        await set_level(1)
+        await set_share_version(cluster, 1)
         while (await one.fetch(max_wait_ms=0)).error_code == ErrorCode.UNSUPPORTED_VERSION:
             await asyncio.sleep(0.1)
         assert (await one.acknowledge((1, 1, ACCEPT))).responses[0].partitions[0].error_code == NONE

@@ -51,7 +51,6 @@ REPEATED: dict[str, int] = {
 SMALL: set[str] = {
     "broker/metrics/clients.py",
     "broker/metrics/coordinators.py",
-    "broker/metrics/share_groups.py",
     "broker/metrics/site.py",
     "broker/partitions/fence.py",
     "console/views.py",

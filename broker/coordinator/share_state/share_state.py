@@ -94,5 +94,5 @@ def state_of_snapshot(value: ShareSnapshot, offset: Offset, before: ShareState |
 
 def state_of_update(value: ShareUpdate, offset: Offset) -> ShareState:
     """Returns the state after an update of an unknown state: the log was cut between its snapshot and this."""
-    empty = ShareState(state_epoch=NO_EPOCH, snapshot_epoch=value.snapshot_epoch, snapshot_offset=offset)
+    empty = ShareState(state_epoch=0, snapshot_epoch=value.snapshot_epoch, snapshot_offset=offset)
     return empty.after(value, offset)

@@ -51,6 +51,8 @@ _COLD: Final[TimerKey] = "cold"
 
 _WRITE_UNINITIALIZED: Final = "Write operation on uninitialized share partition not allowed."
 _READ_UNINITIALIZED: Final = "Read operation on uninitialized share partition not allowed."
+_NEGATIVE_LEADER_EPOCH: Final = "The leader epoch cannot be a negative number."
+_NEGATIVE_STATE_EPOCH: Final = "The state epoch cannot be a negative number."
 
 
 class ShareStatePorts(Protocol):
@@ -117,12 +119,17 @@ class ShareStates:
     def initialize(self, place: SharePlace, row: InitializeStatePartition, reply: Reply, effects: Effects) -> None:
         """Initializes a state, again if the epoch is later; the same epoch changes nothing.
 
-        Errors: INVALID_REQUEST, FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, POLICY_VIOLATION above `STATES_MAX`,
-        those of `append_error`.
+        Errors: INVALID_REQUEST, also for a negative epoch, FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
+        POLICY_VIOLATION above `STATES_MAX`, those of `append_error`.
         """
+        if row.state_epoch < 0:
+            effects.answer(
+                reply, _failed(InitializeStatePartitionResult, place, ErrorCode.INVALID_REQUEST, _NEGATIVE_STATE_EPOCH)
+            )
+            return
         known = self.states.get(place)
         error = self._check_place(place)
-        if error == ErrorCode.NONE and known is not None and NO_EPOCH != row.state_epoch < known.state_epoch:
+        if error == ErrorCode.NONE and known is not None and row.state_epoch < known.state_epoch:
             error = ErrorCode.FENCED_STATE_EPOCH
         if error == ErrorCode.NONE and known is None and len(self.states) >= STATES_MAX:
             error = ErrorCode.POLICY_VIOLATION
@@ -133,7 +140,7 @@ class ShareStates:
             epoch = known.snapshot_epoch + 1 if known is not None else 0
             value = ShareSnapshot(
                 snapshot_epoch=epoch,
-                state_epoch=max(row.state_epoch, 0),
+                state_epoch=row.state_epoch,
                 leader_epoch=NO_EPOCH,
                 start_offset=row.start_offset,
                 delivery_complete_count=UNKNOWN_COUNT if row.start_offset == UNKNOWN_START else 0,
@@ -147,14 +154,13 @@ class ShareStates:
     def read(self, place: SharePlace, row: ReadStatePartition, reply: Reply, effects: Effects) -> None:
         """Returns a state to the partition's leader, and fences leaders of earlier epochs.
 
-        Errors: INVALID_REQUEST, also if the state isn't initialized, FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
-        those of `append_error`.
+        Errors: INVALID_REQUEST, also for a negative epoch or if the state isn't initialized, FENCED_LEADER_EPOCH,
+        UNKNOWN_TOPIC_OR_PARTITION, those of `append_error`.
         """
         known = self.states.get(place)
-        if known is None:
-            effects.answer(
-                reply, _failed(ReadStatePartitionResult, place, ErrorCode.INVALID_REQUEST, _READ_UNINITIALIZED)
-            )
+        if known is None or row.leader_epoch < 0:
+            message = _NEGATIVE_LEADER_EPOCH if row.leader_epoch < 0 else _READ_UNINITIALIZED
+            effects.answer(reply, _failed(ReadStatePartitionResult, place, ErrorCode.INVALID_REQUEST, message))
             return
         error = self._check_leader(place, known, row.leader_epoch)
         if error != ErrorCode.NONE:
@@ -181,17 +187,17 @@ class ShareStates:
     def write(self, place: SharePlace, row: WriteStatePartition, reply: Reply, effects: Effects) -> None:
         """Persists a change of a share partition.
 
-        Errors: INVALID_REQUEST, also if the state isn't initialized, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH,
-        UNKNOWN_TOPIC_OR_PARTITION, those of `append_error`.
+        Errors: INVALID_REQUEST, also for a negative epoch or if the state isn't initialized, FENCED_LEADER_EPOCH,
+        FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, those of `append_error`.
         """
         known = self.states.get(place)
-        if known is None:
-            effects.answer(
-                reply, _failed(WriteStatePartitionResult, place, ErrorCode.INVALID_REQUEST, _WRITE_UNINITIALIZED)
-            )
+        if known is None or row.leader_epoch < 0 or row.state_epoch < 0:
+            message = _NEGATIVE_STATE_EPOCH if row.state_epoch < 0 else _WRITE_UNINITIALIZED
+            message = _NEGATIVE_LEADER_EPOCH if row.leader_epoch < 0 else message
+            effects.answer(reply, _failed(WriteStatePartitionResult, place, ErrorCode.INVALID_REQUEST, message))
             return
         error = self._check_leader(place, known, row.leader_epoch)
-        if error == ErrorCode.NONE and NO_EPOCH != row.state_epoch < known.state_epoch:
+        if error == ErrorCode.NONE and row.state_epoch < known.state_epoch:
             error = ErrorCode.FENCED_STATE_EPOCH
         if error == ErrorCode.NONE and not check_batches(row.state_batches):
             error = ErrorCode.INVALID_REQUEST

@@ -28,7 +28,7 @@ from lowtide.broker.coordinator.streams.streams_group import MemberOffsets, Stre
 from lowtide.broker.coordinator.streams.streams_groups import StreamsGroups
 from lowtide.broker.coordinator.streams.streams_member import (
     AssignedTasks,
-    StreamsMember,
+    StreamsGroupMember,
     config_rows,
     tags_of,
     task_rows,
@@ -82,8 +82,8 @@ class _Beat(msgspec.Struct):
     """What one heartbeat has found out so far."""
 
     decision: StreamsDecision
-    known: StreamsMember
-    updated: StreamsMember
+    known: StreamsGroupMember
+    updated: StreamsGroupMember
     topology: Topology
     configured: ConfiguredTopology
     rises: bool
@@ -163,7 +163,7 @@ class StreamsHeartbeats:
         rises = False
         if updated != known:
             decision.keep(StreamsRecordType.MEMBER, updated.member_id, updated.metadata_record())
-            rises = request.instance_id is None or _matters(known, updated)
+            rises = request.instance_id is None or not updated.is_assigned_like(known)
         topology = _next_topology(decision, request)
         if isinstance(topology, GroupRefusal):
             return topology
@@ -179,7 +179,7 @@ class StreamsHeartbeats:
             return False
         return request.member_id not in group.members and request.instance_id not in group.static_members
 
-    def _has_room(self, group: StreamsGroup, member: StreamsMember) -> bool:
+    def _has_room(self, group: StreamsGroup, member: StreamsGroupMember) -> bool:
         memory, known = self._groups.resources.memory, group.members.get(member.member_id)
         more_bytes = member.size_bytes - (known.size_bytes if known is not None else 0)
         if memory.has_room(group.memory.held_bytes, more_bytes):
@@ -224,7 +224,7 @@ class StreamsHeartbeats:
     def _response(
         self,
         beat: _Beat,
-        after: StreamsMember,
+        after: StreamsGroupMember,
         request: StreamsGroupHeartbeatRequest,
         target: NextTarget,
         api_version: int,
@@ -329,7 +329,7 @@ def _no_member(error: ErrorCode, request: StreamsGroupHeartbeatRequest, group: S
     return GroupRefusal(error, message)
 
 
-def _find_member(decision: StreamsDecision, request: StreamsGroupHeartbeatRequest) -> StreamsMember | GroupRefusal:
+def _find_member(decision: StreamsDecision, request: StreamsGroupHeartbeatRequest) -> StreamsGroupMember | GroupRefusal:
     """Returns the member that sent a heartbeat, a new one, or one that takes over an instance id."""
     group, epoch, member_id = decision.group, request.member_epoch, request.member_id
     if epoch != JOIN_EPOCH:
@@ -339,7 +339,7 @@ def _find_member(decision: StreamsDecision, request: StreamsGroupHeartbeatReques
         return check_epoch(found, request) or found
     existing_id = None if request.instance_id is None else group.static_members.get(request.instance_id)
     if existing_id is None:
-        return group.members.get(member_id, StreamsMember(member_id=member_id))
+        return group.members.get(member_id, StreamsGroupMember(member_id=member_id))
     existing = group.members[existing_id]
     if existing.member_epoch != STATIC_LEAVE_EPOCH:
         message = (
@@ -352,7 +352,9 @@ def _find_member(decision: StreamsDecision, request: StreamsGroupHeartbeatReques
     return new
 
 
-def _updated(member: StreamsMember, request: StreamsGroupHeartbeatRequest, client: MemberClient) -> StreamsMember:
+def _updated(
+    member: StreamsGroupMember, request: StreamsGroupHeartbeatRequest, client: MemberClient
+) -> StreamsGroupMember:
     """Returns the member with the fields of a heartbeat. Null keeps the old value, but joining removes the endpoint."""
     timeout_ms, sent = request.rebalance_timeout_ms, request.user_endpoint
     endpoint = member.user_endpoint if request.member_epoch != JOIN_EPOCH else None
@@ -368,16 +370,6 @@ def _updated(member: StreamsMember, request: StreamsGroupHeartbeatRequest, clien
         process_id=request.process_id if request.process_id is not None else member.process_id,
         user_endpoint=(sent.host, sent.port) if sent is not None else endpoint,
         client_tags=tags_of(tags) if tags is not None else member.client_tags,
-    )
-
-
-def _matters(old: StreamsMember, new: StreamsMember) -> bool:
-    """Whether the assignment depends on what a static member has changed."""
-    return (old.topology_epoch, old.rack_id, old.client_tags, old.process_id) != (
-        new.topology_epoch,
-        new.rack_id,
-        new.client_tags,
-        new.process_id,
     )
 
 

@@ -74,7 +74,7 @@ class AssignedTasks(msgspec.Struct, frozen=True):
 NO_TASKS: Final = AssignedTasks()
 
 
-class StreamsMember(msgspec.Struct, frozen=True):
+class StreamsGroupMember(msgspec.Struct, frozen=True):
     """One member. Tags are sorted by key."""
 
     member_id: str
@@ -102,6 +102,15 @@ class StreamsMember(msgspec.Struct, frozen=True):
         """Returns the epoch in which it got an active task that it has, or has to revoke; None if it has not."""
         epoch = self.assigned.active.get(subtopology, {}).get(partition)
         return epoch if epoch is not None else self.revoking.active.get(subtopology, {}).get(partition)
+
+    def is_assigned_like(self, other: StreamsGroupMember) -> bool:
+        """Whether all that an assignment depends on is equal."""
+        return (
+            self.topology_epoch == other.topology_epoch
+            and self.rack_id == other.rack_id
+            and self.client_tags == other.client_tags
+            and self.process_id == other.process_id
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -139,7 +148,7 @@ class StreamsMember(msgspec.Struct, frozen=True):
             warmup_tasks_pending_revocation=_current_rows(self.revoking.warmup),
         )
 
-    def with_metadata(self, value: StreamsMemberMetadata) -> StreamsMember:
+    def with_metadata(self, value: StreamsMemberMetadata) -> StreamsGroupMember:
         """Returns the member after a record of its metadata."""
         endpoint = value.user_endpoint
         return msgspec.structs.replace(
@@ -155,7 +164,7 @@ class StreamsMember(msgspec.Struct, frozen=True):
             client_tags=tags_of(value.client_tags),
         )
 
-    def with_current(self, value: StreamsMemberCurrent | None) -> StreamsMember:
+    def with_current(self, value: StreamsMemberCurrent | None) -> StreamsGroupMember:
         """Returns the member after a record of its current assignment; None is the tombstone."""
         if value is None:
             return msgspec.structs.replace(

@@ -20,7 +20,7 @@ from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.streams.sticky_assignor import GroupSpec, MemberSpec, assign
 from lowtide.broker.coordinator.streams.streams_decision import StreamsDecision
 from lowtide.broker.coordinator.streams.streams_group import NO_OFFSETS, StreamsGroup
-from lowtide.broker.coordinator.streams.streams_member import StreamsMember, target_record
+from lowtide.broker.coordinator.streams.streams_member import StreamsGroupMember, target_record
 from lowtide.broker.coordinator.streams.streams_settings import (
     RACK_AWARE_TAGS,
     STANDBY_REPLICAS,
@@ -86,7 +86,7 @@ class StreamsTargets:
         self,
         decision: StreamsDecision,
         epoch: int,
-        new: StreamsMember,
+        new: StreamsGroupMember,
         configured: ConfiguredTopology,
         effects: Effects,
     ) -> NextTarget:
@@ -163,7 +163,7 @@ class StreamsTargets:
             self._deadlines.schedule(key, due_ms)
 
     def _compute(
-        self, group: StreamsGroup, members: Mapping[str, StreamsMember], configured: ConfiguredTopology
+        self, group: StreamsGroup, members: Mapping[str, StreamsGroupMember], configured: ConfiguredTopology
     ) -> dict[str, Tasks]:
         """Returns a target, by member id. A topology that isn't ready has no tasks."""
         if configured.refusal is not None:
@@ -181,7 +181,7 @@ class StreamsTargets:
         value = TargetAssignmentEpoch(assignment_epoch=epoch, assignment_timestamp=wall_ms)
         decision.keep(StreamsRecordType.TARGET_EPOCH, "", value)
 
-    def _spec(self, group: StreamsGroup, members: Mapping[str, StreamsMember]) -> GroupSpec:
+    def _spec(self, group: StreamsGroup, members: Mapping[str, StreamsGroupMember]) -> GroupSpec:
         configs = self._settings.assignment_configs(group.group_id)
         specs = {}
         for member_id, member in members.items():
@@ -191,7 +191,8 @@ class StreamsTargets:
                 rack_id=member.rack_id,
                 process_id=member.process_id,
                 client_tags=dict(member.client_tags),
-                current=group.target_of(member),
+                # Kafka 4.3 took the last target here, 4.4 takes what the member has.
+                current=member.assigned.tasks,
                 task_offsets=reported.offsets,
                 task_end_offsets=reported.end_offsets,
             )

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.config.key import number
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.share_state.dead_letter_writer import DeadLetterWriter
 from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.guards.guard import Verdict, judged
-from lowtide.broker.network.routing.features import serves_share_groups
+from lowtide.broker.network.peer_client import PeerClients
+from lowtide.broker.network.routing.features import has_dead_letters, serves_share_groups
 from lowtide.broker.network.routing.refusals import refusal_of_all
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
+from lowtide.broker.partitions.share.share_rules import ShareRules, share_rules
+from lowtide.broker.partitions.share.share_values import ShareCounts
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -41,6 +47,37 @@ class ShareParts(NamedTuple):
         """Answers all waiting requests: the broker stops."""
         self.coordinator.close()
         self.partitions.close()
+
+
+def make_share_parts(
+    context: BrokerContext, administrator: TopicAdministrator, peers: PeerClients, loop: Any, *, is_alone: bool
+) -> ShareParts:
+    """Creates the parts. `is_alone`: the cluster has no other broker."""
+    coordinator = ShareCoordinator(context, administrator, loop, is_alone=is_alone)
+    persister = SharePersister(coordinator, peers)
+    configs, counts = context.configs, ShareCounts()
+
+    def rules_of(group_id: str) -> ShareRules:
+        image = context.metadata.image
+        own = image.group_configs.get(group_id)
+        return share_rules(
+            configs.current.values, {} if own is None else own.configs, has_dead_letters=has_dead_letters(image)
+        )
+
+    partitions = SharePartitions(
+        replicas=context.replicas,
+        keeper=persister,
+        letters=DeadLetterWriter(context, administrator, peers, counts),
+        counts=counts,
+        rules_of=rules_of,
+        sessions_max=lambda: number(configs.current.values["group.share.max.share.sessions"]),
+        batch_lane=context.batch_lane,
+        clock=context.clock,
+        loop=loop,
+        spawn=context.tasks.spawn,
+        log=context.log,
+    )
+    return ShareParts(coordinator, persister, partitions)
 
 
 def _refused(key: ApiKey, request: Any, version: int) -> Any:

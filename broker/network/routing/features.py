@@ -6,7 +6,7 @@
 | `group.version` | 0 to 1 | UpdateFeatures; 0 disables the consumer group protocol (KIP-848) |
 | `lowtide.metadata.version` | 0 to 2 | the brokers themselves: 1 reports log starts, 2 also has eligible leaders |
 | `metadata.version` | 30 | nothing: it is the level of Kafka 4.3-IV0, whose protocol the brokers follow |
-| `share.version` | 0 to 1 | UpdateFeatures; 0 disables share groups (KIP-932) |
+| `share.version` | 0 to 2 | UpdateFeatures; 0 disables share groups (KIP-932), 1 their dead letters (KIP-1191) |
 | `streams.version` | 0 to 1 | UpdateFeatures; 0 disables streams groups (KIP-1071) |
 | `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on each transaction has its own epoch (KIP-890) |
 
@@ -31,6 +31,9 @@ GROUP_VERSION: Final = "group.version"
 GROUP_LEVEL: Final = 1
 SHARE_VERSION: Final = "share.version"
 SHARE_LEVEL: Final = 1
+DEAD_LETTER_LEVEL: Final = 2
+"""From this level of `share.version` on share groups have dead letters."""
+
 STREAMS_VERSION: Final = "streams.version"
 STREAMS_LEVEL: Final = 1
 KAFKA_RELEASE_LEVEL: Final = 30
@@ -58,7 +61,7 @@ FEATURES: Final = (
     ClusterFeature(GROUP_VERSION, GROUP_LEVEL, {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.CONSUMER_GROUP_DESCRIBE: 0}),
     ClusterFeature(
         SHARE_VERSION,
-        SHARE_LEVEL,
+        DEAD_LETTER_LEVEL,
         {
             ApiKey.SHARE_GROUP_HEARTBEAT: 1,
             ApiKey.SHARE_GROUP_DESCRIBE: 1,
@@ -96,7 +99,12 @@ def serves_consumer_groups(image: MetadataImage) -> bool:
 
 def serves_share_groups(image: MetadataImage) -> bool:
     """Whether the cluster supports share groups."""
-    return image.features.level(SHARE_VERSION, SHARE_LEVEL) >= SHARE_LEVEL
+    return image.features.level(SHARE_VERSION, DEAD_LETTER_LEVEL) >= SHARE_LEVEL
+
+
+def has_dead_letters(image: MetadataImage) -> bool:
+    """Whether share groups can have dead letters in the cluster."""
+    return image.features.level(SHARE_VERSION, DEAD_LETTER_LEVEL) >= DEAD_LETTER_LEVEL
 
 
 def serves_streams_groups(image: MetadataImage) -> bool:

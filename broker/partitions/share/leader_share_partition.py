@@ -5,10 +5,12 @@
 While it loads, fetches wait. After it has ended, the next fetch creates another one, which loads the stored state.
 Acknowledgements without an answer are then refused; their records are delivered again.
 
+Dead letters are written one batch at a time, and again until they are written or a reason does not pass.
+
 Guards: nothing is delivered or acknowledged under another leader epoch than the one under which the state was loaded;
 an acknowledgement is answered when the share coordinator has stored it.
 
-Source: KIP-932; Kafka's `SharePartition`, `SharePartitionManager`.
+Source: KIP-932, KIP-1191; Kafka's `SharePartition`, `SharePartitionManager`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from lowtide.broker.partitions.share.dead_letters import LETTERS_MAX, LetterWriter
 from lowtide.broker.partitions.share.share_partition import NOTHING_TO_WRITE, SharePartition
 from lowtide.broker.partitions.share.share_rules import ShareRules
 from lowtide.broker.partitions.share.share_values import AcknowledgeType
@@ -28,7 +31,13 @@ from lowtide.replication.partition import PartitionChange
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.share.share_reading import ShareRead
-    from lowtide.broker.partitions.share.share_values import AcknowledgedRange, ShareCounts, StateWrite, StoredState
+    from lowtide.broker.partitions.share.share_values import (
+        AcknowledgedRange,
+        GivenUpRange,
+        ShareCounts,
+        StateWrite,
+        StoredState,
+    )
     from lowtide.protocol.share_state_records import SharePlace
     from lowtide.protocol.types import LeaderEpoch, Offset
     from lowtide.replication.partition import Partition
@@ -36,6 +45,9 @@ if TYPE_CHECKING:
 
 RETRY_MS: Final = (50, 100, 200, 400, 800, 1_000)
 """The delays before a request to the share coordinator is retried; the last one repeats."""
+
+LETTER_RETRY_MS: Final = (1_000, 2_000, 4_000, 8_000, 16_000, 30_000)
+"""The delays before dead letters are written again; the last one repeats. Kafka's, which gives up after five tries."""
 
 WRITES_MAX: Final = 12
 """How often a write is tried: for some ten seconds, in which another share coordinator is elected and loads."""
@@ -75,6 +87,7 @@ class SharePorts(msgspec.Struct, frozen=True, kw_only=True):
     """What a share partition needs of its broker."""
 
     keeper: StateKeeper
+    letters: LetterWriter
     rules_of: Callable[[str], ShareRules]
     """Returns the configuration of a group."""
     leads: Callable[[Partition], bool]
@@ -96,10 +109,12 @@ class LeaderSharePartition:
 
     __slots__ = (
         "_answers",
+        "_letter_reason",
         "_ports",
         "_timer",
         "_timer_ms",
         "_waiting",
+        "_writes_letters",
         "error",
         "led_since",
         "partition",
@@ -121,6 +136,9 @@ class LeaderSharePartition:
         self._answers: list[tuple[int, Answer]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._writes_letters = False
+        self._letter_reason = ""
+        """The last logged reason why dead letters were not written."""
         partition.watchers[self] = None
         ports.spawn(self._load(), name="load share partition")
 
@@ -266,12 +284,17 @@ class LeaderSharePartition:
         self._wake()
 
     def proceed(self) -> None:
-        """Starts the next write, and sets the timer of the next lock."""
+        """Starts the next writes, of the state and of dead letters, and sets the timer of the next lock."""
         if self.state is None or self.has_ended:
             return
         write = self.state.take_write()
         if write is not None:
             self._ports.spawn(self._write(self.state, write), name="write share partition")
+        if self.state.deleted_letter_count:
+            self._note_deleted(self.state)
+        if not self._writes_letters and self.state.given_up(1):
+            self._writes_letters = True
+            self._ports.spawn(self._write_letters(self.state), name="write dead letters")
         self._set_timer(self.state.next_deadline_ms)
 
     async def _write(self, state: SharePartition, write: StateWrite) -> None:
@@ -297,6 +320,47 @@ class LeaderSharePartition:
         self.proceed()
         self._wake()
         self.leave_if_idle()
+
+    # ------------------------------------------------------------------ dead letters
+    async def _write_letters(self, state: SharePartition) -> None:
+        """Writes all dead letters that are due, one batch at a time."""
+        tries = 0
+        try:
+            while given_up := self._due_letters(state):
+                outcome = await self._ports.letters.write(self.place, self.partition, self.rules, given_up)
+                self._log_letters(outcome.reason)
+                if self.has_ended:
+                    return
+                if outcome.done_offset is None:
+                    await asyncio.sleep(LETTER_RETRY_MS[min(tries, len(LETTER_RETRY_MS) - 1)] / 1000)
+                    tries += 1
+                    continue
+                tries = 0
+                for each in given_up:
+                    state.archive(each.first_offset, min(each.last_offset, outcome.done_offset))
+                self.proceed()
+                self._wake()
+        finally:
+            self._writes_letters = False
+        self.leave_if_idle()
+
+    def _due_letters(self, state: SharePartition) -> list[GivenUpRange]:
+        return [] if self.has_ended else state.given_up(LETTERS_MAX)
+
+    def _log_letters(self, reason: str) -> None:
+        """Logs why dead letters are not written, once for each reason in a row."""
+        if reason and reason != self._letter_reason:
+            self._ports.log.error("dead letters were not written", partition=str(self.place), reason=reason)
+        self._letter_reason = reason
+
+    def _note_deleted(self, state: SharePartition) -> None:
+        count, state.deleted_letter_count = state.deleted_letter_count, 0
+        self._ports.counts.of_group(self.place.group_id).deleted += count
+        self._ports.log.warning(
+            "given-up records were deleted before their dead letters were written",
+            partition=str(self.place),
+            count=count,
+        )
 
     # ------------------------------------------------------------------ time
     def _set_timer(self, deadline_ms: int | None) -> None:

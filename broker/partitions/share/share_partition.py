@@ -1,6 +1,6 @@
 """A partition as one share group consumes it: which member gets which records, and what becomes of them.
 
-A record is available, then acquired by one member for a time, then acknowledged, available again, or archived.
+A record is available, then acquired by one member for a time, then acknowledged, available again, or given up.
 Acknowledgements take effect when the share coordinator has stored them: one write is under way at a time, and the next
 one has everything that came meanwhile. Changes without an acknowledgement (an expired lock, a closed session) take
 effect at once, and are part of the next write too.
@@ -9,19 +9,21 @@ Every delivery counts, however it ends: released, expired, or with the member go
 often as it may is delivered with fewer others, and the last time alone. So a record that no member can process is given
 up alone.
 
+With dead letters a record that is given up becomes archiving first. When that is stored, its dead letter is written,
+and then it is archived. So a crash may cause a second dead letter, but loses none.
+
 Guards: no record is acquired by two members at once, none is delivered more often than the limit allows, and the start
-offset never falls.
+offset never falls; a dead letter is written only after the decision is stored.
 
 Pure: time is passed in, and the caller carries out the writes.
 
-Sources: KIP-932, KIP-1206, KIP-1222, KIP-1226; Kafka's `SharePartition` (KAFKA-17541 and KAFKA-19972 where the KIP is
-silent).
+Sources: KIP-932, KIP-1191, KIP-1206, KIP-1222, KIP-1226; Kafka's `SharePartition` (KAFKA-17541 and KAFKA-19972 where
+the KIP is silent).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.partitions.share.share_runs import FINAL, RecordState, Run, Runs
@@ -31,10 +33,13 @@ from lowtide.broker.partitions.share.share_values import (
     AcquiredRange,
     AcquireLimits,
     FetchedBatch,
+    GivenUpRange,
     ShareLimits,
     StateBatch,
     StateWrite,
     StoredState,
+    add_batch,
+    join_acquired,
 )
 from lowtide.protocol.errors import ErrorCode
 
@@ -45,10 +50,9 @@ _STATES: Final = {
     AcknowledgeType.GAP: RecordState.ARCHIVED,
     AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
     AcknowledgeType.RELEASE: RecordState.AVAILABLE,
-    AcknowledgeType.REJECT: RecordState.ARCHIVED,
 }
 
-_TYPES: Final = tuple(AcknowledgeType)
+_BUSY: Final = frozenset({RecordState.ACQUIRED, RecordState.ARCHIVING})
 
 NOTHING_TO_WRITE: Final = 0
 """The number of no write: the acknowledgements count already."""
@@ -57,7 +61,16 @@ NOTHING_TO_WRITE: Final = 0
 class SharePartition:
     """The state of one share partition."""
 
-    __slots__ = ("_number", "_runs", "_start_is_unwritten", "_under_way", "limits", "state_epoch")
+    __slots__ = (
+        "_has_given_up",
+        "_number",
+        "_runs",
+        "_start_is_unwritten",
+        "_under_way",
+        "deleted_letter_count",
+        "limits",
+        "state_epoch",
+    )
 
     def __init__(self, stored: StoredState, start_offset: Offset, limits: ShareLimits) -> None:
         """Begins with the stored state.
@@ -68,6 +81,10 @@ class SharePartition:
         """
         self.state_epoch = stored.state_epoch
         self.limits = limits
+        self.deleted_letter_count = 0
+        """The number of given-up records that were deleted before their dead letters were written."""
+        self._has_given_up = True
+        """Whether there may be records without dead letters, so that others cost no search."""
         self._number = 0
         self._under_way = False
         self._start_is_unwritten = stored.start_offset < 0
@@ -79,8 +96,10 @@ class SharePartition:
             state = RecordState.AVAILABLE if batch.state is RecordState.ACQUIRED else batch.state
             self._runs.append(batch.first_offset - 1, RecordState.AVAILABLE)
             self._runs.append(batch.last_offset, state, batch.delivery_count)
-        self._runs.drop_below(start_offset)
-        self._settle()
+        for run in self._runs:
+            if run.state is RecordState.ARCHIVING:  # The reason is not stored.
+                run.is_rejected = run.delivery_count < limits.delivery_count_limit
+        self.move_start(start_offset)
 
     def follow(self, limits: ShareLimits) -> None:
         """Takes over new limits. Existing locks keep their time."""
@@ -114,10 +133,10 @@ class SharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing would be lost that is not stored: no record is acquired, and no change is unwritten."""
+        """Whether it may end: no record is acquired, no change is unwritten, and no dead letter is to be written."""
         if self._under_way or self._start_is_unwritten:
             return False
-        return all(run.state is not RecordState.ACQUIRED and not run.unwritten for run in self._runs)
+        return not any(run.state in _BUSY or run.unwritten for run in self._runs)
 
     @property
     def _has_room(self) -> bool:
@@ -150,7 +169,7 @@ class SharePartition:
                 most = left if wanted.is_strict else batch.last_offset - offset + 1
                 taken = self._take(member_id, max(batch.base_offset, offset), last_offset, most, now_ms)
                 left -= sum(each.last_offset - each.first_offset + 1 for each in taken)
-                _join(acquired, taken, wanted.batch_size)
+                join_acquired(acquired, taken, wanted.batch_size)
             offset = last_offset + 1
             if last_offset < batch.last_offset:
                 break
@@ -226,7 +245,7 @@ class SharePartition:
                 if not _is_locked(run) or run.member_id != member_id:
                     return ErrorCode.INVALID_RECORD_STATE
         number, has_changed = self._number + 1, False
-        pieces = [piece for given in ranges for piece in _pieces(given) if piece[1] >= self._runs.start_offset]
+        pieces = [piece for given in ranges for piece in given.pieces() if piece[1] >= self._runs.start_offset]
         for index, run in self._runs.cut_for(
             [(max(first, self._runs.start_offset), last) for first, last, _ in pieces]
         ):
@@ -234,24 +253,31 @@ class SharePartition:
             if kind is AcknowledgeType.RENEW:
                 run.lock_deadline_ms = now_ms + self.limits.lock_duration_ms
             else:
-                run.next_state, run.write, has_changed = self._final_if_spent(_STATES[kind], run), number, True
+                run.next_state, run.write, has_changed = self._state_after(kind, run), number, True
         self._runs.merge()
         return number if has_changed else NOTHING_TO_WRITE
 
-    def _final_if_spent(self, state: RecordState, run: Run) -> RecordState:
-        """Returns ARCHIVED instead of AVAILABLE if a record has used up its deliveries."""
-        is_spent = state is RecordState.AVAILABLE and run.delivery_count >= self.limits.delivery_count_limit
-        return RecordState.ARCHIVED if is_spent else state
+    def _state_after(self, kind: AcknowledgeType, run: Run) -> RecordState:
+        """Returns the state after an acknowledgement, or after a delivery without one, which counts as RELEASE.
+
+        A record is given up if it is rejected, or has used up its deliveries.
+        """
+        run.is_rejected = kind is AcknowledgeType.REJECT
+        is_spent = kind is AcknowledgeType.RELEASE and run.delivery_count >= self.limits.delivery_count_limit
+        if not run.is_rejected and not is_spent:
+            return _STATES[kind]
+        self._has_given_up = self._has_given_up or self.limits.has_dead_letters
+        return RecordState.ARCHIVING if self.limits.has_dead_letters else RecordState.ARCHIVED
 
     def release(self, member_id: str) -> int:
-        """Releases a member's records, or archives those that have used up their deliveries: its session has ended.
+        """Releases a member's records, or gives up those that have used up their deliveries: its session has ended.
 
         The delivery counts: one of these records may have ended the member. Returns the number of records.
         """
         return self._unlock_all(lambda run: run.member_id == member_id)
 
     def expire(self, now_ms: int) -> int:
-        """Releases records whose locks have expired, or archives those that have used up their deliveries.
+        """Releases records whose locks have expired, or gives up those that have used up their deliveries.
 
         Returns the number of records.
         """
@@ -262,13 +288,39 @@ class SharePartition:
         unlocked = 0
         for run in self._runs:
             if _is_locked(run) and ends(run):
-                unlocked += _unlock(run, self._final_if_spent(RecordState.AVAILABLE, run))
+                unlocked += _unlock(run, self._state_after(AcknowledgeType.RELEASE, run))
         self._settle()
         return unlocked
 
     def move_start(self, offset: Offset) -> None:
-        """Drops offsets below the log's new start. May do nothing."""
+        """Drops offsets below the log's new start, also those whose dead letters aren't written. May do nothing."""
+        for run in self._runs.around(self._runs.start_offset, offset - 1):
+            if RecordState.ARCHIVING in (run.state, run.next_state):
+                self.deleted_letter_count += min(run.last_offset, offset - 1) - run.first_offset + 1
         self._runs.drop_below(offset)
+        self._settle()
+
+    # ------------------------------------------------------------------ dead letters
+    def given_up(self, count_max: int) -> list[GivenUpRange]:
+        """Returns the first records whose dead letters are to be written, up to about `count_max` offsets."""
+        found: list[GivenUpRange] = []
+        if not self._has_given_up:
+            return found
+        self._has_given_up = False
+        for run in self._runs:
+            if RecordState.ARCHIVING not in (run.state, run.next_state):
+                continue
+            self._has_given_up = True
+            if count_max > 0 and run.state is RecordState.ARCHIVING and not run.unwritten and not run.write:
+                found.append(GivenUpRange(run.first_offset, run.last_offset, run.delivery_count, run.is_rejected))
+                count_max -= run.count
+        return found
+
+    def archive(self, first_offset: Offset, last_offset: Offset) -> None:
+        """Archives given-up records (both offsets inclusive) whose dead letters are written, or can't be."""
+        for run in self._runs.between(max(first_offset, self._runs.start_offset), last_offset):
+            if run.state is RecordState.ARCHIVING:
+                run.state, run.unwritten = RecordState.ARCHIVED, True
         self._settle()
 
     # ------------------------------------------------------------------ writes
@@ -288,7 +340,7 @@ class SharePartition:
             elif is_final:
                 complete += run.count
             if (run.unwritten or run.write == number) and run.first_offset >= start_offset:
-                _add(batches, StateBatch(run.first_offset, run.last_offset, state, delivery_count))
+                add_batch(batches, StateBatch(run.first_offset, run.last_offset, state, delivery_count))
             if run.unwritten:
                 run.unwritten, run.write = False, number
         self._runs.merge()
@@ -342,43 +394,3 @@ def _stored_as(run: Run, number: int) -> tuple[RecordState, int]:
 def _unlock(run: Run, state: RecordState) -> int:
     run.state, run.member_id, run.lock_deadline_ms, run.unwritten = state, "", 0, True
     return run.count
-
-
-def _pieces(given: AcknowledgedRange) -> Iterator[tuple[Offset, Offset, AcknowledgeType]]:
-    """Yields the parts of a range with equal type, with their first and last offsets."""
-    if len(given.types) == 1:
-        yield given.first_offset, given.last_offset, _TYPES[given.types[0]]
-        return
-    offset = given.first_offset
-    for kind, same in groupby(given.types):
-        count = len(list(same))
-        yield offset, offset + count - 1, _TYPES[kind]
-        offset += count
-
-
-def _add(batches: list[StateBatch], batch: StateBatch) -> None:
-    """Adds a batch, or extends the last one."""
-    last = batches[-1] if batches else None
-    if last is not None and (last.last_offset + 1, last.state, last.delivery_count) == (
-        batch.first_offset,
-        batch.state,
-        batch.delivery_count,
-    ):
-        batches[-1] = StateBatch(last.first_offset, batch.last_offset, batch.state, batch.delivery_count)
-    else:
-        batches.append(batch)
-
-
-def _join(acquired: list[AcquiredRange], taken: list[AcquiredRange], batch_size: int) -> None:
-    """Adds ranges, or extends the last one up to `batch_size`."""
-    for each in taken:
-        last = acquired[-1] if acquired else None
-        continues = (
-            last is not None
-            and last.last_offset + 1 == each.first_offset
-            and last.delivery_count == each.delivery_count
-        )
-        if last is not None and continues and each.last_offset - last.first_offset < batch_size:
-            last.last_offset = each.last_offset
-        else:
-            acquired.append(each)

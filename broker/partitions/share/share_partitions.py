@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lowtide.broker.partitions.share.dead_letters import LetterWriter
 from lowtide.broker.partitions.share.leader_share_partition import LeaderSharePartition, SharePorts, StateKeeper
 from lowtide.broker.partitions.share.share_rules import ShareRules
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession, ShareSessions
@@ -44,6 +45,8 @@ class SharePartitions:
         *,
         replicas: ReplicaManager,
         keeper: StateKeeper,
+        letters: LetterWriter,
+        counts: ShareCounts,
         rules_of: Callable[[str], ShareRules],
         sessions_max: Callable[[], int],
         batch_lane: BatchLane,
@@ -56,7 +59,7 @@ class SharePartitions:
         self.replicas = replicas
         self.rules_of = rules_of
         self.sessions = ShareSessions()
-        self.counts = ShareCounts()
+        self.counts = counts
         self._sessions_max = sessions_max
         self._shares: dict[SharePlace, LeaderSharePartition] = {}
 
@@ -65,12 +68,13 @@ class SharePartitions:
 
         self._ports = SharePorts(
             keeper=keeper,
+            letters=letters,
             rules_of=rules_of,
             leads=self._leads,
             begin_offset=begin,
             is_named=self.sessions.named.__contains__,
             on_ended=self._on_ended,
-            counts=self.counts,
+            counts=counts,
             clock=clock,
             loop=loop,
             spawn=spawn,

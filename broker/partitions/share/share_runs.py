@@ -24,6 +24,8 @@ class RecordState(IntEnum):
     """A member has it until it acknowledges it or its lock expires. Never stored."""
     ACKNOWLEDGED = 2
     """Accepted. Final."""
+    ARCHIVING = 3
+    """Given up, and its dead letter is not written yet (KIP-1191)."""
     ARCHIVED = 4
     """Never delivered again. Final."""
 
@@ -49,6 +51,8 @@ class Run(msgspec.Struct, gc=False):
     """The number of the write that `next_state` waits for."""
     unwritten: bool = False
     """Whether its state has changed without an acknowledgement and is part of the next write."""
+    is_rejected: bool = False
+    """Whether it was given up because a member rejected it."""
 
     @property
     def count(self) -> int:
@@ -74,6 +78,7 @@ class Run(msgspec.Struct, gc=False):
             and self.next_state is other.next_state
             and self.write == other.write
             and self.unwritten == other.unwritten
+            and self.is_rejected == other.is_rejected
         )
 
 

@@ -326,7 +326,7 @@ def test_a_broker_that_started_with_local_above_total_retention_accepts_other_ch
 
 def test_every_key_that_can_be_set_takes_effect() -> None:
     """All are known keys, and none is one that Kafka does not allow to change."""
-    assert len(DYNAMIC_KEYS) == 44
+    assert len(DYNAMIC_KEYS) == 46
     assert not DYNAMIC_KEYS & {
         "log.roll.hours",
         "log.retention.hours",
@@ -417,8 +417,8 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize("wanted", [None, []])
 def test_an_empty_list_means_all_keys(wanted: list[str] | None) -> None:
     defaults = describe_topic_defaults(running())
-    assert len(describe_topic(defaults, {}, wanted)) == 39
-    assert len(describe_broker(running(), wanted)) == 354 + len(OWN_KEYS)
+    assert len(describe_topic(defaults, {}, wanted)) == 40
+    assert len(describe_broker(running(), wanted)) == 356 + len(OWN_KEYS)
 
 
 def test_requested_keys_that_exist() -> None:

@@ -39,7 +39,7 @@ def test_all_features_are_listed_with_their_levels() -> None:
         ("group.version", 1),
         ("lowtide.metadata.version", 2),
         ("metadata.version", 30),
-        ("share.version", 1),
+        ("share.version", 2),
         ("streams.version", 1),
         ("transaction.version", 2),
     ]
@@ -48,7 +48,7 @@ def test_all_features_are_listed_with_their_levels() -> None:
         ("group.version", 0, 1),
         ("lowtide.metadata.version", 0, 2),
         ("metadata.version", 30, 30),
-        ("share.version", 0, 1),
+        ("share.version", 0, 2),
         ("streams.version", 0, 1),
         ("transaction.version", 0, 2),
     ]

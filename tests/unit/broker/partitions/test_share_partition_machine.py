@@ -37,7 +37,6 @@ BECOMES = {
     AcknowledgeType.GAP: RecordState.ARCHIVED,
     AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
     AcknowledgeType.RELEASE: RecordState.AVAILABLE,
-    AcknowledgeType.REJECT: RecordState.ARCHIVED,
 }
 
 
@@ -78,8 +77,13 @@ class Stored:
 class SharePartitions(RuleBasedStateMachine):
     """Members come and go at a share partition whose log grows, is compacted and loses its beginning."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(has_letters=st.booleans())
+    def begin(self, has_letters: bool) -> None:
+        self.given_up = RecordState.ARCHIVING if has_letters else RecordState.ARCHIVED
+        """The state of a record that is given up."""
+        self.letters: set[int] = set()
+        self.decided: set[int] = set()
+        """Offsets that are stored as given up, with dead letters."""
         self.now_ms = 0
         self.log: list[FetchedBatch] = []
         self.log_start = self.log_end = 0
@@ -88,7 +92,12 @@ class SharePartitions(RuleBasedStateMachine):
 
     def lead(self) -> None:
         """A new leader reads what is stored."""
-        limits = ShareLimits(delivery_count_limit=LIMIT, lock_duration_ms=LOCK_MS, record_locks_max=IN_FLIGHT)
+        limits = ShareLimits(
+            delivery_count_limit=LIMIT,
+            lock_duration_ms=LOCK_MS,
+            record_locks_max=IN_FLIGHT,
+            has_dead_letters=self.given_up is RecordState.ARCHIVING,
+        )
         self.partition = SharePartition(self.stored.read(), self.log_start, limits)
         self.start = self.partition.start_offset
         assert self.start >= max(self.stored.start, self.log_start)
@@ -212,7 +221,8 @@ class SharePartitions(RuleBasedStateMachine):
                 record.deadline_ms = self.now_ms + LOCK_MS
             else:
                 spent = kind is AcknowledgeType.RELEASE and record.count >= LIMIT
-                record.becomes, record.write = RecordState.ARCHIVED if spent else BECOMES[kind], number
+                is_given_up = spent or kind is AcknowledgeType.REJECT
+                record.becomes, record.write = self.given_up if is_given_up else BECOMES[kind], number
 
     @rule(member=st.sampled_from(MEMBERS))
     def leave(self, member: str) -> None:
@@ -220,7 +230,7 @@ class SharePartitions(RuleBasedStateMachine):
         mine = [record for record in self.acquired() if record.member == member]
         assert released == len(mine)
         for record in mine:
-            record.state, record.member = RecordState.ARCHIVED if record.count >= LIMIT else RecordState.AVAILABLE, ""
+            record.state, record.member = self.given_up if record.count >= LIMIT else RecordState.AVAILABLE, ""
 
     @rule(time_ms=st.integers(1, LOCK_MS))
     def pass_time(self, time_ms: int) -> None:
@@ -230,12 +240,29 @@ class SharePartitions(RuleBasedStateMachine):
         assert (deadline is not None and deadline <= self.now_ms) == bool(late)
         assert self.partition.expire(self.now_ms) == len(late)
         for record in late:
-            record.state, record.member = RecordState.ARCHIVED if record.count >= LIMIT else RecordState.AVAILABLE, ""
+            record.state, record.member = self.given_up if record.count >= LIMIT else RecordState.AVAILABLE, ""
 
     def acquired(self) -> list[Record]:
         at_least = self.partition.start_offset
         own = [record for offset, record in self.records.items() if offset >= at_least]
         return [record for record in own if record.state is RecordState.ACQUIRED and record.becomes is None]
+
+    # ------------------------------------------------------------------ dead letters
+    @rule(most=st.integers(1, 4))
+    def write_letters(self, most: int) -> None:
+        """Dead letters are written only for what is stored as given up, each once in a leadership."""
+        ranges = self.partition.given_up(most)
+        if ranges:
+            last = min(ranges[-1].last_offset, ranges[0].first_offset + most - 1)
+            for each in ranges:
+                for offset in range(each.first_offset, min(each.last_offset, last) + 1):
+                    record = self.record(offset)
+                    assert record.state is RecordState.ARCHIVING
+                    assert self.stored.records[offset] == (RecordState.ARCHIVING, each.delivery_count)
+                    assert each.is_rejected or each.delivery_count >= LIMIT
+                    record.state = RecordState.ARCHIVED
+                    self.letters.add(offset)
+                self.partition.archive(each.first_offset, min(each.last_offset, last))
 
     # ------------------------------------------------------------------ the share coordinator
     @rule()
@@ -253,6 +280,8 @@ class SharePartitions(RuleBasedStateMachine):
         assert write is not None
         if is_stored:
             self.stored.store(write)
+            rows = self.stored.records.items()
+            self.decided |= {offset for offset, (state, _) in rows if state is RecordState.ARCHIVING}
         self.partition.complete_write(is_stored=is_stored)
         for record in self.records.values():
             if record.write == write.number and record.becomes is not None:
@@ -322,7 +351,7 @@ class SharePartitions(RuleBasedStateMachine):
             self.partition.expire(self.now_ms)
             for record in late:
                 record.state, record.member = (
-                    RecordState.ARCHIVED if record.count >= LIMIT else RecordState.AVAILABLE,
+                    self.given_up if record.count >= LIMIT else RecordState.AVAILABLE,
                     "",
                 )
             for each in self.take("last", AcquireLimits(8, 8), depth=4):
@@ -334,7 +363,12 @@ class SharePartitions(RuleBasedStateMachine):
                 assert isinstance(answer, int)
                 self.note(has, [AcknowledgeType.ACCEPT] * count, answer)
         self.write_all()
+        while self.partition.given_up(1):
+            self.write_letters(4)
+            self.write_all()
         self.equals_the_model()
+        for offset in self.decided - self.letters:
+            assert offset < self.log_start, f"{offset} has no dead letter"
         for offset in range(self.log_start, self.log_end):
             assert not self.visible(offset) or self.record(offset).state in FINAL or offset < self.log_start, offset
 

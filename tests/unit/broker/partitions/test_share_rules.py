@@ -35,7 +35,7 @@ def test_where_a_group_begins() -> None:
 
 
 def test_a_group_s_own_values_count_within_the_brokers_bounds() -> None:
-    assert share_rules(BROKER, {}).limits == ShareLimits(lock_duration_ms=20_000)
+    assert share_rules(BROKER, {}, has_dead_letters=True).limits == ShareLimits(lock_duration_ms=20_000)
     own = {
         "share.record.lock.duration.ms": "1000",
         "share.delivery.count.limit": "99",
@@ -44,7 +44,7 @@ def test_a_group_s_own_values_count_within_the_brokers_bounds() -> None:
         "share.auto.offset.reset": "earliest",
         "share.renew.acknowledge.enable": "false",
     }
-    rules = share_rules(BROKER, own)
+    rules = share_rules(BROKER, own, has_dead_letters=True)
     assert rules.limits == ShareLimits(delivery_count_limit=10, lock_duration_ms=15_000, record_locks_max=2_000)
     assert (rules.reads_committed, rules.reset, rules.renews) == (True, OffsetReset(is_earliest=True), False)
 

@@ -54,9 +54,9 @@ class Machine(RuleBasedStateMachine):
     def read(self, place: SharePlace, leader: int) -> None:
         known = self.expected.get(place)
         answer = self.world.read(leader, place)
-        if known is None:
+        if known is None or leader < 0:
             assert answer.error == ErrorCode.INVALID_REQUEST
-        elif -1 != leader < known.leader_epoch:
+        elif leader < known.leader_epoch:
             assert answer.error == ErrorCode.FENCED_LEADER_EPOCH
         else:
             known.leader_epoch = max(known.leader_epoch, leader)
@@ -78,11 +78,11 @@ class Machine(RuleBasedStateMachine):
         error = self.world.write(
             *batches, start_offset=start, state_epoch=state_epoch, leader_epoch=leader, place=place
         ).error
-        if known is None:
+        if known is None or min(epochs) < 0:
             assert error == ErrorCode.INVALID_REQUEST
-        elif -1 != leader < known.leader_epoch:
+        elif leader < known.leader_epoch:
             assert error == ErrorCode.FENCED_LEADER_EPOCH
-        elif -1 != state_epoch < known.state_epoch:
+        elif state_epoch < known.state_epoch:
             assert error == ErrorCode.FENCED_STATE_EPOCH
         else:
             assert error == ErrorCode.NONE
@@ -101,7 +101,7 @@ class Machine(RuleBasedStateMachine):
     def lose_a_write(self, place: SharePlace) -> None:
         """An uncommitted write is not answered as successful, and is lost with its coordinator."""
         self.world.holds_back = True
-        answer = self.world.write(batch(0, 30, 4, 9), state_epoch=-1, leader_epoch=-1, place=place)
+        answer = self.world.write(batch(0, 30, 4, 9), state_epoch=9, leader_epoch=9, place=place)
         assert answer.error in (None, ErrorCode.INVALID_REQUEST)
         self.world.move()
 
@@ -129,7 +129,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.world.move()
         for place, known in self.expected.items():
-            self.check(self.world.read(-1, place).response, known)
+            self.check(self.world.read(9, place).response, known)
 
 
 Machine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

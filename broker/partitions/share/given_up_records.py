@@ -1,0 +1,118 @@
+"""Reads the keys and values of records that a share group gives up, for their dead letters.
+
+The worker reads and decompresses, one batch at a time. A record that can't be read is skipped: it was deleted by
+compaction, or its batch is damaged or too large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lowtide.protocol.compression import Compression
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, iterate_batches, read_record
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX
+from lowtide.storage.log.validation.decompression_room import RoomUsedUpError
+
+if TYPE_CHECKING:
+    from lowtide.broker.partitions.batch_lane import BatchLane
+    from lowtide.broker.partitions.share.share_values import GivenUpRange
+    from lowtide.protocol.types import Offset
+    from lowtide.storage.log.log import Log
+    from lowtide.storage.log.segments.segment_file import FileSlice
+    from lowtide.storage.log.validation.decompression_room import DecompressionRoom
+
+READ_BYTES: Final = 1 << 20
+"""The bytes of the log that are read at a time, except for a single larger batch."""
+
+Content = tuple[bytes | None, bytes | None]
+"""The key and value of a record."""
+
+
+class GivenUpContents(msgspec.Struct):
+    """The keys and values of the records up to `last_offset` (inclusive). Others may come with the next read."""
+
+    last_offset: Offset
+    contents: Mapping[Offset, Content] = {}
+
+
+async def read_contents(
+    log: Log, given_up: Sequence[GivenUpRange], bytes_max: int, lane: BatchLane
+) -> GivenUpContents | None:
+    """Returns the contents of the first records of these ranges, of about `bytes_max` bytes at most.
+
+    Returns None if the log was truncated or deleted meanwhile. Errors: StorageError.
+    """
+    read = log.read(given_up[0].first_offset, READ_BYTES, end_offset=log.high_watermark)
+    if read.slice is None:
+        return GivenUpContents(given_up[-1].last_offset)
+    done: asyncio.Future[GivenUpContents | BaseException] = asyncio.get_running_loop().create_future()
+
+    def on_done(outcome: GivenUpContents | BaseException) -> None:
+        if not done.done():
+            done.set_result(outcome)
+
+    lane.begin(DECOMPRESSED_BYTES_MAX).submit(partial(_read, read.slice, given_up, bytes_max), on_done)
+    outcome = await done
+    if isinstance(outcome, OSError):
+        raise StorageError(str(log.directory), str(outcome)) from outcome
+    if isinstance(outcome, ProtocolError):  # A damaged header.
+        return GivenUpContents(given_up[-1].last_offset)
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome if read.slice.token.valid else None
+
+
+def _read(
+    read: FileSlice, given_up: Sequence[GivenUpRange], bytes_max: int, room: DecompressionRoom
+) -> GivenUpContents:
+    """Runs in the worker."""
+    content = memoryview(read.file.pread(read.size, read.position))
+    found: dict[Offset, Content] = {}
+    first_offset, last_offset = given_up[0].first_offset, given_up[-1].last_offset
+    done_offset, left = first_offset - 1, bytes_max
+    for position, header in iterate_batches(content):
+        if header.base_offset > last_offset:
+            return GivenUpContents(last_offset, found)
+        wanted = [each for each in given_up if _overlaps(header, each)]
+        try:
+            for offset, record in _contents(content[position : position + header.size_bytes], header, wanted, room):
+                if left <= 0:
+                    return GivenUpContents(offset - 1, found)
+                found[offset] = record
+                left -= len(record[0] or b"") + len(record[1] or b"")
+        except RoomUsedUpError:
+            if done_offset >= first_offset:
+                break  # The next read begins with this batch.
+        except ProtocolError:
+            pass  # Damaged, or too large.
+        done_offset = header.last_offset
+    return GivenUpContents(min(done_offset, last_offset) if done_offset >= first_offset else last_offset, found)
+
+
+def _overlaps(header: BatchHeader, given_up: GivenUpRange) -> bool:
+    return given_up.first_offset <= header.last_offset and header.base_offset <= given_up.last_offset
+
+
+def _contents(
+    batch: memoryview, header: BatchHeader, wanted: Sequence[GivenUpRange], room: DecompressionRoom
+) -> Iterator[tuple[Offset, Content]]:
+    """Yields offset, key and value of the wanted records of a batch. Errors: ProtocolError."""
+    if not wanted:
+        return
+    payload = batch[RECORD_BATCH_OVERHEAD:]
+    if header.compression is not Compression.NONE:
+        payload = room.decompress(header.compression, payload, DECOMPRESSED_BYTES_MAX)
+    position = 0
+    for _ in range(header.record_count):
+        record, position = read_record(payload, position, header.base_offset, header.base_timestamp)
+        if record.offset > wanted[-1].last_offset:
+            return
+        if any(each.first_offset <= record.offset <= each.last_offset for each in wanted):
+            yield record.offset, (record.key, record.value)
