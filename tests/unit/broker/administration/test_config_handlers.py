@@ -244,7 +244,7 @@ async def test_descriptions_by_kind(world: World, /) -> None:
         (NONE, 40), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
         (NONE, 356 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
         (NONE, len(LOGGERS)), (INVALID_REQUEST, 0), (NONE, 3), (INVALID_REQUEST, 0),
-        (NONE, 22), (INVALID_REQUEST, 0),
+        (NONE, 24), (INVALID_REQUEST, 0),
     ]  # fmt: skip
 
 
