@@ -23,8 +23,8 @@ from lowtide.simulation.consumer_group_load import CONSUMER_GROUP_SETTINGS, Cons
 from lowtide.simulation.coordinated import Coordinated
 from lowtide.simulation.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
 from lowtide.simulation.group_member import make_members
+from lowtide.simulation.heartbeat_forms import STREAMS_GROUP_SETTINGS, StreamsForm
 from lowtide.simulation.owning_member import OwnedTopic
-from lowtide.simulation.task_member import STREAMS_GROUP_SETTINGS
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
 from lowtide.simulation.transformer import Transformer
 
@@ -207,7 +207,7 @@ class CoordinatorWork:
             actors += mixed.share_seat("two")
             actors += [alike.make_fetcher(), mixed.make_fetcher(), alike.make_grower()]
         for streams in self._streams:
-            actors += streams.make_task_members((None, None, "one", self._random.choice((None, "two"))))
+            actors += streams.make_consumers((None, None, "one", self._random.choice((None, "two"))), form=StreamsForm)
             actors += [streams.make_fetcher(), streams.make_grower()]
         if self.ledger is not None:
             actors += [*self.ledger.make_producers(("shared", "shared", "own")), *self.ledger.make_readers()]

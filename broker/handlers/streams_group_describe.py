@@ -23,7 +23,7 @@ from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptio
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.streams.streams_group import NO_OFFSETS, StreamsGroup
-from lowtide.broker.coordinator.streams.streams_member import AssignedTasks, StreamsGroupMember, task_rows
+from lowtide.broker.coordinator.streams.streams_member import AssignedTasks, StreamsThreadMember, task_rows
 from lowtide.broker.coordinator.streams.tasks import EMPTY_TASKS, TaskId, Tasks
 from lowtide.broker.coordinator.streams.topology_records import described_topology
 from lowtide.broker.guards import streams_groups as guards
@@ -98,7 +98,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     return HandlerSpec(key=ApiKey.STREAMS_GROUP_DESCRIBE, guard=guards.streams_group_describe, handle=handle, cut=CUT)
 
 
-def _member(group: StreamsGroup, member: StreamsGroupMember) -> DescribedStreamsMember:
+def _member(group: StreamsGroup, member: StreamsThreadMember) -> DescribedStreamsMember:
     endpoint, reported = member.user_endpoint, group.reports.task_offsets.get(member.member_id, NO_OFFSETS)
     return DescribedStreamsMember(
         member_id=member.member_id,

@@ -13,7 +13,7 @@ from typing import Final
 
 from lowtide.broker.coordinator.modern.group_decision import GroupRefusal
 from lowtide.broker.coordinator.streams.streams_group import NO_OFFSETS, MemberOffsets
-from lowtide.broker.coordinator.streams.streams_member import StreamsGroupMember, replica_tasks
+from lowtide.broker.coordinator.streams.streams_member import StreamsThreadMember, replica_tasks
 from lowtide.broker.coordinator.streams.tasks import TaskId, Tasks
 from lowtide.broker.coordinator.streams.topology import ConfiguredTopology
 from lowtide.broker.coordinator.streams.topology_records import topic_names
@@ -163,7 +163,7 @@ def owned_of(request: StreamsGroupHeartbeatRequest) -> Tasks | None:
     )
 
 
-def check_epoch(member: StreamsGroupMember, request: StreamsGroupHeartbeatRequest) -> GroupRefusal | None:
+def check_epoch(member: StreamsThreadMember, request: StreamsGroupHeartbeatRequest) -> GroupRefusal | None:
     """Checks a member's epoch. A member may use its previous epoch: it may have missed the last response.
 
     Errors: FENCED_MEMBER_EPOCH.
@@ -182,7 +182,7 @@ def check_epoch(member: StreamsGroupMember, request: StreamsGroupHeartbeatReques
     return GroupRefusal(ErrorCode.FENCED_MEMBER_EPOCH, message)
 
 
-def _has_all(member: StreamsGroupMember, owned: Tasks) -> bool:
+def _has_all(member: StreamsThreadMember, owned: Tasks) -> bool:
     assigned = member.assigned
     return (
         _covers(assigned.active, owned.active)

@@ -10,7 +10,7 @@ from typing import Any
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.streams.streams_group import StreamsGroup
-from lowtide.broker.coordinator.streams.streams_member import StreamsGroupMember, target_record
+from lowtide.broker.coordinator.streams.streams_member import StreamsThreadMember, target_record
 from lowtide.broker.coordinator.streams.tasks import EMPTY_TASKS
 from lowtide.protocol.streams_group_records import StreamsGroupChange, StreamsRecordType
 
@@ -36,7 +36,7 @@ class StreamsDecision:
         for kind in (StreamsRecordType.CURRENT, StreamsRecordType.TARGET, StreamsRecordType.MEMBER):
             self.keep(kind, member_id, None)
 
-    def replace(self, old: StreamsGroupMember, new: StreamsGroupMember) -> None:
+    def replace(self, old: StreamsThreadMember, new: StreamsThreadMember) -> None:
         """Asks for the records that give a member's place to another member id."""
         self.remove(old.member_id)
         self.keep(StreamsRecordType.MEMBER, new.member_id, new.metadata_record())

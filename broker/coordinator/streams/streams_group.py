@@ -19,7 +19,7 @@ import msgspec
 
 from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.member_memory import GroupMemory, MemberMemory
-from lowtide.broker.coordinator.streams.streams_member import OFFSET_BYTES, StreamsGroupMember, config_rows, tasks_of
+from lowtide.broker.coordinator.streams.streams_member import OFFSET_BYTES, StreamsThreadMember, config_rows, tasks_of
 from lowtide.broker.coordinator.streams.task_owners import TaskOwners
 from lowtide.broker.coordinator.streams.tasks import EMPTY_TASKS, TaskId, Tasks
 from lowtide.broker.coordinator.streams.topology_records import GroupTopology, group_topology
@@ -135,7 +135,7 @@ class StreamsGroup:
         self.assigned_wall_ms = 0
         """When the target was computed; 0 if unknown."""
         self.targets: dict[str, Tasks] = {}
-        self.members: dict[str, StreamsGroupMember] = {}
+        self.members: dict[str, StreamsThreadMember] = {}
         self.static_members: dict[str, str] = {}
         """Instance id → member id."""
         self.owners = TaskOwners()
@@ -185,12 +185,12 @@ class StreamsGroup:
         """Returns the topics that members consume."""
         return frozenset(self.topology.sources) if self.members else frozenset()
 
-    def target_of(self, member: StreamsGroupMember) -> Tasks:
+    def target_of(self, member: StreamsThreadMember) -> Tasks:
         """Returns a member's part of the target. A returning static member gets that of the member it replaces."""
         known = member.member_id if member.instance_id is None else self.static_members.get(member.instance_id)
         return EMPTY_TASKS if known is None else self.targets.get(known, EMPTY_TASKS)
 
-    def members_with(self, member: StreamsGroupMember) -> dict[str, StreamsGroupMember]:
+    def members_with(self, member: StreamsThreadMember) -> dict[str, StreamsThreadMember]:
         """Returns the members after one has joined or changed, without the one whose instance id it takes over."""
         members = {**self.members, member.member_id: member}
         if member.instance_id is not None:
@@ -199,7 +199,7 @@ class StreamsGroup:
                 del members[replaced]
         return members
 
-    def find_member(self, member_id: str, instance_id: str | None) -> StreamsGroupMember | ErrorCode:
+    def find_member(self, member_id: str, instance_id: str | None) -> StreamsThreadMember | ErrorCode:
         """Returns a member.
 
         Errors: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if another member has taken over the instance id.
@@ -336,11 +336,11 @@ class StreamsGroup:
         elif kind is StreamsRecordType.TOPOLOGY:
             self._set_topology(None)
 
-    def _member(self, member_id: str) -> StreamsGroupMember:
+    def _member(self, member_id: str) -> StreamsThreadMember:
         known = self.members.get(member_id)
-        return known if known is not None else StreamsGroupMember(member_id=member_id)
+        return known if known is not None else StreamsThreadMember(member_id=member_id)
 
-    def _put(self, member: StreamsGroupMember) -> None:
+    def _put(self, member: StreamsThreadMember) -> None:
         old = self.members.get(member.member_id)
         self.members[member.member_id] = member
         self._on_member_changed(old, member)
@@ -353,7 +353,7 @@ class StreamsGroup:
         if not self.members:
             self.reports.shutdown_by = None
 
-    def _on_member_changed(self, old: StreamsGroupMember | None, new: StreamsGroupMember | None) -> None:
+    def _on_member_changed(self, old: StreamsThreadMember | None, new: StreamsThreadMember | None) -> None:
         self.owners.on_changed(old, new)
         self.memory.hold((new.size_bytes if new is not None else 0) - (old.size_bytes if old is not None else 0))
         if (

@@ -24,7 +24,7 @@ from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.streams.endpoints import EndpointPartitions, TopicPartitions, endpoint_partitions
 from lowtide.broker.coordinator.streams.streams_decision import StreamsDecision
 from lowtide.broker.coordinator.streams.streams_group import StreamsGroup
-from lowtide.broker.coordinator.streams.streams_member import StreamsGroupMember
+from lowtide.broker.coordinator.streams.streams_member import StreamsThreadMember
 from lowtide.broker.coordinator.streams.streams_settings import (
     StreamsSettings,
 )
@@ -163,11 +163,11 @@ class StreamsGroups:
     def reconcile_member(
         self,
         decision: StreamsDecision,
-        member: StreamsGroupMember,
+        member: StreamsThreadMember,
         target: NextTarget,
         owned: Tasks | None,
         now_ms: int,
-    ) -> StreamsGroupMember | GroupRefusal:
+    ) -> StreamsThreadMember | GroupRefusal:
         """Moves a member a step closer to a target. Errors: FENCED_MEMBER_EPOCH."""
         if member.is_reconciled_to(target.epoch):
             return member
@@ -186,7 +186,7 @@ class StreamsGroups:
                 self.deadlines.cancel(("revocation", group.group_id, moved.member_id))
         return moved
 
-    def endpoints(self, group: StreamsGroup, members: Iterable[StreamsGroupMember]) -> list[EndpointToPartitions]:
+    def endpoints(self, group: StreamsGroup, members: Iterable[StreamsThreadMember]) -> list[EndpointToPartitions]:
         """Returns the topic partitions of each member that has an endpoint."""
         configured, rows = group.topology.configured, []
         for member in members:
@@ -205,12 +205,12 @@ class StreamsGroups:
             )
         return rows
 
-    def extend_session(self, group: StreamsGroup, member: StreamsGroupMember, now_ms: int) -> None:
+    def extend_session(self, group: StreamsGroup, member: StreamsThreadMember, now_ms: int) -> None:
         """Starts a member's session timeout again."""
         timeout_ms = self.settings.session_timeout_ms(group.group_id)
         self.deadlines.schedule(("heartbeat", group.group_id, member.member_id), now_ms + timeout_ms)
 
-    def _expect_revocation(self, group: StreamsGroup, member: StreamsGroupMember, now_ms: int) -> None:
+    def _expect_revocation(self, group: StreamsGroup, member: StreamsThreadMember, now_ms: int) -> None:
         due_ms = now_ms + max(member.rebalance_timeout_ms, 0)
         self.deadlines.schedule(("revocation", group.group_id, member.member_id), due_ms)
 
@@ -224,7 +224,7 @@ class StreamsGroups:
 
     # ------------------------------------------------------------------ fencing
     @staticmethod
-    def fence(group: StreamsGroup, member: StreamsGroupMember, effects: Effects) -> None:
+    def fence(group: StreamsGroup, member: StreamsThreadMember, effects: Effects) -> None:
         """Removes a member that left or was silent for too long."""
         decision = StreamsDecision(group)
         decision.remove(member.member_id)

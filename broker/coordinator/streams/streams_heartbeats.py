@@ -28,7 +28,7 @@ from lowtide.broker.coordinator.streams.streams_group import MemberOffsets, Stre
 from lowtide.broker.coordinator.streams.streams_groups import StreamsGroups
 from lowtide.broker.coordinator.streams.streams_member import (
     AssignedTasks,
-    StreamsGroupMember,
+    StreamsThreadMember,
     config_rows,
     tags_of,
     task_rows,
@@ -82,8 +82,8 @@ class _Beat(msgspec.Struct):
     """What one heartbeat has found out so far."""
 
     decision: StreamsDecision
-    known: StreamsGroupMember
-    updated: StreamsGroupMember
+    known: StreamsThreadMember
+    updated: StreamsThreadMember
     topology: Topology
     configured: ConfiguredTopology
     rises: bool
@@ -179,7 +179,7 @@ class StreamsHeartbeats:
             return False
         return request.member_id not in group.members and request.instance_id not in group.static_members
 
-    def _has_room(self, group: StreamsGroup, member: StreamsGroupMember) -> bool:
+    def _has_room(self, group: StreamsGroup, member: StreamsThreadMember) -> bool:
         memory, known = self._groups.resources.memory, group.members.get(member.member_id)
         more_bytes = member.size_bytes - (known.size_bytes if known is not None else 0)
         if memory.has_room(group.memory.held_bytes, more_bytes):
@@ -224,7 +224,7 @@ class StreamsHeartbeats:
     def _response(
         self,
         beat: _Beat,
-        after: StreamsGroupMember,
+        after: StreamsThreadMember,
         request: StreamsGroupHeartbeatRequest,
         target: NextTarget,
         api_version: int,
@@ -329,7 +329,9 @@ def _no_member(error: ErrorCode, request: StreamsGroupHeartbeatRequest, group: S
     return GroupRefusal(error, message)
 
 
-def _find_member(decision: StreamsDecision, request: StreamsGroupHeartbeatRequest) -> StreamsGroupMember | GroupRefusal:
+def _find_member(
+    decision: StreamsDecision, request: StreamsGroupHeartbeatRequest
+) -> StreamsThreadMember | GroupRefusal:
     """Returns the member that sent a heartbeat, a new one, or one that takes over an instance id."""
     group, epoch, member_id = decision.group, request.member_epoch, request.member_id
     if epoch != JOIN_EPOCH:
@@ -339,7 +341,7 @@ def _find_member(decision: StreamsDecision, request: StreamsGroupHeartbeatReques
         return check_epoch(found, request) or found
     existing_id = None if request.instance_id is None else group.static_members.get(request.instance_id)
     if existing_id is None:
-        return group.members.get(member_id, StreamsGroupMember(member_id=member_id))
+        return group.members.get(member_id, StreamsThreadMember(member_id=member_id))
     existing = group.members[existing_id]
     if existing.member_epoch != STATIC_LEAVE_EPOCH:
         message = (
@@ -353,8 +355,8 @@ def _find_member(decision: StreamsDecision, request: StreamsGroupHeartbeatReques
 
 
 def _updated(
-    member: StreamsGroupMember, request: StreamsGroupHeartbeatRequest, client: MemberClient
-) -> StreamsGroupMember:
+    member: StreamsThreadMember, request: StreamsGroupHeartbeatRequest, client: MemberClient
+) -> StreamsThreadMember:
     """Returns the member with the fields of a heartbeat. Null keeps the old value, but joining removes the endpoint."""
     timeout_ms, sent = request.rebalance_timeout_ms, request.user_endpoint
     endpoint = member.user_endpoint if request.member_epoch != JOIN_EPOCH else None

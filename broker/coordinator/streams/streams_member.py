@@ -74,7 +74,7 @@ class AssignedTasks(msgspec.Struct, frozen=True):
 NO_TASKS: Final = AssignedTasks()
 
 
-class StreamsGroupMember(msgspec.Struct, frozen=True):
+class StreamsThreadMember(msgspec.Struct, frozen=True):
     """One member. Tags are sorted by key."""
 
     member_id: str
@@ -103,7 +103,7 @@ class StreamsGroupMember(msgspec.Struct, frozen=True):
         epoch = self.assigned.active.get(subtopology, {}).get(partition)
         return epoch if epoch is not None else self.revoking.active.get(subtopology, {}).get(partition)
 
-    def is_assigned_like(self, other: StreamsGroupMember) -> bool:
+    def is_assigned_like(self, other: StreamsThreadMember) -> bool:
         """Whether all that an assignment depends on is equal."""
         return (
             self.topology_epoch == other.topology_epoch
@@ -148,7 +148,7 @@ class StreamsGroupMember(msgspec.Struct, frozen=True):
             warmup_tasks_pending_revocation=_current_rows(self.revoking.warmup),
         )
 
-    def with_metadata(self, value: StreamsMemberMetadata) -> StreamsGroupMember:
+    def with_metadata(self, value: StreamsMemberMetadata) -> StreamsThreadMember:
         """Returns the member after a record of its metadata."""
         endpoint = value.user_endpoint
         return msgspec.structs.replace(
@@ -164,7 +164,7 @@ class StreamsGroupMember(msgspec.Struct, frozen=True):
             client_tags=tags_of(value.client_tags),
         )
 
-    def with_current(self, value: StreamsMemberCurrent | None) -> StreamsGroupMember:
+    def with_current(self, value: StreamsMemberCurrent | None) -> StreamsThreadMember:
         """Returns the member after a record of its current assignment; None is the tombstone."""
         if value is None:
             return msgspec.structs.replace(

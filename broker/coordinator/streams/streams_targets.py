@@ -20,7 +20,7 @@ from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.streams.sticky_assignor import GroupSpec, MemberSpec, assign
 from lowtide.broker.coordinator.streams.streams_decision import StreamsDecision
 from lowtide.broker.coordinator.streams.streams_group import NO_OFFSETS, StreamsGroup
-from lowtide.broker.coordinator.streams.streams_member import StreamsGroupMember, target_record
+from lowtide.broker.coordinator.streams.streams_member import StreamsThreadMember, target_record
 from lowtide.broker.coordinator.streams.streams_settings import (
     RACK_AWARE_TAGS,
     STANDBY_REPLICAS,
@@ -86,7 +86,7 @@ class StreamsTargets:
         self,
         decision: StreamsDecision,
         epoch: int,
-        new: StreamsGroupMember,
+        new: StreamsThreadMember,
         configured: ConfiguredTopology,
         effects: Effects,
     ) -> NextTarget:
@@ -163,7 +163,7 @@ class StreamsTargets:
             self._deadlines.schedule(key, due_ms)
 
     def _compute(
-        self, group: StreamsGroup, members: Mapping[str, StreamsGroupMember], configured: ConfiguredTopology
+        self, group: StreamsGroup, members: Mapping[str, StreamsThreadMember], configured: ConfiguredTopology
     ) -> dict[str, Tasks]:
         """Returns a target, by member id. A topology that isn't ready has no tasks."""
         if configured.refusal is not None:
@@ -181,7 +181,7 @@ class StreamsTargets:
         value = TargetAssignmentEpoch(assignment_epoch=epoch, assignment_timestamp=wall_ms)
         decision.keep(StreamsRecordType.TARGET_EPOCH, "", value)
 
-    def _spec(self, group: StreamsGroup, members: Mapping[str, StreamsGroupMember]) -> GroupSpec:
+    def _spec(self, group: StreamsGroup, members: Mapping[str, StreamsThreadMember]) -> GroupSpec:
         configs = self._settings.assignment_configs(group.group_id)
         specs = {}
         for member_id, member in members.items():

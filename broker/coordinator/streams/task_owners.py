@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from lowtide.broker.coordinator.streams.streams_member import StreamsGroupMember
+from lowtide.broker.coordinator.streams.streams_member import StreamsThreadMember
 from lowtide.broker.coordinator.streams.tasks import TaskId
 
 _Copies: TypeAlias = dict[TaskId, dict[str, int]]
@@ -41,14 +41,14 @@ class TaskOwners:
         """Whether a process has a warm-up task."""
         return process_id in self._warmup.get((subtopology, partition), ())
 
-    def on_changed(self, old: StreamsGroupMember | None, new: StreamsGroupMember | None) -> None:
+    def on_changed(self, old: StreamsThreadMember | None, new: StreamsThreadMember | None) -> None:
         """Takes over a member that changes, joins (`old` is None) or leaves (`new` is None)."""
         if old is not None:
             self._release(old)
         if new is not None:
             self._take(new)
 
-    def _take(self, member: StreamsGroupMember) -> None:
+    def _take(self, member: StreamsThreadMember) -> None:
         owner = member.process_id, member.member_id
         for tasks in (member.assigned, member.revoking):
             for task in _ids(tasks.active):
@@ -58,7 +58,7 @@ class TaskOwners:
                     counts = copies.setdefault(task, {})
                     counts[member.process_id] = counts.get(member.process_id, 0) + 1
 
-    def _release(self, member: StreamsGroupMember) -> None:
+    def _release(self, member: StreamsThreadMember) -> None:
         """Releases a member's tasks, unless another member has got them since."""
         owner = member.process_id, member.member_id
         for tasks in (member.assigned, member.revoking):

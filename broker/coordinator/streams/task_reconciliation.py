@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from lowtide.broker.coordinator.modern.member_state import MemberEvent, MemberState, next_state
-from lowtide.broker.coordinator.streams.streams_member import NO_TASKS, AssignedTasks, StreamsGroupMember
+from lowtide.broker.coordinator.streams.streams_member import NO_TASKS, AssignedTasks, StreamsThreadMember
 from lowtide.broker.coordinator.streams.task_owners import TaskOwners
 from lowtide.broker.coordinator.streams.tasks import Tasks
 
@@ -55,7 +55,7 @@ class RoleMoves:
                     place[name] = numbers
 
 
-def reconcile_tasks(member: StreamsGroupMember, facts: TaskReconciliation) -> StreamsGroupMember | None:
+def reconcile_tasks(member: StreamsThreadMember, facts: TaskReconciliation) -> StreamsThreadMember | None:
     """Returns the member one step further, or unchanged.
 
     Returns None if its state is unknown and it has tasks: it must be fenced.
@@ -90,7 +90,7 @@ def _may_have(owned: Tasks | None, tasks: AssignedTasks) -> bool:
     )
 
 
-def _next(member: StreamsGroupMember, facts: TaskReconciliation, epoch: int) -> StreamsGroupMember:
+def _next(member: StreamsThreadMember, facts: TaskReconciliation, epoch: int) -> StreamsThreadMember:
     """Compares the current tasks with the target in each role, and then what changes between roles."""
     has, target, owners, process = member.assigned, facts.target, facts.owners, member.process_id
 
@@ -160,8 +160,8 @@ def _next(member: StreamsGroupMember, facts: TaskReconciliation, epoch: int) -> 
 
 
 def _moved(
-    member: StreamsGroupMember, epoch: int, event: MemberEvent, assigned: AssignedTasks, revoking: AssignedTasks
-) -> StreamsGroupMember:
+    member: StreamsThreadMember, epoch: int, event: MemberEvent, assigned: AssignedTasks, revoking: AssignedTasks
+) -> StreamsThreadMember:
     return msgspec.structs.replace(
         member,
         member_epoch=epoch,
@@ -205,7 +205,7 @@ def _frozen(tasks: Mapping[str, set[int]]) -> dict[str, frozenset[int]]:
 
 
 def _with_epochs(
-    member: StreamsGroupMember, tasks: Mapping[str, Iterable[int]], epoch: int
+    member: StreamsThreadMember, tasks: Mapping[str, Iterable[int]], epoch: int
 ) -> dict[str, dict[int, int]]:
     """Returns active tasks with the epochs in which the member got them: `epoch` for those that it did not have."""
     had = member.assigned.active

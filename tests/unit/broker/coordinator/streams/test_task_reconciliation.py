@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from lowtide.broker.coordinator.modern.member_state import MemberState
-from lowtide.broker.coordinator.streams.streams_member import NO_TASKS, AssignedTasks, StreamsGroupMember
+from lowtide.broker.coordinator.streams.streams_member import NO_TASKS, AssignedTasks, StreamsThreadMember
 from lowtide.broker.coordinator.streams.task_owners import TaskOwners
 from lowtide.broker.coordinator.streams.task_reconciliation import TaskReconciliation, reconcile_tasks
 from lowtide.broker.coordinator.streams.tasks import EMPTY_TASKS, Tasks
@@ -43,7 +43,7 @@ def tasks(roles: list[Any] | None) -> Tasks | None:
 
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
 def test_a_member_moves_as_in_kafka(row: dict[str, Any]) -> None:
-    member = StreamsGroupMember(
+    member = StreamsThreadMember(
         "m",
         process_id="P",
         member_epoch=row["epoch"],
@@ -56,7 +56,7 @@ def test_a_member_moves_as_in_kafka(row: dict[str, Any]) -> None:
     owners.on_changed(None, member)
     for number, (process, active, standby, warmup) in enumerate(row["others"]):
         with_epochs = {name: dict.fromkeys(numbers, 1) for name, numbers in active.items()}
-        other = StreamsGroupMember(
+        other = StreamsThreadMember(
             f"o{number}", process_id=process, assigned=AssignedTasks(with_epochs, sets(standby), sets(warmup))
         )
         owners.on_changed(None, other)
@@ -81,7 +81,7 @@ def test_a_member_moves_as_in_kafka(row: dict[str, Any]) -> None:
 def test_revoking_never_raises_an_epoch_above_the_target() -> None:
     """Kafka's does, if a target of the member's own epoch takes more away; no epoch may be one that doesn't exist."""
     revoking = AssignedTasks({"0": {1: 5}})
-    member = StreamsGroupMember(
+    member = StreamsThreadMember(
         "m", member_epoch=10, state=MemberState.UNREVOKED_PARTITIONS, assigned=NO_TASKS, revoking=revoking
     )
     after = reconcile_tasks(member, TaskReconciliation(10, EMPTY_TASKS, EMPTY_TASKS, TaskOwners()))
@@ -92,7 +92,7 @@ def test_revoking_never_raises_an_epoch_above_the_target() -> None:
 def test_two_members_of_a_process_count_twice() -> None:
     """The process has the task until the last of them releases it."""
     owners, standby = TaskOwners(), AssignedTasks(standby={"0": frozenset({1})})
-    one, two = (StreamsGroupMember(name, process_id="P", assigned=standby) for name in "ab")
+    one, two = (StreamsThreadMember(name, process_id="P", assigned=standby) for name in "ab")
     for member in (one, two):
         owners.on_changed(None, member)
     owners.on_changed(one, None)
@@ -104,8 +104,8 @@ def test_two_members_of_a_process_count_twice() -> None:
 def test_a_task_stays_with_the_member_that_got_it_last() -> None:
     """A compacted log may lack the record in which the earlier owner released it."""
     owners, active = TaskOwners(), AssignedTasks({"0": {1: 5}})
-    one = StreamsGroupMember("a", process_id="P", assigned=active)
-    two = StreamsGroupMember("b", process_id="Q", assigned=active)
+    one = StreamsThreadMember("a", process_id="P", assigned=active)
+    two = StreamsThreadMember("b", process_id="Q", assigned=active)
     owners.on_changed(None, one)
     owners.on_changed(None, two)
     owners.on_changed(one, None)
