@@ -39,7 +39,7 @@ PURGES: Final = {"without purging": "3600000", "with purging": "100"}
 
 JVM_OPTIONS: Final = ("-Xmx1g", "-XX:+UseG1GC")
 START_LIMIT_S: Final = 240.0
-"""A thousand tasks begin one after the other."""
+"""Many tasks begin one after the other."""
 
 SAMPLED: Final = 50
 """Partitions whose copies are read for the latency."""
@@ -99,7 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.streams", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--partitions", type=int, default=1000, help="of the input and the repartition topic (1000)")
+    parser.add_argument("--partitions", type=int, default=100, help="of the input and the repartition topic (100)")
     parser.add_argument("--seconds", type=float, default=20, help="measured in each phase (20)")
     parser.add_argument(
         "--start", type=parse_start, metavar="NAME=COMMAND", help="another broker, as in python -m bench"
