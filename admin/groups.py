@@ -1,4 +1,7 @@
-"""Groups: lists, describes and deletes classic groups, consumer groups (KIP-848) and share groups (KIP-932)."""
+"""Groups: lists, describes and deletes classic groups, consumer, share and streams groups.
+
+Sources: KIP-848 (consumer groups), KIP-932 (share groups), KIP-1071 (streams groups).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from lowtide.admin.attempts import Done, Outcome
 from lowtide.admin.call import AdminClientBase, failure
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.share_groups import NO_SUCH_GROUP
+from lowtide.admin.streams_groups import StreamsGroupMember, StreamsTopology, member_of, topology_of
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.consumer_protocol import parse_assignment
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -19,6 +23,7 @@ from lowtide.protocol.messages.delete_groups import DeleteGroupsRequest
 from lowtide.protocol.messages.describe_groups import DescribeGroupsRequest
 from lowtide.protocol.messages.list_groups import ListGroupsRequest
 from lowtide.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from lowtide.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
 from lowtide.protocol.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
@@ -29,6 +34,9 @@ CONSUMER_PROTOCOL: Final = "consumer"
 
 SHARE: Final = "share"
 """The kind and the protocol type of share groups."""
+
+STREAMS: Final = "streams"
+"""The kind and the protocol type of streams groups."""
 
 _CLASSIC: Final = "classic"
 _STATES_SINCE: Final = 4
@@ -44,7 +52,7 @@ class GroupListing:
     protocol_type: str
     state: str
     kind: str
-    """`classic`, `consumer` (KIP-848), `share` (KIP-932), or a later kind of Kafka's."""
+    """`classic`, `consumer` (KIP-848), `share` (KIP-932), `streams` (KIP-1071), or a later kind of Kafka's."""
     coordinator: BrokerId
 
 
@@ -61,7 +69,10 @@ class ListedGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member and its partitions. `target` differs from `assignment` only while a KIP-848 group rebalances."""
+    """A member and its partitions. `target` differs from `assignment` only while the group rebalances.
+
+    The partitions of a member of a streams group are those that its active tasks read.
+    """
 
     member_id: str
     instance_id: str | None
@@ -70,6 +81,8 @@ class GroupMember:
     assignment: tuple[TopicPartition, ...]
     target: tuple[TopicPartition, ...]
     epoch: int = -1
+    streams: StreamsGroupMember | None = None
+    """Its process and tasks, in a streams group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +91,7 @@ class GroupDescription:
 
     group_id: str
     kind: str
-    """`classic`, `consumer` (KIP-848) or `share` (KIP-932)."""
+    """`classic`, `consumer` (KIP-848), `share` (KIP-932) or `streams` (KIP-1071)."""
     state: str
     protocol_type: str
     assignor: str
@@ -86,6 +99,8 @@ class GroupDescription:
     coordinator: BrokerId
     epoch: int = -1
     """-1 for a classic group."""
+    topology: StreamsTopology | None = None
+    """What the members of a streams group run."""
 
 
 async def list_groups(
@@ -136,7 +151,7 @@ async def describe_groups(
 ) -> dict[str, GroupDescription | AdminError]:
     """Returns groups with their members and assignments; GROUP_ID_NOT_FOUND for unknown groups.
 
-    Coordinators are asked about groups of KIP-848 first, then about share groups, then about classic groups.
+    Coordinators are asked about consumer groups of KIP-848 first, then about share, streams and classic groups.
     """
     call = client.call(timeout)
 
@@ -178,9 +193,17 @@ async def delete_groups(
 _KINDS: Final = {
     CONSUMER_PROTOCOL: ApiKey.CONSUMER_GROUP_DESCRIBE,
     SHARE: ApiKey.SHARE_GROUP_DESCRIBE,
+    STREAMS: ApiKey.STREAMS_GROUP_DESCRIBE,
     _CLASSIC: ApiKey.DESCRIBE_GROUPS,
 }
 """The requests that describe groups of each kind, in the order of sending; the last one answers about all groups."""
+
+
+_REQUESTS: Final[Mapping[str, Any]] = {
+    CONSUMER_PROTOCOL: ConsumerGroupDescribeRequest,
+    SHARE: ShareGroupDescribeRequest,
+    STREAMS: StreamsGroupDescribeRequest,
+}
 
 
 async def _describe(
@@ -190,7 +213,7 @@ async def _describe(
     if kind == _CLASSIC:
         response = await handle.ask(DescribeGroupsRequest(groups=asked))
     else:
-        request = ShareGroupDescribeRequest if kind == SHARE else ConsumerGroupDescribeRequest
+        request = _REQUESTS[kind]
         response = await handle.ask(request(group_ids=asked, include_authorized_operations=False))
     found: dict[str, Outcome[GroupDescription]] = {}
     for row in response.groups:
@@ -198,6 +221,8 @@ async def _describe(
             continue
         if row.error_code:
             found[row.group_id] = failure(f"group {row.group_id}", row.error_code, row.error_message)
+        elif kind == STREAMS:
+            found[row.group_id] = Done(_streams_group(row, broker_id))
         elif kind != _CLASSIC:
             found[row.group_id] = Done(_modern_group(row, kind, broker_id))
         elif row.group_state == _DEAD and not row.members:  # Before version 6: there is no such group.
@@ -230,6 +255,36 @@ def _modern_group(row: Any, kind: str, broker_id: BrokerId) -> GroupDescription:
         members=members,
         coordinator=broker_id,
         epoch=row.group_epoch,
+    )
+
+
+def _streams_group(row: Any, broker_id: BrokerId) -> GroupDescription:
+    topology = topology_of(row.topology)
+    members = []
+    for member in row.members:
+        streams = member_of(member)
+        members.append(
+            GroupMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                assignment=tuple(sorted(topology.read_by(streams.tasks.active))),
+                target=tuple(sorted(topology.read_by(streams.target.active))),
+                epoch=member.member_epoch,
+                streams=streams,
+            )
+        )
+    return GroupDescription(
+        group_id=row.group_id,
+        kind=STREAMS,
+        state=row.group_state,
+        protocol_type=STREAMS,
+        assignor=row.assignor_name or "",
+        members=tuple(members),
+        coordinator=broker_id,
+        epoch=row.group_epoch,
+        topology=topology,
     )
 
 

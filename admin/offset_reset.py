@@ -57,6 +57,19 @@ async def is_share_group(client: AdminClient, group: str) -> bool:
     return isinstance(described, GroupDescription) and described.kind == SHARE
 
 
+async def partitions_to_reset(
+    client: AdminClient, group: str, committed: Iterable[TopicPartition]
+) -> list[TopicPartition]:
+    """Returns the partitions whose offsets are reset unless others are named: those with committed offsets, sorted.
+
+    Of a streams group they are those of source topics, as in Kafka's tools: records in internal topics come from them.
+    """
+    described = (await client.describe_groups([group]))[group]
+    topology = described.topology if isinstance(described, GroupDescription) else None
+    sources = None if topology is None else topology.source_topics()
+    return sorted(key for key in committed if sources is None or key.topic in sources)
+
+
 async def committed_offsets(client: AdminClient, group: str, *, shares: bool = False) -> dict[TopicPartition, Offset]:
     """Returns the committed offsets of a group; with `shares`, the start offsets of a share group.
 

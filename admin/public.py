@@ -45,6 +45,13 @@ from lowtide.admin.quotas import DEFAULT_NAME, QuotaEntity
 from lowtide.admin.records import FetchedRecords
 from lowtide.admin.settings import ClientSettings, SettingsError
 from lowtide.admin.share_groups import ShareOffset
+from lowtide.admin.streams_groups import (
+    StreamsGroupMember,
+    StreamsSubtopology,
+    StreamsTask,
+    StreamsTasks,
+    StreamsTopology,
+)
 from lowtide.admin.topics import CreatedTopic, NewTopic
 from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
 from lowtide.protocol.client.versions import Feature
@@ -103,6 +110,11 @@ __all__ = [
     "ResourceType",
     "SettingsError",
     "ShareOffset",
+    "StreamsGroupMember",
+    "StreamsSubtopology",
+    "StreamsTask",
+    "StreamsTasks",
+    "StreamsTopology",
     "Timestamp",
     "TopicDescription",
     "TopicPartition",

@@ -136,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds for which a topic is filled and deleted at the same time (180)",
     )
+    add("--purged", type=float, metavar="S", help="seconds for which all partitions are deleted every 100 ms (20)")
     add("--partitions", type=_positive, help="partitions of a large topic (1000)")
     add("--connections", type=_positive, help="idle connections (2000)")
     add("--failovers", type=_positive, help="leaders that are killed, one after the other (10)")
@@ -188,6 +189,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         "connections": given.connections,
         "failovers": given.failovers,
         "trimmed_s": given.trimmed,
+        "purged_s": given.purged,
     }
     amounts = dataclasses.replace(
         TINY if given.tiny else Amounts(), **{name: value for name, value in chosen.items() if value is not None}

@@ -38,6 +38,9 @@ class Amounts:
     trimmed_s: float = 180.0
     """How long a topic is filled and deleted at the same time."""
 
+    purged_s: float = 20.0
+    """How long records are deleted every 100 ms, and as long not."""
+
     partitions: int = 1000
     bytes_before_kill: int = 1024 * MEBIBYTE
     connections: int = 2000
@@ -66,6 +69,7 @@ TINY = Amounts(
     deletes=5,
     segments=(1, 3),
     trimmed_s=0.3,
+    purged_s=0.4,
     partitions=5,
     bytes_before_kill=3 * MEBIBYTE,
     connections=20,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import deletes, failures, groups, kcat, lifetimes, loads, logins, trims
+from . import deletes, failures, groups, kcat, lifetimes, loads, logins, purges, trims
 from .measure import Workload
 
 _LIFETIMES = lifetimes.WORKLOADS
@@ -13,6 +13,7 @@ WORKLOADS: dict[str, Workload] = {
     **kcat.WORKLOADS,
     **logins.WORKLOADS,
     **deletes.WORKLOADS,
+    **purges.WORKLOADS,
     **trims.WORKLOADS,
     **groups.WORKLOADS,
     "connections": _LIFETIMES["connections"],

@@ -12,6 +12,7 @@ from lowtide.protocol.consumer_group_records import ConsumerGroupChange
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.group_records import GroupMetadata, OffsetCommit, decode_record
 from lowtide.protocol.share_group_records import ShareGroupChange
+from lowtide.protocol.streams_group_records import StreamsGroupChange
 from lowtide.protocol.transaction_records import decode_transaction
 from lowtide.protocol.types import ZERO_TOPIC_ID, topic_id_text
 
@@ -44,7 +45,7 @@ def decoded(topic: str, key: bytes | None, value: bytes | None) -> dict[str, Any
 
 
 def _of_group(
-    found: OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | None,
+    found: OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | StreamsGroupChange | None,
 ) -> dict[str, Any] | None:
     if found is None:
         return None
@@ -59,7 +60,8 @@ def _of_group(
         }
     if isinstance(found, GroupMetadata):
         return {"type": "classic-group", "group": found.group, "value": said}
-    group_type = "share" if isinstance(found, ShareGroupChange) else "consumer"
+    types: dict[type[Any], str] = {ShareGroupChange: "share", StreamsGroupChange: "streams"}
+    group_type = types.get(type(found), "consumer")
     kind = f"{group_type}-group-{found.kind.name.lower().replace('_', '-')}"
     return {"type": kind, "group": found.group, **({"name": found.name} if found.name else {}), "value": said}
 

@@ -16,6 +16,7 @@ from lowtide.admin.offset_reset import (
     ResetTarget,
     committed_offsets,
     is_share_group,
+    partitions_to_reset,
     plan_reset,
     set_offsets,
 )
@@ -25,6 +26,7 @@ from lowtide.cli.confirmation import confirm
 from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table, printable
 from lowtide.cli.results import error_value, error_values, errors_of, report_each
+from lowtide.cli.streams_groups import member_value, print_streams_group, topology_value
 from lowtide.protocol.types import TopicPartition
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -42,7 +44,7 @@ async def list_groups(
         typer.Option("--state", metavar="STATE", help="a state, such as Stable or Empty; may be repeated"),
     ] = None,
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", metavar="KIND", help="classic, consumer (KIP-848) or share (KIP-932)")
+        list[str] | None, typer.Option("--kind", metavar="KIND", help="classic, consumer, share or streams")
     ] = None,
 ) -> ExitCode:
     """List the groups of all brokers."""
@@ -75,7 +77,7 @@ async def describe(
 ) -> ExitCode:
     """Show the committed offsets and the lag of groups. Deleted records are not counted.
 
-    For a share group, show the start offsets of its partitions.
+    For a share group, show the start offsets of its partitions. For a streams group, --members shows tasks too.
     """
     described = await call.client.describe_groups(groups)
     found = {name: each for name, each in described.items() if isinstance(each, GroupDescription)}
@@ -91,7 +93,9 @@ async def describe(
         print(printable(f"{name}: {kind}{f', assignor {group.assignor}' if group.assignor else ''}"))
         rows = [_lag_row(lag, readers) for lag in lags.get(name, [])]
         print_table(("topic", "partition", "committed", "log start", "log end", "behind", "read by"), rows)
-        if members:
+        if members and group.topology is not None:
+            print_streams_group(group)
+        elif members:
             print_table(("member", "client", "host", "partitions"), map(_member_row, group.members))
     errors = errors_of(described) | failed
     if call.output is Output.JSON:
@@ -147,7 +151,7 @@ async def reset(
 ) -> ExitCode:
     """Set the committed offsets of a group without members.
 
-    Offsets are limited to what the log has.
+    Offsets are limited to what the log has. Without --topic, a streams group's internal topics keep theirs.
     """
     if sum(each is not None for each in (to, to_time, shift_by)) != 1:
         raise misused("give one of --to, --to-time and --shift-by.")
@@ -194,7 +198,7 @@ async def _planned(
         names = dict.fromkeys(parsed_partitions(text)[0] for text in topics)
         partitions = chosen_partitions(topics, (await client.call().view(names)).topics)
     elif committed:
-        partitions = sorted(committed)
+        partitions = await partitions_to_reset(client, group, committed)
     else:
         raise misused(f"group {group} has no committed offsets: give --topic.")
     return await plan_reset(client, partitions, committed, target)
@@ -276,6 +280,7 @@ def _value(group: GroupDescription) -> dict[str, Any]:
             "client_id": each.client_id,
             "host": each.host,
             "partitions": [key._asdict() for key in each.assignment],
+            **({} if each.streams is None else member_value(each.streams)),
         }
         for each in group.members
     ]
@@ -286,4 +291,5 @@ def _value(group: GroupDescription) -> dict[str, Any]:
         "assignor": group.assignor or None,
         "coordinator": group.coordinator,
         "members": members,
+        **({} if group.topology is None else {"topology": topology_value(group.topology)}),
     }

@@ -59,6 +59,7 @@ from lowtide.protocol.schema import (
     versions,
 )
 from lowtide.protocol.share_group_records import ShareGroupChange, decode_share_change
+from lowtide.protocol.streams_group_records import StreamsGroupChange, decode_streams_change
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID
 
 OFFSET_COMMIT_TYPES: Final = (0, 1)
@@ -232,7 +233,7 @@ def encode_group_metadata(group: str, value: GroupMetadataValue | None) -> Coord
 
 def decode_record(
     key: bytes | None, value: bytes | None
-) -> OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | None:
+) -> OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | StreamsGroupChange | None:
     """Decodes a record; returns None for an unknown type.
 
     Errors: ProtocolError for invalid bytes, and for an unknown version.
@@ -247,4 +248,4 @@ def decode_record(
     if kind == GROUP_METADATA_TYPE:
         group, _ = decode_group_key(key, is_named=False)
         return GroupMetadata(group, decode_value(GroupMetadataValue, value))
-    return decode_change(key, value) or decode_share_change(key, value)
+    return decode_change(key, value) or decode_share_change(key, value) or decode_streams_change(key, value)

@@ -36,12 +36,13 @@ KINDS: Final = (
     "compaction",
     "authorization",
     "erasing",
+    "streams",
 )
 """The kinds of clients.
 
 Clients of partitions produce, read and delete; those of groups join and commit offsets; consumers are members of
 consumer groups (KIP-848); brokers delete from topics with retention; compacted topics have keys; ACLs change while
-brokers apply them; replicas are asked to erase deleted records.
+brokers apply them; replicas are asked to erase deleted records; members of streams groups (KIP-1071) share tasks.
 """
 
 COORDINATED_SHARE: Final = 0.1

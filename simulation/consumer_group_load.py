@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from lowtide.protocol.consumer_protocol import (
@@ -25,6 +26,7 @@ from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.consumer_member import ConsumerMember
 from lowtide.simulation.group_load import AnyMember, GroupClient
 from lowtide.simulation.group_member import GroupMember
+from lowtide.simulation.heartbeat_forms import ConsumerForm, HeartbeatForm
 from lowtide.simulation.owning_member import SESSION_TIMEOUT_MS, OwnedGroup, OwningMember, Seat
 
 CONSUMER_GROUP_SETTINGS: Final = {
@@ -47,13 +49,16 @@ class ConsumerGroupLoad(OwnedGroup):
     """The broker's state of the group: the same object while it coordinates the group; None until it is loaded."""
 
     def make_consumers(
-        self, instances: tuple[str | None, ...], classic_instances: tuple[str | None, ...] = ()
+        self,
+        instances: tuple[str | None, ...],
+        classic_instances: tuple[str | None, ...] = (),
+        form: Callable[[OwnedGroup, Random], HeartbeatForm] = ConsumerForm,
     ) -> list[AnyMember]:
         """Creates members of both protocols; those with an instance id are static."""
         self.owners.changes_kind = self.owners.changes_kind or bool(classic_instances)
         made: list[AnyMember] = []
         for kind, name, named in (
-            (ConsumerMember, "member", instances),
+            (partial(ConsumerMember, form=form), "member", instances),
             (ClassicConsumer, "classic", classic_instances),
         ):
             for instance in named:

@@ -1,4 +1,4 @@
-"""A member of the new protocol (KIP-848).
+"""A member of a consumer group (KIP-848) or a streams group (KIP-1071).
 
 It joins, reports its partitions, revokes them in its own time, and only then accepts new ones; it commits for its
 partitions, leaves, permanently or as a static member, and dies.
@@ -7,21 +7,16 @@ partitions, leaves, permanently or as a static member, and dies.
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.consumer_group_heartbeat import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    HeartbeatTopicPartitions,
-)
+from lowtide.protocol.messages.consumer_group_heartbeat import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.group_load import COMMITTED_MS, NOT_YET_THERE, OUT
+from lowtide.simulation.heartbeat_forms import ConsumerForm, HeartbeatForm, MemberReport
 from lowtide.simulation.owning_member import GONE, LATE, STALE, OwnedGroup, OwningMember
 
 _FETCH_VERSION: Final = 9
@@ -29,9 +24,16 @@ _COMMIT_VERSION: Final = 9
 
 
 class ConsumerMember(OwningMember):
-    """A member of the new protocol."""
+    """A member whose coordinator assigns its partitions. `form` has the heartbeats of its protocol."""
 
-    def __init__(self, load: OwnedGroup, client: ClusterClient, random: Random, instance: str | None) -> None:
+    def __init__(
+        self,
+        load: OwnedGroup,
+        client: ClusterClient,
+        random: Random,
+        instance: str | None,
+        form: Callable[[OwnedGroup, Random], HeartbeatForm] = ConsumerForm,
+    ) -> None:
         super().__init__(load, client, random, instance)
         self.generation_id = -1
         self._assigned: list[int] = []
@@ -42,9 +44,7 @@ class ConsumerMember(OwningMember):
         """The earliest time of its next revocation."""
         self._must_since_s = math.inf
         """The time since a partition must be revoked, from which its rebalance timeout counts."""
-        self._uses_pattern = random.random() < 0.3  # noqa: PLR2004
-        self._makes_id = random.random() < 0.8 or self._uses_pattern  # noqa: PLR2004
-        self._assignor = random.choice((None, None, "uniform", "range"))
+        self.form = form(load, random)
 
     async def step(self) -> None:
         if self.is_away:
@@ -73,7 +73,7 @@ class ConsumerMember(OwningMember):
         elif chance < 0.92:  # noqa: PLR2004
             await self.commit_late(_COMMIT_VERSION)
         elif chance < 0.94:  # noqa: PLR2004
-            self._uses_pattern = self._makes_id and not self._uses_pattern
+            self.form.change_subscription()
             self._tells_all = True
         elif chance < 0.97:  # noqa: PLR2004
             await self._leave()
@@ -86,7 +86,7 @@ class ConsumerMember(OwningMember):
     async def heartbeat(self) -> None:
         """Joins or reports its partitions; receives its assignment."""
         history, joins = self.load.owners, self.generation_id < 0
-        if joins and self._makes_id and not self._member_id:
+        if joins and self.form.makes_id and not self._member_id:
             self._member_id = f"{self.client.name} {self.random.getrandbits(64):x}"
         request = self._request(joins=joins)
         given_out, voids, beginnings, asked_s = (
@@ -96,12 +96,12 @@ class ConsumerMember(OwningMember):
             self.client.now_s(),
         )
         try:
-            answer = await self.ask(request, 1 if self._makes_id else 0, timeout_ms=COMMITTED_MS)
+            answer = await self.ask(request, 1 if self.form.makes_id else 0, timeout_ms=COMMITTED_MS)
         except OSError:
             self._tells_all = True
             self.on_lost()
             raise
-        if not self.has("ConsumerGroupHeartbeat", answer.error_code, GONE):
+        if not self.has(self.form.api, answer.error_code, GONE):
             if answer.error_code in GONE:
                 self._forget(keeps_id=answer.error_code == ErrorCode.FENCED_MEMBER_EPOCH)
             self._tells_all = True
@@ -115,43 +115,23 @@ class ConsumerMember(OwningMember):
             )
         self._on_answer(answer, asked_s, voids, joins=joins)
 
-    def _request(self, *, joins: bool) -> ConsumerGroupHeartbeatRequest:
-        load = self.load
+    def _request(self, *, joins: bool) -> Any:
         tells_all = joins or self._tells_all or self.random.random() < 0.3  # noqa: PLR2004
-        topic_id, _ = load.topic_state()
-        rows = [HeartbeatTopicPartitions(topic_id=topic_id, partitions=self.partitions)] if self.partitions else []
-        request = ConsumerGroupHeartbeatRequest(
-            group_id=self.key,
-            member_id=self._member_id,
-            member_epoch=JOIN_EPOCH if joins else self.generation_id,
-            instance_id=self._instance,
+        self._tells_all = self._tells_all and not tells_all
+        is_settled = sorted(self._assigned) == sorted(self.partitions)
+        epoch = JOIN_EPOCH if joins else self.generation_id
+        partitions = self.partitions if tells_all or is_settled else None
+        return self.form.request(
+            MemberReport(self.key, self._member_id, epoch, self._instance, partitions, tells_all=tells_all)
         )
-        if tells_all:
-            request.rebalance_timeout_ms = load.rebalance_timeout_ms
-            request.subscribed_topic_names = [] if self._uses_pattern else [load.topic]
-            request.subscribed_topic_regex = (
-                (f"{load.topic[:3]}.*" if self._uses_pattern else "") if self._makes_id else None
-            )
-            request.server_assignor = self._assignor
-            request.topic_partitions = rows
-            self._tells_all = False
-        elif sorted(self._assigned) == sorted(self.partitions):
-            request.topic_partitions = rows
-        return request
 
-    def _on_answer(self, answer: ConsumerGroupHeartbeatResponse, asked_s: float, voids: int, *, joins: bool) -> None:
+    def _on_answer(self, answer: Any, asked_s: float, voids: int, *, joins: bool) -> None:
         self._member_id = answer.member_id or self._member_id
         if answer.member_epoch != self.generation_id:
             self.client.note(f"is in epoch {answer.member_epoch}{' (joins)' if joins else ''} of {self.key}")
         self.generation_id, self._assigned_s = answer.member_epoch, asked_s
-        if answer.assignment is not None:
-            topic_id, _ = self.load.topic_state()
-            assigned = [
-                number
-                for row in answer.assignment.topic_partitions
-                if row.topic_id == topic_id
-                for number in row.partitions
-            ]
+        assigned = self.form.assigned(answer)
+        if assigned is not None:
             if assigned != self._assigned:
                 self.client.note(f"is to have {assigned}, has {self.partitions}")
                 slow = self.random.random() < 0.15 and not self.load.is_calm  # noqa: PLR2004 - some are out by that
@@ -194,17 +174,11 @@ class ConsumerMember(OwningMember):
     async def _leave(self) -> None:
         """Leaves; a static member may keep its place."""
         epoch = STATIC_LEAVE_EPOCH if self._instance is not None and self.random.random() < 0.7 else LEAVE_EPOCH  # noqa: PLR2004
-        request = ConsumerGroupHeartbeatRequest(
-            group_id=self.key,
-            member_id=self._member_id,
-            member_epoch=epoch,
-            instance_id=self._instance,
-            topic_partitions=[],
-        )
+        request = self.form.request(MemberReport(self.key, self._member_id, epoch, self._instance, [], tells_all=False))
         self.client.note(f"leaves ({epoch})")
         self._forget(keeps_id=False)
         try:
-            answer = await self.ask(request, 1 if self._makes_id else 0, timeout_ms=COMMITTED_MS)
+            answer = await self.ask(request, 1 if self.form.makes_id else 0, timeout_ms=COMMITTED_MS)
         except OSError:
             self.on_lost()
             raise

@@ -23,6 +23,7 @@ from lowtide.simulation.consumer_group_load import CONSUMER_GROUP_SETTINGS, Cons
 from lowtide.simulation.coordinated import Coordinated
 from lowtide.simulation.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
 from lowtide.simulation.group_member import make_members
+from lowtide.simulation.heartbeat_forms import STREAMS_GROUP_SETTINGS, StreamsForm
 from lowtide.simulation.owning_member import OwnedTopic
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
 from lowtide.simulation.transformer import Transformer
@@ -65,7 +66,7 @@ _TOPIC_CONFIGS: Final = {
 _CONSUMERS_SEGMENT_BYTES: Final = "4000"
 """A consumer group's decisions must fit into a segment."""
 
-COORDINATOR_SETTINGS: Final = GROUP_SETTINGS | CONSUMER_GROUP_SETTINGS
+COORDINATOR_SETTINGS: Final = GROUP_SETTINGS | CONSUMER_GROUP_SETTINGS | STREAMS_GROUP_SETTINGS
 """Broker settings for groups and transactions."""
 
 COMPACTION_SETTINGS: Final = {"log.cleaner.backoff.ms": "500", "log.cleaner.min.cleanable.ratio": "0.1"}
@@ -104,6 +105,8 @@ class CoordinatorWork:
         if "consumers" in kinds:
             self._consumers = [self._consumer_group("alike"), self._consumer_group("mixed")]
             self.groups += self._consumers
+        self._streams: list[ConsumerGroupLoad] = [self._consumer_group("streams")] if "streams" in kinds else []
+        self.groups += self._streams
 
     def _group(self, group_id: str) -> GroupLoad:
         load = GroupLoad(
@@ -169,7 +172,7 @@ class CoordinatorWork:
     def topics(self) -> dict[str, int]:
         """Returns the initial topics with their numbers of partitions, sometimes that of groups with small segments."""
         made = {WORK_TOPIC: WORK_PARTITIONS} if self.loads or self.ledger is not None else {}
-        if self._consumers:
+        if self._consumers or self._streams:
             made[SHARED_TOPIC] = SHARED_PARTITIONS
         if (made or self._consuming) and self._random.random() < 0.5:  # noqa: PLR2004
             made[GROUP_TOPIC] = GROUP_PARTITIONS
@@ -183,7 +186,7 @@ class CoordinatorWork:
         configs = _TOPIC_CONFIGS.get(name, {})
         return (
             configs | {"internal.segment.bytes": _CONSUMERS_SEGMENT_BYTES}
-            if name == GROUP_TOPIC and self._consumers
+            if name == GROUP_TOPIC and (self._consumers or self._streams)
             else configs
         )
 
@@ -203,6 +206,9 @@ class CoordinatorWork:
             actors += mixed.make_consumers((None,), (None, self._random.choice((None, "one"))))
             actors += mixed.share_seat("two")
             actors += [alike.make_fetcher(), mixed.make_fetcher(), alike.make_grower()]
+        for streams in self._streams:
+            actors += streams.make_consumers((None, None, "one", self._random.choice((None, "two"))), form=StreamsForm)
+            actors += [streams.make_fetcher(), streams.make_grower()]
         if self.ledger is not None:
             actors += [*self.ledger.make_producers(("shared", "shared", "own")), *self.ledger.make_readers()]
             actors += [

@@ -26,13 +26,19 @@ from lowtide.broker.config.keys_of_groups import (
     HEARTBEAT_INTERVAL,
     KEYS_OF_GROUPS,
     LOCK_DURATION,
-    NOT_SERVED,
     OFFSET_RESET,
     RECORD_LOCKS,
     SESSION_TIMEOUT,
     SHARE_ASSIGNMENT_INTERVAL,
     SHARE_HEARTBEAT_INTERVAL,
     SHARE_SESSION_TIMEOUT,
+    STREAMS_ASSIGNMENT_INTERVAL,
+    STREAMS_HEARTBEAT_INTERVAL,
+    STREAMS_OFFSET_INTERVAL,
+    STREAMS_RACK_TAGS,
+    STREAMS_SESSION_TIMEOUT,
+    STREAMS_STANDBY_REPLICAS,
+    STREAMS_WARMUP_REPLICAS,
 )
 from lowtide.broker.config.offset_reset import offset_reset_of
 from lowtide.protocol.errors import ErrorCode
@@ -53,6 +59,7 @@ _BOUNDED: Final = {
         "delivery.count.limit",
         "partition.max.record.locks",
     ),
+    "streams": ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"),
 }
 """The keys that have a minimum and a maximum, by kind of group."""
 
@@ -66,8 +73,19 @@ _OF_GROUPS: Final = (
     LOCK_DURATION,
     DELIVERY_LIMIT,
     RECORD_LOCKS,
+    STREAMS_HEARTBEAT_INTERVAL,
+    STREAMS_SESSION_TIMEOUT,
+    STREAMS_ASSIGNMENT_INTERVAL,
 )
 """The keys of groups in the order of Kafka's checks."""
+
+
+_HALF_BOUNDED: Final = (
+    (STREAMS_STANDBY_REPLICAS, "max", "group.streams.max.standby.replicas"),
+    (STREAMS_OFFSET_INTERVAL, "min", "group.streams.min.task.offset.interval.ms"),
+    (STREAMS_WARMUP_REPLICAS, "max", "group.streams.max.warmup.replicas"),
+)
+"""The keys that have a minimum or a maximum only."""
 
 
 def check_groups(values: Mapping[str, Value]) -> None:
@@ -99,37 +117,49 @@ def validate_group_configs(broker: Mapping[str, Value], wanted: Mapping[str, str
     """
     for name in wanted:
         if name not in _KEYS:
-            return Refusal(ErrorCode.INVALID_CONFIG, _why_not(name))
+            return Refusal(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
     values: dict[str, Value] = {name: broker[key.broker_key] if key.broker_key else None for name, key in _KEYS.items()}
+    tags = wanted.get(STREAMS_RACK_TAGS, "").split(",")
+    if len({tag.strip() for tag in tags}) < len(tags):
+        return Refusal(ErrorCode.INVALID_CONFIG, f"{STREAMS_RACK_TAGS} must not contain duplicate tag keys.")
     for name, text in wanted.items():
         value = _read(name, text)
         if isinstance(value, Refusal):
             return value
         values[name] = value
+    message = _check_limits(values, broker, wanted)
+    if message:
+        return Refusal(ErrorCode.INVALID_CONFIG, message)
+    return {name: _kept(values[name]) for name in wanted}
+
+
+def _check_limits(values: Mapping[str, Value], broker: Mapping[str, Value], wanted: Mapping[str, str]) -> str:
+    """Checks the values of a group against those of the broker, and against each other."""
     for name in _OF_GROUPS:
         kind, _, rest = name.partition(".")
         low, high = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
         if number(values[name]) < number(broker[low]):
-            return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {low}")
+            return f"{name} must be greater than or equal to {low}"
         if number(values[name]) > number(broker[high]):
-            return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {high}")
+            return f"{name} must be less than or equal to {high}"
+    for name, side, limit in _HALF_BOUNDED:
+        value, bound = number(values[name]), number(broker[limit])
+        if name in wanted and (value > bound if side == "max" else value < bound):
+            words = "less" if side == "max" else "greater"
+            return f"{name} must be {words} than or equal to {bound}"
     for session, heartbeat in (
         (SESSION_TIMEOUT, HEARTBEAT_INTERVAL),
         (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL),
+        (STREAMS_SESSION_TIMEOUT, STREAMS_HEARTBEAT_INTERVAL),
     ):
         if number(values[session]) <= number(values[heartbeat]):
-            return Refusal(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")
-    return {name: _kept(values[name]) for name in wanted}
-
-
-def _why_not(name: str) -> str:
-    kind, _, rest = name.partition(".")
-    if rest in NOT_SERVED.get(kind, ()):
-        return f"{name} would have no effect: this broker serves no {kind} groups"
-    return f"Unknown group config name: {name}"
+            return f"{session} must be greater than {heartbeat}"
+    return ""
 
 
 def _kept(value: Value) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -25,12 +25,22 @@ RENEW: Final = "share.renew.acknowledge.enable"
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 DEAD_LETTER_COPIES: Final = "errors.deadletterqueue.copy.record.enable"
 
+STREAMS_ASSIGNMENT_INTERVAL: Final = "streams.assignment.interval.ms"
+STREAMS_HEARTBEAT_INTERVAL: Final = "streams.heartbeat.interval.ms"
+STREAMS_SESSION_TIMEOUT: Final = "streams.session.timeout.ms"
+STREAMS_STANDBY_REPLICAS: Final = "streams.num.standby.replicas"
+STREAMS_WARMUP_REPLICAS: Final = "streams.num.warmup.replicas"
+STREAMS_OFFSET_INTERVAL: Final = "streams.task.offset.interval.ms"
+STREAMS_RACK_TAGS: Final = "streams.rack.aware.assignment.tags"
+STREAMS_ASSIGNOR: Final = "streams.assignor.name"
+
 BY_DURATION: Final = "by_duration:"
 READ_COMMITTED: Final = "read_committed"
 
 
-def _group(name: str, default: str, least: int, doc: str) -> ConfigKey:
-    return ConfigKey(name, Type.INT, default, at_least(least), doc, scope=Scope.GROUP, broker_key=f"group.{name}")
+def _group(name: str, default: str, least: int, doc: str, *, internal: bool = False) -> ConfigKey:
+    allowed, broker_key = at_least(least), f"group.{name}"
+    return ConfigKey(name, Type.INT, default, allowed, doc, internal=internal, scope=Scope.GROUP, broker_key=broker_key)
 
 
 # fmt: off
@@ -54,12 +64,17 @@ KEYS_OF_GROUPS: Final[tuple[ConfigKey, ...]] = (
     _group(LOCK_DURATION, "30000", 1000, "The time for which a delivered record stays locked before it is delivered again."),
     ConfigKey(RENEW, Type.BOOLEAN, "true", None, "Whether members can extend the lock of a record.", scope=Scope.GROUP),
     _group(SHARE_SESSION_TIMEOUT, "45000", 1, "The time without a heartbeat after which a member leaves the share group."),
+    ConfigKey("streams.acceptable.recovery.lag", Type.LONG, "10000", at_least(0), "The lag in offsets at which a copy of a task counts as caught up.",
+              internal=True, scope=Scope.GROUP, broker_key="group.streams.acceptable.recovery.lag"),
+    _group(STREAMS_ASSIGNMENT_INTERVAL, "1000", 0, "The minimum time between two assignments of the streams group."),
+    ConfigKey(STREAMS_ASSIGNOR, Type.STRING, None, OneOf(("sticky",)), "The task assignor of the streams group.", scope=Scope.GROUP),
+    _group(STREAMS_HEARTBEAT_INTERVAL, "5000", 1, "The heartbeat interval of members of the streams group."),
+    _group("streams.initial.rebalance.delay.ms", "3000", 0, "The time that the empty group waits for more members before its first rebalance."),
+    _group(STREAMS_STANDBY_REPLICAS, "0", 0, "The number of standby replicas for each task."),
+    _group(STREAMS_WARMUP_REPLICAS, "2", 0, "The maximum number of warm-up tasks of the group.", internal=True),
+    ConfigKey(STREAMS_RACK_TAGS, Type.LIST, "", None, "The client tags over which standby tasks are distributed.",
+              scope=Scope.GROUP, broker_key="group.streams.rack.aware.assignment.tags"),
+    _group(STREAMS_SESSION_TIMEOUT, "45000", 1, "The time without a heartbeat after which a member leaves the streams group."),
+    _group(STREAMS_OFFSET_INTERVAL, "60000", 1, "The interval at which members report the offsets of their tasks.", internal=True),
 )
 # fmt: on
-
-NOT_SERVED: Final = {
-    "streams": frozenset({
-        "assignment.interval.ms", "heartbeat.interval.ms", "initial.rebalance.delay.ms", "num.standby.replicas", "session.timeout.ms",
-    }),
-}  # fmt: skip
-"""The key suffixes of group types that this broker does not support."""

@@ -54,6 +54,25 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     share_assignment_interval_max_ms: int = field(default=15_000, name="group.share.max.assignment.interval.ms")
     share_initialize_retry_ms: int = field(default=30_000, name="group.share.initialize.retry.interval.ms")
     share_max_size: int = field(default=200, name="group.share.max.size")
+    streams_session_timeout_ms: int = field(default=45_000, name="group.streams.session.timeout.ms")
+    streams_session_timeout_min_ms: int = field(default=45_000, name="group.streams.min.session.timeout.ms")
+    streams_session_timeout_max_ms: int = field(default=60_000, name="group.streams.max.session.timeout.ms")
+    streams_heartbeat_interval_ms: int = field(default=5_000, name="group.streams.heartbeat.interval.ms")
+    streams_heartbeat_interval_min_ms: int = field(default=5_000, name="group.streams.min.heartbeat.interval.ms")
+    streams_heartbeat_interval_max_ms: int = field(default=15_000, name="group.streams.max.heartbeat.interval.ms")
+    streams_assignment_interval_ms: int = field(default=1_000, name="group.streams.assignment.interval.ms")
+    streams_assignment_interval_min_ms: int = field(default=0, name="group.streams.min.assignment.interval.ms")
+    streams_assignment_interval_max_ms: int = field(default=15_000, name="group.streams.max.assignment.interval.ms")
+    streams_initial_rebalance_delay_ms: int = field(default=3_000, name="group.streams.initial.rebalance.delay.ms")
+    streams_max_size: int = field(default=2_147_483_647, name="group.streams.max.size")
+    streams_num_standby_replicas: int = field(default=0, name="group.streams.num.standby.replicas")
+    streams_max_standby_replicas: int = field(default=2, name="group.streams.max.standby.replicas")
+    streams_num_warmup_replicas: int = field(default=2, name="group.streams.num.warmup.replicas")
+    streams_max_warmup_replicas: int = field(default=20, name="group.streams.max.warmup.replicas")
+    streams_task_offset_interval_ms: int = field(default=60_000, name="group.streams.task.offset.interval.ms")
+    streams_task_offset_interval_min_ms: int = field(default=15_000, name="group.streams.min.task.offset.interval.ms")
+    streams_acceptable_recovery_lag: int = field(default=10_000, name="group.streams.acceptable.recovery.lag")
+    streams_rack_aware_tags: tuple[str, ...] = field(default=(), name="group.streams.rack.aware.assignment.tags")
     groups_max: int = field(default=100_000, name="lowtide.groups.max")
     groups_created_per_second: int = field(default=1_000, name="lowtide.groups.created.per.second")
     offsets_max: int = field(default=5_000_000, name="lowtide.offsets.max")
@@ -63,6 +82,11 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     def serves_consumer_groups(self) -> bool:
         """Whether there may be consumer groups (KIP-848)."""
         return "consumer" in self.protocols
+
+    @property
+    def serves_streams_groups(self) -> bool:
+        """Whether there may be streams groups (KIP-1071)."""
+        return "streams" in self.protocols
 
     @property
     def may_upgrade(self) -> bool:

@@ -144,7 +144,7 @@ async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_pa
 def test_there_are_directories_of_earlier_versions() -> None:
     written = {
         f"{version}-{how}.tar.gz"
-        for version in ("32c261f", "kafka-3.9.1", "kafka-4.0.0", "kafka-4.3.1")
+        for version in ("32c261f", "kafka-3.9.1", "kafka-4.0.0", "kafka-4.3.1", "kafka-4.4.0")
         for how in ("killed", "stopped")
     }
     assert {path.name for path in ARCHIVES} >= written

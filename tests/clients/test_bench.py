@@ -23,7 +23,7 @@ LIMIT_S = 240
 STARTED_ONLY = {"start", "kill", "tls", "logins", "trim"}
 WORKLOADS = {
     *("start", "batches", "single", "closed", "fetches", "metadata", "versions", "kcat", "tls", "logins", "delete"),
-    *("deletemany", "trim", "rebalance", "commits", "transactions", "connections", "partitions", "kill"),
+    *("deletemany", "purge", "trim", "rebalance", "commits", "transactions", "connections", "partitions", "kill"),
 }
 
 

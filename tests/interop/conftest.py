@@ -12,7 +12,7 @@ import pytest
 from tests.free_ports import free_ports
 
 from .franz_go import FranzGo, build
-from .kafka import Kafka, fetch_jars
+from .kafka import VERSION, Kafka, fetch_jars
 from .lowtide_process import LowtideProcess
 from .secured_kafka import SecuredKafka
 from .tools import JavaClient, Tools
@@ -28,13 +28,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def jars() -> Path:
+def kafka_version(request: pytest.FixtureRequest) -> str:
+    """Kafka's version; `EACH_VERSION` makes a test run with each of several."""
+    return getattr(request, "param", VERSION)
+
+
+@pytest.fixture(scope="session")
+def jars(kafka_version: str) -> Path:
     """The folder of Kafka's jars."""
     missing = [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
     if missing and os.environ.get("CI_INTEROP") != "1":
         pytest.skip(f"{' and '.join(missing)} not installed")
     assert not missing, f"CI_INTEROP=1, but {' and '.join(missing)} not installed"
-    return fetch_jars()
+    return fetch_jars(kafka_version)
 
 
 @pytest.fixture
@@ -55,8 +61,9 @@ def secured(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
-    """A running `lowtide serve`."""
+def broker(kafka_version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
+    """A running `lowtide serve`, a new one for each version of Kafka."""
+    assert kafka_version
     with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data") as process:
         yield process
 

@@ -15,9 +15,14 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-VERSION = "4.3.1"
-LOG4J_VERSION = "2.25.4"
-"""The version that Kafka's jars depend on; without this binding neither the node nor the tools would log anything."""
+VERSION = "4.4.0"
+"""Whose clients, tools and node all tests use, unless they ask for each of `VERSIONS`."""
+
+VERSIONS = (VERSION, "4.3.1", "3.9.1")
+"""Versions whose producer, consumer, administrator, groups and tools must work."""
+
+LOG4J_VERSION = "2.25.5"
+"""The version that Kafka 4.4 depends on; without this binding neither the node nor the tools would log anything."""
 
 CACHE = Path(__file__).parent / ".cache"
 CLUSTER_ID = "bG93dGlkZS1pbnRlcm9wMA"
@@ -49,6 +54,8 @@ log.dirs={directory}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
 log.segment.bytes=1048576
 log.index.interval.bytes=512
 log.cleaner.enable=false

@@ -108,13 +108,6 @@ def test_offsets_of_an_application_of_streams_are_reset(tools: Tools) -> None:
     assert ("Topic: streamed Partition: 1 Offset: 0" in said.out, said.lines[-1]) == (True, "Done.")
 
 
-def test_groups_of_streams_are_not_served(tools: Tools) -> None:
-    """None are listed; one that is described is refused with a reason."""
-    assert [line for line in tools.run("kafka-streams-groups", "--list").lines if line] == []
-    refused = tools.call("kafka-streams-groups", "--describe", "--group", "application")
-    assert "The node does not support STREAMS_GROUP_DESCRIBE" in refused.out + refused.err
-
-
 def test_share_groups_are_listed(tools: Tools) -> None:
     assert [line for line in tools.run("kafka-share-groups", "--list").lines if line] == []
 

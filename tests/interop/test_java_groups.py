@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from . import load
 from .lowtide_process import LowtideProcess
-from .tools import JavaClient, Tools
+from .tools import EACH_VERSION, JavaClient, Tools
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, EACH_VERSION]
 
 ASSIGNORS = {"RangeAssignor": "range", "RoundRobinAssignor": "roundrobin", "StickyAssignor": "sticky"}
 ASSIGNORS["CooperativeStickyAssignor"] = "cooperative-sticky"
@@ -30,8 +30,13 @@ def lines(java_client: JavaClient) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_members_share_a_topic_and_one_takes_over_from_the_other(lines: list[dict[str, Any]], assignor: str) -> None:
-    """Each record is read once by the group, from the committed offset on."""
+def test_members_share_a_topic_and_one_takes_over_from_the_other(
+    lines: list[dict[str, Any]], assignor: str, kafka_version: str
+) -> None:
+    """Each record is read once by the group, from the committed offset on.
+
+    A client before 4.0 describes an unknown group as dead, without an error.
+    """
     said: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         if line["assignor"] == assignor:
@@ -49,7 +54,8 @@ def test_members_share_a_topic_and_one_takes_over_from_the_other(lines: list[dic
     assert said["listed"][0]["is"] is True
     assert [line["error"] for line in said["deleted"]] == ["GroupNotEmptyException", "none"]
     assert said["offsets"][0]["offsets"] == {"1": "7by hand", "2": "20", "3": "20"}
-    assert said["gone"][0]["error"] == "GroupIdNotFoundException"
+    gone = "none" if kafka_version.startswith("3.") else "GroupIdNotFoundException"
+    assert said["gone"][0]["error"] == gone
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -112,7 +118,7 @@ def test_groups_are_listed_described_reset_and_deleted(tools: Tools, broker: Low
         ("--to-latest",): str(load.PER_CODEC),
     }.items():
         ran = tools.run("kafka-consumer-groups", "--reset-offsets", *how, "--topic", "grouped:0", "--execute", *group)
-        assert [row["NEW-OFFSET"] for row in rows(ran.out)] == [expected], ran
+        assert ran.out.split()[3:4] + ran.out.split()[-1:] == ["NEW-OFFSET", expected], ran
     described = {row["PARTITION"]: row for row in rows(tools.call("kafka-consumer-groups", "--describe", *group).out)}
     assert (described["0"]["CURRENT-OFFSET"], described["0"]["LAG"]) == (str(load.PER_CODEC), "0")
     tools.run("kafka-consumer-groups", "--delete-offsets", "--topic", "grouped:0", *group)

@@ -13,7 +13,7 @@ from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
 from . import load
 from .kafka import dump
 from .lowtide_process import LowtideProcess
-from .tools import JavaClient, Ran, Tools
+from .tools import EACH_VERSION, JavaClient, Ran, Tools
 
 pytestmark = pytest.mark.interop
 
@@ -42,6 +42,7 @@ def delete_records(tools: Tools, folder: Path, topic: str, before: dict[int, int
     return ran
 
 
+@EACH_VERSION
 def test_topics_are_created_listed_and_deleted(tools: Tools) -> None:
     create(tools, "topics", 3)
     again = tools.call("kafka-topics", "--create", "--topic", "topics")
@@ -85,6 +86,7 @@ def test_offsets_of_every_kind(tools: Tools, tmp_path: Path) -> None:
         assert offsets(tools, "offsets", time) == expected, time
 
 
+@EACH_VERSION
 def test_records_are_deleted(tools: Tools, tmp_path: Path) -> None:
     create(tools, "deleted", 3, *KEEP_OLD)
     for partition in range(2):
@@ -96,6 +98,7 @@ def test_records_are_deleted(tools: Tools, tmp_path: Path) -> None:
     assert offsets(tools, "deleted", "earliest") == {0: 123, 1: load.PER_CODEC, 2: 0}
 
 
+@EACH_VERSION
 def test_log_directories_have_their_partitions(tools: Tools, broker: LowtideProcess) -> None:
     create(tools, "directories", 2, *KEEP_OLD)
     load.produce(tools.bootstrap, "directories", partition=1, codecs=["none"])
@@ -173,6 +176,7 @@ def test_the_tool_knows_every_version_that_is_served(tools: Tools) -> None:
         assert low <= usable <= high
 
 
+@EACH_VERSION
 def test_the_cluster_id_is_the_one_on_disk(tools: Tools, broker: LowtideProcess) -> None:
     [said] = tools.run("kafka-cluster", "cluster-id").lines
     assert f"cluster.id={said.removeprefix('Cluster ID: ')}\n" in (broker.directory / "meta.properties").read_text()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from .kafka import TOOL_TIMEOUT_S, java
+import pytest
+
+from .kafka import TOOL_TIMEOUT_S, VERSIONS, fetch_jars, java
+
+EACH_VERSION = pytest.mark.parametrize("kafka_version", VERSIONS, indirect=True)
+"""For tests of the clients and tools of each version of Kafka."""
 
 SHORT_LIVED = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of a JVM that starts quickly and has little work."""
@@ -23,7 +28,7 @@ MAIN_CLASSES: Mapping[str, str] = {
     "kafka-broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
     "kafka-client-metrics": f"{_TOOLS}.ClientMetricsCommand",
     "kafka-cluster": f"{_TOOLS}.ClusterTool",
-    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-configs": f"{_TOOLS}.ConfigCommand",
     "kafka-console-consumer": f"{_TOOLS}.consumer.ConsoleConsumer",
     "kafka-console-producer": f"{_TOOLS}.ConsoleProducer",
     "kafka-console-share-consumer": f"{_TOOLS}.consumer.ConsoleShareConsumer",
@@ -139,14 +144,18 @@ class Tools:
 
 
 class JavaClient:
-    """The program in `java/`, compiled into `folder`, against one broker."""
+    """The program in `java/`, compiled into `folder`, against one broker.
 
-    def __init__(self, jars: Path, bootstrap: str, folder: Path) -> None:
+    It is compiled with the jars of the newest Kafka, and runs with `jars`, which may be older.
+    """
+
+    def __init__(self, jars: Path, bootstrap: str, folder: Path, jvm_options: Sequence[str] = SHORT_LIVED) -> None:
         self._jars = jars
         self._bootstrap = bootstrap
         self._folder = folder
+        self._jvm_options = jvm_options
         sources = sorted(str(source) for source in JAVA_SOURCES.glob("*.java"))
-        command = ["javac", "-Xlint:all", "-proc:none", "-cp", f"{jars}/libs/*", "-d", str(folder), *sources]
+        command = ["javac", "-Xlint:all", "-proc:none", "-cp", f"{fetch_jars()}/libs/*", "-d", str(folder), *sources]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
@@ -159,7 +168,7 @@ class JavaClient:
     def command(self, *scenarios: str, **given: str) -> list[str]:
         """Returns the command that runs scenarios one after another, in one JVM; `given` are system properties."""
         options = (
-            *SHORT_LIVED,
+            *self._jvm_options,
             f"-Djava.io.tmpdir={self._folder}",
             *(f"-Dinterop.{name}={value}" for name, value in given.items()),
         )

@@ -25,10 +25,13 @@ from lowtide.protocol.messages.join_group import JoinGroupResponse, JoinGroupRes
 from lowtide.protocol.messages.sync_group import SyncGroupResponse
 
 TimerKey: TypeAlias = tuple[
-    Literal["heartbeat", "join", "sync", "expiry", "revocation", "rejoin", "resync", "assignment"], str, str
+    Literal["heartbeat", "join", "sync", "expiry", "revocation", "rejoin", "resync", "assignment", "initial"],
+    str,
+    str,
 ]
 """Kind, group id and member id: a member's heartbeat, the end of a rebalance or of the wait for assignments, the check
-for expired offsets; in modern groups also a member's revocation, a classic member's join or sync, a new target."""
+for expired offsets; in modern groups also a member's revocation, a classic member's join or sync, a new
+target, and the wait of an empty streams group for its first members."""
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a new member may wait for its first generation. Source: `CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS`."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from lowtide.broker.coordinator.group import Group
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, OffsetCommitter
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
-from lowtide.broker.coordinator.modern.groups_by_id import Group
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommits, OffsetCommitValue

@@ -22,7 +22,7 @@ from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, forget_hashes
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
-from lowtide.broker.network.routing.features import serves_consumer_groups
+from lowtide.broker.network.routing.features import serves_consumer_groups, serves_streams_groups
 from lowtide.broker.pending import Pending
 from lowtide.broker.promises import promised
 from lowtide.broker.request_context import RequestContext
@@ -88,6 +88,11 @@ class GroupCoordinator(ShardedCoordinator[Groups]):
     def serves_consumer_groups(self) -> bool:
         """Whether there may be consumer groups: by the configuration, and by the level of `group.version`."""
         return self.settings.serves_consumer_groups and serves_consumer_groups(self.broker.metadata.image)
+
+    @property
+    def serves_streams_groups(self) -> bool:
+        """Whether there may be streams groups: by the configuration, and by the level of `streams.version`."""
+        return self.settings.serves_streams_groups and serves_streams_groups(self.broker.metadata.image)
 
     # ------------------------------------------------------------------ requests
     def find_named(self, group_id: str) -> Shard[Groups] | ErrorCode:

@@ -17,7 +17,7 @@ from lowtide.broker.coordinator.classic.classic_groups import ClassicGroups
 from lowtide.broker.coordinator.classic.classic_record import group_of_record
 from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, TimerKey, join_failed, sync_failed
-from lowtide.broker.coordinator.group import GroupType
+from lowtide.broker.coordinator.group import Group, GroupType
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.committed_offsets import CommittedOffsets
@@ -25,7 +25,7 @@ from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.classic_requests import ClassicRequests
 from lowtide.broker.coordinator.modern.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.modern.consumer_heartbeats import ConsumerHeartbeats
-from lowtide.broker.coordinator.modern.groups_by_id import Group, GroupsById
+from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
 from lowtide.broker.coordinator.modern.modern_groups import GroupResources
 from lowtide.broker.coordinator.modern.share_group_states import StatePorts
 from lowtide.broker.coordinator.modern.share_groups import NoClassicRequests, ShareGroups, unknown_members
@@ -34,6 +34,9 @@ from lowtide.broker.coordinator.modern.topic_view import NoCluster, TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.timers import Timers
+from lowtide.broker.coordinator.streams.streams_classic import StreamsClassicRequests
+from lowtide.broker.coordinator.streams.streams_groups import StreamsGroups
+from lowtide.broker.coordinator.streams.streams_heartbeats import StreamsHeartbeats
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import GroupMetadata, OffsetCommit, OffsetCommitKey, OffsetCommits
@@ -43,13 +46,14 @@ from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
 from lowtide.protocol.messages.sync_group import SyncGroupRequest
 from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from lowtide.protocol.share_group_records import ShareGroupChange
+from lowtide.protocol.streams_group_records import StreamsGroupChange
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerId
 from lowtide.runtime.random import Random
 
 GROUP_ID_NOT_FOUND_SINCE: Final = 9
 """The first version of OffsetCommit with an error for an unknown group."""
 
-RecordChange: TypeAlias = OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange
+RecordChange: TypeAlias = OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | StreamsGroupChange
 
 GroupChange: TypeAlias = RecordChange | OffsetCommits | InTransaction | EndMarker
 """The content of a record or marker, or of several records that were just appended."""
@@ -130,15 +134,19 @@ class Groups:
         self.heartbeats = ConsumerHeartbeats(self.consumers, random)
         self.shares = ShareGroups(self.by_id, self.timers, resources, states)
         self.share_heartbeats = ShareHeartbeats(self.shares)
+        self.streams = StreamsGroups(self.by_id, self.timers, resources)
+        self.streams_heartbeats = StreamsHeartbeats(self.streams)
         self._upkeep: dict[GroupType, GroupUpkeep[Any]] = {
             GroupType.CLASSIC: self._classic,
             GroupType.CONSUMER: self.consumers,
             GroupType.SHARE: self.shares,
+            GroupType.STREAMS: self.streams,
         }
         self._requests: dict[GroupType, MemberRequests[Any]] = {
             GroupType.CLASSIC: self._classic,
             GroupType.CONSUMER: ClassicRequests(self.consumers, self._classic, random),
             GroupType.SHARE: NoClassicRequests(),
+            GroupType.STREAMS: StreamsClassicRequests(self.streams, self._classic),
         }
 
     # ------------------------------------------------------------------ records
@@ -191,6 +199,8 @@ class Groups:
             self.consumers.note(change)
         elif isinstance(change, ShareGroupChange):
             self.shares.note(change)
+        elif isinstance(change, StreamsGroupChange):
+            self.streams.note(change)
         elif isinstance(change, OffsetCommit):
             if producer_id is not None and change.value is not None:
                 self.committed.apply_pending(producer_id, change.key, change.value, offset)

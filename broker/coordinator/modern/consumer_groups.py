@@ -86,9 +86,9 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         group = self.find(group_id)
         if group is not None:
             return GroupDecision(group)
-        if not creates or self.by_id.find_share(group_id) is not None:
-            return GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {group_id}.")
         classic = self.by_id.find_classic(group_id)
+        if not creates or (classic is None and group_id in self.by_id):
+            return GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {group_id}.")
         if classic is None or classic.state is GroupState.EMPTY:
             return GroupDecision(ConsumerGroup(group_id), is_new=True, takes_over=classic)
         return self.migration.upgrade(classic)

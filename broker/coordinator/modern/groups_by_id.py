@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.group import Group
 from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.modern.modern_group import ModernGroup
 from lowtide.broker.coordinator.modern.share_group import ShareGroup
-
-Group: TypeAlias = ClassicGroup | ModernGroup
 
 
 class GroupsById(dict[str, Group]):

@@ -22,6 +22,7 @@ from lowtide.protocol.group_records import (
     encode_offset_commits,
 )
 from lowtide.protocol.share_group_records import ShareGroupChange, encode_share_change
+from lowtide.protocol.streams_group_records import StreamsGroupChange, encode_streams_change
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId
 
 _APPEND_ERRORS: Final = {
@@ -109,13 +110,18 @@ class Effects(msgspec.Struct, eq=False):
         self.records.append(encode_group_metadata(group, value))
         self.changes.append(GroupMetadata(group, value))
 
-    def keep_change(self, change: ConsumerGroupChange | ShareGroupChange) -> None:
-        """Asks for a record about a consumer group or a share group."""
-        self.keep_encoded(
-            change, encode_share_change(change) if isinstance(change, ShareGroupChange) else encode_change(change)
-        )
+    def keep_change(self, change: ConsumerGroupChange | ShareGroupChange | StreamsGroupChange) -> None:
+        """Asks for a record about a consumer group, a share group or a streams group."""
+        if isinstance(change, ConsumerGroupChange):
+            self.keep_encoded(change, encode_change(change))
+        elif isinstance(change, ShareGroupChange):
+            self.keep_encoded(change, encode_share_change(change))
+        else:
+            self.keep_encoded(change, encode_streams_change(change))
 
-    def keep_encoded(self, change: ConsumerGroupChange | ShareGroupChange, record: CoordinatorRecord) -> None:
+    def keep_encoded(
+        self, change: ConsumerGroupChange | ShareGroupChange | StreamsGroupChange, record: CoordinatorRecord
+    ) -> None:
         """Asks for a record that is encoded already."""
         self.records.append(record)
         self.changes.append(change)

@@ -8,6 +8,7 @@
 | `lowtide.metadata.version` | 0 to 2 | the brokers themselves: 1 reports log starts, 2 also has eligible leaders |
 | `metadata.version` | 33 | nothing: it is the level of Kafka 4.4-IV2, whose protocol the brokers follow |
 | `share.version` | 0 to 2 | UpdateFeatures; 0 disables share groups (KIP-932), 1 their dead letters (KIP-1191) |
+| `streams.version` | 0 to 1 | UpdateFeatures; 0 disables streams groups (KIP-1071) |
 | `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on each transaction has its own epoch (KIP-890) |
 
 A level is advertised only while the APIs that it needs are served in these versions. So a capped API (`--max-version`)
@@ -34,6 +35,8 @@ SHARE_LEVEL: Final = 1
 DEAD_LETTER_LEVEL: Final = 2
 """From this level of `share.version` on share groups have dead letters."""
 
+STREAMS_VERSION: Final = "streams.version"
+STREAMS_LEVEL: Final = 1
 KAFKA_RELEASE_LEVEL: Final = 33
 """The level of `metadata.version` that Kafka's tools show as 4.4-IV2."""
 KRAFT_LEVEL: Final = 1
@@ -70,6 +73,9 @@ FEATURES: Final = (
             ApiKey.SHARE_ACKNOWLEDGE: 1,
         },
     ),
+    ClusterFeature(
+        STREAMS_VERSION, STREAMS_LEVEL, {ApiKey.STREAMS_GROUP_HEARTBEAT: 0, ApiKey.STREAMS_GROUP_DESCRIBE: 0}
+    ),
     ClusterFeature("transaction.version", 2, {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}),
 )
 
@@ -104,6 +110,11 @@ def serves_share_groups(image: MetadataImage) -> bool:
 def has_dead_letters(image: MetadataImage) -> bool:
     """Whether share groups can have dead letters in the cluster."""
     return image.features.level(SHARE_VERSION, DEAD_LETTER_LEVEL) >= DEAD_LETTER_LEVEL
+
+
+def serves_streams_groups(image: MetadataImage) -> bool:
+    """Whether the cluster supports streams groups."""
+    return image.features.level(STREAMS_VERSION, STREAMS_LEVEL) >= STREAMS_LEVEL
 
 
 def supported(features: Mapping[str, FeatureState], *, from_0: bool) -> list[SupportedFeatureKey]:

@@ -8,7 +8,8 @@ import java.util.concurrent.Future;
 /**
  * What Kafka's Java client sees of a broker, a line of JSON for each thing: `java Interop BOOTSTRAP SCENARIO...`.
  *
- * Nothing is judged here; that is the tests' part. A scenario that throws ends in a line with "failed", and the next one runs.
+ * Nothing is judged here; that is the tests' part. A scenario that throws ends in a line with "failed", one that needs a newer client in a line with
+ * "not in this client", and the next one runs.
  */
 public final class Interop {
     static final long BASE_TIME_MS = 1_700_000_000_000L;
@@ -37,7 +38,9 @@ public final class Interop {
             Map.entry("member", Member::read),
             Map.entry("transform", Member::transform),
             Map.entry("sharer", Sharer::read),
-            Map.entry("word-count", WordCount::run),
+            Map.entry("word-count", Streaming::countWords),
+            Map.entry("join", Streaming::join),
+            Map.entry("pass", Streaming::pass),
             Map.entry("work", Work::run),
             Map.entry("deletes-behind", Closest::deletesBehind),
             Map.entry("delete-ahead", Closest::deleteAhead),
@@ -50,6 +53,8 @@ public final class Interop {
             } catch (Exception error) {
                 error.printStackTrace();
                 say("failed", "error", error);
+            } catch (LinkageError error) {
+                say("not in this client", "error", error);
             }
         }
     }

@@ -153,7 +153,7 @@ async def describe(world: World, *rows: tuple[int, str, list[str] | None], **opt
         (GROUP, "g", [("consumer.session.timeout.ms", SET, None)], INVALID_REQUEST),
         (GROUP, "g", [("share.auto.offset.reset", SET, "earliest")], NONE),
         (GROUP, "g", [("share.auto.offset.reset", SET, "first")], INVALID_CONFIG),
-        (GROUP, "g", [("streams.num.standby.replicas", SET, "1")], INVALID_CONFIG),
+        (GROUP, "g", [("streams.num.standby.replicas", SET, "3")], INVALID_CONFIG),
         (GROUP, "g", [("group.consumer.session.timeout.ms", SET, "50000")], INVALID_CONFIG),
         (GROUP, "", [("x", SET, "1")], INVALID_REQUEST),
         (GROUP, "g", [], NONE),
@@ -241,10 +241,10 @@ async def test_descriptions_by_kind(world: World, /) -> None:
     answer = await describe(world, *rows)
     assert [(row.resource_type, row.resource_name) for row in answer.results] == [row[:2] for row in rows]
     assert [(row.error_code, len(row.configs)) for row in answer.results] == [
-        (NONE, 42), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
-        (NONE, 358 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
+        (NONE, 43), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
+        (NONE, 363 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
         (NONE, len(LOGGERS)), (INVALID_REQUEST, 0), (NONE, 3), (INVALID_REQUEST, 0),
-        (NONE, 12), (INVALID_REQUEST, 0),
+        (NONE, 24), (INVALID_REQUEST, 0),
     ]  # fmt: skip
 
 

@@ -436,7 +436,7 @@ def test_secrets_are_not_shown() -> None:
 def test_an_empty_list_means_all_keys(wanted: list[str] | None) -> None:
     defaults = describe_topic_defaults(running())
     assert len(describe_topic(defaults, {}, wanted)) == 43
-    assert len(describe_broker(running(), wanted)) == 360 + len(OWN_KEYS)
+    assert len(describe_broker(running(), wanted)) == 363 + len(OWN_KEYS)
 
 
 def test_requested_keys_that_exist() -> None:

@@ -121,13 +121,28 @@ LEAST_LOCK = "group.share.min.record.lock.duration.ms"
         ),
         (
             "streams.num.standby.replicas",
-            "1",
-            "streams.num.standby.replicas would have no effect: this broker serves no streams groups",
+            "3",
+            "streams.num.standby.replicas must be less than or equal to 2",
+        ),
+        (
+            "streams.task.offset.interval.ms",
+            "14999",
+            "streams.task.offset.interval.ms must be greater than or equal to 15000",
+        ),
+        (
+            "streams.rack.aware.assignment.tags",
+            "zone,row, zone",
+            "streams.rack.aware.assignment.tags must not contain duplicate tag keys.",
+        ),
+        (
+            "streams.session.timeout.ms",
+            "60001",
+            "streams.session.timeout.ms must be less than or equal to group.streams.max.session.timeout.ms",
         ),
     ],
 )
 def test_what_can_not_be_set_on_a_group(name, text, words):
-    """The messages are Kafka's, except for kinds of groups that this broker does not serve."""
+    """The messages are Kafka's."""
     refusal = validate_group_configs(DEFAULTS, {name: text})
     assert isinstance(refusal, Refusal)
     assert (refusal.error_code, refusal.message) == (ErrorCode.INVALID_CONFIG, words)

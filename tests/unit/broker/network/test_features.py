@@ -42,6 +42,7 @@ def test_all_features_are_listed_with_their_levels() -> None:
         ("lowtide.metadata.version", 2),
         ("metadata.version", 33),
         ("share.version", 2),
+        ("streams.version", 1),
         ("transaction.version", 2),
     ]
     assert [(row.name, row.min_version, row.max_version) for row in answer.supported_features] == [
@@ -51,6 +52,7 @@ def test_all_features_are_listed_with_their_levels() -> None:
         ("lowtide.metadata.version", 0, 2),
         ("metadata.version", 33, 33),
         ("share.version", 0, 2),
+        ("streams.version", 0, 1),
         ("transaction.version", 0, 2),
     ]
     assert answer.finalized_features_epoch == 7

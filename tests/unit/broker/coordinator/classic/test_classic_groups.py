@@ -134,7 +134,9 @@ def test_members_that_leave_start_a_rebalance(world: World):
     assert world.heartbeat(first, generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
     assert world.join(first).response.generation_id == generation_id + 1
     assert world.leave(MemberIdentity(member_id=first)) == [0]
-    assert (state(world), world.groups.by_id[GROUP].generation_id) == (GroupState.EMPTY, generation_id + 2)
+    group = world.groups.by_id.find_classic(GROUP)
+    assert group is not None
+    assert (group.state, group.generation_id) == (GroupState.EMPTY, generation_id + 2)
 
 
 def test_a_member_that_leaves_while_it_waits_is_answered(world: World):

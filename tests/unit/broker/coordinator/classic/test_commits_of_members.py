@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.classic_groups import check_commit
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.protocol.errors import ErrorCode
@@ -108,6 +109,7 @@ def test_a_commit_is_a_sign_of_life_and_one_in_a_transaction_is_none(world: Worl
 def test_a_group_that_is_gone_accepts_no_commit(world: World, is_transactional: bool) -> None:
     [member], generation_id = world.stable()
     group = world.groups.by_id[GROUP]
+    assert isinstance(group, ClassicGroup)
     group.close()
     assert (
         check_commit(group, member, None, generation_id, is_transactional=is_transactional)

@@ -29,6 +29,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommitValue
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic, DescribeConsumedOffsetsResponse
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
+from tests.unit.broker.coordinator.streams_world import StreamsWorld, internal, subtopology, topology
 
 ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))
 """No time passes: each response is there at once."""
@@ -420,6 +421,22 @@ def test_a_share_group_counts_with_its_start_offset() -> None:
     assert share_consumed(groups, 7) == NOTHING, "the states of an older topic of the same name"
 
 
+def test_a_streams_group_keeps_its_source_topics_until_it_commits() -> None:
+    """Repartition topics that it reads too; not its changelogs, which it doesn't commit. Without members, nothing."""
+    world = StreamsWorld(topics={"t": 1, "r": 1, "c": 1})
+    row = subtopology("0", "t", changelogs=("c",))
+    row.repartition_source_topics = [internal("r", 1)]
+    world.enter("a", topology=topology(row))
+    assert world.group.living_subscriptions() == {"t", "r"}
+    assert consumed(world.groups) == (-1, "g")
+    commit(world.groups, "g", 5)
+    assert consumed(world.groups) == (5, "g")
+    world.beat("a", -1)
+    assert consumed(world.groups) == (5, "g")
+    world.groups.committed.release()
+    assert consumed(world.groups) == NOTHING
+
+
 def test_an_offset_of_zero_counts_and_one_below_does_not() -> None:
     """A consumer may have committed that it has none."""
     assert consumed(groups_of(a=7, b=0)) == (0, "b")
@@ -462,7 +479,9 @@ def test_a_share_group_keeps_a_partition_whose_state_is_about_to_begin() -> None
     share_group(groups)
     assert share_consumed(groups, 7) == NOTHING
     initializing = {NEW: InitializingTopic("t", frozenset({0}), 1)}
-    groups.by_id["g"].states = KnownStates(initializing=initializing)
+    group = groups.by_id.find_share("g")
+    assert group is not None
+    group.states = KnownStates(initializing=initializing)
     assert share_consumed(groups, 7) == (-1, "g")
 
 

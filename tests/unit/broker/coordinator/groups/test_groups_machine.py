@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
@@ -143,7 +144,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def the_group_is_sound(self) -> None:
-        group = self.world.groups.by_id.get(GROUP) if hasattr(self, "world") else None
+        group = self.world.groups.by_id.find_classic(GROUP) if hasattr(self, "world") else None
         if group is None:
             return
         assert group.generation_id >= self.highest_generation
@@ -167,17 +168,19 @@ class Groups(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         groups = self.world.groups
-        for group in groups.by_id.values():
+        classic = [group for group in groups.by_id.values() if isinstance(group, ClassicGroup)]
+        assert len(classic) == len(groups.by_id)
+        for group in classic:
             assert (
                 group.memory.held_bytes
-                == sum(held_by(member) for member in group.members.values()) + len(group.pending_join) * MEMBER_BYTES  # type: ignore[misc]
+                == sum(held_by(member) for member in group.members.values()) + len(group.pending_join) * MEMBER_BYTES
             )
-        assert groups.memory.held_bytes == sum(group.memory.held_bytes for group in groups.by_id.values())
+        assert groups.memory.held_bytes == sum(group.memory.held_bytes for group in classic)
 
     @invariant()
     def every_wait_has_a_deadline(self) -> None:
         """No request waits forever: each member has a session, each rebalance an end."""
-        group = self.world.groups.by_id.get(GROUP) if hasattr(self, "world") else None
+        group = self.world.groups.by_id.find_classic(GROUP) if hasattr(self, "world") else None
         if group is None:
             return
         timers = self.world.groups.timers
