@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.purgatory import DelayedOperation, DelayedOperationPurgatory
 from lowtide.runtime.clock import Clock
@@ -24,7 +26,7 @@ NO_ANSWER: Final[Any] = object()
 """The response to a request that wants none."""
 
 
-class Pending(Generic[ResponseT]):
+class Pending(msgspec.Struct, Generic[ResponseT], eq=False):
     """A response in a connection's queue, until `complete` is called exactly once.
 
     `on_abandoned` is called if the connection closes first, to drop waiting work; a later completion is ignored. With
@@ -32,16 +34,14 @@ class Pending(Generic[ResponseT]):
     `holds_connection` it must take effect before the connection's next request is executed.
     """
 
-    __slots__ = ("_listener", "abandoned", "completes_anyway", "done", "holds_connection", "on_abandoned", "response")
-
-    def __init__(self, *, holds_connection: bool = False) -> None:
-        self.holds_connection = holds_connection
-        self.done = False
-        self.abandoned = self.completes_anyway = False
-        self.on_abandoned: Callable[[], None] | None = None
-        self.response: ResponseT | None = None
-        """The response, once complete; None if there is none."""
-        self._listener: Callable[[ResponseT | None], None] | None = None
+    holds_connection: bool = False
+    done: bool = False
+    abandoned: bool = False
+    completes_anyway: bool = False
+    on_abandoned: Callable[[], None] | None = None
+    response: ResponseT | None = None
+    """The response, once complete; None if there is none."""
+    _listener: Callable[[ResponseT | None], None] | None = None
 
     def complete(self, response: ResponseT | None) -> None:
         """Completes the response; None closes the connection."""

@@ -97,6 +97,7 @@ class MetadataSession:
             pause_ms=self._settings.keep_alive_ms,
         )
         self._follower.on_image(self._on_image)
+        self.image: MetadataImage = self._follower.image
         self.registrar = Registrar(
             store=store,
             clock=clock,
@@ -142,10 +143,6 @@ class MetadataSession:
     def refused(self) -> str:
         """Why this broker may never act on the store again; empty while it may."""
         return self.registration.refused
-
-    @property
-    def image(self) -> MetadataImage:
-        return self._follower.image
 
     @property
     def is_controller(self) -> bool:
@@ -325,6 +322,7 @@ class MetadataSession:
 
     def _on_image(self, _old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         """Checks each image before any other listener sees it. Errors: InconsistentClusterError."""
+        self.image = new
         if self._opened:
             self._store_guard.check_image(new)
         self._check_registration()

@@ -7,7 +7,7 @@ which closes the connection. Source: the protocol guide's table of error codes.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 
 class ErrorCode(IntEnum):
@@ -157,6 +157,9 @@ class ErrorCode(IntEnum):
         """Whether a client can retry the same request."""
         return self in _RETRIABLE
 
+
+NONE: Final = ErrorCode.NONE
+"""For code that each request runs: a member of an enum costs a search in its class."""
 
 _RETRIABLE = frozenset(
     {

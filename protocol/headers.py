@@ -132,13 +132,19 @@ def read_response_header(buffer: Buffer, start: int, end: int, *, flexible: bool
     return correlation_id, skip_header_tags(buffer, position, end) if flexible else position
 
 
+def frame_start(body_bytes: int, correlation_id: int, is_flexible: bool) -> bytes:  # noqa: FBT001
+    """Returns the size and the header of a response whose body has so many bytes."""
+    if is_flexible:
+        return _FLEXIBLE_FRAME.pack(body_bytes + 5, correlation_id)
+    return _PLAIN_FRAME.pack(body_bytes + 4, correlation_id)
+
+
 def frame_encoder(encode_parts: Callable[[Any], list[Any]]) -> Callable[[int, Any, bool], list[Any]]:
     """Returns `Codec.encode_frame` for messages that `encode_parts` encodes."""
 
     def encode_frame(correlation_id: int, message: Any, is_flexible: bool) -> list[Any]:  # noqa: FBT001
-        prefix, header_bytes = (_FLEXIBLE_FRAME.pack, 5) if is_flexible else (_PLAIN_FRAME.pack, 4)
         parts = encode_parts(message)
-        parts.insert(0, prefix(sum(map(len, parts)) + header_bytes, correlation_id))
+        parts.insert(0, frame_start(sum(map(len, parts)), correlation_id, is_flexible))
         return parts
 
     return encode_frame

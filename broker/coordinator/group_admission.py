@@ -86,15 +86,9 @@ class GroupAdmission:
         self._count_most = count
         return True
 
-    @property
-    def offsets_left(self) -> int:
-        """The number of offsets that may still be added. `check_offset` is only needed beyond it."""
-        return self.settings.offsets_max - self.offset_count
-
-    @property
-    def metadata_bytes_left(self) -> int:
-        """The bytes of metadata that may still be added; negative if the limit was lowered."""
-        return self.settings.offsets_metadata_bytes_max - self.metadata_bytes
+    def has_room_for(self, count: int) -> bool:
+        """Whether so many offsets without metadata may be added. Otherwise `check_offset` decides about each."""
+        return self.offset_count + count <= self.settings.offsets_max
 
     def check_offset(self, metadata: str, kept_count: int, kept_bytes: int) -> ErrorCode:
         """Checks whether another offset may be kept, after `kept_count` offsets with `kept_bytes` of the same request.

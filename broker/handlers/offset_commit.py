@@ -29,7 +29,7 @@ from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -61,7 +61,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
         def decide(pending: Pending[OffsetCommitResponse], effects: Effects) -> None:
             error = shard.state.admit_commit(request, version, effects)
-            if error != ErrorCode.NONE:
+            if error != NONE:
                 effects.answer(pending, OffsetCommitResponse(topics=topics.failed(error)))
                 return
             rows = shard.state.committed.commit(request, topics.known, effects, by)

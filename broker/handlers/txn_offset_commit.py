@@ -36,7 +36,7 @@ from lowtide.broker.partitions.produce.transaction_question import AskedTransact
 from lowtide.broker.pending import Answer, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
@@ -94,7 +94,7 @@ class _Commit:
         question = Question(transaction, shard.partition.topic_partition)
         answer = verifier.answer_now(question)
         if answer is not None:
-            return self._keep(shard) if answer == ErrorCode.NONE else self._failed(self._code(answer))
+            return self._keep(shard) if answer == NONE else self._failed(self._code(answer))
         return self._ask(question, shard, verifier)
 
     def _ask(
@@ -117,7 +117,7 @@ class _Commit:
             guard = begin()
 
         def on_answer(error: ErrorCode) -> None:
-            if error != ErrorCode.NONE:
+            if error != NONE:
                 pending.complete(self._failed(self._code(error)))
                 return
             shard = self._groups.find(self._request.group_id)
@@ -150,7 +150,7 @@ class _Commit:
     def _keep(self, shard: Shard[Groups]) -> Pending[TxnOffsetCommitResponse]:
         def decide(pending: Pending[TxnOffsetCommitResponse], effects: Effects) -> None:
             error = shard.state.check_transactional_commit(self._request, effects.now_ms)
-            if error != ErrorCode.NONE:
+            if error != NONE:
                 effects.answer(pending, self._failed(error))
                 return
             rows = shard.state.committed.commit_in_transaction(self._request, self._topics.known, effects, self._by)

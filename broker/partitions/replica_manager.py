@@ -155,18 +155,6 @@ class ReplicaManager:
         self._tell_of_append(partition)
         return appended
 
-    def append_committed(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> Offset | None:
-        """Appends a batch that is committed with the append, because there is no other replica and no flush is due.
-
-        Returns its base offset. Returns None if the batch was not appended; `append` then decides.
-        """
-        log = partition.log
-        unflushed = log.log_end_offset + batch.last_offset_delta + 1 - log.recovery_point
-        if partition.leadership is not None or unflushed >= log.config.flush_messages:
-            return None
-        appended = self.append(partition, batch, now_ms)
-        return appended.base_offset if type(appended) is AppendedBatch and not appended.duplicate else None
-
     def append_together(
         self,
         partition: Partition,

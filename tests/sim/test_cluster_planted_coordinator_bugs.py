@@ -203,7 +203,7 @@ def markers_before_the_end_is_committed(patch: Patch) -> None:
     def keep(self: Any, state: Any, effects: Any, then: Any) -> None:
         original(self, state, effects, then)
         if state.state in ENDING and state.partitions:
-            self._ports.tell(state)
+            self._ports.send_markers(state)
 
     patch.setattr(Transactions, "_keep", keep)
 
@@ -297,7 +297,7 @@ PLANTS = [
     (pending_offsets_are_told, "T7:", "transactions", 0),
     (unstable_offsets_are_told, "T7:", "transactions", 54),
     (offsets_of_aborted_ones_count, "T7:", "transactions", 0),
-    (markers_before_the_end_is_committed, "T7:", "transactions", 12),
+    (markers_before_the_end_is_committed, "T2:", "transactions", 30),
     (told_once, "T4:", "transactions", 7),
     (ends_are_not_gone_on_with, "T4:", "transactions", 1),
     (open_for_ever, "T4:", "transactions", 0),

@@ -25,7 +25,7 @@ from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.broker.coordinator.runtime.timers import Timers
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.messages.join_group import JoinGroupRequest
 from lowtide.protocol.messages.leave_group import MemberIdentity, MemberResponse
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
@@ -116,7 +116,7 @@ class ClassicGroups:
     ) -> ErrorCode:
         """Checks whether a commit is allowed, and extends the member's session. Errors: those of `check_commit`."""
         error = check_commit(group, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
-        if error == ErrorCode.NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+        if error == NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self.rebalancing.extend_session(group, group.members[request.member_id], now_ms)
         return error
 
@@ -137,7 +137,7 @@ class ClassicGroups:
     def sync(self, group: ClassicGroup, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
         """Returns a member's assignment. The member waits until the leader has sent all, and they are committed."""
         error = _check_sync(group, request)
-        if error != ErrorCode.NONE:
+        if error != NONE:
             effects.answer(reply, sync_failed(error))
             return
         member = group.members[request.member_id]
@@ -163,12 +163,12 @@ class ClassicGroups:
         if group.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = group.check_member(member_id, group_instance_id)
-        if error != ErrorCode.NONE:
+        if error != NONE:
             return error
         if generation_id != group.generation_id:
             return ErrorCode.ILLEGAL_GENERATION
         self.rebalancing.extend_session(group, group.members[member_id], now_ms)
-        return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
+        return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else NONE
 
     def leave(self, group: ClassicGroup, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
         """Removes members. Each row tells whether it was one."""
@@ -180,7 +180,7 @@ class ClassicGroups:
                     member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error
                 )
             )
-        if any(row.error_code == ErrorCode.NONE for row in rows):
+        if any(row.error_code == NONE for row in rows):
             if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
                 self.rebalancing.rebalance_or_complete(group, effects)
             else:
@@ -199,14 +199,14 @@ class ClassicGroups:
             member_id = static_id
         elif member_id not in group.pending_join:
             error = group.check_member(member_id, identity.group_instance_id)
-            if error != ErrorCode.NONE:
+            if error != NONE:
                 return error
         member = group.members.get(member_id)
         if member is not None:
             self.rebalancing.drop_waiting(group, member, effects)
         self.rebalancing.end_session(group, member_id)
         group.remove(member_id)
-        return ErrorCode.NONE
+        return NONE
 
 
 def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
@@ -215,7 +215,7 @@ def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     if group.state is GroupState.EMPTY:
         return ErrorCode.UNKNOWN_MEMBER_ID
     error = group.check_member(request.member_id, request.group_instance_id)
-    if error != ErrorCode.NONE:
+    if error != NONE:
         return error
     if request.generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
@@ -225,7 +225,7 @@ def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     ):
         # During a rebalance the group's protocol is that of the last generation, which this member knows.
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else NONE
 
 
 def check_commit(
@@ -247,13 +247,13 @@ def check_commit(
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if generation_id < 0 and group.state is GroupState.EMPTY:
-        return ErrorCode.NONE
+        return NONE
     if generation_id < 0 and not member_id and group_instance_id is None:
-        return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
+        return NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
     error = group.check_member(member_id, group_instance_id)
-    if error != ErrorCode.NONE:
+    if error != NONE:
         return error
     if generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
     is_late = group.state is GroupState.COMPLETING_REBALANCE and not is_transactional
-    return ErrorCode.REBALANCE_IN_PROGRESS if is_late else ErrorCode.NONE
+    return ErrorCode.REBALANCE_IN_PROGRESS if is_late else NONE

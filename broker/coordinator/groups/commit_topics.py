@@ -41,10 +41,11 @@ class CommitTopics(Generic[RequestTopicT, ResponseTopicT]):
                     self._rows(topic.name, topic_id, (row.partition_index for row in topic.partitions), error)
                 )
                 continue
-            count = len(found.partitions)
-            there = [row for row in topic.partitions if 0 <= row.partition_index < count]
-            if len(there) < len(topic.partitions):
-                missing = [row.partition_index for row in topic.partitions if not 0 <= row.partition_index < count]
+            count, there = len(found.partitions), topic.partitions
+            numbers = [row.partition_index for row in there]
+            if numbers and not 0 <= min(numbers) <= max(numbers) < count:
+                there = [row for row in there if 0 <= row.partition_index < count]
+                missing = [number for number in numbers if not 0 <= number < count]
                 self.refused.append(
                     self._rows(found.name, found.topic_id, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 )

@@ -20,7 +20,7 @@ from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, OffsetCommitter
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommits, OffsetCommitValue
 from lowtide.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -44,11 +44,21 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID,
 ResponseTopicT = TypeVar("ResponseTopicT")
 ResponseRowT = TypeVar("ResponseRowT", OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 
-_KEPT_ROWS: Final[dict[type[Any], tuple[Any, ...]]] = {
-    row_type: tuple(row_type(partition_index=number, error_code=ErrorCode.NONE) for number in range(256))
-    for row_type in (OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
+
+class _KeptRows(dict[int, Any]):
+    """The response rows of kept offsets, by partition. Usual ones are shared because rows don't change."""
+
+    def __init__(self, row_type: type[Any]) -> None:
+        super().__init__({number: row_type(partition_index=number, error_code=NONE) for number in range(256)})
+        self._row_type = row_type
+
+    def __missing__(self, number: int) -> Any:
+        return self._row_type(partition_index=number, error_code=NONE)
+
+
+_KEPT_ROWS: Final = {
+    row_type: _KeptRows(row_type) for row_type in (OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 }
-"""The usual response rows, shared because rows don't change."""
 
 NO_RETENTION_TIME: Final = -1
 """The broker decides how long offsets are kept."""
@@ -72,7 +82,7 @@ class CommittedOffsets:
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Applies a record, which is later than all others so far."""
         if value is not None:
-            self._keep_all(key.group, key.topic, [(key.partition, value)])
+            self._keep_all(key.group, key.topic, [(key.partition, value)], len(value.metadata))
             if self.pending.by_producer:
                 self.pending.outdo(key.group, key.topic, key.partition)
             return
@@ -91,12 +101,14 @@ class CommittedOffsets:
 
     def apply_commits(self, commits: OffsetCommits) -> None:
         """Applies several records, as `apply` does."""
-        self._keep_all(commits.group, commits.topic, commits.values)
+        self._keep_all(commits.group, commits.topic, commits.values, commits.metadata_size)
         if self.pending.by_producer:
             for partition, _ in commits.values:
                 self.pending.outdo(commits.group, commits.topic, partition)
 
-    def _keep_all(self, group: str, topic: str, values: Sequence[tuple[int, OffsetCommitValue]]) -> None:
+    def _keep_all(
+        self, group: str, topic: str, values: Sequence[tuple[int, OffsetCommitValue]], metadata_size: int
+    ) -> None:
         """Sets offsets of one topic, and counts them."""
         partitions, admission = self.offsets.setdefault(group, {}).setdefault(topic, {}), self._admission
         before = len(partitions)
@@ -107,9 +119,7 @@ class CommittedOffsets:
                     admission.metadata_bytes -= len(known.metadata)
         partitions.update(values)
         admission.offset_count += len(partitions) - before
-        for _, value in values:
-            if value.metadata:
-                admission.metadata_bytes += len(value.metadata)
+        admission.metadata_bytes += metadata_size
 
     def release(self) -> None:
         """Drops all offsets: another broker coordinates the groups."""
@@ -130,7 +140,7 @@ class CommittedOffsets:
         for key, row in ended:
             if is_commit and row.value is not None:
                 self.pending.outdo(key.group, key.topic, key.partition, row.record_offset)
-                self._keep_all(key.group, key.topic, [(key.partition, row.value)])
+                self._keep_all(key.group, key.topic, [(key.partition, row.value)], len(row.value.metadata))
         return list(dict.fromkeys(key.group for key, _ in ended))
 
     def has_any(self, group_id: str) -> bool:
@@ -214,44 +224,49 @@ class CommittedOffsets:
         # The record version with an expiry has no epochs, ids or committers.
         keeps_all = expires_ms == NO_TIMESTAMP
         topic_id, by = (topic.topic_id, committer) if keeps_all else (ZERO_TOPIC_ID, NO_COMMITTER)
-        metadata_max, kept = self._settings.offset_metadata_max_bytes, _KEPT_ROWS[row_type]
-        kept_count, admission, kept_bytes = len(kept), self._admission, 0
-        offsets_left, bytes_left = admission.offsets_left, admission.metadata_bytes_left
+        (committer_name, may_delete), wall_ms, kept_size = by, effects.wall_ms, 0
+        needs_check = not self._admission.has_room_for(len(topic.partitions))
+        kept_rows = _KEPT_ROWS[row_type]
         values: list[tuple[int, OffsetCommitValue]] = []
         rows: list[ResponseRowT] = []
-        for partition in topic.partitions:
-            number, metadata = partition.partition_index, partition.committed_metadata or ""
-            if metadata and _is_longer(metadata, metadata_max):
-                rows.append(row_type(partition_index=number, error_code=ErrorCode.OFFSET_METADATA_TOO_LARGE))
-                continue
-            if len(values) >= offsets_left or kept_bytes + len(metadata) > bytes_left:
-                error = admission.check_offset(metadata, len(values), kept_bytes)
-                if error != ErrorCode.NONE and not self._takes_no_more(group_id, topic.name, number, metadata):
-                    admission.refused_count += 1
+        for row in topic.partitions:
+            number, metadata = row.partition_index, row.committed_metadata or ""
+            if metadata or needs_check:
+                error = self._check(group_id, topic.name, number, metadata, (len(values), kept_size))
+                if error != NONE:
                     rows.append(row_type(partition_index=number, error_code=error))
                     continue
-            kept_bytes += len(metadata)
+                kept_size += len(metadata)
             value = OffsetCommitValue(
-                offset=partition.committed_offset,
-                leader_epoch=partition.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
+                offset=row.committed_offset,
+                leader_epoch=row.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
                 metadata=metadata,
-                commit_timestamp=effects.wall_ms,
+                commit_timestamp=wall_ms,
                 expire_timestamp=expires_ms,
                 topic_id=topic_id,
-                committer=by.name,
-                may_delete=by.may_delete,
+                committer=committer_name,
+                may_delete=may_delete,
             )
             values.append((number, value))
-            rows.append(
-                kept[number] if number < kept_count else row_type(partition_index=number, error_code=ErrorCode.NONE)
-            )
-        effects.keep_offsets(group_id, topic.name, values, topic_id=topic_id)
+            rows.append(kept_rows[number])
+        if values:
+            effects.keep_offsets(OffsetCommits(group_id, topic.name, values, kept_size))
         return rows
 
-    def _takes_no_more(self, group_id: str, topic: str, partition: int, metadata: str) -> bool:
-        """Whether an offset replaces one that takes as much memory, which is always allowed."""
-        known = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
-        return known is not None and len(metadata) <= len(known.metadata)
+    def _check(self, group_id: str, topic: str, partition: int, metadata: str, kept: tuple[int, int]) -> ErrorCode:
+        """Checks whether an offset may be kept, after `kept` offsets and bytes of metadata of the same request.
+
+        One that replaces an offset and takes no more memory is always allowed. Errors: those of `commit`.
+        """
+        if metadata and _is_longer(metadata, self._settings.offset_metadata_max_bytes):
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        error = self._admission.check_offset(metadata, *kept)
+        if error != NONE:
+            known = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
+            if known is not None and len(metadata) <= len(known.metadata):
+                return NONE
+            self._admission.refused_count += 1
+        return error
 
     def delete(
         self, group: Group, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects
@@ -262,13 +277,11 @@ class CommittedOffsets:
         """
         rows = []
         for topic in topics:
-            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic.name) else ErrorCode.NONE
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic.name) else NONE
             known = self.offsets.get(group.group_id, {}).get(topic.name, {})
             numbers = dict.fromkeys(row.partition_index for row in topic.partitions)
             for number in numbers:
-                if error == ErrorCode.NONE and (
-                    number in known or self.pending.has(group.group_id, topic.name, number)
-                ):
+                if error == NONE and (number in known or self.pending.has(group.group_id, topic.name, number)):
                     effects.keep_offset(group.group_id, topic.name, number, None)
             partitions = [OffsetDeleteResponsePartition(partition_index=number, error_code=error) for number in numbers]
             rows.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))

@@ -166,12 +166,12 @@ class Groups:
 
     def note(self, change: GroupChange, offset: Offset) -> None:
         """Applies a record or a marker that was just appended; of several records, `offset` is that of the first."""
-        if isinstance(change, EndMarker):
+        if isinstance(change, OffsetCommits):
+            self._note_commits(change, offset)
+        elif isinstance(change, EndMarker):
             for group_id in self.committed.end_transaction(change.producer_id, is_commit=change.is_commit):
                 if group_id in self.by_id:
                     self.by_id[group_id].last_record_offset = offset
-        elif isinstance(change, OffsetCommits):
-            self._note_commits(change, offset)
         elif not isinstance(change, InTransaction):
             self._note_record(change, offset)
         elif isinstance(change.change, OffsetCommits):

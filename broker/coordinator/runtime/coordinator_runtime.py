@@ -18,14 +18,14 @@ from typing import Any, Generic
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, Promise, Then
 from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
-from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, S, Shard, make_batch, make_batches
+from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, S, Shard, make_batches
 from lowtide.broker.coordinator.runtime.shard_loader import ShardLoader
 from lowtide.broker.partitions.commit_waits import committed_end
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.turns import run_in_slices
 from lowtide.protocol.control_records import ControlRecordType
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.group_records import OffsetCommits
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
@@ -108,7 +108,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def carry_out(self, shard: Shard[S], effects: Effects) -> None:
         """Appends the records of a decision, sends its answers, and continues when the records are committed."""
-        error = ErrorCode.NONE
+        error = NONE
         if effects.records:
             error = self._append(shard, effects)
         for reply, response in effects.answers:
@@ -116,15 +116,15 @@ class CoordinatorRuntime(Generic[S]):
         if effects.then:
             log = shard.partition.log
             end_offset = log.log_end_offset if effects.records else effects.barrier + 1
-            if error != ErrorCode.NONE or (not effects.records and effects.barrier < committed_end(log)):
+            if error != NONE or (not effects.records and effects.barrier < committed_end(log)):
                 self._continue(shard, effects.then, error, effects)
             elif shard.unloaded:
                 self._continue(shard, effects.then, ErrorCode.NOT_LEADER_OR_FOLLOWER, effects)
             elif not shard.waiting and committed_end(log) >= end_offset:
-                self._continue(shard, effects.then, ErrorCode.NONE, effects)
+                self._continue(shard, effects.then, NONE, effects)
             else:
                 self._wait(shard, end_offset, effects.then)
-        elif error != ErrorCode.NONE:
+        elif error != NONE:
             self._log.warning(
                 "records of a coordinator were not appended",
                 partition=str(shard.partition.topic_partition),
@@ -164,7 +164,7 @@ class CoordinatorRuntime(Generic[S]):
     def when_committed(self, shard: Shard[S], end_offset: Offset, then: list[Then]) -> None:
         """Continues when the log is committed up to `end_offset` (exclusive), perhaps at once."""
         if not shard.waiting and committed_end(shard.partition.log) >= end_offset:
-            self._continue(shard, then, ErrorCode.NONE)
+            self._continue(shard, then, NONE)
         else:
             self._wait(shard, end_offset, then)
 
@@ -187,20 +187,6 @@ class CoordinatorRuntime(Generic[S]):
         shard = self.find(partition.topic_partition.partition)
         return not isinstance(shard, ErrorCode) and shard.partition is partition
 
-    def _append_committed(self, shard: Shard[S], effects: Effects) -> Offset | None:
-        """Appends records that are committed by their append. Returns the offset of the first one.
-
-        Returns None and appends nothing if the records may have to wait, for other replicas or earlier records, or are
-        refused.
-        """
-        partition = shard.partition
-        if partition.leadership is not None or shard.waiting:
-            return None
-        batch = make_batch(effects.records, effects.wall_ms, effects.producer)
-        if batch.size_bytes > partition.log.config.max_message_bytes:
-            return None
-        return self._replicas.append_committed(partition, batch, effects.wall_ms)
-
     def _append(self, shard: Shard[S], effects: Effects) -> ErrorCode:
         """Appends all records, or none.
 
@@ -208,33 +194,24 @@ class CoordinatorRuntime(Generic[S]):
         """
         if shard.unloaded or not shard.leads:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        producer, offset = effects.producer, self._append_committed(shard, effects)
-        if offset is None:
-            offset = shard.partition.log.log_end_offset
-            error = self._append_one_by_one(shard, effects)
-            if error != ErrorCode.NONE:
-                return error
-        for change in effects.changes:
-            shard.state.note(change if producer is None else InTransaction(producer[0], change), offset)
-            offset += len(change.values) if type(change) is OffsetCommits else 1
-        return ErrorCode.NONE
-
-    def _append_one_by_one(self, shard: Shard[S], effects: Effects) -> ErrorCode:
-        partition = shard.partition
-        if not partition.has_enough_in_sync:
+        partition, producer, wall_ms = shard.partition, effects.producer, effects.wall_ms
+        if partition.leadership is not None and not partition.has_enough_in_sync:
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        batches = make_batches(
-            effects.records, effects.wall_ms, effects.producer, partition.log.config.max_message_bytes
-        )
+        log = partition.log
+        offset = log.log_end_offset
+        batches = make_batches(effects.records, wall_ms, producer, log.config.max_message_bytes)
         if not batches:
             return ErrorCode.MESSAGE_TOO_LARGE
         for batch in batches:
-            appended = self._replicas.append(partition, batch, effects.wall_ms)
-            if isinstance(appended, ErrorCode):
+            appended = self._replicas.append(partition, batch, wall_ms)
+            if type(appended) is ErrorCode:
                 if batch is not batches[0]:
                     self._unload(shard)
                 return appended
-        return ErrorCode.NONE
+        for change in effects.changes:
+            shard.state.note(change if producer is None else InTransaction(producer[0], change), offset)
+            offset += len(change.values) if type(change) is OffsetCommits else 1
+        return NONE
 
     def _continue(self, shard: Shard[S], then: list[Then], error: ErrorCode, before: Effects | None = None) -> None:
         """Carries out what follows; with the time of `before` if that was made in this turn."""
@@ -261,12 +238,12 @@ class CoordinatorRuntime(Generic[S]):
         shard.awaits_commit = False
         if shard.unloaded:
             return
-        if error != ErrorCode.NONE:
+        if error != NONE:
             self._unload(shard)
             return
         end_offset = committed_end(shard.partition.log)
         while shard.waiting and shard.waiting[0].end_offset <= end_offset and not shard.unloaded:
-            self._continue(shard, shard.waiting.popleft().then, ErrorCode.NONE)
+            self._continue(shard, shard.waiting.popleft().then, NONE)
         if not shard.unloaded:
             self._await_commit(shard)
 

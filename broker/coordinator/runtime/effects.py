@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, encode_change
 from lowtide.protocol.coordinator_records import CoordinatorRecord
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.group_records import (
     GroupMetadata,
     GroupMetadataValue,
@@ -17,13 +17,24 @@ from lowtide.protocol.group_records import (
     OffsetCommitKey,
     OffsetCommits,
     OffsetCommitValue,
-    OffsetRecords,
     encode_group_metadata,
     encode_offset_commit,
+    encode_offset_commits,
 )
 from lowtide.protocol.share_group_records import ShareGroupChange, encode_share_change
 from lowtide.protocol.streams_group_records import StreamsGroupChange, encode_streams_change
-from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId, TopicId
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId
+
+_APPEND_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
+}
 
 Reply: TypeAlias = Any
 """Stands for a request that is to be answered. Decisions pass it on and never use it."""
@@ -59,47 +70,40 @@ class Promise(msgspec.Struct):
 
     def outcome(self, error: ErrorCode) -> Any:
         """Returns the answer for the outcome of the commit."""
-        return self.response if error == ErrorCode.NONE else self.failed(append_error(error))
+        return self.response if error == NONE else self.failed(append_error(error))
 
 
-class Effects:
+class Effects(msgspec.Struct, eq=False):
     """Filled by one decision and carried out as a whole: first the records, then the immediate answers.
 
     `then` runs in order when all records are committed or, without records, when everything up to `barrier` is.
     """
 
-    __slots__ = ("answers", "barrier", "changes", "jobs", "now_ms", "producer", "records", "then", "wall_ms", "work")
-
-    def __init__(self, now_ms: int, wall_ms: int) -> None:
-        """`now_ms` is monotonic, for deadlines; `wall_ms` is the time in records."""
-        self.now_ms = now_ms
-        self.wall_ms = wall_ms
-        self.records: list[CoordinatorRecord] = []
-        self.changes: list[Any] = []
-        """The content of the records, in order: one for each record, but `OffsetCommits` for several."""
-        self.producer: tuple[ProducerId, ProducerEpoch] | None = None
-        """The producer whose transaction the records are in."""
-        self.barrier: Offset = UNKNOWN_OFFSET
-        """The answers depend on the records up to this one."""
-        self.answers: list[tuple[Reply, Any]] = []
-        self.then: list[Then] = []
-        self.jobs: list[Job] = []
-        self.work: list[WorkerCall] = []
+    now_ms: int
+    """Monotonic, for deadlines."""
+    wall_ms: int
+    """The time in records."""
+    records: list[CoordinatorRecord] = []
+    changes: list[Any] = []
+    """The content of the records, in order: one for each record, but `OffsetCommits` for several."""
+    producer: tuple[ProducerId, ProducerEpoch] | None = None
+    """The producer whose transaction the records are in."""
+    barrier: Offset = UNKNOWN_OFFSET
+    """The answers depend on the records up to this one."""
+    answers: list[tuple[Reply, Any]] = []
+    then: list[Then] = []
+    jobs: list[Job] = []
+    work: list[WorkerCall] = []
 
     def keep_offset(self, group: str, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
         """Asks for the record of an offset; with None, for its tombstone."""
         self.records.append(encode_offset_commit(group, topic, partition, value))
         self.changes.append(OffsetCommit(OffsetCommitKey(group=group, topic=topic, partition=partition), value))
 
-    def keep_offsets(
-        self, group: str, topic: str, values: list[tuple[int, OffsetCommitValue]], *, topic_id: TopicId
-    ) -> None:
-        """Asks for the records of offsets in one topic, by partition, that are committed now."""
-        if values:
-            self.records += OffsetRecords(group, topic, commit_timestamp=self.wall_ms, topic_id=topic_id).encode_all(
-                values
-            )
-            self.changes.append(OffsetCommits(group, topic, values))
+    def keep_offsets(self, commits: OffsetCommits) -> None:
+        """Asks for the records of offsets of one commit, as `encode_offset_commits` takes them."""
+        self.records += encode_offset_commits(commits.group, commits.topic, commits.values)
+        self.changes.append(commits)
 
     def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:
         """Asks for the record of a classic group; with None, for its tombstone."""
@@ -137,15 +141,4 @@ def append_error(error: ErrorCode) -> ErrorCode:
     Source: `GroupMetadataManager.appendGroupMetadataErrorToResponseError`. Unlike there, a record that is too large is
     MESSAGE_TOO_LARGE instead of UNKNOWN_SERVER_ERROR.
     """
-    if error in (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-    ):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.FENCED_LEADER_EPOCH):
-        return ErrorCode.NOT_COORDINATOR
-    if error == ErrorCode.RECORD_LIST_TOO_LARGE:
-        return ErrorCode.MESSAGE_TOO_LARGE
-    return error
+    return _APPEND_ERRORS.get(error, error)

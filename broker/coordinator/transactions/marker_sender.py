@@ -24,7 +24,7 @@ from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, 
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -89,7 +89,7 @@ class MarkerSender:
         for key in sorted(partitions):
             topic = image.topics.get(key.topic)
             if topic is None or key.partition >= len(topic.partitions):
-                self._on_answer(sending, key, ErrorCode.NONE)
+                self._on_answer(sending, key, NONE)
                 continue
             leader = topic.partitions[key.partition].leader
             if leader == self._broker.metadata.broker_id:
@@ -107,7 +107,7 @@ class MarkerSender:
         if sending.given_up or key not in sending.left:
             return
         # A higher epoch means that the partition already has a later end.
-        if error in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
+        if error in (NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
             sending.left.discard(key)
             if not sending.left:
                 sending.on_sent()

@@ -14,8 +14,9 @@ from typing import Protocol
 
 import msgspec
 
+from lowtide.broker.partitions.commit_waits import committed_end
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import Clock
@@ -85,21 +86,15 @@ class MarkerWriter:
                 done(key, found)
             elif not found.is_leader or (is_kept and not self._marked.may_mark(found)):
                 done(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            elif (offset := self._replicas.append_committed(found, marker, now_ms)) is not None:
-                if is_kept:
-                    self._marked.note_marker(found, marker, offset)
-                done(key, ErrorCode.NONE)
             elif not found.has_enough_in_sync:
                 done(key, ErrorCode.NOT_ENOUGH_REPLICAS)
+            elif isinstance(appended := self._replicas.append(found, marker, now_ms), ErrorCode):
+                done(key, appended)
             else:
-                self._append(found, marker, now_ms, done, timeout_ms)
-
-    def _append(self, partition: Partition, marker: Marker, now_ms: int, done: OnWritten, timeout_ms: int) -> None:
-        appended = self._replicas.append(partition, marker, now_ms)
-        if isinstance(appended, ErrorCode):
-            done(partition.topic_partition, appended)
-            return
-        if self._marked.is_kept_in(partition.topic_partition.topic):
-            self._marked.note_marker(partition, marker, appended.base_offset)
-        settled = partial(done, partition.topic_partition)
-        self._replicas.when_committed(partition, appended.last_offset + 1, settled, timeout_ms=timeout_ms)
+                if is_kept:
+                    self._marked.note_marker(found, marker, appended.base_offset)
+                end_offset = appended.last_offset + 1
+                if committed_end(found.log) >= end_offset:
+                    done(key, NONE)
+                else:
+                    self._replicas.when_committed(found, end_offset, partial(done, key), timeout_ms=timeout_ms)

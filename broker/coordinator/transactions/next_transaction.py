@@ -25,7 +25,7 @@ from lowtide.broker.coordinator.transactions.transaction_state import (
     TransactionState,
     next_state,
 )
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -103,7 +103,7 @@ def next_partitions(
     """Returns the state with added partitions, or NONE if it has them. It may begin a transaction."""
     begins = known.state is not TransactionState.ONGOING
     if not begins and added <= known.partitions:
-        return ErrorCode.NONE
+        return NONE
     return msgspec.structs.replace(
         known,
         state=next_state(known.state, TransactionEvent.ADD),
@@ -153,7 +153,7 @@ def next_end(  # noqa: PLR0911 - one return for each answer
     if known.state is TransactionState.ONGOING:
         return ended(known, take, is_commit=is_commit, client_version=client_version)
     if known.state is _COMPLETED[is_commit] and (is_retry or not bumps):
-        return ErrorCode.NONE
+        return NONE
     if bumps and not is_commit and not is_retry:
         # No transaction is known, but writes of one may be under way. The next epoch fences them.
         return ended(known, take, is_commit=False, client_version=client_version)
@@ -204,6 +204,6 @@ def identity_after(known: Transaction | None, error: ErrorCode) -> Identity:
 
     These are the producer's own if the end was reached before.
     """
-    if known is None or error != ErrorCode.NONE:
+    if known is None or error != NONE:
         return NO_IDENTITY
     return known.producer_id, known.producer_epoch

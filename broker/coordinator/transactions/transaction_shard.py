@@ -39,7 +39,7 @@ from lowtide.broker.coordinator.transactions.transaction_state import (
     may_follow,
 )
 from lowtide.broker.coordinator.transactions.uncommitted import OnError, TransactionChange, UncommittedTransactions
-from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.errors import NONE, ErrorCode, ProtocolError
 from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
 from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicPartition
 
@@ -164,7 +164,7 @@ class Transactions:
             return
 
         def kept(error: ErrorCode, later: Effects) -> None:
-            identity = (state.producer_id, state.producer_epoch) if error == ErrorCode.NONE else NO_IDENTITY
+            identity = (state.producer_id, state.producer_epoch) if error == NONE else NO_IDENTITY
             done(error, *identity, later)
 
         self._keep(state, effects, kept)
@@ -199,7 +199,7 @@ class Transactions:
         if found.state in ENDING or self._uncommitted.is_settling:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         is_part = found.state is TransactionState.ONGOING and partition in found.partitions
-        return ErrorCode.NONE if is_part else ErrorCode.TRANSACTION_ABORTABLE
+        return NONE if is_part else ErrorCode.TRANSACTION_ABORTABLE
 
     def add_partitions(
         self,
@@ -259,7 +259,7 @@ class Transactions:
             return
 
         def ended(error: ErrorCode, later: Effects) -> None:
-            done(error, *(identity_of(state) if error == ErrorCode.NONE else NO_IDENTITY), later)
+            done(error, *(identity_of(state) if error == NONE else NO_IDENTITY), later)
 
         self._keep(state, effects, self._when_ended(transactional_id, ended))
 
@@ -284,7 +284,7 @@ class Transactions:
                 done(error, later)
             if transaction is None:
                 return
-            if transaction.state not in ENDING or error != ErrorCode.NONE:
+            if transaction.state not in ENDING or error != NONE:
                 # The record may be valid all the same, or has to be written again.
                 self.timers.schedule(("retry", name), later.now_ms + RETRY_MS)
             else:
@@ -311,7 +311,7 @@ class Transactions:
 
     def _complete(self, transaction: Transaction, effects: Effects) -> None:
         def kept(error: ErrorCode, later: Effects) -> None:
-            if error != ErrorCode.NONE:
+            if error != NONE:
                 self.timers.schedule(("retry", transaction.transactional_id), later.now_ms + RETRY_MS)
 
         self._keep(completed(transaction), effects, kept)
@@ -343,7 +343,7 @@ class Transactions:
 
     def _on_too_old(self, transaction: Transaction, effects: Effects) -> None:
         def then(error: ErrorCode, later: Effects) -> None:
-            if error != ErrorCode.NONE:
+            if error != NONE:
                 self.timers.schedule(("timeout", transaction.transactional_id), later.now_ms + RETRY_MS)
 
         self._fence(transaction, effects, then)

@@ -26,7 +26,7 @@ from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.partitions.produce.transaction_question import Answered, AskedTransaction, Question
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -188,7 +188,7 @@ class TransactionVerifier:
             self._transactions.broker.log.warning("a transaction's coordinator could not be asked", reason=str(error))
             on_answers({})
             return
-        if answer.error_code != ErrorCode.NONE:
+        if answer.error_code != NONE:
             on_answers(dict.fromkeys(partitions, ErrorCode(answer.error_code)))
             return
         on_answers(

@@ -17,7 +17,7 @@ import msgspec
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.protocol.coordinator_records import CoordinatorRecord
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import NONE, ErrorCode
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
 
 OnError: TypeAlias = Callable[[ErrorCode, Effects], None]
@@ -69,7 +69,9 @@ class UncommittedTransactions:
         self._names.add(name)
 
         def on_committed(error: ErrorCode, later: Effects) -> None:
-            if error == ErrorCode.REQUEST_TIMED_OUT:  # It is in the log, and may be committed or lost.
+            if (
+                error != NONE and error == ErrorCode.REQUEST_TIMED_OUT
+            ):  # It is in the log, and may be committed or lost.
                 self._when_settled(later, partial(self._names.discard, name))
             else:
                 self._names.discard(name)
@@ -84,7 +86,7 @@ class UncommittedTransactions:
         """Continues when all records so far are committed; never after a change of the leader."""
 
         def on_committed(error: ErrorCode, later: Effects) -> None:
-            if error == ErrorCode.NONE:
+            if error == NONE:
                 then()
             elif error != ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 self._when_settled(later, then)  # Other records failed, or the commit took too long.

@@ -204,12 +204,11 @@ class Connection(asyncio.BufferedProtocol):
             if not stop or self.closed:
                 return
             position = stop
-            if position < end:
-                self._host.clock.moment_ns = now_ns = self._host.clock.now_ns()
-                if now_ns >= self.active_ns + turn_ns and not self._blocked:
-                    turns.end_turn()
-        if position == end:
-            return
+            if position == end:
+                return
+            self._host.clock.moment_ns = now_ns = self._host.clock.now_ns()
+            if now_ns >= self.active_ns + turn_ns and not self._blocked:
+                turns.end_turn()
         if self._blocked:
             self._backlog += bytes(buffer[position:end])
             self._pause_reading()
@@ -227,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         # Two bytes of zero are the API key of Produce, which alone has a joint form.
         gathering = self._host.gathering
-        if gathering.is_used and stop - position >= _FRAME.size and not (buffer[position + 4] or buffer[position + 5]):
+        if gathering.is_used and stop - position >= _FRAME.size and not (buffer[position + 5] or buffer[position + 4]):
             is_alone = stop == end and not (position or self.answers.slots) and buffer is gathering.room
             if is_alone and gathering.last is not self and self.may_gather and gathering.take(self, end):
                 return 0
@@ -280,7 +279,8 @@ class Connection(asyncio.BufferedProtocol):
         if stop - start < REQUEST_HEADER_BYTES_MIN:
             self.refuse(f"a request of {stop - start} bytes is shorter than its header")
             return
-        clock, began_ns, answers = host.clock, host.clock.moment_ns, self.answers
+        clock, answers = host.clock, self.answers
+        began_ns = clock.moment_ns
         api_key, api_version, correlation_id = _HEAD.unpack_from(buffer, start)
         route = host.routes[(api_key, api_version)]
         context = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
+from lowtide.protocol.headers import frame_start
+
 _BODY_BYTES_MAX: Final = 16 * 1024
 _BODIES_BYTES_MAX: Final = 256 * 1024
 """The largest encoded answer that is kept, and the total for an API."""
@@ -40,10 +42,10 @@ class AnswerCache:
         self._by_key[key] = answer
         self._bodies[id(answer)] = {}
 
-    def encoder(self, version: int, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-        """Returns an `encode` that encodes a kept answer once."""
+    def frame_encoder(self, version: int, encode: Callable[[Any], bytes]) -> Callable[[int, Any, bool], list[Any]]:
+        """Returns a `Codec.encode_frame` that encodes a kept answer once."""
 
-        def encode_once(answer: Any) -> bytes:
+        def encode_frame(correlation_id: int, answer: Any, is_flexible: bool) -> list[Any]:  # noqa: FBT001
             bodies = self._bodies.get(id(answer))
             body = None if bodies is None else bodies.get(version)
             if body is None:
@@ -54,9 +56,10 @@ class AnswerCache:
                     else:
                         bodies[version] = body
                         self._body_bytes += len(body)
-            return body
+            start = frame_start(len(body), correlation_id, is_flexible)
+            return [start + body] if len(body) <= _BODY_BYTES_MAX else [start, body]
 
-        return encode_once
+        return encode_frame
 
     def _clear(self) -> None:
         self._by_key.clear()

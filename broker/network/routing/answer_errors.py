@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.constructs import AnyConstruct, CountedArray, Entity
 from lowtide.protocol.schema import wire_form
 
@@ -24,9 +24,12 @@ Errors: TypeAlias = "Counter[tuple[str, int]]"
 
 
 def counting_errors(
-    key: ApiKey, version: int, errors: Errors, write: Callable[[int, Any], Any]
+    key: ApiKey, version: int, errors: Errors, encode_frame: Callable[[int, Any, bool], Any]
 ) -> Callable[[int, Any], Any]:
-    """Returns a `write` for answers of one API and version that also counts their errors in `errors`."""
+    """Returns a `Route.write` for one API and version that also counts the errors of answers in `errors`.
+
+    `encode_frame` is that of the codec.
+    """
     name = API[key].request.__name__.removesuffix("Request")
 
     def count(code: int) -> None:
@@ -34,11 +37,11 @@ def counting_errors(
 
     lines = [
         "def look(correlation_id, answer):",
-        " parts = write(correlation_id, answer)",
+        f" parts = encode_frame(correlation_id, answer, {response_header_is_flexible(key, version)})",
         *_look(wire_form(API[key].response, version)),
         " return parts",
     ]
-    namespace: dict[str, Any] = {"count": count, "write": write}
+    namespace: dict[str, Any] = {"count": count, "encode_frame": encode_frame}
     exec(compile("\n".join(lines), "<errors of answers>", "exec"), namespace)  # noqa: S102  of our own schemas, without a value
     return namespace["look"]  # type: ignore[no-any-return]
 

@@ -29,7 +29,7 @@ from lowtide.protocol.api_keys import (
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.constructs import row_bytes_min
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN, frame_encoder
+from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.schema import wire_form
 
@@ -177,9 +177,6 @@ class Dispatcher:
         if not api.min_version <= api_version <= offered.maximum:
             return None
         handle = spec.handle if spec.handle is not None else self._spawning(spec)
-        write = _writer(spec, api_version)
-        if not spec.counts_errors:
-            write = counting_errors(spec.key, api_version, self.errors, write)
         form = wire_form(api.request, api_version)
         cut = spec.cut(api_version) if callable(spec.cut) else spec.cut
         if cut is not None and cut.fields[0] not in dict(form.fields):
@@ -192,7 +189,7 @@ class Dispatcher:
             read=_reader(spec.key, api_version),
             rows_max=self._rows_max if cut is not None else min(self._rows_max, spec.bounds.whole_max),
             is_flexible=request_header_is_flexible(spec.key, api_version),
-            write=write,
+            write=self._writer(spec, api_version),
             cut=cut,
             bounds=spec.bounds,
             undivided_bytes=FRAME_BYTES_MAX
@@ -203,6 +200,16 @@ class Dispatcher:
             joint=spec.joint,
             is_forwarded=spec.forwarding is not None,
         )
+
+    def _writer(self, spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
+        codec = codec_for(API[spec.key].response, version)
+        encode_frame: Callable[[int, Any, bool], list[Part]] = codec.encode_frame
+        if spec.answers is not None:
+            encode_frame = spec.answers.frame_encoder(version, codec.encode)
+        if not spec.counts_errors:
+            return counting_errors(spec.key, version, self.errors, encode_frame)
+        is_flexible = response_header_is_flexible(spec.key, version)
+        return lambda correlation_id, response: encode_frame(correlation_id, response, is_flexible)
 
     def _spawning(self, spec: HandlerSpec) -> Handle:
         handle_later = spec.handle_later
@@ -229,18 +236,6 @@ def _reader(key: ApiKey, version: int) -> Callable[[Any, int, int, int, bool], t
         return codec.read_request(*plain, rows_max, is_flexible)
 
     return read
-
-
-def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
-    """Writes a response."""
-    codec = codec_for(API[spec.key].response, version)
-    flexible = response_header_is_flexible(spec.key, version)
-    if spec.answers is not None:
-        encode = spec.answers.encoder(version, codec.encode)
-        encode_frame = frame_encoder(lambda response: [encode(response)])
-    else:
-        encode_frame = codec.encode_frame
-    return lambda correlation_id, response: encode_frame(correlation_id, response, flexible)
 
 
 def without_array_padding(buffer: Any, start: int, stop: int, plain_bytes: int) -> tuple[Any, int, int]:

@@ -17,7 +17,7 @@ DEFINING: Final = {
     "Produce, acks=1": (10, 3_000, 30),
     "Produce, acks=all, three replicas": (29, 7_450, 340),
     "Fetch, records there": (10, 3_000, 34),
-    "OffsetCommit": (28, 5_750, 72),
+    "OffsetCommit": (27, 5_350, 64),
     "DeleteRecords, one replica": (18, 4_600, 118),
     "DeleteRecords, three replicas": (27, 6_750, 386),
 }

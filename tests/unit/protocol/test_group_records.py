@@ -20,10 +20,10 @@ from lowtide.protocol.group_records import (
     OffsetCommit,
     OffsetCommitKey,
     OffsetCommitValue,
-    OffsetRecords,
     decode_record,
     encode_group_metadata,
     encode_offset_commit,
+    encode_offset_commits,
 )
 from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, versions
 from tests.reference_codec import reference_codec
@@ -87,8 +87,7 @@ def test_who_committed_is_skipped_by_readers_that_do_not_know_it():
         9,
         TOPIC_ID,
     )
-    records = OffsetRecords("g", "t", commit_timestamp=9, topic_id=TOPIC_ID).encode_all([(3, value)])
-    assert records == [(key, body)]
+    assert encode_offset_commits("g", "t", [(3, value)]) == [(key, body)]
 
 
 @settings(deadline=None)
@@ -117,17 +116,14 @@ def test_offsets_are_written_by_hand_as_their_codec_writes_them(
     short = OffsetCommitValue(
         offset=offset, leader_epoch=epoch, metadata="", commit_timestamp=offset, topic_id=topic_id
     )
-    records = OffsetRecords(group, topic, commit_timestamp=offset, topic_id=topic_id)
-    assert records.encode_all([(partition, value), (3, short)]) == [
-        (key, body),
-        encode_offset_commit(group, topic, 3, short),
-    ]
+    together = encode_offset_commits(group, topic, [(partition, value), (3, short)])
+    assert together == [(key, body), encode_offset_commit(group, topic, 3, short)]
 
 
 def test_an_offset_with_an_expiry_time_is_of_version_1():
     value = OffsetCommitValue(offset=7, metadata="", commit_timestamp=9, expire_timestamp=20)
     key, body = encode_offset_commit("g", "t", 3, value)
-    assert OffsetRecords("g", "t", commit_timestamp=9, topic_id=bytes(16)).encode_all([(3, value)]) == [(key, body)]
+    assert encode_offset_commits("g", "t", [(3, value)]) == [(key, body)]
     assert body == bytes.fromhex("0001 0000000000000007 0000 0000000000000009 0000000000000014")
     assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
 

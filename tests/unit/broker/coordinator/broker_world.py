@@ -110,24 +110,15 @@ class BrokerWorld:
     def find(self, name: str, number: int) -> Any:
         return self.partitions.get(TopicPartition(name, number), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def append_committed(self, partition: Any, batch: ValidatedBatch, _now_ms: int) -> int | None:
-        if self.refuses is not None or partition.leadership is not None:
-            return None
-        offset = self._append(partition, batch)
-        partition.log.high_watermark = partition.log.log_end_offset
-        return offset
-
     def append(self, partition: Any, batch: ValidatedBatch, _now_ms: int) -> AppendedBatch | ErrorCode:
         if self.refuses is not None:
             return self.refuses
-        offset = self._append(partition, batch)
-        return AppendedBatch(offset, offset + batch.record_count - 1, -1)
-
-    def _append(self, partition: Any, batch: ValidatedBatch) -> int:
         self.appended.append((partition.topic_partition, batch))
         offset: int = partition.log.log_end_offset
         partition.log.log_end_offset = offset + batch.record_count
-        return offset
+        if partition.leadership is None:
+            partition.log.high_watermark = partition.log.log_end_offset
+        return AppendedBatch(offset, offset + batch.record_count - 1, -1)
 
     def when_committed(self, partition: Any, offset: int, callback: Any, **_values: Any) -> None:
         self.waiting.append((partition, offset, callback))

@@ -27,7 +27,7 @@ def test_a_refusal_is_counted_by_its_api(key: ApiKey) -> None:
         codec = codec_for(API[key].response, version)
         sent = codec.encode(refusal_of_all(key, version, ErrorCode.INVALID_REQUEST))
         answer = codec.decode(sent, 0, len(sent))  # Without what this version has no place for.
-        counting_errors(key, version, errors, lambda _, __: None)(0, answer)
+        counting_errors(key, version, errors, lambda *_: None)(0, answer)
         text = str(msgspec.to_builtins(answer, str_keys=True, builtin_types=(bytes,)))
         assert bool(errors) == ("error_code': 42" in text)
         assert {code for _, code in errors} <= {ErrorCode.INVALID_REQUEST}
@@ -44,12 +44,12 @@ def test_each_row_is_counted(partitions: int) -> None:
     ]
     answer = DeleteRecordsResponse(topics=[DeleteRecordsTopicResult(name="t", partitions=rows)] * 300)
     counted: Counter[tuple[str, int]] = Counter()
-    counting_errors(ApiKey.DELETE_RECORDS, 2, counted, lambda _, __: None)(0, answer)
+    counting_errors(ApiKey.DELETE_RECORDS, 2, counted, lambda *_: None)(0, answer)
     expected = {("DeleteRecords", ErrorCode.OFFSET_OUT_OF_RANGE): 300 * (partitions // 2)} if partitions else {}
     assert counted == Counter(expected)
 
 
 def test_rows_that_are_missing_are_none() -> None:
     errors: Counter[tuple[str, int]] = Counter()
-    counting_errors(ApiKey.CREATE_TOPICS, 7, errors, lambda _, __: None)(0, CreateTopicsResponse(topics=[]))
+    counting_errors(ApiKey.CREATE_TOPICS, 7, errors, lambda *_: None)(0, CreateTopicsResponse(topics=[]))
     assert not errors

@@ -17,6 +17,7 @@ from lowtide.protocol.group_records import (
     MemberMetadata,
     OffsetCommit,
     OffsetCommitKey,
+    OffsetCommits,
     OffsetCommitValue,
 )
 from lowtide.protocol.messages.leave_group import MemberIdentity
@@ -84,6 +85,14 @@ def test_answers_rely_on_what_was_taken_back_too() -> None:
     world.groups.apply(GroupMetadata(GROUP, None), 7)
     assert GROUP not in world.groups.by_id
     assert world.groups.read_barrier(GROUP) == 7
+
+
+def test_answers_rely_on_the_last_of_several_offsets() -> None:
+    world = World()
+    value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=1)
+    world.groups.note(OffsetCommits(GROUP, "t", [(0, value), (1, value)], 0), 4)
+    assert list(world.groups.committed.offsets[GROUP]["t"]) == [0, 1]
+    assert world.groups.read_barrier(GROUP) == 5
 
 
 def test_a_record_of_a_share_group_is_of_its_service() -> None:

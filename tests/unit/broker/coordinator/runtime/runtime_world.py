@@ -69,8 +69,10 @@ class Replicas:
     def __init__(self) -> None:
         self.partitions: dict[int, Any] = {}
         self.fails: ErrorCode | None = None
-        self.appended: list[tuple[str, int]] = []
-        """How, and how many records."""
+        """The error of all appends after the first `takes` batches."""
+        self.takes = 0
+        self.appended: list[int] = []
+        """The records of each batch."""
         self.asked: list[tuple[Any, int, Callable[[ErrorCode], None]]] = []
         self.turns = SimpleNamespace(run=self._run)
         self.jobs: list[Any] = []
@@ -82,25 +84,14 @@ class Replicas:
         assert topic == TOPIC
         return self.partitions.get(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def _append(self, how: str, partition: Any, batch: ValidatedBatch) -> int:
-        self.appended.append((how, batch.record_count))
-        base_offset: int = partition.log.log_end_offset
-        partition.log.log_end_offset += batch.record_count
-        return base_offset
-
-    def append_committed(self, partition: Any, batch: ValidatedBatch, wall_ms: int) -> int | None:
-        assert wall_ms >= WALL_MS
-        if self.fails is not None:
-            return None
-        base_offset = self._append("at once", partition, batch)
-        partition.log.high_watermark = partition.log.log_end_offset
-        return base_offset
-
     def append(self, partition: Any, batch: ValidatedBatch, wall_ms: int) -> Any:
         assert wall_ms >= WALL_MS
-        if self.fails is not None:
+        if self.fails is not None and len(self.appended) >= self.takes:
             return self.fails
-        self._append("append", partition, batch)
+        self.appended.append(batch.record_count)
+        partition.log.log_end_offset += batch.record_count
+        if partition.leadership is None:
+            partition.log.high_watermark = partition.log.log_end_offset
         return object()
 
     def when_committed(self, partition: Any, end_offset: int, on_committed: Callable[[ErrorCode], None]) -> None:

@@ -13,7 +13,6 @@ from lowtide.broker.coordinator.runtime.shard import Shard, make_batch
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommits, OffsetCommitValue, encode_group_metadata
-from lowtide.protocol.types import ZERO_TOPIC_ID
 from tests.unit.broker.coordinator.runtime.runtime_world import (
     COMMIT_TIMEOUT_MS,
     WALL_MS,
@@ -112,7 +111,7 @@ def test_a_runtime_that_is_closed_has_no_state(world: World) -> None:
 def test_what_no_other_replica_has_to_keep_is_committed_at_once(world: World) -> None:
     shard = world.shard()
     assert world.keep(shard, "a", "b") == [NONE]
-    assert world.replicas.appended == [("at once", 2)]
+    assert world.replicas.appended == [2]
     assert shard.state.events[1:] == [(removal("a"), 0), (removal("b"), 1)]
 
 
@@ -121,13 +120,33 @@ def test_records_have_the_offsets_that_they_have_in_the_log(world: World) -> Non
     effects = world.runtime.effects()
     value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=effects.wall_ms)
     effects.keep_group("a", None)
-    effects.keep_offsets("g", "t", [(0, value), (1, value), (2, value)], topic_id=ZERO_TOPIC_ID)
+    offsets = OffsetCommits("g", "t", [(0, value), (1, value), (2, value)], 0)
+    effects.keep_offsets(offsets)
     effects.keep_group("b", None)
     effects.keep_group("c", None)
     shard.partition.log.log_end_offset = 10
     world.runtime.carry_out(shard, effects)
-    offsets = OffsetCommits("g", "t", [(0, value), (1, value), (2, value)])
     assert shard.state.events[1:] == [(removal("a"), 10), (offsets, 11), (removal("b"), 14), (removal("c"), 15)]
+
+
+@pytest.mark.parametrize(("takes", "is_unloaded"), [(100, False), (0, False), (1, True)])
+def test_a_state_has_all_records_of_a_decision_or_none(world: World, takes: int, is_unloaded: bool) -> None:
+    """If the log has a part of them, a coordinator that loads the log would differ, so the state is loaded again."""
+    shard, log = world.shard(), world.replicas.partitions[0].log
+    log.config.max_message_bytes = 1_000
+    world.replicas.takes, world.replicas.fails = takes, ErrorCode.RECORD_LIST_TOO_LARGE
+    value = OffsetCommitValue(offset=1, metadata="m" * 100, commit_timestamp=WALL_MS)
+    offsets = OffsetCommits("g", "t", [(number, value) for number in range(30)], 3_000)
+    effects, outcomes = world.runtime.effects(), list[ErrorCode]()
+    effects.keep_offsets(offsets)
+    effects.then.append(lambda error, _: outcomes.append(error))
+    world.runtime.carry_out(shard, effects)
+    batches = len(world.replicas.appended)
+    assert (min(batches, 2), log.log_end_offset == 30) == (min(takes, 2), takes == 100)
+    assert (outcomes, shard.unloaded) == ([NONE if takes == 100 else ErrorCode.RECORD_LIST_TOO_LARGE], is_unloaded)
+    noted = [(offsets, 0)] if takes == 100 else ["unloaded"] if is_unloaded else []
+    assert shard.state.events[1:] == noted
+    assert (world.runtime.shards == {}) is is_unloaded
 
 
 def test_records_of_a_transaction_are_noted_as_such(world: World) -> None:
@@ -152,7 +171,7 @@ def test_records_are_kept_in_order_behind_those_that_wait() -> None:
     first = world.keep(shard, "a")
     shard.partition.leadership = None
     second = world.keep(shard, "b")
-    assert world.replicas.appended == [("append", 1)] * 2
+    assert world.replicas.appended == [1, 1]
     assert (first, second) == ([], [])
 
 

@@ -56,26 +56,26 @@ def test_the_hash_of_a_long_name_is_javas(length: int):
     assert java_hash(text) == abs(value - (1 << 32) if value & 0x8000_0000 else value)
 
 
-def test_timers_fire_in_the_order_of_their_deadlines():
+@pytest.mark.parametrize(
+    ("deadlines", "fired"),
+    [
+        pytest.param([("late", 30), ("soon", 10), ("moved", 5), ("moved", 20)], ["soon", "moved", "late"], id="order"),
+        pytest.param([("a", 30), ("b", 20), ("a", 10)], ["a", "b"], id="set earlier"),
+        pytest.param([("b", 1), ("a", 1), ("c", 1), ("b", 1)], ["b", "a", "c"], id="equal: the one set first"),
+    ],
+)
+def test_timers_fire_in_the_order_of_their_deadlines(deadlines: list[tuple[str, int]], fired: list[str]):
     timers: Timers[str] = Timers()
-    timers.schedule("late", 30)
-    timers.schedule("soon", 10)
-    timers.schedule("moved", 5)
-    timers.schedule("moved", 20)
-    timers.schedule("gone", 1)
+    for key, deadline_ms in deadlines:
+        timers.schedule(key, deadline_ms)
+    timers.schedule("gone", 0)
     timers.cancel("gone")
-    assert timers.take_due(9) is None
-    assert [timers.take_due(30) for _ in range(4)] == ["soon", "moved", "late", None]
+    first_ms = min(dict(deadlines).values())
+    assert timers.take_due(first_ms - 1) is None
+    assert timers.next_ms is not None
+    assert timers.next_ms <= first_ms
+    assert [timers.take_due(30) for _ in range(len(fired) + 1)] == [*fired, None]
     assert (len(timers), timers.next_ms) == (0, None)
-
-
-def test_a_timer_can_be_set_earlier():
-    timers: Timers[str] = Timers()
-    timers.schedule("a", 30)
-    timers.schedule("a", 10)
-    assert timers.next_ms == 10
-    assert timers.take_due(10) == "a"
-    assert timers.take_due(99) is None
 
 
 def test_timers_report_a_deadline_before_all_others_and_no_other():
@@ -96,13 +96,6 @@ def test_timers_report_a_deadline_before_all_others_and_no_other():
     assert answered == [True, False, False, True, True, False]
 
 
-def test_of_equal_deadlines_the_one_set_first_comes_first():
-    timers: Timers[str] = Timers()
-    for key in ("b", "a", "c", "b"):
-        timers.schedule(key, 1)
-    assert [timers.take_due(1) for _ in range(4)] == ["b", "a", "c", None]
-
-
 def test_a_deadline_that_was_put_off_holds_up_no_other():
     timers: Timers[str] = Timers()
     timers.schedule("put off", 10)
@@ -119,7 +112,7 @@ def test_a_deadline_that_was_put_off_holds_up_no_other():
 
 def test_what_is_due_next_is_none_of_the_cancelled():
     timers: Timers[str] = Timers()
-    assert timers.next_ms is None
+    assert (timers.next_ms, timers.has_sooner) == (None, False)
     for key, deadline_ms in (("first", 10), ("second", 20), ("third", 30)):
         timers.schedule(key, deadline_ms)
     timers.cancel("first")
@@ -128,10 +121,6 @@ def test_what_is_due_next_is_none_of_the_cancelled():
     timers.cancel("second")
     timers.cancel("third")
     assert (timers.next_ms, timers.take_due(99), timers.has_sooner) == (None, None, True)
-
-
-def test_new_timers_wait_for_nothing():
-    assert not Timers[str]().has_sooner
 
 
 def test_cancelled_timers_leave_nothing_behind():
@@ -222,13 +211,8 @@ def test_a_shard_belongs_to_one_leadership():
 
 def test_a_new_shard_is_not_loaded():
     shard = shard_of()
-    assert (shard.loaded, shard.unloaded, shard.awaits_commit, shard.records_loaded, shard.records_left_aside) == (
-        False,
-        False,
-        False,
-        0,
-        0,
-    )
+    assert [shard.loaded, shard.unloaded, shard.awaits_commit] == [False] * 3
+    assert (shard.records_loaded, shard.records_left_aside) == (0, 0)
 
 
 def test_what_waits_continues_in_the_order_in_which_it_was_asked_for():
@@ -246,8 +230,8 @@ def test_records_and_what_they_say_are_asked_for_together():
     effects = Effects(0, 1_000)
     effects.keep_offset("g", "t", 1, OFFSET)
     effects.keep_offset("g", "t", 1, None)
-    effects.keep_offsets("g", "t", [(1, OFFSET), (2, OFFSET)], topic_id=OFFSET.topic_id)
-    effects.keep_offsets("g", "t", [], topic_id=OFFSET.topic_id)
+    several = OffsetCommits("g", "t", [(1, OFFSET), (2, OFFSET)], 0)
+    effects.keep_offsets(several)
     value = GroupMetadataValue(
         protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=-1, members=[]
     )
@@ -256,7 +240,7 @@ def test_records_and_what_they_say_are_asked_for_together():
     assert effects.changes == [
         OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=1), OFFSET),
         OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=1), None),
-        OffsetCommits("g", "t", [(1, OFFSET), (2, OFFSET)]),
+        several,
         GroupMetadata("g", value),
         GroupMetadata("g", None),
     ]

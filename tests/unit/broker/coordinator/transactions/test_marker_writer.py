@@ -29,13 +29,8 @@ class World:
         self.writer = MarkerWriter(self, SimpleNamespace(wall_ms=lambda: 1), self)
 
     def find(self, topic: str, number: int) -> Any:
-        return self.unknown or SimpleNamespace(topic_partition=TopicPartition(topic, number), **self.partition)
-
-    def append_committed(self, partition: Any, _marker: Any, _now_ms: int) -> int | None:
-        if not self.is_alone:
-            return None
-        self.events.append(("committed", partition.topic_partition))
-        return 41
+        log = SimpleNamespace(high_watermark=42 if self.is_alone else 41, flush_is_due=False)
+        return self.unknown or SimpleNamespace(topic_partition=TopicPartition(topic, number), log=log, **self.partition)
 
     def append(self, partition: Any, _marker: Any, _now_ms: int) -> Any:
         self.events.append(("appended", partition.topic_partition))
@@ -71,7 +66,7 @@ def test_the_state_receives_a_marker_before_anything_else_runs() -> None:
 def test_a_marker_that_is_committed_with_its_append_waits_for_nothing() -> None:
     world = World(is_alone=True)
     assert (world.write(GROUPS), world.write(OTHER)) == (ErrorCode.NONE, ErrorCode.NONE)
-    assert world.events == [("committed", GROUPS), ("noted", GROUPS, 41), ("committed", OTHER)]
+    assert world.events == [("appended", GROUPS), ("noted", GROUPS, 41), ("appended", OTHER)]
     world = World(is_alone=True, may_mark=False)
     assert world.write(GROUPS) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert world.events == []
