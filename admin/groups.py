@@ -14,7 +14,7 @@ from lowtide.admin.attempts import Done, Outcome
 from lowtide.admin.call import AdminClientBase, failure
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.share_groups import NO_SUCH_GROUP
-from lowtide.admin.streams_groups import StreamsGroupMember, StreamsTopology, member_of, topology_of
+from lowtide.admin.streams_groups import StreamsMemberDescription, StreamsTopology, member_of, topology_of
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.consumer_protocol import parse_assignment
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -81,7 +81,7 @@ class GroupMember:
     assignment: tuple[TopicPartition, ...]
     target: tuple[TopicPartition, ...]
     epoch: int = -1
-    streams: StreamsGroupMember | None = None
+    streams: StreamsMemberDescription | None = None
     """Its process and tasks, in a streams group."""
 
 

@@ -46,7 +46,7 @@ from lowtide.admin.records import FetchedRecords
 from lowtide.admin.settings import ClientSettings, SettingsError
 from lowtide.admin.share_groups import ShareOffset
 from lowtide.admin.streams_groups import (
-    StreamsGroupMember,
+    StreamsMemberDescription,
     StreamsSubtopology,
     StreamsTask,
     StreamsTasks,
@@ -110,7 +110,7 @@ __all__ = [
     "ResourceType",
     "SettingsError",
     "ShareOffset",
-    "StreamsGroupMember",
+    "StreamsMemberDescription",
     "StreamsSubtopology",
     "StreamsTask",
     "StreamsTasks",

@@ -32,7 +32,7 @@ class StreamsTasks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsGroupMember:
+class StreamsMemberDescription:
     """What a member of a streams group has beyond a consumer. `target` differs from `tasks` while it rebalances."""
 
     process_id: str
@@ -95,10 +95,10 @@ def topology_of(row: Any) -> StreamsTopology:
     return StreamsTopology(epoch=row.epoch, subtopologies=subtopologies)
 
 
-def member_of(row: Any) -> StreamsGroupMember:
+def member_of(row: Any) -> StreamsMemberDescription:
     """Reads a member of a described group."""
     endpoint = row.user_endpoint
-    return StreamsGroupMember(
+    return StreamsMemberDescription(
         process_id=row.process_id,
         rack_id=row.rack_id,
         topology_epoch=row.topology_epoch,

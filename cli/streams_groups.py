@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lowtide.admin.groups import GroupDescription
-from lowtide.admin.streams_groups import StreamsGroupMember, StreamsTask, StreamsTasks, StreamsTopology
+from lowtide.admin.streams_groups import StreamsMemberDescription, StreamsTask, StreamsTasks, StreamsTopology
 from lowtide.cli.printing import print_table, printable
 
 
@@ -61,7 +61,7 @@ def _names(tasks: Iterable[StreamsTask]) -> str:
     return " ".join(map(str, tasks))
 
 
-def member_value(member: StreamsGroupMember) -> dict[str, Any]:
+def member_value(member: StreamsMemberDescription) -> dict[str, Any]:
     """Returns what a member has beyond one of other groups, for JSON."""
     return {
         "process_id": member.process_id,
