@@ -23,6 +23,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication.follower_phase import FollowerEvent, Phase, next_phase
 from lowtide.replication.follower_state import NEVER_MS
+from lowtide.storage.compaction.compaction import without_deleted_beginning
 from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 if TYPE_CHECKING:
@@ -241,7 +242,10 @@ def append_fetched(following: FollowedPartition, row: PartitionData, wall_ms: in
     records = row.records
     if records:
         assert isinstance(records, bytes | bytearray | memoryview), type(records)
-        appended = log.append_as_follower(memoryview(records), now_ms=wall_ms, maximum_epoch=following.leader_epoch)
+        received = memoryview(records)
+        if log.log_start_offset == end_before and int.from_bytes(received[:8], "big") < end_before:  # The base offset.
+            received = without_deleted_beginning(received, end_before)
+        appended = log.append_as_follower(received, now_ms=wall_ms, maximum_epoch=following.leader_epoch)
         if isinstance(appended, ErrorCode):
             taken.error, taken.counts = appended, log.disk_full and not log.offline
             if not taken.counts:

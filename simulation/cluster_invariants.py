@@ -73,8 +73,6 @@ class ClusterInvariants:
         self.watches = ReplicaWatches(self.machines)
         self.promises = ClusterPromises(self.watches, shared, chronicle, flushes=flushes, unclean=unclean)
         self.checks = 0
-        self.erases_on_request = False
-        """Whether replicas are asked to erase deleted records, regardless of the configuration."""
         self.parked = ParkedDeletes(self.machines, chronicle)
         self._shared = shared
         self._chronicle = chronicle
@@ -331,11 +329,13 @@ class ClusterInvariants:
         log: Log,
         is_across_start: bool,  # noqa: FBT001
     ) -> bool:
-        """Returns whether a batch may differ on a replica: by compaction, or erased below a log start offset."""
+        """Returns whether a batch may differ on a replica: by compaction, or without records below a log start.
+
+        Erasing removes these, and an empty replica that begins within a batch does not store them.
+        """
         if "compact" in log.config.cleanup_policy:
             return True
-        may_be_erased = log.config.lowtide_delete_erase or self.erases_on_request
-        return may_be_erased and is_across_start and (known[0], known[2]) == (here[0], here[2])
+        return is_across_start and (known[0], known[2]) == (here[0], here[2])
 
     # The members of an ISR
 

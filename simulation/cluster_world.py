@@ -91,7 +91,6 @@ class ClusterWorld:
         self.invariants = ClusterInvariants(
             self.machines, self.shared, self.chronicle, flushes=self.flushes, unclean=self.unclean
         )
-        self.invariants.erases_on_request = "erasing" in self.kinds
         self.on_death: Callable[[Machine], None] = _ignore
         """Called after a process or a machine died."""
         self.loads: list[PartitionLoad] = []

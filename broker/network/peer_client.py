@@ -250,12 +250,10 @@ class PeerClient:
         login = self._peers.login
         tls, sasl = None if login.tls is None else login.tls(), await login.who()
         _, connection = await connect(self._make_connection, self.listener.host, self.listener.port, tls=tls)
-        cluster_id = self._peers.cluster_id
-        if sasl is not None or cluster_id:
-            expected = ExpectedBroker(cluster_id, self.broker_id) if cluster_id else None
-            opening = Opening(sasl, login.nonce(), expected)
+        if sasl is not None:
+            expected = ExpectedBroker(self._peers.cluster_id, self.broker_id) if self._peers.cluster_id else None
             try:
-                await connection.log_in(opening, self._peers.clock.monotonic_ms())
+                await connection.log_in(Opening(sasl, login.nonce(), expected), self._peers.clock.monotonic_ms())
             except BaseException:
                 connection.close("the login failed")
                 raise
@@ -297,7 +295,7 @@ class PeerClients:
     ) -> None:
         """`client_id` and the purpose are the client id that peers see.
 
-        With a `cluster_id` each new connection checks that it reaches the expected broker of this cluster (KIP-1242).
+        With a `cluster_id` a login checks first that it reaches the expected broker of this cluster (KIP-1242).
         `listener_name` is the listener of other brokers that this one uses. `login` authenticates each new connection.
         """
         self.clock = clock

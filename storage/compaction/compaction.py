@@ -26,12 +26,15 @@ import msgspec
 
 from lowtide.protocol.batch_building import VARINTS, assemble_batch
 from lowtide.protocol.compression import Buffer, Compression, compress, decompress
+from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import (
     COMPRESSION_BITS,
     DELETE_HORIZON_BIT,
     RECORD_BATCH_OVERHEAD,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
+    check_crc,
+    read_batch_header,
 )
 from lowtide.protocol.types import (
     NO_PRODUCER_EPOCH,
@@ -50,6 +53,7 @@ from lowtide.storage.compaction.record_keys import (
     find_keys,
     timestamp_delta,
 )
+from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 
 class LastRecord(NamedTuple):
@@ -219,6 +223,23 @@ def without_deleted(
     starts = [0, *found.ends]
     newest = max(timestamp_delta(records, starts[number]) for number in kept)
     return _changed(header, RetainedRecords(len(kept), False, newest, _copied(records, found, kept)), None)
+
+
+def without_deleted_beginning(records: memoryview, log_start_offset: Offset) -> memoryview:
+    """Returns batches of a leader; of a first one that straddles the log start, only the records from there on.
+
+    An empty replica may have reported that nothing below its log start is left, so it must not store such records. A
+    first batch that is incomplete or damaged stays as it is: the log refuses it.
+    """
+    try:
+        header = read_batch_header(records)
+        if not header.base_offset < log_start_offset <= header.last_offset or not check_crc(records, 0, header):
+            return records
+        first = records[: header.size_bytes]
+        left = without_deleted(header, first, log_start_offset, decompressed_bytes_max=MAXIMUM_DECOMPRESSED_BYTES)
+    except ProtocolError:
+        return records
+    return records if left is first else memoryview(b"".join((left, records[header.size_bytes :])))
 
 
 def place_of(header: BatchHeader) -> bytes:

@@ -167,6 +167,8 @@ class RandomRequests:
             return rng.random() < 0.5
         if form == "d":
             return rng.choice((0.0, -1.5, 1e9, 1e308, float("nan"), float("inf"), rng.random()))
+        if form == "H":
+            return rng.choice((0, 1, 1 << 15, (1 << 16) - 1))
         high = 1 << _LIMITS[form]
         if name == "session_id":
             return rng.choice(self.sessions[-6:])

@@ -343,7 +343,7 @@ def levels_at(cluster: LowtideCluster, broker_id: int) -> tuple[int, dict[str, i
 def test_levels_of_features_are_changed_for_all_brokers(cluster: LowtideCluster, version: int) -> None:
     """A rehearsal changes nothing; at `group.version` 0 no broker accepts members of modern groups."""
     epoch, before = levels_at(cluster, 1)
-    assert (before["group.version"], before["metadata.version"]) == (1, 30)
+    assert (before["group.version"], before["metadata.version"]) == (1, 33)
     if version > 0:
         assert update_feature(cluster, "group.version", 0, 2, check=True, version=version).error_code == ErrorCode.NONE
         assert levels_at(cluster, 1) == (epoch, before)

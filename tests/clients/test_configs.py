@@ -43,7 +43,7 @@ REPLACING = [name for name in KINDS if name != KafkaPythonConfigurer.name]
 
 REFUSED = (KafkaException, kafka.errors.KafkaError, aiokafka.errors.KafkaError)
 LONG_AGO_MS = 1_000_000_000_000
-KAFKAS_TOPIC_KEYS = 36
+KAFKAS_TOPIC_KEYS = 37
 """The number of topic keys that Apache Kafka 4.4 describes, without that of dead letters."""
 KEYS_OF_PROPOSALS = {  # KIP-47, KIP-68
     "log.retention.min.timestamp",

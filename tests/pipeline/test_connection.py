@@ -87,7 +87,7 @@ def test_a_broker_that_knows_only_old_versions_of_the_first_question_is_asked_ag
 
     with ScriptedBroker(answer) as broker, opened(broker.port) as connection:
         assert len(connection.request(NO_TOPICS, soon()).brokers) == 1
-        assert broker.requests == [(ApiKey.API_VERSIONS, FIRST_TRIED), (ApiKey.API_VERSIONS, 0), (ApiKey.METADATA, 1)]
+        assert broker.requests == [(ApiKey.API_VERSIONS, FIRST_TRIED), (ApiKey.API_VERSIONS, 2), (ApiKey.METADATA, 1)]
 
 
 def test_an_api_that_the_broker_does_not_serve_is_refused_before_anything_is_sent():

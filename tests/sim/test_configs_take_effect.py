@@ -197,6 +197,7 @@ def test_no_key_that_can_be_set_is_left_out() -> None:
         "log.cleaner.io.max.bytes.per.second",
     }
     elsewhere |= {"replica.alter.log.dirs.io.max.bytes.per.second", "cordoned.log.dirs"}
+    elsewhere |= {"errors.deadletterqueue.auto.create.topics.enable", "errors.deadletterqueue.topic.name.prefix"}
     elsewhere |= {
         "leader.replication.throttled.rate",
         "follower.replication.throttled.rate",

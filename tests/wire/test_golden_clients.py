@@ -159,9 +159,13 @@ BY_HAND_ONLY = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+    ApiKey.STREAMS_GROUP_HEARTBEAT,
+    ApiKey.STREAMS_GROUP_DESCRIBE,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
 }
 """The requests that need several brokers or an authorizer, or that no Python client sends, are in `by_hand.json`; those
-of KIP-848 are in `consumer_groups.json`, and those of KIP-932 in `share_groups.json`."""
+of KIP-848 are in `consumer_groups.json`, those of KIP-932 in `share_groups.json`, and those of streams groups in
+`streams_groups.json`."""
 
 
 def test_the_captures_cover_every_api_and_every_client_and_are_small() -> None:

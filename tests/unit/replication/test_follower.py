@@ -28,6 +28,7 @@ from lowtide.replication.follower import (
 )
 from lowtide.replication.partition import Partition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.storage.compaction.compaction import without_deleted_beginning
 from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.log import Log, LogConfig
 from lowtide.storage.log.log_files import LogPlace
@@ -190,6 +191,17 @@ def test_the_high_watermark_follows_up_to_the_log_end_and_never_falls() -> None:
     assert one.log.high_watermark == 2
 
 
+def test_an_empty_replica_stores_no_record_below_its_start_from_a_batch_that_straddles_it() -> None:
+    """D15: it may have reported that these records are erased. The batch of the leader still has them."""
+    batch = bytearray(build_batch([(1, None, b"deleted", ()), (2, None, b"kept", ()), (3, None, b"newer", ())]))
+    _PREFIX.pack_into(batch, 0, 2, len(batch) - 12, 1)
+    one = following(1, 1, 1, start=3)
+    append_fetched(one, row(records=bytes(batch) + stored(5, 1), high_watermark=6), 1)
+    assert (one.log.log_start_offset, one.log.log_end_offset) == (3, 6)
+    content = one.log.files.filesystem.contents(one.log.directory)["00000000000000000002.log"]
+    assert [word in content for word in (b"deleted", b"kept", b"newer")] == [False, True, True]
+
+
 def test_the_back_off_grows_and_ends_with_a_successful_response() -> None:
     one = following(1)
     rests = []
@@ -272,6 +284,10 @@ class Replicas:
             if one.received_log_start > log.log_start_offset:
                 raise_start(log, one.received_log_start)
 
+    def readable(self, number: int, start: int) -> bytes:
+        """Returns the bytes from `start` on. The first batch may have deleted records too; these are left out."""
+        return bytes(without_deleted_beginning(memoryview(b"".join(self.batches(number, start))), start))
+
     def batches(self, number: int, start: int) -> list[bytes]:
         """The whole batches that a reader receives from `start` on."""
         log = self.partitions[number].log
@@ -318,7 +334,7 @@ def test_followers_end_with_their_leaders_bytes_after_any_history(
                 f"{leader.describe()}"
             )
         start = max(log.log_start_offset, leader.log_start_offset)
-        assert replicas.batches(number, start) == replicas.batches(last_leader, start)
+        assert replicas.readable(number, start) == replicas.readable(last_leader, start)
         known = [entry for entry in leader.leader_epochs.entries() if entry[1] > start]
         assert [entry for entry in log.leader_epochs.entries() if entry[1] > start] == known
         assert log.log_start_offset >= leader.log_start_offset
