@@ -198,7 +198,8 @@ def test_an_empty_replica_stores_no_record_below_its_start_from_a_batch_that_str
     one = following(1, 1, 1, start=3)
     append_fetched(one, row(records=bytes(batch) + stored(5, 1), high_watermark=6), 1)
     assert (one.log.log_start_offset, one.log.log_end_offset) == (3, 6)
-    content = one.log.files.filesystem.contents(one.log.directory)["00000000000000000002.log"]
+    [segment] = one.log.segments
+    content = segment.file.pread(segment.size, 0)
     assert [word in content for word in (b"deleted", b"kept", b"newer")] == [False, True, True]
 
 
