@@ -39,7 +39,7 @@ def lowtide_config() -> Mapping[str, str | float | bool]:
 
 @pytest.fixture(scope="session")
 def lowtide_in_process() -> bool:
-    """Whether the brokers run in the tests' process; by default they have their own."""
+    """Returns whether the brokers run in the tests' process; by default they have their own."""
     return False
 
 

@@ -71,7 +71,7 @@ class CreationLimits:
         return Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
 
     def may_create_automatically(self, connection: object, in_progress: int) -> bool:
-        """Whether a topic may be created now because this connection asked for it. If so, it is counted."""
+        """Returns whether a topic may be created now because this connection asked for it. If so, it is counted."""
         if in_progress >= AUTOMATIC_MAX:
             return False
         now_ms, rate = self._now_ms(), self._number(AUTOMATIC_RATE)
@@ -81,7 +81,7 @@ class CreationLimits:
         return bucket.take(1, now_ms, rate) == 0 and self.throttle_ms(self._number("num.partitions")) == 0
 
     def may_log(self) -> bool:
-        """Whether another refused automatic creation may be logged: one per second."""
+        """Returns whether another refused automatic creation may be logged: one per second."""
         now_ms = self._now_ms()
         if now_ms < self._quiet_until_ms:
             return False

@@ -63,7 +63,7 @@ class Spread:
         return {broker_id for broker_id, is_there in zip(others, reached, strict=True) if is_there}
 
     async def _reaches(self, peers: PeerClients, broker_id: BrokerId, revision: Revision, until: float) -> bool:
-        """Whether a broker acts on a revision in time, or lost its registration and must catch up before it serves."""
+        """Returns whether a broker acts on a revision in time, or is no longer registered as it was."""
         loop, metadata = asyncio.get_running_loop(), self._broker.metadata
         epoch = metadata.image.broker_epoch(broker_id)
         while (left_ms := round((until - loop.time()) * 1000)) > 0:

@@ -101,7 +101,7 @@ EMPTY: Final = AclIndex({})
 
 
 def _is_of(acl: AclRecord, principal: str, host: str) -> bool:
-    """Whether a rule is about a principal at a normalized address.
+    """Returns whether a rule is about a principal at a normalized address.
 
     Its host must be any, this address in some spelling, or a range that contains it.
     """
@@ -109,7 +109,7 @@ def _is_of(acl: AclRecord, principal: str, host: str) -> bool:
 
 
 def _covers(acl: AclRecord, operation: Operation) -> bool:
-    """Whether a rule allows or denies an operation."""
+    """Returns whether a rule allows or denies an operation."""
     if acl.operation in (operation, Operation.ALL):
         return True
     return acl.permission == Permission.ALLOW and acl.operation in _IMPLIED_BY.get(operation, ())
@@ -130,7 +130,7 @@ def decide(index: AclIndex, principal: str, host: str, operation: Operation, res
 
 
 def decide_by_type(index: AclIndex, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-    """Whether the rules allow the operation on any resource name.
+    """Returns whether the rules allow the operation on any resource name.
 
     Implied operations don't count here, as in Kafka.
     """
@@ -146,7 +146,7 @@ def decide_by_type(index: AclIndex, principal: str, host: str, operation: Operat
 
 
 def _is_covered(pattern: Pattern, denied: set[Pattern]) -> bool:
-    """Whether denials cover all names of a pattern."""
+    """Returns whether denials cover all names of a pattern."""
     kind, pattern_type, name = pattern
     if pattern_type == PatternType.LITERAL and pattern in denied:
         return True

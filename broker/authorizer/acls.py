@@ -105,7 +105,7 @@ class AclSelector(msgspec.Struct, frozen=True):
         return None
 
     def matches(self, acl: AclRecord) -> bool:
-        """Whether the filter selects a rule."""
+        """Returns whether the filter selects a rule."""
         return (
             self._matches_pattern(acl)
             and self.principal in (None, acl.principal)

@@ -69,10 +69,10 @@ class Authorizer(Protocol):
     def authorize(
         self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
     ) -> bool:
-        """Whether the requester may perform the operation on the resource."""
+        """Returns whether the requester may perform the operation on the resource."""
 
     def authorize_by_resource_type(self, requester: Requester, operation: Operation, kind: ResourceType) -> bool:
-        """Whether the requester may perform the operation on any resource name of a type."""
+        """Returns whether the requester may perform the operation on any resource name of a type."""
 
     def write_grants(self, requester: Requester) -> WriteGrants | None:
         """Returns the set that remembers topics the requester may write to, or None if nothing may be remembered."""

@@ -54,7 +54,7 @@ class MetricsSubscription(msgspec.Struct, frozen=True):
     patterns: Mapping[str, Any]
 
     def means(self, client: Mapping[str, str]) -> bool:
-        """Whether each pattern matches the whole value of its attribute."""
+        """Returns whether each pattern matches the whole value of its attribute."""
         return all(pattern.fullmatch(client.get(fact, "")) is not None for fact, pattern in self.patterns.items())
 
 

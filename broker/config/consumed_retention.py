@@ -29,7 +29,7 @@ def broker_consumed_ms(values: Mapping[str, Value]) -> int:
 
 
 def is_trimmed_by_commits(values: Mapping[str, Value], of_broker: Value, own: Collection[str]) -> bool:
-    """Whether commits can delete records of a topic.
+    """Returns whether commits can delete records of a topic.
 
     `values` are the broker's, `of_broker` is its default time, and `own` has the names of the keys that the topic sets.
     """

@@ -246,7 +246,7 @@ def _known_or_secret(name: str) -> ConfigKey:
 
 
 def _is_sensitive(key: ConfigKey) -> bool:
-    """Whether the value must be hidden: secrets, and settings of plug-ins, which may be secrets."""
+    """Returns whether the value must be hidden: secrets, and settings of plug-ins, which may be secrets."""
     return key.type is Type.PASSWORD or key.name.startswith(FREE_PREFIXES)
 
 

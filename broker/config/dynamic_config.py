@@ -56,7 +56,7 @@ Layer = Mapping[str, str]
 
 
 def is_dynamic(name: str) -> bool:
-    """Whether a key can be changed at runtime (stores and logins only for one listener of one broker)."""
+    """Returns whether a key can be changed at runtime (stores and logins only for one listener of one broker)."""
     return name in DYNAMIC_KEYS or part_of(name) is not None
 
 
@@ -81,7 +81,7 @@ def part_of(name: str) -> Part | None:
 
 
 def decides_logins(name: str) -> bool:
-    """Whether a key decides who can log in: mechanisms, passwords and trust stores.
+    """Returns whether a key decides who can log in: mechanisms, passwords and trust stores.
 
     Setting such a key can impersonate any user, so it requires ALTER on the cluster, like setting a user's password. A
     key store only determines the broker's own certificate.

@@ -76,7 +76,7 @@ def store_listener(name: str) -> str | None:
 
 
 def is_of_trust_store(name: str) -> bool:
-    """Whether a key belongs to the trust store of a listener."""
+    """Returns whether a key belongs to the trust store of a listener."""
     return store_listener(name) is not None and name.removeprefix(LISTENER_PREFIX).partition(".")[2].startswith(
         TRUST_PREFIX
     )

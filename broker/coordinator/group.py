@@ -60,7 +60,7 @@ class Group(Protocol):
         """Whether offsets may expire now."""
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members consume a topic."""
+        """Returns whether members consume a topic."""
 
     def living_subscriptions(self) -> frozenset[str] | None:
         """Returns the topics that members consume; None if that is unknown."""

@@ -78,7 +78,7 @@ class GroupAdmission:
         return ErrorCode.POLICY_VIOLATION if error == ErrorCode.GROUP_MAX_SIZE_REACHED else error
 
     def have_most_gone(self) -> bool:
-        """Whether most groups have gone since this last returned True. Called about once a second."""
+        """Returns whether most groups have gone since this last returned True. Called about once a second."""
         count = self.count_groups()
         self._count_most = max(self._count_most, count)
         if self._count_most - count < max(GROUPS_GONE_MIN, count):
@@ -87,7 +87,7 @@ class GroupAdmission:
         return True
 
     def has_room_for(self, count: int) -> bool:
-        """Whether so many offsets without metadata may be added. Otherwise `check_offset` decides about each."""
+        """Returns whether `count` offsets without metadata may be added. If not, `check_offset` decides for each."""
         return self.offset_count + count <= self.settings.offsets_max
 
     def check_offset(self, metadata: str, kept_count: int, kept_bytes: int) -> ErrorCode:

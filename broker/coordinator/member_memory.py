@@ -41,7 +41,7 @@ class MemberMemory:
         """Joins refused for lack of room, for the log."""
 
     def has_room(self, group_bytes: int, more_bytes: int) -> bool:
-        """Whether a group that takes `group_bytes` may take more. Not taking more is always allowed."""
+        """Returns whether a group that takes `group_bytes` may take more. Not taking more is always allowed."""
         allowed_bytes = (
             BROKER_BYTES_MAX if group_bytes + more_bytes <= SMALL_GROUP_BYTES else BROKER_BYTES_MAX - RESERVED_BYTES
         )
@@ -64,7 +64,7 @@ class GroupMemory:
         self.broker.held_bytes += more_bytes
 
     def has_room(self, more_bytes: int) -> bool:
-        """Whether the group may take more memory. Counts a refusal."""
+        """Returns whether the group may take more memory. Counts a refusal."""
         if self.broker.has_room(self.held_bytes, more_bytes):
             return True
         self.broker.refused_count += 1

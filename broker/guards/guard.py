@@ -42,21 +42,21 @@ class Asker(msgspec.Struct, frozen=True):
     config: BrokerConfig
 
     def may(self, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
-        """Whether the client may perform an operation.
+        """Returns whether the client may perform an operation.
 
         `audit`: filters use ALLOWED, because the client did not name what they hide.
         """
         return self.authorizer.authorize(self.context, operation, resource, audit)
 
     def may_cluster(self, operation: Operation, audit: Audit = Audit.BOTH) -> bool:
-        """Whether the client may perform an operation on the cluster.
+        """Returns whether the client may perform an operation on the cluster.
 
         `audit`: ALLOWED if another permission would suffice too.
         """
         return self.authorizer.authorize(self.context, operation, CLUSTER, audit)
 
     def may_any(self, operation: Operation, kind: ResourceType) -> bool:
-        """Whether the client may perform an operation on any resource name of a type."""
+        """Returns whether the client may perform an operation on any resource name of a type."""
         return self.authorizer.authorize_by_resource_type(self.context, operation, kind)
 
     def name_of(self, name: str, topic_id: TopicId, *, by_id: bool) -> str | None:

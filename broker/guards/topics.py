@@ -86,7 +86,7 @@ def produce(request: ProduceRequest, asker: Asker) -> Verdict:
 
 
 def _may_write_transactions(request: ProduceRequest, asker: Asker) -> bool:
-    """Whether the client may write transactional batches; the batches tell, not the request (CVE-2018-17196)."""
+    """Returns whether the client may write the transactional batches, by their headers (CVE-2018-17196)."""
     name = request.transactional_id
     return name is not None and asker.may(Operation.WRITE, transactional_id(name))
 

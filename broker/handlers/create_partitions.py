@@ -95,7 +95,7 @@ def refused(request: CreatePartitionsRequest, _version: int, refusal: Refusal) -
 
 
 def shows(request: CreatePartitionsRequest, answer: CreatePartitionsResponse, image: MetadataImage) -> bool:
-    """Whether an image has the created partitions."""
+    """Returns whether an image has the created partitions."""
     if request.validate_only:
         return True
     grown = {row.name for row in answer.results if row.error_code == ErrorCode.NONE}

@@ -118,7 +118,7 @@ def refused(request: CreateTopicsRequest, _version: int, refusal: Refusal) -> Cr
 
 
 def shows(request: CreateTopicsRequest, answer: CreateTopicsResponse, image: MetadataImage) -> bool:
-    """Whether an image has the created topics."""
+    """Returns whether an image has the created topics."""
     return request.validate_only or all(
         row.error_code != ErrorCode.NONE or row.name in image.topics for row in answer.topics
     )

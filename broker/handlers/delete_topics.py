@@ -84,7 +84,7 @@ def refused(request: DeleteTopicsRequest, version: int, refusal: Refusal) -> Del
 
 
 def shows(_request: DeleteTopicsRequest, answer: DeleteTopicsResponse, image: MetadataImage) -> bool:
-    """Whether an image no longer has the deleted topics."""
+    """Returns whether an image no longer has the deleted topics."""
     deleted = [row for row in answer.responses if row.error_code == ErrorCode.NONE]
     return not any(
         row.topic_id in image.topic_names or (row.topic_id == ZERO_TOPIC_ID and row.name in image.topics)

@@ -108,7 +108,7 @@ def describe(image: MetadataImage, reached: Collection[BrokerId], now_ms: int) -
 
 
 def _asks_for_metadata(request: DescribeQuorumRequest) -> bool:
-    """Whether a request names the only partition, and nothing else. Kafka allows nothing else either."""
+    """Returns whether a request names the only partition, and nothing else. Kafka allows nothing else either."""
     rows = [(topic.topic_name, row.partition_index) for topic in request.topics for row in topic.partitions]
     return len(request.topics) == 1 and rows == [(CLUSTER_METADATA_TOPIC, 0)]
 

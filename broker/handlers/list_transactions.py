@@ -59,7 +59,7 @@ class TransactionFilter(msgspec.Struct, frozen=True):
     duration_ms: int
 
     def matches(self, transaction: Transaction, wall_ms: int) -> bool:
-        """Whether a transaction matches at a wall-clock time."""
+        """Returns whether a transaction matches at a wall-clock time."""
         return (
             (not self.states or STATE_NAMES[transaction.state] in self.states)
             and (not self.producer_ids or transaction.producer_id in self.producer_ids)

@@ -60,5 +60,5 @@ def refused(_request: UnregisterBrokerRequest, _version: int, refusal: Refusal) 
 
 
 def shows(request: UnregisterBrokerRequest, answer: UnregisterBrokerResponse, image: MetadataImage) -> bool:
-    """Whether an image shows that the broker is forgotten."""
+    """Returns whether an image shows that the broker is forgotten."""
     return answer.error_code != ErrorCode.NONE or not image.is_known(request.broker_id)

@@ -86,7 +86,7 @@ def refused(_request: UpdateFeaturesRequest, _version: int, refusal: Refusal) ->
 
 
 def shows(request: UpdateFeaturesRequest, answer: UpdateFeaturesResponse, image: MetadataImage) -> bool:
-    """Whether an image shows the requested levels."""
+    """Returns whether an image shows the requested levels."""
     if answer.error_code != ErrorCode.NONE or request.validate_only:
         return True
     highest = {feature.name: feature.level for feature in FEATURES}

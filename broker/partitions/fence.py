@@ -16,7 +16,7 @@ class Fence(Protocol):
     """The monotonic time until which it is down at least, under that registration."""
 
     def is_up(self) -> bool:
-        """Whether the broker must not act now."""
+        """Returns whether the broker must not act now."""
         ...
 
     @property

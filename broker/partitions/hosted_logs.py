@@ -85,7 +85,7 @@ class HostedLogs:
             )
 
     def has(self, key: TopicPartition) -> bool:
-        """Whether a partition has a log here, of any topic id."""
+        """Returns whether a partition has a log here, of any topic id."""
         return key in self._log_manager.logs
 
     def open(self, key: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log | None:

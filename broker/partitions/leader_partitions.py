@@ -175,7 +175,7 @@ class LedPartitions:
         return follower
 
     def lacks_some(self, broker_id: BrokerId, count_fetched: Callable[[], int], now_ms: int) -> bool:
-        """Whether a follower fetches fewer partitions than it should, after a recent change of leadership."""
+        """Returns whether a follower fetches fewer partitions than it should, after a recent change of leadership."""
         if now_ms - self.newest_leadership_ms > self.lag_time_max_ms:
             return False
         image, followed = self._image, self.by_follower.get(broker_id, {})
@@ -240,7 +240,7 @@ class LedPartitions:
         return min(max(self.lag_time_max_ms // LOOK_PART, LOOK_MS_MIN), LOOK_MS_MAX)
 
     def _was_paused(self, now_ms: int) -> bool:
-        """Whether the look is so overdue that this broker was paused, rather than its followers."""
+        """Returns whether the look is so overdue that this broker was paused, rather than its followers."""
         return self._look_timer is not None and now_ms - self._look_due_ms > self.lag_time_max_ms // 2
 
     def _look(self) -> None:

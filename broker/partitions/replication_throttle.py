@@ -50,7 +50,7 @@ class ReplicationThrottle:
         )
 
     def is_throttled(self, topic: str, partition: int) -> bool:
-        """Whether this broker's replica of a partition is throttled on this side."""
+        """Returns whether this broker's replica of a partition is throttled on this side."""
         image = self._image()
         known = None if image is None else image.topics.get(topic)
         text = None if known is None else known.configs.get(self._replicas_key)

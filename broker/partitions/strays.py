@@ -53,7 +53,7 @@ def settle_strays(
 def has_to_go(
     image: MetadataImage, broker_id: BrokerId, key: TopicPartition, topic_id: TopicId, latest_epoch: LeaderEpoch
 ) -> bool:
-    """Whether the metadata say that a log is removed: its topic was deleted, or its partition is on other brokers.
+    """Returns whether a log is to be removed: its topic was deleted, or its partition is on other brokers.
 
     `latest_epoch` is the log's newest leader epoch: older metadata prove nothing.
     """
@@ -65,7 +65,7 @@ def has_to_go(
 
 
 def _is_here(image: MetadataImage, key: TopicPartition, broker_id: BrokerId) -> bool:
-    """Whether this broker hosts a partition, or may host it, under any topic id."""
+    """Returns whether this broker hosts a partition, or may host it, under any topic id."""
     topic = image.topics.get(key.topic)
     if topic is None or key.partition >= len(topic.partitions):
         return False

@@ -150,7 +150,7 @@ class Meter:
 
 
 def is_of_a_follower(request: FetchRequest) -> bool:
-    """Whether a broker fetches for replication."""
+    """Returns whether a broker fetches for replication."""
     return replica_of(request)[0] >= 0
 
 

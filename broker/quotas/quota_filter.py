@@ -45,7 +45,7 @@ def filter_of(components: Iterable[DescribeClientQuotasComponent]) -> Filter | R
 
 
 def matches(entity: QuotaEntity, wanted: Filter, *, strict: bool) -> bool:
-    """Whether an entity matches. With a strict filter, the entity may have no other types."""
+    """Returns whether an entity matches. With a strict filter, the entity may have no other types."""
     names = dict(entity)
     if strict and len(names) != len(wanted):
         return False

@@ -68,20 +68,20 @@ def credentials_of(
 
 
 def may_change(token: TokenRecord, principal: KafkaPrincipal) -> bool:
-    """Whether a principal may renew and expire a token: it is its owner or a renewer."""
+    """Returns whether a principal may renew and expire a token: it is its owner or a renewer."""
     text = str(principal)
     return text == token.owner or text in token.renewers
 
 
 def concerns(token: TokenRecord, principal: str) -> bool:
-    """Whether a principal may see a token without other rights: it is its owner, its requester or a renewer."""
+    """Returns whether a principal may see a token without other rights: it is its owner, its requester or a renewer."""
     return principal in (token.owner, token.requester) or principal in token.renewers
 
 
 def is_shown(
     token: TokenRecord, asker: KafkaPrincipal, owners: Collection[str] | None, may_see: Callable[[TokenRecord], bool]
 ) -> bool:
-    """Whether a token is described to `asker`.
+    """Returns whether a token is described to `asker`.
 
     `owners`: only tokens that concern one of these; None is all. `may_see`: whether a right of the asker shows the
     token.

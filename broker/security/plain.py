@@ -29,7 +29,7 @@ class PlainUsers:
         return f"PlainUsers({len(self._digests)})"
 
     def has(self, user: str, password: str) -> bool:
-        """Whether the user exists and has this password."""
+        """Returns whether the user exists and has this password."""
         known = self._digests.get(user)
         is_equal = hmac.compare_digest(_digest(password), _NO_ONE if known is None else known)
         return is_equal and known is not None

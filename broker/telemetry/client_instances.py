@@ -86,11 +86,11 @@ class ClientInstance:
         return max(self.asked_ms, self.pushed_ms)
 
     def is_silent(self, now_ms: int) -> bool:
-        """Whether it was silent for so long that it is considered gone."""
+        """Returns whether it was silent for so long that it is considered gone."""
         return self.seen_ms != _NEVER_MS and now_ms - self.seen_ms > SILENT_INTERVALS * self.wanted.interval_ms
 
     def may_push(self, now_ms: int) -> bool:
-        """Whether it asked for its subscription since its last push, or an interval has passed."""
+        """Returns whether it asked for its subscription since its last push, or an interval has passed."""
         return self.asked_ms > self.pushed_ms or now_ms - self.pushed_ms >= self.wanted.interval_ms
 
     def take(self, points: Sequence[Point], room: int) -> int:

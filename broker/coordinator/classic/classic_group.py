@@ -130,7 +130,7 @@ class ClassicGroup:
         return len(self.members) == self.awaiting_join_count and not self.pending_join
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members consume a topic. Consumers whose subscriptions can't be parsed may consume any."""
+        """Returns whether members consume a topic. Consumers whose subscriptions can't be parsed may consume any."""
         return topic in self.subscribed if self.subscribed is not None else self.uses_consumer_protocol
 
     def living_subscriptions(self) -> frozenset[str] | None:
@@ -283,7 +283,7 @@ class ClassicGroup:
 
     # ------------------------------------------------------------------ protocols
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member with these protocols may join: all members speak one of them."""
+        """Returns whether a member with these protocols may join: all members speak one of them."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         return self.protocol_type == protocol_type and any(self.supported[name] == len(self.members) for name in names)

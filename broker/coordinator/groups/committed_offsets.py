@@ -144,7 +144,7 @@ class CommittedOffsets:
         return list(dict.fromkeys(key.group for key, _ in ended))
 
     def has_any(self, group_id: str) -> bool:
-        """Whether a group has committed offsets, or pending ones."""
+        """Returns whether a group has committed offsets, or pending ones."""
         return group_id in self.offsets or self.pending.has_any(group_id)
 
     def group_ids(self) -> list[str]:
@@ -341,7 +341,7 @@ class CommittedOffsets:
 
 
 def _is_longer(metadata: str, limit: int) -> bool:
-    """Whether a text exceeds the limit in Kafka's count, in which characters beyond the first 65,536 count twice."""
+    """Returns whether a text exceeds the limit as Kafka counts: characters beyond U+FFFF count twice."""
     if len(metadata) > limit:
         return True
     return 2 * len(metadata) > limit and not metadata.isascii() and len(metadata.encode("utf-16-le")) > 2 * limit

@@ -36,7 +36,7 @@ NO_COMMITTER: Final = OffsetCommitter()
 
 
 def keeps_committers(broker: BrokerContext, topic: TopicImage) -> bool:
-    """Whether commits for a topic may delete its records."""
+    """Returns whether commits for a topic may delete its records."""
     config = broker.config
     return is_trimmed_by_commits(config.values, config.topic_defaults["retention.commitoffset.ms"], topic.configs)
 

@@ -54,7 +54,7 @@ class NamedGroups(NamedTuple):
         return cls(ids, tuple(name[:-1] for name in wanted if name.endswith(_ANY))) if wanted else None
 
     def has(self, group_id: str) -> bool:
-        """Whether a group is named."""
+        """Returns whether a group is named."""
         return group_id in self.ids or group_id.startswith(self.beginnings)
 
 
@@ -176,7 +176,7 @@ class ConsumedOffsets:
                 yield
 
     def _counts(self, name: str, group_id: str) -> bool:
-        """Whether a group counts for a topic."""
+        """Returns whether a group counts for a topic."""
         named = self._named.get(name)
         return named is None or named.has(group_id)
 
@@ -208,5 +208,5 @@ class ConsumedOffsets:
         yield
 
     def _is_of(self, name: str, value: OffsetCommitValue) -> bool:
-        """Whether an offset was committed for the requested topic, not for an older one of its name."""
+        """Returns whether an offset was committed for the requested topic, not for an older one of its name."""
         return value.topic_id in (self._ids[name], ZERO_TOPIC_ID) and value.offset >= 0

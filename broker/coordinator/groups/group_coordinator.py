@@ -165,11 +165,11 @@ class GroupCoordinator(ShardedCoordinator[Groups]):
 
     @staticmethod
     def is_kept_in(topic: str) -> bool:
-        """Whether a topic has the groups."""
+        """Returns whether a topic has the groups."""
         return topic == GROUP_TOPIC
 
     def may_mark(self, partition: Partition) -> bool:
-        """Whether a marker may be written to a partition now.
+        """Returns whether a marker may be written to a partition now.
 
         While its log is being read, the marker could be missed.
         """

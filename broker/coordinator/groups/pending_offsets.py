@@ -49,7 +49,7 @@ class PendingOffsets:
         """The pending offsets of each producer's open transaction. Only this class changes it."""
 
     def has_room(self, producer_id: ProducerId, more_count: int) -> bool:
-        """Whether a producer's transaction may have this many more pending offsets."""
+        """Returns whether a producer's transaction may have this many more pending offsets."""
         return len(self.by_producer.get(producer_id, ())) + more_count <= PENDING_OFFSETS_MAX
 
     def group_ids(self) -> Iterable[str]:
@@ -57,11 +57,11 @@ class PendingOffsets:
         return self._of_groups.keys()
 
     def has_any(self, group_id: str) -> bool:
-        """Whether a group has pending offsets."""
+        """Returns whether a group has pending offsets."""
         return group_id in self._of_groups
 
     def has(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether a partition has a pending offset."""
+        """Returns whether a partition has a pending offset."""
         found = self._of_groups.get(group_id)
         return found is not None and (topic, partition) in found
 

@@ -100,7 +100,7 @@ class ConsumerGroup(ModernGroup):
         return members
 
     def waits_for_others(self, member: ModernMember) -> bool:
-        """Whether another member still owns a partition of a member's target."""
+        """Returns whether another member still owns a partition of a member's target."""
         target = self.targets.get(member.member_id, NOTHING)
         for topic_id, numbers in target.items():
             missing = numbers - member.assigned.get(topic_id, frozenset())
@@ -206,7 +206,7 @@ def _check_epoch(member: ModernMember, member_epoch: int) -> ErrorCode:
 
 
 def is_within(owned: Assignment | None, assigned: Mapping[TopicId, frozenset[int]]) -> bool:
-    """Whether a member reports its partitions, and all of them are assigned to it."""
+    """Returns whether a member reports its partitions, and all of them are assigned to it."""
     return owned is not None and all(
         numbers <= assigned.get(topic_id, frozenset()) for topic_id, numbers in owned.items()
     )

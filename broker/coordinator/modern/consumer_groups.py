@@ -44,7 +44,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         self.migration = Migration(by_id, resources, rebalancing)
 
     def may_replace(self, group_id: str) -> bool:
-        """Whether the id belongs to a classic group that never had a member."""
+        """Returns whether the id belongs to a classic group that never had a member."""
         classic = self.by_id.find_classic(group_id)
         return classic is not None and classic.is_simple
 
@@ -231,7 +231,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         return self._targets.prepare(group, members, assignor)
 
     def assigns_later(self, group: ConsumerGroup) -> bool:
-        """Whether a worker has to compute the group's next target, or is computing one."""
+        """Returns whether a worker has to compute the group's next target, or is computing one."""
         return self._targets.is_computing(group) or self._targets.is_heavy(group)
 
     def make_target(self, group: ConsumerGroup, effects: Effects) -> None:
@@ -243,7 +243,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
 
 
 def has_other_topics(topics: TopicView, group: ConsumerGroup) -> bool:
-    """Whether the group's topics have changed, so that the next heartbeat or join raises its epoch."""
+    """Returns whether the group's topics have changed, so that the next heartbeat or join raises its epoch."""
     is_checked = group.checked_image == topics.image_number
     if not is_checked and topics.hash_of(group.subscriptions.names()) == group.metadata_hash:
         group.checked_image = topics.image_number

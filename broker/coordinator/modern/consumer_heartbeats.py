@@ -229,7 +229,7 @@ def _check_epoch(member: ModernMember, epoch: int, owned: Assignment | None) -> 
 
 
 def is_full(group: ConsumerGroup, settings: GroupSettings, member_id: str, instance_id: str | None) -> bool:
-    """Whether a group has as many members as it may have, and this one would be another."""
+    """Returns whether a group has as many members as it may have, and this one would be another."""
     if len(group.members) < min(settings.consumer_max_size, MEMBERS_MAX):
         return False
     return member_id not in group.members and (instance_id is None or instance_id not in group.static_members)

@@ -145,7 +145,7 @@ class Migration:
     def may_downgrade(
         self, group: ConsumerGroup, gone: Mapping[str, ModernMember], joining: ModernMember | None = None
     ) -> bool:
-        """Whether a group becomes classic without these members, or with `joining` in their place."""
+        """Returns whether a group becomes classic without these members, or with `joining` in their place."""
         left = len(group.members) - len(gone)
         classic_left = group.subscriptions.classic_count - sum(member.classic is not None for member in gone.values())
         count = left + (joining is not None)

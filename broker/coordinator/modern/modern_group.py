@@ -112,7 +112,7 @@ class ModernGroup(ABC):
         return True
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members consume a topic."""
+        """Returns whether members consume a topic."""
         return self.subscriptions.includes(topic)
 
     def living_subscriptions(self) -> frozenset[str] | None:

@@ -54,7 +54,7 @@ class GroupResources(NamedTuple):
         return GroupRefusal(error, "The broker has as many groups as it may have, or too many begin at once.")
 
     def has_room(self, group: ModernGroup, member: ModernMember) -> bool:
-        """Whether the memory limits allow a member with this subscription, perhaps of a group without a record."""
+        """Returns whether the memory limits allow a member with this subscription, also in a new group."""
         known = group.members.get(member.member_id)
         more_bytes = member.size_bytes - (known.size_bytes if known is not None else 0)
         if self.memory.has_room(group.memory.held_bytes, more_bytes):
@@ -119,7 +119,7 @@ class ModernGroups(ABC, Generic[G]):
         return group
 
     def may_replace(self, _group_id: str) -> bool:
-        """Whether a group of this type may take over the id of the group that has it."""
+        """Returns whether a group of this type may take over the id of the group that has it."""
         return False
 
     def on_loaded(self, group: G, effects: Effects) -> None:
@@ -170,7 +170,7 @@ class ModernGroups(ABC, Generic[G]):
         return group.target_epoch, group.target_of(new)
 
     def assigns_later(self, _group: G) -> bool:
-        """Whether the group's next target is computed apart from the request that needs it."""
+        """Returns whether the group's next target is computed apart from the request that needs it."""
         return False
 
     @abstractmethod

@@ -82,11 +82,11 @@ class ModernMember(msgspec.Struct, frozen=True):
         return held
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Whether it has exactly its part of the target of this epoch."""
+        """Returns whether it has exactly its part of the target of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def has_same_subscription(self, other: ModernMember) -> bool:
-        """Whether the records of both subscriptions are equal."""
+        """Returns whether the records of both subscriptions are equal."""
         return (
             self.topic_names == other.topic_names
             and self.topic_regex == other.topic_regex
@@ -151,7 +151,7 @@ class ModernMember(msgspec.Struct, frozen=True):
         )
 
     def holds(self, topic_id: TopicId, number: int) -> bool:
-        """Whether it has a partition, or may still have it."""
+        """Returns whether it has a partition, or may still have it."""
         return number in self.assigned.get(topic_id, ()) or number in self.revoking.get(topic_id, ())
 
     def with_current(

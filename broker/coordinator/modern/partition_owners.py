@@ -36,7 +36,7 @@ class PartitionOwners:
         return _owners_of(self._members.values()) if self._owners is None else self._owners
 
     def is_owned(self, topic_id: TopicId, number: int) -> bool:
-        """Whether a member has a partition, or may still have it."""
+        """Returns whether a member has a partition, or may still have it."""
         if self._owners is None:
             return any(member.holds(topic_id, number) for member in self._members.values())
         return number in self._owners.get(topic_id, ())

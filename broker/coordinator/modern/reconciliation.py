@@ -61,7 +61,7 @@ def reconcile(member: ModernMember, facts: Reconciliation) -> ModernMember | Non
 
 
 def _owns_any(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Whether the member may still have any of these partitions. A member that reports none may."""
+    """Returns whether the member may still have any of these partitions. A member that reports none may."""
     if owned is None:
         return True
     return any(not numbers.isdisjoint(owned.get(topic_id, ())) for topic_id, numbers in partitions.items())

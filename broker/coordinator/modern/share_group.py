@@ -121,7 +121,7 @@ class KnownStates(msgspec.Struct, frozen=True):
         )
 
     def includes(self, topic_id: TopicId) -> bool:
-        """Whether partitions of a topic have a state, or may have one."""
+        """Returns whether partitions of a topic have a state, or may have one."""
         return topic_id in self.initialized or topic_id in self.initializing or topic_id in self.deleting
 
     def hash_of(self, topic_ids: Iterable[TopicId]) -> int:

@@ -46,7 +46,7 @@ class NamePattern:
         """How many names to match in one step."""
 
     def matches(self, name: str) -> bool:
-        """Whether the pattern matches the whole name."""
+        """Returns whether the pattern matches the whole name."""
         return self._compiled.fullmatch(name.encode()) is not None
 
     def matching(self, names: Iterable[str]) -> Generator[None, None, list[str]]:

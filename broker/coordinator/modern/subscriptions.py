@@ -81,7 +81,7 @@ class Subscriptions:
         return names
 
     def includes(self, topic: str) -> bool:
-        """Whether a member names a topic, or has a pattern that matches it."""
+        """Returns whether a member names a topic, or has a pattern that matches it."""
         return topic in self.topic_counts or any(topic in pattern.topics for pattern in self.patterns.values())
 
     def patterns_without(self, gone: Iterable[ModernMember]) -> frozenset[str]:
@@ -109,7 +109,7 @@ class Subscriptions:
         return min(votes, key=lambda name: (-votes[name], name), default=None)
 
     def speaks(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a classic member may join: it is a consumer and shares a protocol with all other classic members."""
+        """Returns whether a classic member may join: a consumer with a protocol that all classic members share."""
         return protocol_type == CONSUMER_PROTOCOL_TYPE and any(
             self.classic_protocols.get(name, 0) == self.classic_count for name in names
         )

@@ -48,11 +48,11 @@ class ConsumerTargets:
         """The groups whose targets a worker computes now."""
 
     def is_computing(self, group: ConsumerGroup) -> bool:
-        """Whether a worker computes the group's target now."""
+        """Returns whether a worker computes the group's target now."""
         return group.group_id in self._computing
 
     def is_heavy(self, group: ConsumerGroup) -> bool:
-        """Whether computing a target could block the event loop for more than a few milliseconds."""
+        """Returns whether computing a target could block the event loop for more than a few milliseconds."""
         subscriptions = group.subscriptions
         names = subscriptions.names()
         partitions = sum(self._topics.partition_counts(self._topics.ids_of(names)).values())

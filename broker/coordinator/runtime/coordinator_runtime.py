@@ -180,7 +180,7 @@ class CoordinatorRuntime(Generic[S]):
             shard.state.note(EndMarker(marker.producer_id, is_commit), offset)
 
     def may_mark(self, partition: Partition) -> bool:
-        """Whether a marker may be appended to a partition now.
+        """Returns whether a marker may be appended to a partition now.
 
         While its log is being read, the marker could be missed.
         """

@@ -37,7 +37,7 @@ def coordinator_key(place: SharePlace) -> str:
 
 
 def is_share_key(key: str) -> bool:
-    """Whether a text is the key of a share partition. Source: `SharePartitionKey.validate`."""
+    """Returns whether a text is the key of a share partition. Source: `SharePartitionKey.validate`."""
     parts = key.rsplit(":", 2)  # The group's id may have colons itself.
     if len(parts) < len(SharePlace._fields) or not parts[0] or not (parts[2].isascii() and parts[2].isdecimal()):
         return False
@@ -65,7 +65,7 @@ class ShareCoordinator(ShardedCoordinator[ShareStates]):
 
     # ------------------------------------------------------------------ what the states ask for
     def has_partition(self, topic_id: TopicId, partition: int) -> bool:
-        """Whether the partition exists."""
+        """Returns whether the partition exists."""
         topic = self.broker.metadata.image.topic_by_id(topic_id)
         return topic is not None and 0 <= partition < len(topic.partitions)
 

@@ -37,5 +37,5 @@ def share_settings(values: Mapping[str, Value]) -> ShareSettings:
 
 
 def share_groups_enabled(values: Mapping[str, Value]) -> bool:
-    """Whether a broker with this configuration serves share groups: their APIs and their feature level."""
+    """Returns whether a broker with this configuration serves share groups: their APIs and their feature level."""
     return values[SHARE_GROUPS_KEY] is True

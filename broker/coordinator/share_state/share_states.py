@@ -59,7 +59,7 @@ class ShareStatePorts(Protocol):
     """What the states need of the broker."""
 
     def has_partition(self, topic_id: TopicId, partition: int) -> bool:
-        """Whether the partition exists."""
+        """Returns whether the partition exists."""
 
     def prune(self, states: ShareStates, start_offset: Offset) -> None:
         """Cuts the log of these states before `start_offset`.

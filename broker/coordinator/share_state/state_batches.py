@@ -64,5 +64,5 @@ def _extend(combined: list[ShareStateBatch], first_offset: Offset, last_offset: 
 
 
 def check_batches(batches: Sequence[ShareStateBatch]) -> bool:
-    """Whether each batch is a valid range of offsets."""
+    """Returns whether each batch is a valid range of offsets."""
     return all(0 <= batch.first_offset <= batch.last_offset for batch in batches)

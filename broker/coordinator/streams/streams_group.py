@@ -178,7 +178,7 @@ class StreamsGroup:
         return True
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members consume a topic."""
+        """Returns whether members consume a topic."""
         return bool(self.members) and topic in self.topology.sources
 
     def living_subscriptions(self) -> frozenset[str]:

@@ -95,7 +95,7 @@ class StreamsThreadMember(msgspec.Struct, frozen=True):
     """The tasks that it has to revoke and may still have."""
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Whether it has exactly its part of the target of this epoch."""
+        """Returns whether it has exactly its part of the target of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def epoch_of(self, subtopology: str, partition: int) -> int | None:
@@ -104,7 +104,7 @@ class StreamsThreadMember(msgspec.Struct, frozen=True):
         return epoch if epoch is not None else self.revoking.active.get(subtopology, {}).get(partition)
 
     def is_assigned_like(self, other: StreamsThreadMember) -> bool:
-        """Whether all that an assignment depends on is equal."""
+        """Returns whether all that an assignment depends on is equal."""
         return (
             self.topology_epoch == other.topology_epoch
             and self.rack_id == other.rack_id

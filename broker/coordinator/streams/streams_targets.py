@@ -149,7 +149,7 @@ class StreamsTargets:
             self._schedule(group.group_id, effects.now_ms + interval_ms)
 
     def _is_heavy(self, group: StreamsGroup, configured: ConfiguredTopology) -> bool:
-        """Whether computing a target could block the event loop for more than a few milliseconds."""
+        """Returns whether computing a target could block the event loop for more than a few milliseconds."""
         if configured.refusal is not None or configured.subtopologies is None:
             return False
         copies = 1 + int(self._settings.assignment_configs(group.group_id)[STANDBY_REPLICAS])

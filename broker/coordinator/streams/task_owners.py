@@ -34,11 +34,11 @@ class TaskOwners:
         return None if owner is None else owner[0]
 
     def has_standby(self, subtopology: str, partition: int, process_id: str) -> bool:
-        """Whether a process has a standby task."""
+        """Returns whether a process has a standby task."""
         return process_id in self._standby.get((subtopology, partition), ())
 
     def has_warmup(self, subtopology: str, partition: int, process_id: str) -> bool:
-        """Whether a process has a warm-up task."""
+        """Returns whether a process has a warm-up task."""
         return process_id in self._warmup.get((subtopology, partition), ())
 
     def on_changed(self, old: StreamsThreadMember | None, new: StreamsThreadMember | None) -> None:

@@ -76,7 +76,7 @@ def reconcile_tasks(member: StreamsThreadMember, facts: TaskReconciliation) -> S
 
 
 def _may_have(owned: Tasks | None, tasks: AssignedTasks) -> bool:
-    """Whether the member may still have any of these tasks. A member that reports none may."""
+    """Returns whether the member may still have any of these tasks. A member that reports none may."""
     if owned is None:
         return True
     return any(

@@ -62,7 +62,7 @@ def _internal(rows: Iterable[StreamsTopicInfo]) -> tuple[InternalTopic, ...]:
 
 
 def is_same(record: StreamsGroupTopology, topology: HeartbeatTopology) -> bool:
-    """Whether a member's topology is that of a record. The order of subtopologies does not count."""
+    """Returns whether a member's topology is that of a record. The order of subtopologies does not count."""
     if record.epoch != topology.epoch or len(record.subtopologies) != len(topology.subtopologies):
         return False
     known = {row.subtopology_id: row for row in record.subtopologies}

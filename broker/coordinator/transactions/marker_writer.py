@@ -40,10 +40,10 @@ class MarkedState(Protocol):
     """A coordinator whose state depends on the markers in its topic."""
 
     def is_kept_in(self, topic: str) -> bool:
-        """Whether the topic has its state."""
+        """Returns whether the topic has its state."""
 
     def may_mark(self, partition: Partition) -> bool:
-        """Whether a marker may be written now."""
+        """Returns whether a marker may be written now."""
 
     def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
         """Applies a marker that was just appended."""

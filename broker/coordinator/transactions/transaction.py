@@ -67,7 +67,7 @@ class Transaction(msgspec.Struct, kw_only=True):
         return self.producer_epoch >= EPOCH_MAX - 1
 
     def was_bumped_from(self, producer_epoch: ProducerEpoch) -> bool:
-        """Whether the end of that epoch's transaction led to the current epoch."""
+        """Returns whether the end of that epoch's transaction led to the current epoch."""
         return self.bumps_epochs and self.producer_epoch == producer_epoch + 1
 
     def as_record(self) -> CoordinatorRecord:

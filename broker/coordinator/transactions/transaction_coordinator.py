@@ -125,7 +125,7 @@ class TransactionCoordinator(ShardedCoordinator[Transactions]):
         return self.decide(shard, decide)
 
     def may_begin(self, shard: Shard[Transactions], transactional_id: str) -> bool:
-        """Whether an id is known, or may be added: `lowtide.transactional.ids.max`."""
+        """Returns whether an id is known, or may be added: `lowtide.transactional.ids.max`."""
         if transactional_id in shard.state.transactions:
             return True
         return sum(each.state.count for each in self._runtime.shards.values()) < self.settings.ids_max

@@ -171,7 +171,7 @@ class Transactions:
 
     # ------------------------------------------------------------------ partitions
     def _is_changing(self, transactional_id: str) -> bool:
-        """Whether a change of an id isn't complete. Source: `TransactionMetadata.pendingTransitionInProgress`."""
+        """Returns whether a change is incomplete. Source: `TransactionMetadata.pendingTransitionInProgress`."""
         known = self.transactions.get(transactional_id)
         return self._uncommitted.includes(transactional_id) or (known is not None and known.state in ENDING)
 

@@ -107,5 +107,5 @@ def next_state(state: TransactionState, event: TransactionEvent) -> TransactionS
 
 
 def may_follow(before: TransactionState, after: TransactionState) -> bool:
-    """Whether any event leads from one state to the other."""
+    """Returns whether any event leads from one state to the other."""
     return (before, after) in _FOLLOWS

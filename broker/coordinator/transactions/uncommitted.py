@@ -53,11 +53,11 @@ class UncommittedTransactions:
         self._when_settled(effects, self._on_settled)
 
     def includes(self, transactional_id: str) -> bool:
-        """Whether the state of a transactional id may be lost."""
+        """Returns whether the state of a transactional id may be lost."""
         return self.is_settling or transactional_id in self._names
 
     def has_record_of(self, transactional_id: str) -> bool:
-        """Whether a record about a transactional id was appended since the load and isn't committed yet."""
+        """Returns whether a record about a transactional id was appended since the load and isn't committed yet."""
         return transactional_id in self._names
 
     def append(

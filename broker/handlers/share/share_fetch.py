@@ -120,7 +120,7 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
 
 
 def is_sound(request: ShareFetchRequest, acknowledged: dict[SharePlace, list[ShareAcknowledgementBatch]]) -> bool:
-    """Whether the fields are consistent: the first request acknowledges nothing, and a renewal asks for no records."""
+    """Returns whether the fields agree: the first request acknowledges nothing, a renewal asks for no records."""
     if request.share_session_epoch == INITIAL_EPOCH and acknowledged:
         return False
     if request.share_acquire_mode not in (WHOLE_BATCHES, RECORD_LIMIT):

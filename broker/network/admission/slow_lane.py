@@ -46,7 +46,7 @@ class Refusals:
             self._now[address] += 1
 
     def is_troubled(self, address: str, now_ms: int) -> bool:
-        """Whether an address has sent too many malformed frames."""
+        """Returns whether an address has sent too many malformed frames."""
         if not self._now and not self._before:
             return False
         self._advance(now_ms)

@@ -49,5 +49,5 @@ def why_to_end(connection: Watched, now_ms: int, idle_after_ms: int) -> str | No
 
 
 def _is_too_slow(received_bytes: int, elapsed_ms: int) -> bool:
-    """Whether a partial frame arrives slower than any real client sends."""
+    """Returns whether a partial frame arrives slower than any real client sends."""
     return elapsed_ms > 0 and received_bytes < elapsed_ms * SLOW_FRAME_BYTES_PER_S // 1000

@@ -57,7 +57,7 @@ class ClusterFeature(msgspec.Struct, frozen=True):
     needs: Mapping[ApiKey, int]
 
     def is_on(self, advertised: Mapping[ApiKey, VersionRange]) -> bool:
-        """Whether all needed versions are advertised."""
+        """Returns whether all needed versions are advertised."""
         return all(key in advertised and advertised[key].maximum >= version for key, version in self.needs.items())
 
 
@@ -98,22 +98,22 @@ def features_of(image: MetadataImage, advertised: Mapping[ApiKey, VersionRange])
 
 
 def serves_consumer_groups(image: MetadataImage) -> bool:
-    """Whether the cluster supports the consumer group protocol."""
+    """Returns whether the cluster supports the consumer group protocol."""
     return image.features.level(GROUP_VERSION, GROUP_LEVEL) >= GROUP_LEVEL
 
 
 def serves_share_groups(image: MetadataImage) -> bool:
-    """Whether the cluster supports share groups."""
+    """Returns whether the cluster supports share groups."""
     return image.features.level(SHARE_VERSION, DEAD_LETTER_LEVEL) >= SHARE_LEVEL
 
 
 def has_dead_letters(image: MetadataImage) -> bool:
-    """Whether share groups can have dead letters in the cluster."""
+    """Returns whether share groups can have dead letters in the cluster."""
     return image.features.level(SHARE_VERSION, DEAD_LETTER_LEVEL) >= DEAD_LETTER_LEVEL
 
 
 def serves_streams_groups(image: MetadataImage) -> bool:
-    """Whether the cluster supports streams groups."""
+    """Returns whether the cluster supports streams groups."""
     return image.features.level(STREAMS_VERSION, STREAMS_LEVEL) >= STREAMS_LEVEL
 
 

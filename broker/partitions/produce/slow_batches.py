@@ -120,7 +120,7 @@ class Rest(msgspec.Struct):
 
 
 def is_compressed(records: Any) -> bool:
-    """Whether a received batch is marked as compressed."""
+    """Returns whether a received batch is marked as compressed."""
     return (
         records is not None
         and len(records) > ATTRIBUTES_POSITION + 1

@@ -66,7 +66,7 @@ class Verifier(Protocol):
 def needs_no_question(
     state: ProducerStateManager, verifier: Verifier, producer: tuple[ProducerId, ProducerEpoch], *, adds: bool
 ) -> bool:
-    """Whether a batch needs no verification: its transaction is open in the log, or verification is off."""
+    """Returns whether a batch needs no verification: its transaction is open in the log, or verification is off."""
     return state.is_in_transaction(*producer) or not (adds or verifier.is_wanted)
 
 

@@ -378,7 +378,7 @@ class SharePartition:
 
 
 def _is_locked(run: Run) -> bool:
-    """Whether a member has it and has not acknowledged it."""
+    """Returns whether a member has it and has not acknowledged it."""
     return run.state is RecordState.ACQUIRED and run.next_state is None
 
 

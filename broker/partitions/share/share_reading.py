@@ -95,7 +95,7 @@ def _batches(
 
 
 def _is_hidden(header: BatchHeader, aborted: list[CompletedTransaction]) -> bool:
-    """Whether the batch is delivered to no member."""
+    """Returns whether the batch is delivered to no member."""
     if header.is_control:
         return True
     if not aborted or not header.is_transactional:

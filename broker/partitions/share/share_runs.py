@@ -69,7 +69,7 @@ class Run(msgspec.Struct, gc=False):
         return self.state in FINAL and self.next_state is None
 
     def is_like(self, other: Run) -> bool:
-        """Whether two runs differ only in their offsets."""
+        """Returns whether two runs differ only in their offsets."""
         return (
             self.state is other.state
             and self.delivery_count == other.delivery_count
