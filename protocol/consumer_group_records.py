@@ -32,14 +32,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from lowtide.protocol.coordinator_records import (
-    CoordinatorRecord,
-    decode_group_key,
-    decode_value,
-    encode_group_key,
-    encode_value,
-    record_type,
-)
+from lowtide.protocol.coordinator_records import GroupRecordCodec
 from lowtide.protocol.schema import (
     ApiMessage,
     Bytes,
@@ -197,7 +190,6 @@ _VALUES: Final[dict[RecordType, type[ApiMessage]]] = {
     RecordType.PATTERN: PatternTopics,
 }
 _NAMED: Final = frozenset({RecordType.MEMBER, RecordType.TARGET, RecordType.CURRENT, RecordType.PATTERN})
-_TYPES: Final = {int(kind): kind for kind in RecordType}
 
 
 class ConsumerGroupChange(msgspec.Struct, frozen=True):
@@ -209,21 +201,6 @@ class ConsumerGroupChange(msgspec.Struct, frozen=True):
     value: ChangeValue | None
 
 
-def encode_change(change: ConsumerGroupChange) -> CoordinatorRecord:
-    """Returns the record of a change."""
-    kind, value = change.kind, change.value
-    assert value is None or isinstance(value, _VALUES[kind]), f"a {type(value).__name__} in a record of {kind.name}"
-    key = encode_group_key(kind, change.group, change.name if kind in _NAMED else None)
-    return key, None if value is None else encode_value(value)
-
-
-def decode_change(key: bytes, value: bytes | None) -> ConsumerGroupChange | None:
-    """Decodes a record whose key has a type; returns None for an unknown type.
-
-    Errors: ProtocolError for invalid bytes, and for an unknown version.
-    """
-    kind = _TYPES.get(record_type(key))
-    if kind is None:
-        return None
-    group, name = decode_group_key(key, is_named=kind in _NAMED)
-    return ConsumerGroupChange(kind, group, name, decode_value(_VALUES[kind], value))  # type: ignore[arg-type]  # by kind
+_RECORDS: Final = GroupRecordCodec(ConsumerGroupChange, _VALUES, _NAMED)
+encode_change = _RECORDS.encode
+decode_change = _RECORDS.decode

@@ -7,7 +7,9 @@ value (a tombstone) deletes the record with the same key. Sources: Kafka's `Coor
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from enum import IntEnum
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ProtocolError
@@ -72,3 +74,62 @@ def decode_group_key(key: bytes, *, is_named: bool) -> tuple[str, str]:
         return codec_for(GroupRecordKey, 0).decode(key, INT16.size, len(key)).group_id, ""
     named = codec_for(NamedRecordKey, 0).decode(key, INT16.size, len(key))
     return named.group_id, named.name
+
+
+class GroupRecordChange(Protocol):
+    """One record about a modern group; `value` is None in a tombstone."""
+
+    @property
+    def kind(self) -> IntEnum:
+        """The type of the record."""
+
+    @property
+    def group(self) -> str:
+        """The group's id."""
+
+    @property
+    def name(self) -> str:
+        """A member id or a pattern, or empty."""
+
+    @property
+    def value(self) -> ApiMessage | None:
+        """The message."""
+
+
+C = TypeVar("C", bound=GroupRecordChange)
+
+
+class GroupRecordCodec(Generic[C]):
+    """Encodes and decodes the records about modern groups of one kind."""
+
+    def __init__(
+        self,
+        change: Callable[[Any, str, str, Any], C],
+        values: Mapping[Any, type[ApiMessage]],
+        named: Collection[IntEnum],
+    ) -> None:
+        """`change` makes one from kind, group, name and value. Keys of the `named` kinds have a name."""
+        self._change = change
+        self._values = values
+        self._kinds = {int(kind): kind for kind in values}
+        self._named = named
+
+    def encode(self, change: C) -> CoordinatorRecord:
+        """Returns the record of a change."""
+        kind, value = change.kind, change.value
+        assert value is None or isinstance(value, self._values[kind]), (
+            f"a {type(value).__name__} in a record of {kind.name}"
+        )
+        key = encode_group_key(kind, change.group, change.name if kind in self._named else None)
+        return key, None if value is None else encode_value(value)
+
+    def decode(self, key: bytes, value: bytes | None) -> C | None:
+        """Decodes a record whose key has a type; returns None for an unknown type.
+
+        Errors: ProtocolError for invalid bytes, and for an unknown version.
+        """
+        kind = self._kinds.get(record_type(key))
+        if kind is None:
+            return None
+        group, name = decode_group_key(key, is_named=kind in self._named)
+        return self._change(kind, group, name, decode_value(self._values[kind], value))

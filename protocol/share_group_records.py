@@ -28,14 +28,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from lowtide.protocol.consumer_group_records import MemberTarget, TargetAssignmentEpoch, TargetTopicPartitions
-from lowtide.protocol.coordinator_records import (
-    CoordinatorRecord,
-    decode_group_key,
-    decode_value,
-    encode_group_key,
-    encode_value,
-    record_type,
-)
+from lowtide.protocol.coordinator_records import GroupRecordCodec
 from lowtide.protocol.schema import ApiMessage, Int8, Int32, Int64, Message, String, Tagged, Uuid, versions
 
 UNKNOWN_PARTITION_COUNT: Final = -1
@@ -127,7 +120,6 @@ _VALUES: Final[dict[ShareRecordType, type[ApiMessage]]] = {
     ShareRecordType.STATES: SharePartitionStates,
 }
 _OF_MEMBERS: Final = frozenset({ShareRecordType.MEMBER, ShareRecordType.TARGET, ShareRecordType.CURRENT})
-_TYPES: Final = {int(kind): kind for kind in ShareRecordType}
 
 
 class ShareGroupChange(msgspec.Struct, frozen=True):
@@ -139,21 +131,6 @@ class ShareGroupChange(msgspec.Struct, frozen=True):
     value: ShareChangeValue | None
 
 
-def encode_share_change(change: ShareGroupChange) -> CoordinatorRecord:
-    """Returns the record of a change."""
-    kind, value = change.kind, change.value
-    assert value is None or isinstance(value, _VALUES[kind]), f"a {type(value).__name__} in a record of {kind.name}"
-    key = encode_group_key(kind, change.group, change.name if kind in _OF_MEMBERS else None)
-    return key, None if value is None else encode_value(value)
-
-
-def decode_share_change(key: bytes, value: bytes | None) -> ShareGroupChange | None:
-    """Decodes a record whose key has a type; returns None for an unknown type.
-
-    Errors: ProtocolError for invalid bytes, and for an unknown version.
-    """
-    kind = _TYPES.get(record_type(key))
-    if kind is None:
-        return None
-    group, name = decode_group_key(key, is_named=kind in _OF_MEMBERS)
-    return ShareGroupChange(kind, group, name, decode_value(_VALUES[kind], value))  # type: ignore[arg-type]  # by kind
+_RECORDS: Final = GroupRecordCodec(ShareGroupChange, _VALUES, _OF_MEMBERS)
+encode_share_change = _RECORDS.encode
+decode_share_change = _RECORDS.decode

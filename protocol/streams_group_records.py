@@ -28,14 +28,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from lowtide.protocol.consumer_group_records import TargetAssignmentEpoch
-from lowtide.protocol.coordinator_records import (
-    CoordinatorRecord,
-    decode_group_key,
-    decode_value,
-    encode_group_key,
-    encode_value,
-    record_type,
-)
+from lowtide.protocol.coordinator_records import GroupRecordCodec
 from lowtide.protocol.messages.streams_group_heartbeat import (
     HeartbeatSubtopology,
     StreamsEndpoint,
@@ -143,7 +136,6 @@ _VALUES: Final[dict[StreamsRecordType, type[ApiMessage]]] = {
     StreamsRecordType.TOPOLOGY: StreamsGroupTopology,
 }
 _OF_MEMBERS: Final = frozenset({StreamsRecordType.MEMBER, StreamsRecordType.TARGET, StreamsRecordType.CURRENT})
-_TYPES: Final = {int(kind): kind for kind in StreamsRecordType}
 
 
 class StreamsGroupChange(msgspec.Struct, frozen=True):
@@ -155,21 +147,6 @@ class StreamsGroupChange(msgspec.Struct, frozen=True):
     value: StreamsChangeValue | None
 
 
-def encode_streams_change(change: StreamsGroupChange) -> CoordinatorRecord:
-    """Returns the record of a change."""
-    kind, value = change.kind, change.value
-    assert value is None or isinstance(value, _VALUES[kind]), f"a {type(value).__name__} in a record of {kind.name}"
-    key = encode_group_key(kind, change.group, change.name if kind in _OF_MEMBERS else None)
-    return key, None if value is None else encode_value(value)
-
-
-def decode_streams_change(key: bytes, value: bytes | None) -> StreamsGroupChange | None:
-    """Decodes a record whose key has a type; returns None for an unknown type.
-
-    Errors: ProtocolError for invalid bytes, and for an unknown version.
-    """
-    kind = _TYPES.get(record_type(key))
-    if kind is None:
-        return None
-    group, name = decode_group_key(key, is_named=kind in _OF_MEMBERS)
-    return StreamsGroupChange(kind, group, name, decode_value(_VALUES[kind], value))  # type: ignore[arg-type]  # by kind
+_RECORDS: Final = GroupRecordCodec(StreamsGroupChange, _VALUES, _OF_MEMBERS)
+encode_streams_change = _RECORDS.encode
+decode_streams_change = _RECORDS.decode
