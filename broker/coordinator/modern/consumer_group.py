@@ -17,6 +17,7 @@ from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.modern_group import ModernChange, ModernGroup
 from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember
 from lowtide.broker.coordinator.modern.partition_owners import PartitionOwners
+from lowtide.broker.coordinator.modern.static_members import StaticMembers
 from lowtide.broker.coordinator.modern.subscriptions import ResolvedPattern
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, GroupEpoch, PatternTopics, RecordType
 from lowtide.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
@@ -61,8 +62,7 @@ class ConsumerGroup(ModernGroup):
 
     def __init__(self, group_id: str, memory: MemberMemory | None = None) -> None:
         super().__init__(group_id, memory)
-        self.static_members: dict[str, str] = {}
-        """Instance id → member id."""
+        self.static_members = StaticMembers()
         self.owners = PartitionOwners(self.members)
 
     @property
@@ -85,19 +85,12 @@ class ConsumerGroup(ModernGroup):
 
     def target_of(self, member: ModernMember) -> Assignment:
         """Returns a member's part of the target. A returning static member gets that of the member it replaces."""
-        if member.instance_id is None:
-            return super().target_of(member)
-        known = self.static_members.get(member.instance_id)
+        known = self.static_members.predecessor_of(member)
         return NOTHING if known is None else self.targets.get(known, NOTHING)
 
     def members_with(self, member: ModernMember) -> dict[str, ModernMember]:
         """Returns the members after one has joined or changed, without the one whose instance id it takes over."""
-        members = super().members_with(member)
-        if member.instance_id is not None:
-            replaced = self.static_members.get(member.instance_id)
-            if replaced is not None and replaced != member.member_id:
-                del members[replaced]
-        return members
+        return self.static_members.members_with(self.members, member)
 
     def waits_for_others(self, member: ModernMember) -> bool:
         """Returns whether another member still owns a partition of a member's target."""
@@ -114,12 +107,7 @@ class ConsumerGroup(ModernGroup):
 
         Errors: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if another member has taken over the instance id.
         """
-        if instance_id is None:
-            return self.members.get(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-        known = self.static_members.get(instance_id)
-        if known is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return self.members[known] if known == member_id else ErrorCode.FENCED_INSTANCE_ID
+        return self.static_members.find(self.members, member_id, instance_id)
 
     def check_commit(
         self,
@@ -190,13 +178,7 @@ class ConsumerGroup(ModernGroup):
     def _on_member_changed(self, old: ModernMember | None, new: ModernMember | None) -> None:
         super()._on_member_changed(old, new)
         self.owners.on_changed(old, new)
-        instance_id = new.instance_id if new is not None else None
-        if old is not None and old.instance_id is not None and old.instance_id != instance_id:
-            known = self.static_members.get(old.instance_id)
-            if known == old.member_id:
-                del self.static_members[old.instance_id]
-        if new is not None and instance_id is not None:
-            self.static_members[instance_id] = new.member_id
+        self.static_members.on_changed(old, new)
 
 
 def _check_epoch(member: ModernMember, member_epoch: int) -> ErrorCode:

@@ -19,6 +19,7 @@ import msgspec
 
 from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.member_memory import GroupMemory, MemberMemory
+from lowtide.broker.coordinator.modern.static_members import StaticMembers
 from lowtide.broker.coordinator.streams.streams_member import OFFSET_BYTES, StreamsThreadMember, config_rows, tasks_of
 from lowtide.broker.coordinator.streams.task_owners import TaskOwners
 from lowtide.broker.coordinator.streams.tasks import EMPTY_TASKS, TaskId, Tasks
@@ -136,8 +137,7 @@ class StreamsGroup:
         """When the target was computed; 0 if unknown."""
         self.targets: dict[str, Tasks] = {}
         self.members: dict[str, StreamsThreadMember] = {}
-        self.static_members: dict[str, str] = {}
-        """Instance id → member id."""
+        self.static_members = StaticMembers()
         self.owners = TaskOwners()
         self.topology = GroupTopology()
         self.last_record_offset = UNKNOWN_OFFSET
@@ -187,29 +187,19 @@ class StreamsGroup:
 
     def target_of(self, member: StreamsThreadMember) -> Tasks:
         """Returns a member's part of the target. A returning static member gets that of the member it replaces."""
-        known = member.member_id if member.instance_id is None else self.static_members.get(member.instance_id)
+        known = self.static_members.predecessor_of(member)
         return EMPTY_TASKS if known is None else self.targets.get(known, EMPTY_TASKS)
 
     def members_with(self, member: StreamsThreadMember) -> dict[str, StreamsThreadMember]:
         """Returns the members after one has joined or changed, without the one whose instance id it takes over."""
-        members = {**self.members, member.member_id: member}
-        if member.instance_id is not None:
-            replaced = self.static_members.get(member.instance_id)
-            if replaced is not None and replaced != member.member_id:
-                del members[replaced]
-        return members
+        return self.static_members.members_with(self.members, member)
 
     def find_member(self, member_id: str, instance_id: str | None) -> StreamsThreadMember | ErrorCode:
         """Returns a member.
 
         Errors: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if another member has taken over the instance id.
         """
-        if instance_id is None:
-            return self.members.get(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-        known = self.static_members.get(instance_id)
-        if known is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return self.members[known] if known == member_id else ErrorCode.FENCED_INSTANCE_ID
+        return self.static_members.find(self.members, member_id, instance_id)
 
     # ------------------------------------------------------------------ checks
     def check_commit(
@@ -356,14 +346,7 @@ class StreamsGroup:
     def _on_member_changed(self, old: StreamsThreadMember | None, new: StreamsThreadMember | None) -> None:
         self.owners.on_changed(old, new)
         self.memory.hold((new.size_bytes if new is not None else 0) - (old.size_bytes if old is not None else 0))
-        if (
-            old is not None
-            and old.instance_id is not None
-            and self.static_members.get(old.instance_id) == old.member_id
-        ):
-            del self.static_members[old.instance_id]
-        if new is not None and new.instance_id is not None:
-            self.static_members[new.instance_id] = new.member_id
+        self.static_members.on_changed(old, new)
 
     def note_offsets(self, member_id: str, offsets: MemberOffsets) -> None:
         """Keeps the task offsets that a member has reported."""
