@@ -82,7 +82,7 @@ class GroupMember:
     target: tuple[TopicPartition, ...]
     epoch: int = -1
     streams: StreamsMemberDescription | None = None
-    """Its process and tasks, in a streams group."""
+    """The process and the tasks of a member of a streams group; None in other groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,7 +209,7 @@ def replica_tasks(rows: Iterable[StreamsTaskIds] | Iterable[CurrentTaskIds]) -> 
 
 
 def tasks_of(value: StreamsMemberTarget) -> Tasks:
-    """Returns the tasks in a record of a target."""
+    """Returns the tasks that a target record assigns to its member."""
     return Tasks(
         active=replica_tasks(value.active_tasks),
         standby=replica_tasks(value.standby_tasks),

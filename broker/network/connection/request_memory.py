@@ -92,12 +92,12 @@ class RequestMemory:
 
     @property
     def used_bytes(self) -> int:
-        """The granted bytes that are not given back."""
+        """The bytes that are granted and not yet given back."""
         return self._used_bytes
 
     @property
     def begun_bytes(self) -> int:
-        """The bytes lent for beginnings that are not given back."""
+        """The bytes that are lent for beginnings and not yet given back."""
         return self._begun_bytes
 
     def lend(self, receiver: Receiver, size: int) -> bool:
