@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +158,11 @@ def test_a_cordoned_directory_receives_no_new_partitions(
         assert not isinstance(described, Exception)
         assert sum(key.topic == name for key in described[one].replicas) == 3
         assert {key for key in described[two].replicas if key.topic == spread} == held
+        names = (f"{name}-{number}" for number in count())  # Until the controller knows, a topic is still created.
         cordons("*")
-        until(lambda: _creation_error(admin, f"{name}-2") == "INVALID_REPLICATION_FACTOR")
+        until(lambda: _creation_error(admin, next(names)) == "INVALID_REPLICATION_FACTOR")
         cordons("")
-        until(lambda: _creation_error(admin, f"{name}-3") is None)
+        until(lambda: _creation_error(admin, next(names)) is None)
 
 
 def _creation_error(admin: BlockingAdminClient, name: str) -> str | None:
