@@ -331,7 +331,7 @@ class ClusterInvariants:
     ) -> bool:
         """Returns whether a batch may differ on a replica: by compaction, or without records below a log start.
 
-        Erasing removes these, and an empty replica that begins within a batch does not store them.
+        Erasing removes these, and an empty replica that may have erased them does not store them again.
         """
         if "compact" in log.config.cleanup_policy:
             return True

@@ -228,8 +228,8 @@ def without_deleted(
 def without_deleted_beginning(records: memoryview, log_start_offset: Offset) -> memoryview:
     """Returns batches of a leader; of a first one that straddles the log start, only the records from there on.
 
-    An empty replica may have reported that nothing below its log start is left, so it must not store such records. A
-    first batch that is incomplete or damaged stays as it is: the log refuses it.
+    An empty replica that has reported its deleted records as erased must not store them again. A first batch that is
+    incomplete or damaged stays as it is: the log refuses it.
     """
     try:
         header = read_batch_header(records)

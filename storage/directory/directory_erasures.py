@@ -306,6 +306,7 @@ class DirectoryErasures:
         for request in done:
             request.is_syncing = False
             if error is None and log.segments[0] is first:
+                log.erased_offset = max(log.erased_offset, request.offset)
                 self._answer(log, request, None)
         if error is not None and self._is_here(log):
             self._on_error(log, error)

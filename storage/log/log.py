@@ -57,6 +57,7 @@ class Log(LogOffsets):
         "config",
         "directory",
         "disk_full",
+        "erased_offset",
         "files",
         "flush_wanted",
         "frees_many_bytes",
@@ -92,6 +93,8 @@ class Log(LogOffsets):
         self.files = LogFiles(parts)
         self.segments = self.files.segments
         self.swaps = self.files.swaps
+        self.erased_offset = self.log_start_offset
+        """Records below it are not stored again: they were erased by request, or may have been before the last stop."""
         self.offline = False
         """Whether its directory failed; it then refuses appends."""
         self.disk_full = False

@@ -6,6 +6,7 @@ from random import Random
 from struct import Struct
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,6 @@ from lowtide.replication.follower import (
 )
 from lowtide.replication.partition import Partition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.compaction.compaction import without_deleted_beginning
 from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.log import Log, LogConfig
 from lowtide.storage.log.log_files import LogPlace
@@ -191,16 +191,18 @@ def test_the_high_watermark_follows_up_to_the_log_end_and_never_falls() -> None:
     assert one.log.high_watermark == 2
 
 
-def test_an_empty_replica_stores_no_record_below_its_start_from_a_batch_that_straddles_it() -> None:
-    """D15: it may have reported that these records are erased. The batch of the leader still has them."""
+@pytest.mark.parametrize("is_erased", [False, True])
+def test_an_empty_replica_stores_no_erased_record_of_a_batch_that_straddles_its_start(is_erased: bool) -> None:
+    """D15: the leader still has them. A replica that has not reported them as erased has the leader's bytes (P1)."""
     batch = bytearray(build_batch([(1, None, b"deleted", ()), (2, None, b"kept", ()), (3, None, b"newer", ())]))
     _PREFIX.pack_into(batch, 0, 2, len(batch) - 12, 1)
     one = following(1, 1, 1, start=3)
+    one.log.erased_offset = 3 if is_erased else 0
     append_fetched(one, row(records=bytes(batch) + stored(5, 1), high_watermark=6), 1)
     assert (one.log.log_start_offset, one.log.log_end_offset) == (3, 6)
     [segment] = one.log.segments
     content = segment.file.pread(segment.size, 0)
-    assert [word in content for word in (b"deleted", b"kept", b"newer")] == [False, True, True]
+    assert [word in content for word in (b"deleted", b"kept", b"newer")] == [not is_erased, True, True]
 
 
 def test_the_back_off_grows_and_ends_with_a_successful_response() -> None:
@@ -285,10 +287,6 @@ class Replicas:
             if one.received_log_start > log.log_start_offset:
                 raise_start(log, one.received_log_start)
 
-    def readable(self, number: int, start: int) -> bytes:
-        """Returns the bytes from `start` on. The first batch may have deleted records too; these are left out."""
-        return bytes(without_deleted_beginning(memoryview(b"".join(self.batches(number, start))), start))
-
     def batches(self, number: int, start: int) -> list[bytes]:
         """The whole batches that a reader receives from `start` on."""
         log = self.partitions[number].log
@@ -335,7 +333,7 @@ def test_followers_end_with_their_leaders_bytes_after_any_history(
                 f"{leader.describe()}"
             )
         start = max(log.log_start_offset, leader.log_start_offset)
-        assert replicas.readable(number, start) == replicas.readable(last_leader, start)
+        assert replicas.batches(number, start) == replicas.batches(last_leader, start)
         known = [entry for entry in leader.leader_epochs.entries() if entry[1] > start]
         assert [entry for entry in log.leader_epochs.entries() if entry[1] > start] == known
         assert log.log_start_offset >= leader.log_start_offset
