@@ -20,8 +20,9 @@ import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from kafka.errors import CoordinatorNotAvailableError
 
-from .driver import DEADLINE_S
+from .driver import DEADLINE_S, until
 from .driver_aiokafka import Aiokafka
 from .driver_confluent import Confluent
 from .driver_kafka_python import KafkaConsumer, KafkaPython
@@ -336,7 +337,8 @@ class KafkaPythonKeeper:
             values = {
                 KafkaPythonPlace(topic, number): OffsetAndMetadata(offset, "", -1) for number, offset in offsets.items()
             }
-            admin.alter_group_offsets(group, values)
+            # Unlike other clients' calls, this one is not repeated until the group has a coordinator.
+            until(lambda: bool(admin.alter_group_offsets(group, values)), but=(CoordinatorNotAvailableError,))
 
     def delete_offsets(self, group: str, topic: str, partitions: list[int]) -> Any:
         """Deletes single offsets: the result of each, as returned by the client."""

@@ -138,8 +138,12 @@ async def await_metadata(world: Leading) -> tuple[Any, int]:
 async def describe_retention(world: Leading) -> tuple[Any, int]:
     """Another one is being answered, which asks a coordinator that doesn't answer."""
     handle = route(world, ApiKey.DESCRIBE_RETENTION).handle
-    explanations = next(each for each in gc.get_objects() if type(each).__name__ == "Explanations")
     assert handle is not None
+    explanations = next(  # Those of another test's broker may not be collected yet.
+        each
+        for each in gc.get_objects()
+        if type(each).__name__ == "Explanations" and each._broker.replicas is world.replicas
+    )
     await explanations._turn.acquire()
     return DescribeRetentionRequest(topics=[DescribeRetentionTopic(name="t", partitions=[0])]), 0
 
