@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class OffsetRange(NamedTuple):
     """Consecutive offsets, from `first` to `last`, both inclusive."""
 
-    first: Offset
-    last: Offset
+    first: int
+    last: int
 
 
 class OffsetRanges:
