@@ -45,6 +45,7 @@ from lowtide.broker.observation.health import BrokerObservation, Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch.fetch_session import FetchSessionCache
+from lowtide.broker.partitions.log_searches import LogSearches
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.creation_rates import configured_window, creation_rates
 from lowtide.broker.quotas.metered_handlers import Meter
@@ -132,8 +133,9 @@ class Serving:
         self._health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
         self._leader_loads = self._make_leader_loads(context)
         self.observed = self._observed()
+        self.searches = LogSearches(context, ports.make_heavy_worker)
         known = (context, administrator, configs, self.coordinators, self.retention, self.observed, dispatcher)
-        dispatcher.register(handlers(HandlerParts(*known)))
+        dispatcher.register(handlers(HandlerParts(*known, self.searches)))
         ticks = (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
         self._due_work = DueWork(ports.loop, ports.clock, log_manager.directories, ticks)
 
@@ -358,6 +360,7 @@ class Serving:
         self.retention.stop()
         if self.cleaner is not None:
             self.cleaner.stop()
+        self.searches.stop()
         self._health.stop()
         if self.partitions.fence is not None:
             self.partitions.fence.close()

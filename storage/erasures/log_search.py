@@ -50,7 +50,8 @@ class SearchFailure(Enum):
     CUT = "the log was truncated below the end of the search; ask again"
     TOO_MANY = f"more than {FOUND_MAX} records of the partition match; at most {FOUND_MAX} can be found at once"
     UNREADABLE = "the log can't be read"
-    CANCELLED = "the search was cancelled"
+    BUSY = "too many searches are waiting; ask again"
+    CANCELLED = "the search was ended by the broker"
 
 
 class SearchedLog(msgspec.Struct):

@@ -177,7 +177,7 @@ def _with_offset(ranges: OffsetRanges, header: BatchHeader, records: bytes) -> l
 
 
 def _deltas(records: bytes, deltas: list[int], ends: list[int], numbers: list[int]) -> list[int]:
-    found = []
+    found: list[int] = []
     for number in numbers:
         found += (deltas[number], timestamp_delta(records, ends[number - 1] if number else 0))
     return found
@@ -190,7 +190,8 @@ def _with_header(name: bytes, value: bytes | None, header: BatchHeader, records:
             return matched
     elif name not in records or (value is not None and value not in records):
         return []
-    found, position, wanted = [], 0, (name, value)
+    found: list[int] = []
+    position, wanted = 0, (name, value)
     for _ in range(header.record_count):
         record, position = read_record(records, position, 0, 0)
         if wanted in record.headers:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from array import array
 from collections.abc import Iterator
 from typing import Final
 
@@ -164,7 +163,8 @@ class _Search:
             yield _message(SearchProgress(size))
             yield _message(self._done(segment, first, was_read=False))
             return
-        position, last = segment.floor, (segment.floor, None)
+        position = segment.floor
+        last: tuple[FilePosition, BatchHeader | None] = (position, None)
         while position < segment.size:
             batches = split_batches(file, SegmentPlace(segment.base_offset, segment.size), position)
             begin = position
@@ -251,9 +251,14 @@ class _Search:
         self, segment: SearchedSegment, first_offset: Offset | None, *, was_read: bool, has_filter: bool = False
     ) -> SegmentDone:
         found = self._found
-        columns: tuple[array[int], ...] = (found.offsets, found.timestamps, found.leader_epochs)
         return SegmentDone(
-            segment.base_offset, first_offset, *(each.tobytes() for each in columns), has_filter, was_read
+            base_offset=segment.base_offset,
+            first_offset=first_offset,
+            offsets=found.offsets.tobytes(),
+            timestamps=found.timestamps.tobytes(),
+            leader_epochs=found.leader_epochs.tobytes(),
+            has_filter=has_filter,
+            was_read=was_read,
         )
 
 

@@ -1,4 +1,4 @@
-"""The search of a log while it changes: nothing that is in a file at its end is missed, nothing that is cut is found."""
+"""The search of a log while it changes: nothing that is in a file is missed, and nothing that is cut is found."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_records_of_transactions_are_found_in_any_state(searched: SearchedWorld)
     produce(searched.world, 2, 0, b"person")
     end = searched.world.log.log_end_offset
     assert searched.found() == [0, 2]
-    every = OffsetSelector(((0, end - 1),))  # type: ignore[arg-type]
+    every = OffsetSelector(((0, end - 1),))
     assert searched.found(every) == [0, 2]
 
 
@@ -244,7 +244,7 @@ def test_filters_spare_segments_and_never_a_record(searched: SearchedWorld) -> N
     steps = 0
     while searched.worker.step():
         steps += 1
-    assert not searched.results.pop()[0].records.offsets  # type: ignore[union-attr]
+    assert not searched.results.pop()[0].records.offsets
     for segment in searched.world.log.segments[:3]:  # Nothing but the headers is read any more.
         content = bytearray(searched.world.filesystem.read_bytes(segment.path))
         content[61] ^= 1
