@@ -4,7 +4,7 @@ Behaviour: Lowtide's own, not advertised. Searches the logs of partitions that a
 selector names: some keys, a header, or exact offsets. The first request of a search id begins a search of each
 partition up to its log end; later ones with the same id and selector join it. The answer is sent when all partitions
 are searched, or after the timeout; the search goes on then, also without its client, until nobody has asked for a
-minute. Its result is kept as long. If a partition is listed twice, the last entry wins.
+minute. Its result is kept as long, unless others need the room. If a partition is listed twice, the last entry wins.
 
 Errors: INVALID_REQUEST for a bad selector or limit, too many partitions, or another selector under the same id, with a
 sentence; THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or of this one; of single partitions
@@ -170,17 +170,45 @@ class FindRecordsHandler:
         if kept is None:
             if not self._has_room(key.search_id, client):
                 return ErrorCode.THROTTLING_QUOTA_EXCEEDED, _TOO_MANY_IDS
-            running = self._searches.begin(partition, selector, partition.log.log_end_offset)
+            running = self._begun(partition, selector)
             if isinstance(running, SearchFailure):
                 return _CODES[running], _sentence(running)
             kept = self._kept[key] = _KeptSearch(running, selector, client)
             self._set_timer()
         return kept
 
+    def _begun(self, partition: Partition, selector: RecordSelector) -> PartitionSearch | SearchFailure:
+        """Begins a search; forgets finished ones, the oldest first, if there are too many."""
+        while True:
+            begun = self._searches.begin(partition, selector, partition.log.log_end_offset)
+            if begun is not SearchFailure.BUSY or not self._forget_finished(None):
+                return begun
+
     def _has_room(self, search_id: bytes, client: str) -> bool:
-        clients = {key.search_id: kept.client for key, kept in self._kept.items()}
-        others = [each for known, each in clients.items() if known != search_id]
-        return len(others) < IDS_MAX and others.count(client) < IDS_SHARE
+        """Returns whether a client may begin another search; forgets finished ones, the oldest first, if necessary."""
+        while True:
+            clients = {key.search_id: kept.client for key, kept in self._kept.items()}
+            clients.pop(search_id, None)
+            others = list(clients.values())
+            of_this = others.count(client) >= IDS_SHARE
+            if not of_this and len(others) < IDS_MAX:
+                return True
+            if not self._forget_finished(client if of_this else None):
+                return False
+
+    def _forget_finished(self, client: str | None) -> bool:
+        """Forgets the result that was asked for the longest time ago, of one client or of all. Returns whether it did.
+
+        Who asks again searches again.
+        """
+        finished = [
+            (kept.left_ms, key)
+            for key, kept in self._kept.items()
+            if not kept.askers and kept.running.outcome is not None and client in (None, kept.client)
+        ]
+        if finished:
+            self._forget(min(finished)[1])
+        return bool(finished)
 
     def _checked(self, key: TopicPartition, topic_id: TopicId) -> Partition | ErrorCode:
         if key.topic in INTERNAL_TOPICS:
