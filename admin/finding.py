@@ -83,7 +83,7 @@ class RecordQuery:
         return "RecordQuery()"
 
 
-class _Search:
+class _FindCall:
     """The search of one call."""
 
     def __init__(self, call: AdminCall, query: RecordQuery, ranges_max: int, on_progress: OnProgress | None) -> None:
@@ -201,6 +201,6 @@ async def find_records(  # noqa: PLR0913  options, each by its name
     if ranges is not None and not all(ranges.get(key) for key in partitions):
         raise ValueError("offsets must have some for each partition")
     call = client.call(timeout)
-    search = _Search(call, query, ranges_max, on_progress)
+    search = _FindCall(call, query, ranges_max, on_progress)
     search.topic_ids = dict(topic_ids or {})
     return await call.each(partitions, search.leaders.locate, search.send, lambda key: f"the search of {key}")

@@ -60,7 +60,6 @@ class HandlerParts(NamedTuple):
     retention: Retention
     observed: BrokerObservation
     dispatcher: Dispatcher
-    searches: LogSearches
 
     def by_type(self) -> dict[Any, object]:
         """Returns the parts by the types of the parameters of `handler` functions."""
@@ -76,7 +75,7 @@ class HandlerParts(NamedTuple):
             Explanations: Explanations(broker, self.retention),
             GroupCoordinator: groups,
             LogHistory: self.observed.history,
-            LogSearches: self.searches,
+            LogSearches: self.observed.searches,
             Mapping[ApiKey, VersionRange]: dispatcher.advertised,
             Mapping[tuple[int, int], Route | None]: dispatcher.routes,
             MarkerWriter: transactions.writer,

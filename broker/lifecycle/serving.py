@@ -133,9 +133,8 @@ class Serving:
         self._health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
         self._leader_loads = self._make_leader_loads(context)
         self.observed = self._observed()
-        self.searches = LogSearches(context, ports.make_heavy_worker)
         known = (context, administrator, configs, self.coordinators, self.retention, self.observed, dispatcher)
-        dispatcher.register(handlers(HandlerParts(*known, self.searches)))
+        dispatcher.register(handlers(HandlerParts(*known)))
         ticks = (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
         self._due_work = DueWork(ports.loop, ports.clock, log_manager.directories, ticks)
 
@@ -149,7 +148,10 @@ class Serving:
     def _observed(self) -> BrokerObservation:
         ports = self._base.ports
         vitals = Vitals(ports.clock.monotonic_ms(), self._health.snapshot, lambda: len(self.host.connections))
-        return BrokerObservation(LogHistory(self.replicas.partitions, ports.loop, ports.clock), vitals)
+        history = LogHistory(self.replicas.partitions, ports.loop, ports.clock)
+        base = self._base
+        searches = LogSearches(self.replicas, base.configs, ports.random, base.log, ports.make_heavy_worker)
+        return BrokerObservation(history, vitals, searches)
 
     def _context(self, session: MetadataSession) -> BrokerContext:
         base, ports = self._base, self._base.ports
@@ -360,7 +362,7 @@ class Serving:
         self.retention.stop()
         if self.cleaner is not None:
             self.cleaner.stop()
-        self.searches.stop()
+        self.observed.searches.stop()
         self._health.stop()
         if self.partitions.fence is not None:
             self.partitions.fence.close()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-from lowtide.broker.context import BrokerContext
+from lowtide.broker.config.dynamic_config import BrokerConfigs
+from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT, HeavyWorker
+from lowtide.runtime.random import Random
 from lowtide.storage.erasures.log_search import LogSearch, SearchedLog, SearchFailure, SearchPorts, SearchTerms
 from lowtide.storage.erasures.record_search import RecordSelector
 from lowtide.storage.log.log import Log
@@ -30,25 +32,23 @@ SECRET_BYTES: Final = 32
 class PartitionSearch:
     """The search of one partition."""
 
-    def __init__(self, partition: Partition, end_offset: Offset) -> None:
-        self.partition = partition
+    def __init__(self, partition: Partition, terms: SearchTerms, ports: SearchPorts, log: Any) -> None:
         self.log = partition.log
         self.leader_epoch = partition.leader_epoch
-        self.end_offset = end_offset
         self.outcome: SearchedLog | SearchFailure | None = None
         """None while it is under way."""
-        self.detail: str | None = None
-        """Of a failure; for the broker's log and the client."""
         self.done = asyncio.Event()
-        self.search: LogSearch | None = None
+        self.search = LogSearch(self.log, terms, ports, self._on_done)
+        self._partition = partition
+        self._broker_log = log
 
     @property
     def searched_bytes(self) -> int:
-        return 0 if self.search is None else self.search.searched_bytes
+        return self.search.searched_bytes
 
     @property
     def total_bytes(self) -> int:
-        return 0 if self.search is None else self.search.total_bytes
+        return self.search.total_bytes
 
     @property
     def found_count(self) -> int:
@@ -56,14 +56,38 @@ class PartitionSearch:
 
     def is_current(self) -> bool:
         """Returns whether the partition has the same log and leader epoch as at the beginning."""
-        return self.partition.log is self.log and self.partition.leader_epoch == self.leader_epoch
+        return self._partition.log is self.log and self._partition.leader_epoch == self.leader_epoch
+
+    def end(self) -> None:
+        """Ends the search without a result, unless it is done."""
+        self._on_done(SearchFailure.CANCELLED, None)
+
+    def _on_done(self, outcome: SearchedLog | SearchFailure, detail: str | None) -> None:
+        if self.outcome is not None:
+            return
+        changed = isinstance(outcome, SearchedLog) and not self.is_current()
+        self.outcome = SearchFailure.MOVED if changed else outcome
+        if outcome is SearchFailure.UNREADABLE:
+            self._broker_log.warning("log cannot be searched", partition=str(self.log.topic_partition), reason=detail)
+        self.done.set()
 
 
 class LogSearches:
     """All searches of a broker. `stop` ends them."""
 
-    def __init__(self, broker: BrokerContext, make_worker: Callable[[int], HeavyWorker] | None) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        configs: BrokerConfigs,
+        random: Random,
+        log: Any,
+        make_worker: Callable[[int], HeavyWorker] | None,
+    ) -> None:
+        """`make_worker` takes the number of processes; None disables searches."""
+        self._logs = replicas.log_manager.logs
+        self._configs = configs
+        self._random = random
+        self._log = log
         self._make_worker = make_worker
         self._worker: HeavyWorker | None = None
         self._searches: dict[PartitionSearch, None] = {}
@@ -104,18 +128,17 @@ class LogSearches:
             return SearchFailure.BUSY
         if self._worker is None:
             self._worker = self._make_worker(1)
-        begun = PartitionSearch(partition, end_offset)
-        rate = self._broker.config.values["lowtide.erasure.io.max.bytes.per.second"]
+        rate = self._configs.current.values["lowtide.erasure.io.max.bytes.per.second"]
         assert isinstance(rate, int | float), rate
         terms = SearchTerms(
             selector=selector,
             end_offset=end_offset,
-            uses_filters=begun.log.config.lowtide_erasure_key_filter == "search",
+            uses_filters=partition.log.config.lowtide_erasure_key_filter == "search",
             bytes_per_second=rate if rate > 0 else NO_RATE_LIMIT,
-            secret=self._broker.random.randbytes(SECRET_BYTES),
+            secret=self._random.randbytes(SECRET_BYTES),
         )
-        ports = SearchPorts(begun.log.files.filesystem, self._worker, self._is_here)
-        begun.search = LogSearch(begun.log, terms, ports, lambda outcome, detail: self._on_done(begun, outcome, detail))
+        ports = SearchPorts(partition.log.files.filesystem, self._worker, self._is_here)
+        begun = PartitionSearch(partition, terms, ports, self._log)
         self._searches[begun] = None
         begun.search.begin()
         return begun
@@ -123,7 +146,7 @@ class LogSearches:
     def forget(self, begun: PartitionSearch) -> None:
         """Forgets a search and its result. Ends it if it is under way."""
         self._searches.pop(begun, None)
-        if begun.outcome is None and begun.search is not None:
+        if begun.outcome is None:
             begun.search.cancel()
 
     def stop(self) -> None:
@@ -133,20 +156,8 @@ class LogSearches:
         if worker is not None:
             worker.close()
         for begun in list(self._searches):
-            if begun.outcome is None:
-                self._on_done(begun, SearchFailure.CANCELLED, None)
+            begun.end()
         self._searches.clear()
 
     def _is_here(self, log: Log) -> bool:
-        return self._broker.replicas.log_manager.logs.get(log.topic_partition) is log
-
-    def _on_done(self, begun: PartitionSearch, outcome: SearchedLog | SearchFailure, detail: str | None) -> None:
-        if begun.outcome is not None:
-            return
-        begun.outcome, begun.detail = outcome, detail
-        if isinstance(outcome, SearchedLog) and not begun.is_current():
-            begun.outcome = SearchFailure.MOVED
-        if outcome is SearchFailure.UNREADABLE:
-            key = str(begun.log.topic_partition)
-            self._broker.log.warning("log cannot be searched", partition=key, reason=detail)
-        begun.done.set()
+        return self._logs.get(log.topic_partition) is log

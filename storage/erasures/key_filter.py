@@ -33,7 +33,7 @@ from crc32c import crc32c
 
 from lowtide.protocol import native
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, read_batch_header
-from lowtide.storage.log.segments.segment_names import offset_name
+from lowtide.storage.log.segments.segment_names import KEY_FILTER_SUFFIX, offset_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from lowtide.protocol.records import BatchHeader
     from lowtide.protocol.types import FilePosition, Offset
     from lowtide.runtime.filesystem import File, FileSystem
-
-KEY_FILTER_SUFFIX: Final = ".keyfilter"
 
 SECRET_BYTES: Final = 16
 

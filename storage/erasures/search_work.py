@@ -116,7 +116,7 @@ _decode_search: Final = msgspec.msgpack.Decoder(SearchOrder).decode
 
 def search_log(filesystem: FileSystem, order: bytes) -> Iterator[WorkStep]:
     """Carries out an encoded `SearchOrder` in steps, whose messages are encoded `Report`s."""
-    search = _Search(filesystem, _decode_search(order))
+    search = _SegmentsSearch(filesystem, _decode_search(order))
     try:
         yield from search.steps()
     except DamagedSegmentError as error:
@@ -130,7 +130,7 @@ def _message(report: Report, moved_bytes: int = 0) -> WorkStep:
     return WorkStep(moved_bytes, _encode_report(report))
 
 
-class _Search:
+class _SegmentsSearch:
     """One pass over segments of a log."""
 
     def __init__(self, filesystem: FileSystem, order: SearchOrder) -> None:

@@ -25,7 +25,7 @@ def all_specs(dispatcher: Dispatcher) -> list[HandlerSpec]:
     shares = ShareParts(MagicMock(), MagicMock(), MagicMock())
     coordinators = Coordinators(MagicMock(), MagicMock(), shares)
     parts = (MagicMock(), MagicMock(forwarder=None), MagicMock(), coordinators, MagicMock(), MagicMock(), dispatcher)
-    return handlers(HandlerParts(*parts, MagicMock()))
+    return handlers(HandlerParts(*parts))
 
 
 SPECS = {spec.key: spec for spec in all_specs(Dispatcher(spawn=MagicMock(), maximum_versions={}))}

@@ -135,7 +135,7 @@ def test_a_client_has_a_share_of_the_searches() -> None:
             assert (await find(world, keys=[b"person"], search_id=bytes([number] * 16))).error_code == NONE
         for number in range(3 * IDS_SHARE):  # Finished ones make room.
             assert (await find(world, keys=[b"person"], search_id=bytes([99, number] * 8))).error_code == NONE
-        assert len(world.broker.serving.searches) == IDS_SHARE
+        assert len(world.broker.serving.observed.searches) == IDS_SHARE
 
     simulate(run)
 
@@ -208,7 +208,7 @@ def test_other_parts_of_the_broker_can_search() -> None:
         await begin(world)
         at = await produce(world, b"person", b"other")
         partition = world.partition()
-        searches = world.broker.serving.searches
+        searches = world.broker.serving.observed.searches
         found = await searches.search(partition, KeySelector(frozenset([b"person"])), partition.log.log_end_offset)
         assert isinstance(found, SearchedLog)
         assert (list(found.records.offsets), len(searches)) == ([at], 0)

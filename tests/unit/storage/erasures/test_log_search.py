@@ -268,3 +268,17 @@ def test_a_filter_of_replaced_segments_does_not_count(searched: SearchedWorld) -
     searched.world.append((b"end", b""))
     assert searched.found(KeySelector(frozenset([b"late"])), filters=True) == [4]
     assert f"{DIRECTORY}/{4:020d}.keyfilter".rsplit("/", 1)[1] in searched.names()
+
+
+@pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")
+def test_a_start_removes_filters_without_a_segment(searched: SearchedWorld) -> None:
+    """Protects erased keys: a filter attests them, and goes with its segment, also after a crash."""
+    searched.fill()
+    searched.found(filters=True)
+    assert len(searched.names()) == 3
+    searched.world.filesystem.unlink(searched.world.log.segments[0].path)
+    searched.world.filesystem.write_bytes(f"{DIRECTORY}/{4:020d}.keyfilter.tmp", b"begun")
+    searched.world.log.move_log_start(4)
+    searched.world.reopen()
+    assert searched.names() == [f"{4:020d}.keyfilter", f"{8:020d}.keyfilter"]
+    assert searched.found(filters=True) == [4, 8, 12]
