@@ -51,7 +51,7 @@ PyObject *match_keys(PyObject *module, PyObject *const *arguments, Py_ssize_t gi
     bool sound = found != NULL;
     for (int32_t number = 0; sound && number < count; number++) {
         struct record record;
-        sound = read_record(&at, end, &record);
+        sound = read_record(&at, end, &record) && record.offset_delta >= 0;
         int has = sound ? has_key(&record, arguments[2], (uint64_t)lengths) : 0;
         if (has < 0 || (has > 0 && !(append_number(found, record.offset_delta) &&
                                      append_number(found, record.timestamp_delta)))) {
@@ -111,7 +111,7 @@ PyObject *match_header(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     bool sound = found != NULL;
     for (int32_t number = 0; sound && number < count; number++) {
         struct record record;
-        sound = read_record(&at, end, &record);
+        sound = read_record(&at, end, &record) && record.offset_delta >= 0;
         if (sound && has_header(&record, at, name, name_size, content, is_null ? -1 : (int64_t)content_size) &&
             !(append_number(found, record.offset_delta) && append_number(found, record.timestamp_delta))) {
             Py_DECREF(found);

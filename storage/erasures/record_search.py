@@ -136,13 +136,18 @@ class RecordMatcher:
         append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
         for offset_delta, delta in zip(deltas[::2], deltas[1::2], strict=True):
             found.offsets.append(header.base_offset + offset_delta)
-            found.timestamps.append(header.base_timestamp + delta if append_time is None else append_time)
+            found.timestamps.append(_int64(header.base_timestamp + delta) if append_time is None else append_time)
             found.leader_epochs.append(header.partition_leader_epoch)
 
 
 def has_records(header: BatchHeader) -> bool:
     """Returns whether a batch has records of clients."""
     return header.record_count > 0 and not header.is_control
+
+
+def _int64(number: int) -> int:
+    """Returns a sum of two int64, which wraps as in Kafka."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _lengths(keys: frozenset[bytes]) -> int:

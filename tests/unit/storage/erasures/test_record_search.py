@@ -104,6 +104,12 @@ def test_a_key_in_a_varint_of_unusual_length_is_found() -> None:
     assert list(found.offsets) == [40]
 
 
+def test_timestamps_beyond_an_int64_wrap() -> None:
+    """Protects the search from a producer with impossible timestamps."""
+    batch = build_batch([(2**63 - 1, b"x", b"", ()), (2**63 + 4, b"person", b"", ())], base_offset=40, leader_epoch=5)
+    assert search(KeySelector(frozenset([b"person"])), batch) == [(41, -(2**63) + 4, 5)]
+
+
 def test_control_and_empty_batches_never_match() -> None:
     """Protects markers and erasures, which nobody may erase."""
     control = build_batch([(1, b"person", b"", ())], base_offset=40, is_control=True)
@@ -155,3 +161,27 @@ def test_a_bad_selector_is_refused_without_its_content(selector: RecordSelector,
     assert (refusal is None) if reason is None else (refusal is not None and reason in refusal)
     assert "secret" not in repr(selector) + str(refusal)
     assert "person" not in repr(KeySelector(frozenset([b"person"])))
+
+
+@pytest.mark.skipif(COMPILED is None, reason="the compiled form wasn't built")
+@given(ROWS, st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), max_size=2), st.integers(0, 3))
+def test_the_compiled_form_finds_the_same(rows: list[Any], changes: list[tuple[int, int]], cut: int) -> None:
+    """Protects against a record that one form finds and the other misses; also in bytes that no client writes."""
+    batch = build_batch(rows, base_offset=40, leader_epoch=5)
+    header, damaged = read_batch_header(batch), bytearray(batch[RECORD_BATCH_OVERHEAD:])
+    for position, byte in changes:
+        damaged[position % len(damaged)] = byte
+    records = bytes(damaged[: len(damaged) - cut])
+    for selector in (KeySelector(frozenset([b"a", b"", b"person-7"])), HeaderSelector(b"who", None)):
+        found: list[list[int] | None] = []
+        for form in (COMPILED, None):
+            native.compiled = form  # type: ignore[misc]
+            columns = FoundRecords()
+            try:
+                RecordMatcher(selector, decompressed_bytes_max=LIMIT).search(header, records, columns)
+                found.append([*columns.offsets, *columns.timestamps])
+            except ProtocolError:
+                found.append(None)
+        plain = found[1]
+        # The plain form reads no records at all if the bytes of the selector aren't there.
+        assert found[0] == plain or (found[0] is None and plain == [])
