@@ -3,22 +3,23 @@
 It is a Bloom filter of blocks: the hash of a key chooses a block, and six bits in it. The hash is keyed with a secret
 of the file, so clients can't choose keys that collide. The file `<base offset>.keyfilter` is, big-endian:
 
-| at | bytes | content |
-| -- | ----- | ------- |
-| 0  | 4     | "LTKF" |
-| 4  | 2     | version, 1 |
-| 6  | 16    | secret |
-| 22 | 8     | size of the segment |
-| 30 | 8     | position of the last batch in the segment |
-| 38 | 4     | CRC of the last batch |
-| 42 | 4     | number of blocks, a power of two |
-| 46 | 4     | CRC-32C of what precedes |
-| 50 | 64    | each block: 60 bytes of bits, then their CRC-32C, continued from the block's number |
+| at  | bytes | content |
+| --- | ----- | ------- |
+| 0   | 4     | "LTKF" |
+| 4   | 2     | version, 1 |
+| 6   | 16    | secret |
+| 22  | 8     | size of the segment |
+| 30  | 8     | position of the last batch in the segment |
+| 38  | 61    | header of the last batch |
+| 99  | 4     | number of blocks, a power of two |
+| 103 | 4     | CRC-32C of what precedes |
+| 107 | 64    | each block: 60 bytes of bits, then their CRC-32C, continued from the block's number |
 
 Guards: it never says that a present key is absent. It counts only for the segment with that size and that last batch,
-and a damaged block counts as full. A missing or invalid filter means that the segment is read. After a segment was
-written again or cut, its filter is invalid; it still attests erased keys, so it has to be removed
-(`remove_key_filter`).
+and a damaged block counts as full. The header has the CRC, the offset and the leader epoch: with the CRC alone, a
+producer that sends its last batch again after a truncation could make an old filter valid. A missing or invalid filter
+means that the segment is read. After a segment was written again or cut, its filter is invalid; it still attests erased
+keys, so it has to be removed (`remove_key_filter`).
 
 Only the compiled module has the hash: without it no filter is built or used.
 """
@@ -46,7 +47,7 @@ SECRET_BYTES: Final = 16
 
 _MAGIC: Final = b"LTKF"
 _VERSION: Final = 1
-_HEAD: Final = struct.Struct(">4sh16sqqIi")
+_HEAD: Final = struct.Struct(f">4sh16sqq{RECORD_BATCH_OVERHEAD}si")
 _CRC: Final = struct.Struct(">I")
 _BLOCKS_AT: Final = _HEAD.size + _CRC.size
 _BITS_BYTES: Final = 60
@@ -95,8 +96,8 @@ class KeyFilterBuilder:
             assert native.compiled is not None
             self._is_whole = bool(native.compiled.add_keys(self._bits, self._secret, records, header.record_count))
 
-    def encode(self, segment_bytes: int, position: FilePosition, last: BatchHeader) -> bytes | None:
-        """Returns the file for a segment whose last batch begins at byte `position`.
+    def encode(self, segment_bytes: int, position: FilePosition, last: bytes) -> bytes | None:
+        """Returns the file for a segment whose last batch begins at byte `position`, with the header `last`.
 
         Returns None if a batch couldn't be read, or if there are too many keys.
         """
@@ -106,7 +107,7 @@ class KeyFilterBuilder:
         while len(bits) > _BITS_BYTES and _fill(half := _folded(bits)) <= _FILL_MAX:
             bits = half
         count = len(bits) // _BITS_BYTES
-        head = _HEAD.pack(_MAGIC, _VERSION, self._secret, segment_bytes, position, last.crc, count)
+        head = _HEAD.pack(_MAGIC, _VERSION, self._secret, segment_bytes, position, last, count)
         parts = [head, _CRC.pack(crc32c(head))]
         for number in range(count):
             block = bits[number * _BITS_BYTES : (number + 1) * _BITS_BYTES]
@@ -171,21 +172,21 @@ def open_key_filter(filesystem: FileSystem, path: str, log_file: File, segment_b
         return None
     head = file.pread(_BLOCKS_AT, 0)
     if len(head) == _BLOCKS_AT and head[_HEAD.size :] == _CRC.pack(crc32c(head[: _HEAD.size])):
-        magic, version, secret, size, position, crc, blocks = _HEAD.unpack_from(head)
+        magic, version, secret, size, position, last, blocks = _HEAD.unpack_from(head)
         if (
             (magic, version, size) == (_MAGIC, _VERSION, segment_bytes)
             and blocks > 0
             and not blocks & (blocks - 1)
-            and _ends_with(log_file, segment_bytes, position, crc)
+            and _ends_with(log_file, segment_bytes, position, last)
         ):
             return KeyFilter(file, secret, blocks)
     file.close()
     return None
 
 
-def _ends_with(log_file: File, segment_bytes: int, position: FilePosition, crc: int) -> bool:
-    """Returns whether the segment's last batch begins at `position` and has this CRC."""
+def _ends_with(log_file: File, segment_bytes: int, position: FilePosition, last: bytes) -> bool:
+    """Returns whether the segment's last batch begins at `position` and has this header."""
     if not 0 <= position <= segment_bytes - RECORD_BATCH_OVERHEAD:
         return False
-    header = read_batch_header(log_file.pread(RECORD_BATCH_OVERHEAD, position))
-    return header.crc == crc and position + header.size_bytes == segment_bytes
+    is_last = position + read_batch_header(last).size_bytes == segment_bytes
+    return is_last and log_file.pread(RECORD_BATCH_OVERHEAD, position) == last

@@ -164,7 +164,7 @@ class _SegmentsSearch:
             yield _message(self._done(segment, first, was_read=False))
             return
         position = segment.floor
-        last: tuple[FilePosition, BatchHeader | None] = (position, None)
+        last: tuple[FilePosition, bytes] | None = None
         while position < segment.size:
             batches = split_batches(file, SegmentPlace(segment.base_offset, segment.size), position)
             begin = position
@@ -173,7 +173,7 @@ class _SegmentsSearch:
                     position = segment.size
                     break
                 self._search(segment, header, batch)
-                last = (position, header)
+                last = (position, batch[:RECORD_BATCH_OVERHEAD])
                 position += header.size_bytes
             moved = min(position, segment.size) - begin
             self._reported += moved
@@ -184,7 +184,7 @@ class _SegmentsSearch:
                 self._reported = 0
             else:
                 yield WorkStep(moved)
-        has_filter = self._write_filter(segment, *last)
+        has_filter = self._write_filter(segment, last)
         if self._reported:
             yield _message(SearchProgress(self._reported))
             self._reported = 0
@@ -228,10 +228,11 @@ class _SegmentsSearch:
         if self._builder is not None:
             self._builder.add(header, records)
 
-    def _write_filter(self, segment: SearchedSegment, position: FilePosition, last: BatchHeader | None) -> bool:
+    def _write_filter(self, segment: SearchedSegment, last: tuple[FilePosition, bytes] | None) -> bool:
+        """Writes a new filter. Returns whether there is one. `last`: the position and the header of the last batch."""
         if self._builder is None or last is None:
             return False
-        encoded = self._builder.encode(segment.size, position, last)
+        encoded = self._builder.encode(segment.size, *last)
         self._builder = None
         if encoded is None:
             return False

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(native.compiled is None, reason="the compiled fo
 FOLDER = "/disk/t-0"
 SECRET = bytes(range(16))
 PATH = key_filter_path(FOLDER, 0)
+BLOCKS_AT = 107
 
 
 class FilteredSegment:
@@ -36,7 +37,7 @@ class FilteredSegment:
             batch = build_batch([(1, key, b"value", ()) for key in keys], base_offset=0)
             builder.add(read_batch_header(batch), batch[RECORD_BATCH_OVERHEAD:])
             position, content = len(content), content + batch
-        encoded = builder.encode(len(content), position, read_batch_header(content, position))
+        encoded = builder.encode(len(content), position, content[position : position + RECORD_BATCH_OVERHEAD])
         assert encoded is not None
         self.size = len(content)
         self.filesystem.write_bytes(f"{FOLDER}/0.log", content)
@@ -77,25 +78,27 @@ def test_a_filter_counts_only_for_its_segment() -> None:
     segment = FilteredSegment([[b"one"], [b"two"]])
     assert segment.open() is not None
     assert segment.open(size=segment.size - 1) is None
-    segment.change(f"{FOLDER}/0.log", segment.size // 2 + 17)  # The CRC of the last batch.
-    assert segment.open() is None
+    for field in (7, 15, 17):  # The offset, the leader epoch and the CRC of the last batch.
+        segment = FilteredSegment([[b"one"], [b"two"]])
+        segment.change(f"{FOLDER}/0.log", segment.size // 2 + field)
+        assert segment.open() is None
 
 
 def test_a_damaged_filter_says_nothing_or_that_all_is_present() -> None:
     """Protects against bits that the disk has lost."""
-    for position in range(50):
+    for position in range(BLOCKS_AT):
         segment = FilteredSegment([[b"one"]])
         segment.change(PATH, position)
         assert segment.open() is None, position
     size = len(FilteredSegment([[b"one"]]).filesystem.read_bytes(PATH))
-    for position in range(50, size):
+    for position in range(BLOCKS_AT, size):
         segment = FilteredSegment([[b"one"]])
         segment.change(PATH, position)
         key_filter = segment.open()
         assert key_filter is not None
         assert key_filter.possible([b"one"]) == {b"one"}, position
     segment = FilteredSegment([[b"one"]])
-    segment.filesystem.write_bytes(PATH, segment.filesystem.read_bytes(PATH)[:60])
+    segment.filesystem.write_bytes(PATH, segment.filesystem.read_bytes(PATH)[: BLOCKS_AT + 10])
     key_filter = segment.open()
     assert key_filter is not None
     assert key_filter.possible([b"one"]) == {b"one"}
@@ -105,7 +108,7 @@ def test_bits_depend_on_the_secret() -> None:
     """Protects against clients that choose keys which collide, and files that could be compared with each other."""
     one = FilteredSegment([[b"person"]]).filesystem.read_bytes(PATH)
     other = FilteredSegment([[b"person"]], secret=bytes(16)).filesystem.read_bytes(PATH)
-    assert one[50:] != other[50:]
+    assert one[BLOCKS_AT:] != other[BLOCKS_AT:]
 
 
 def test_too_many_keys_make_no_filter() -> None:
@@ -114,7 +117,7 @@ def test_too_many_keys_make_no_filter() -> None:
     batch = build_batch([(1, b"%d" % number, b"", ()) for number in range(30_000)], base_offset=0)
     header = read_batch_header(batch)
     builder.add(header, batch[RECORD_BATCH_OVERHEAD:])
-    assert builder.encode(len(batch), 0, header) is None
+    assert builder.encode(len(batch), 0, batch[:RECORD_BATCH_OVERHEAD]) is None
 
 
 def test_a_filter_is_removed() -> None:

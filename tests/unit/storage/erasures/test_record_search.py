@@ -106,8 +106,12 @@ def test_a_key_in_a_varint_of_unusual_length_is_found() -> None:
 
 def test_timestamps_beyond_an_int64_wrap() -> None:
     """Protects the search from a producer with impossible timestamps."""
-    batch = build_batch([(2**63 - 1, b"x", b"", ()), (2**63 + 4, b"person", b"", ())], base_offset=40, leader_epoch=5)
-    assert search(KeySelector(frozenset([b"person"])), batch) == [(41, -(2**63) + 4, 5)]
+    batch = build_batch([(1, b"x", b"", ()), (6, b"person", b"", ())], base_offset=40, leader_epoch=5)
+    header, found = read_batch_header(batch), FoundRecords()
+    header.base_timestamp = 2**63 - 1
+    matcher = RecordMatcher(KeySelector(frozenset([b"person"])), decompressed_bytes_max=LIMIT)
+    matcher.search(header, batch[RECORD_BATCH_OVERHEAD:], found)
+    assert list(found.timestamps) == [-(2**63) + 4]
 
 
 def test_control_and_empty_batches_never_match() -> None:
