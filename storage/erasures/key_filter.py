@@ -39,6 +39,7 @@ from lowtide.storage.log.segments.segment_names import KEY_FILTER_SUFFIX, offset
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lowtide.protocol.primitives import Buffer
     from lowtide.protocol.records import BatchHeader
     from lowtide.protocol.types import FilePosition, Offset
     from lowtide.runtime.filesystem import File, FileSystem
@@ -90,7 +91,7 @@ class KeyFilterBuilder:
         self._bits = bytearray(blocks * _BITS_BYTES)
         self._is_whole = native.compiled is not None
 
-    def add(self, header: BatchHeader, records: bytes) -> None:
+    def add(self, header: BatchHeader, records: Buffer) -> None:
         """Adds the keys of a batch's uncompressed records."""
         if self._is_whole:
             assert native.compiled is not None

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from lowtide.protocol import native
-from lowtide.protocol.compression import Buffer, Compression, decompress
+from lowtide.protocol.compression import Buffer, Compression, DecompressedTooLargeError, decompress_into
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader, read_record
@@ -27,6 +27,9 @@ KEY_BYTES_MAX: Final = 1 << 20
 
 SELECTED_RANGES_MAX: Final = 100_000
 """The most ranges of offsets of a selector."""
+
+_ROOM_BYTES: Final = 1 << 20
+_ROOM_GROWTH: Final = 4
 
 _KEYS_TO_LOOK_FOR: Final = 8
 """So many keys are looked for as plain bytes first, if there is no compiled module."""
@@ -77,7 +80,7 @@ class FoundRecords(msgspec.Struct):
         return OffsetRanges.of_offsets(self.offsets)
 
 
-_Finder: TypeAlias = Callable[[BatchHeader, bytes], list[int]]
+_Finder: TypeAlias = Callable[[BatchHeader, Buffer], list[int]]
 """Returns offset delta and timestamp delta of each record that matches, one after the other. Errors: ProtocolError."""
 
 
@@ -109,6 +112,8 @@ class RecordMatcher:
 
     def __init__(self, selector: RecordSelector, *, decompressed_bytes_max: int) -> None:
         self._decompressed_bytes_max = decompressed_bytes_max
+        self._room = memoryview(bytearray(min(_ROOM_BYTES, decompressed_bytes_max)))
+        """For decompressed records: new memory for each batch would take twice as long as the decompression."""
         self._offsets = OffsetRanges(selector.ranges) if isinstance(selector, OffsetSelector) else None
         if isinstance(selector, KeySelector):
             self._find: _Finder = partial(_with_key, selector.keys, _lengths(selector.keys))
@@ -121,14 +126,20 @@ class RecordMatcher:
         """Returns whether a record from `first_offset` to `last_offset`, both inclusive, may match."""
         return self._offsets is None or self._offsets.intersects(first_offset, last_offset)
 
-    def records(self, header: BatchHeader, batch: Buffer) -> bytes:
-        """Returns the uncompressed records of a batch. Errors: ProtocolError."""
+    def records(self, header: BatchHeader, batch: Buffer) -> Buffer:
+        """Returns the uncompressed records of a batch, valid until the next call. Errors: ProtocolError."""
         payload = memoryview(batch)[RECORD_BATCH_OVERHEAD : header.size_bytes]
         if header.compression is Compression.NONE:
-            return bytes(payload)
-        return bytes(decompress(header.compression, payload, max_bytes=self._decompressed_bytes_max))
+            return payload
+        while True:
+            try:
+                return decompress_into(header.compression, payload, self._room)
+            except DecompressedTooLargeError:
+                if len(self._room) >= self._decompressed_bytes_max:
+                    raise
+                self._room = memoryview(bytearray(min(_ROOM_GROWTH * len(self._room), self._decompressed_bytes_max)))
 
-    def search(self, header: BatchHeader, records: bytes, found: FoundRecords) -> None:
+    def search(self, header: BatchHeader, records: Buffer, found: FoundRecords) -> None:
         """Adds the matching ones of the uncompressed `records` of a batch. Errors: ProtocolError."""
         deltas = self._find(header, records)
         if not deltas:
@@ -157,12 +168,13 @@ def _lengths(keys: frozenset[bytes]) -> int:
     return bits - (1 << 64) if bits >> 63 else bits
 
 
-def _with_key(keys: frozenset[bytes], lengths: int, header: BatchHeader, records: bytes) -> list[int]:
+def _with_key(keys: frozenset[bytes], lengths: int, header: BatchHeader, payload: Buffer) -> list[int]:
     if native.compiled is not None:
-        matched = native.compiled.match_keys(records, header.record_count, keys, lengths)
+        matched = native.compiled.match_keys(payload, header.record_count, keys, lengths)
         if matched is not None:
             return matched
-    elif len(keys) <= _KEYS_TO_LOOK_FOR and not any(key in records for key in keys):
+    records = bytes(payload)
+    if native.compiled is None and len(keys) <= _KEYS_TO_LOOK_FOR and not any(key in records for key in keys):
         return []
     found = find_keys(records, 0, len(records), header.record_count)
     keyless = set(found.keyless)
@@ -174,7 +186,8 @@ def _with_key(keys: frozenset[bytes], lengths: int, header: BatchHeader, records
     )
 
 
-def _with_offset(ranges: OffsetRanges, header: BatchHeader, records: bytes) -> list[int]:
+def _with_offset(ranges: OffsetRanges, header: BatchHeader, payload: Buffer) -> list[int]:
+    records = bytes(payload)
     found = find_keys(records, 0, len(records), header.record_count)
     base_offset = header.base_offset
     wanted = [number for number, delta in enumerate(found.deltas) if ranges.contains(base_offset + delta)]
@@ -188,12 +201,13 @@ def _deltas(records: bytes, deltas: list[int], ends: list[int], numbers: list[in
     return found
 
 
-def _with_header(name: bytes, value: bytes | None, header: BatchHeader, records: bytes) -> list[int]:
+def _with_header(name: bytes, value: bytes | None, header: BatchHeader, payload: Buffer) -> list[int]:
     if native.compiled is not None:
-        matched = native.compiled.match_header(records, header.record_count, name, value)
+        matched = native.compiled.match_header(payload, header.record_count, name, value)
         if matched is not None:
             return matched
-    elif name not in records or (value is not None and value not in records):
+    records = bytes(payload)
+    if name not in records or (value is not None and value not in records):
         return []
     found: list[int] = []
     position, wanted = 0, (name, value)
