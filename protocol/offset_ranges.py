@@ -15,7 +15,8 @@ an offset costs a binary search, also with 100,000 ranges.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,6 +62,22 @@ class OffsetRanges:
         """The number of offsets."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
+    @classmethod
+    def union_of(cls, sets: Iterable[OffsetRanges]) -> OffsetRanges:
+        """Returns the offsets that are in any of the sets."""
+        filled = [each for each in sets if each]
+        return filled[0] if len(filled) == 1 else cls(chain.from_iterable(filled))
+
+    @property
+    def first(self) -> Offset:
+        """The smallest offset. Errors: IndexError if there is none."""
+        return self._firsts[0]
+
+    @property
+    def last(self) -> Offset:
+        """The largest offset. Errors: IndexError if there is none."""
+        return self._lasts[-1]
+
     def ranges(self) -> tuple[OffsetRange, ...]:
         return tuple(self)
 
@@ -77,6 +94,16 @@ class OffsetRanges:
         """Returns whether all offsets from `first` to `last` are in the set."""
         place = bisect_right(self._firsts, first) - 1
         return place >= 0 and self._lasts[place] >= last
+
+    def next_inside(self, offset: Offset) -> Offset | None:
+        """Returns the smallest offset of the set at or above `offset`; None if there is none."""
+        place = bisect_left(self._lasts, offset)
+        return max(offset, self._firsts[place]) if place < len(self._firsts) else None
+
+    def next_outside(self, offset: Offset) -> Offset:
+        """Returns the smallest offset at or above `offset` that isn't in the set."""
+        place = bisect_right(self._firsts, offset) - 1
+        return max(offset, self._lasts[place] + 1) if place >= 0 else offset
 
     def between(self, first: Offset, last: Offset) -> OffsetRanges:
         """Returns the offsets of the set from `first` to `last`."""
@@ -124,3 +151,6 @@ class OffsetRanges:
 
     def __repr__(self) -> str:
         return f"OffsetRanges({[tuple(each) for each in self]})"
+
+
+NO_OFFSETS: Final = OffsetRanges()

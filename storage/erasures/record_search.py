@@ -19,7 +19,7 @@ from lowtide.protocol.compression import Buffer, Compression, DecompressedTooLar
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader, read_record
-from lowtide.storage.compaction.record_keys import find_keys, timestamp_delta
+from lowtide.protocol.record_keys import find_keys, timestamp_delta
 
 KEYS_MAX: Final = 1_000
 KEY_BYTES_MAX: Final = 1 << 20
