@@ -28,6 +28,7 @@ from lowtide.admin.deletion import (
     EraseUnsupportedError,
     LeaderOnlyUnsupportedError,
 )
+from lowtide.admin.erasing import PartitionErasure
 from lowtide.admin.errors import (
     AdminError,
     AuthenticationFailedError,
@@ -105,6 +106,7 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "PartitionDescription",
+    "PartitionErasure",
     "QuotaEntity",
     "ReplicaSize",
     "ResourceType",
