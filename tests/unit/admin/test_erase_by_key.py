@@ -216,6 +216,6 @@ def test_topics_that_were_created_again_are_not_searched() -> None:
             assert await admin.erase_records([], keys=[b"one"]) == {}
             for bad in ({}, {"keys": [b"one"], "header": ("name", b"value")}, {"offsets": {}}):
                 with pytest.raises(ValueError, match="give one of|must have some"):
-                    await admin.erase_records([P0], **bad)  # type: ignore[arg-type]
+                    await admin.erase_records([P0], **bad)
 
     simulated(test)
