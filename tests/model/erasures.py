@@ -37,7 +37,7 @@ from .erasures_state import (
 )
 
 STOP, CUT, OLD_VOLUME, EMPTY, MOVE = "stop", "power cut", "old volume", "new volume", "planned move"
-ALL = frozenset((STOP, CUT, OLD_VOLUME, EMPTY, MOVE))
+UNCLEAN = "unclean election"
 
 Steps = Iterator[tuple[bool, tuple, World]]
 
@@ -47,7 +47,7 @@ class Scope:
     """The possible events. `members`: the ISR at the start; replica 0 leads. `person_again`: another record of the
     person may be appended."""
 
-    faults: frozenset[str] = ALL
+    faults: frozenset[str]
     members: tuple[int, ...] = (0, 1, 2)
     epochs: int = 3
     person_again: bool = False
@@ -76,7 +76,7 @@ def advanced(world: World) -> World:
     erased = set(world.erased)
     for entry in committed:
         for offset in range(END):
-            if kind_of(entry) == ERASURE and named_by(entry) >> offset & 1:
+            if kind_of(entry) == ERASURE and named_by(entry) >> offset & 1 and offset < len(committed):
                 erased.add((offset, epoch_of(committed[offset])))
     return with_replica(world, 0, leader._replace(high_watermark=watermark))._replace(
         committed=committed, erased=tuple(sorted(erased))
@@ -145,6 +145,18 @@ class Erasures:
         for index, replica in enumerate(world.replicas):
             if replica.up and replica.member:
                 yield False, ("{} is elected", replica), elected(world, index)
+            elif replica.up and may_fail and UNCLEAN in self.scope.faults:
+                yield True, ("{} is ELECTED UNCLEANLY", replica), self.elected_uncleanly(world, index)
+
+    def elected_uncleanly(self, world: World, index: int) -> World:
+        """What was promised to clients is void: the request has to be repeated."""
+        replicas = tuple(
+            replica._replace(member=place == index, promised=False) for place, replica in enumerate(world.replicas)
+        )
+        leader = replicas[index]
+        committed = world.committed[: matching_end(leader.log, world.committed)]
+        void = world._replace(replicas=replicas, committed=committed, acknowledged=None)
+        return elected(void, index)
 
     def disk_steps(self, world: World, index: int) -> Steps:
         replica, rules = world.replicas[index], self.rules
@@ -235,6 +247,8 @@ class Erasures:
 
     def fetch_steps(self, world: World, index: int) -> Steps:
         replica, leader = world.replicas[index], world.replicas[0]
+        if self.rules.durable_before_reported and any(row[0] >= replica.synced for row in replica.file):
+            return  # it flushes first
         end = matching_end(replica.log, leader.log)
         if end < len(replica.log):
             yield False, ("{} fetches and diverges at {}", replica, end), self.truncated(world, index, end)

@@ -107,6 +107,7 @@ class Rules:
     effect_drops_queued_slices: bool = True
     appends_in_epoch_of_search: bool = True
     searches_to_log_end: bool = True
+    durable_before_reported: bool = True
     durable_before_rewriting: bool = True
     durable_before_confirming: bool = True
     rewritten_before_confirming: bool = True
