@@ -84,7 +84,7 @@ def advanced(world: World) -> World:
 
 
 def elected(world: World, index: int) -> World:
-    """A member of the ISR leads in a new epoch, which all see. What the last member has lost is lost."""
+    """A member of the ISR leads in a new epoch, which all see."""
     leader = world.replicas[index]
     others = [
         replica._replace(member=replica.member and replica.up, end=-1)
@@ -96,7 +96,6 @@ def elected(world: World, index: int) -> World:
         epoch=world.epoch + 1,
         epoch_start=len(leader.log),
         replicas=(leader._replace(end=-1), *others),
-        committed=world.committed[: len(leader.log)],
     )
     return advanced(sorted_world(led))
 
@@ -217,7 +216,7 @@ class Erasures:
                     yield True, ("the leadership MOVES to {}", chosen), elected(world, other)
 
     def down(self, world: World, index: int, replica: Replica, last: bool) -> World:
-        """It leaves the ISR, unless it is the last member. If it led, a live member is elected, or nobody."""
+        """It leaves the ISR, unless it is the last member: what that one has lost is lost. Then a member is elected."""
         rules = self.rules
         high_watermark = min(FIRST, len(replica.log))
         was = world.replicas[index]
@@ -233,14 +232,13 @@ class Erasures:
             file=recovered_file(replica.log, replica.synced, replica.file, rules),
         )
         after = world._replace(replicas=put(world.replicas, index, away))
+        if last:
+            after = after._replace(committed=world.committed[: len(replica.log)])
         if not world.has_leader:
             return sorted_world(after)
         if index:
             return advanced(sorted_world(after))
-        if last:
-            return sorted_world(after._replace(has_leader=False))
-        able = [place for place, other in enumerate(after.replicas) if other.member and other.up]
-        return elected(after, max(able, key=lambda place: after.replicas[place]))
+        return sorted_world(after._replace(has_leader=False))
 
     def returned(self, world: World, index: int) -> World:
         return with_replica(world, index, world.replicas[index]._replace(up=True))

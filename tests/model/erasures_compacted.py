@@ -280,11 +280,8 @@ class CompactedErasures:
             return sorted_world(after)
         if index:
             return advanced(after)
-        if last:
-            forgets = tuple(side._replace(answered=False, coming=None) for side in after.replicas)
-            return sorted_world(after._replace(has_leader=False, search=None, replicas=forgets))
-        able = [place for place, other in enumerate(after.replicas) if other.member and other.up]
-        return elected(after, max(able, key=lambda place: sort_key(after.replicas[place])))
+        forgets = tuple(side._replace(answered=False, coming=None) for side in after.replicas)
+        return sorted_world(after._replace(has_leader=False, search=None, replicas=forgets))
 
     def fetch_steps(self, world: World, index: int) -> Steps:
         """The leader reads an answer; it arrives later."""
