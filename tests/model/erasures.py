@@ -8,20 +8,26 @@ takes no time unless the rule of its epoch is off. `erasures_compacted.py` has l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from .erasures_state import (
     BEGUN,
+    CUT,
     DONE,
+    EMPTY,
     END,
     ERASURE,
     FIRST,
     GONE,
     KNOWN,
+    MOVE,
+    OLD_VOLUME,
     OTHER,
     PERSON,
+    STOP,
+    UNCLEAN,
     Replica,
     Rules,
+    Scope,
     World,
     entry_of,
     epoch_of,
@@ -29,6 +35,7 @@ from .erasures_state import (
     has_named,
     hidden,
     kind_of,
+    matching_end,
     named_by,
     put,
     readable_end,
@@ -36,22 +43,7 @@ from .erasures_state import (
     serves,
 )
 
-STOP, CUT, OLD_VOLUME, EMPTY, MOVE = "stop", "power cut", "old volume", "new volume", "planned move"
-UNCLEAN = "unclean election"
-
 Steps = Iterator[tuple[bool, tuple, World]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """The possible events. `members`: the ISR at the start; replica 0 leads. `person_again`: another record of the
-    person may be appended."""
-
-    faults: frozenset[str]
-    members: tuple[int, ...] = (0, 1, 2)
-    epochs: int = 3
-    person_again: bool = False
-    replicas: int = 3
 
 
 def sorted_world(world: World) -> World:
@@ -100,14 +92,6 @@ def elected(world: World, index: int) -> World:
     return advanced(sorted_world(led))
 
 
-def matching_end(log: tuple[int, ...], leader: tuple[int, ...]) -> int:
-    """Returns the end of what two logs have in common."""
-    for offset, (mine, theirs) in enumerate(zip(log, leader, strict=False)):
-        if epoch_of(mine) != epoch_of(theirs):
-            return offset
-    return min(len(log), len(leader))
-
-
 class Erasures:
     """The whole model."""
 
@@ -122,6 +106,8 @@ class Erasures:
             first._replace(member=index in self.scope.members, end=-1 if not index else FIRST)
             for index in range(self.scope.replicas)
         )
+        if self.scope.away:
+            replicas = (*replicas[:-1], replicas[-1]._replace(up=False, end=-1))
         world = World(True, 1, 1, replicas, log, (), (), None, None, False)
         yield ("all have P0, and the ISR is {}", list(self.scope.members)), sorted_world(world)
 
@@ -318,9 +304,7 @@ class Erasures:
         leader, rules = world.replicas[0], self.rules
         end = len(leader.log) if rules.searches_to_log_end else leader.high_watermark
         named = sum(1 << place for place, entry in enumerate(leader.log[:end]) if kind_of(entry) == PERSON)
-        persons = {
-            (place, epoch_of(entry)) for place, entry in enumerate(world.committed) if kind_of(entry) == PERSON
-        }
+        persons = {(place, epoch_of(entry)) for place, entry in enumerate(world.committed) if kind_of(entry) == PERSON}
         asked = tuple(sorted(persons.union(world.asked)))
         if not named:
             yield False, ("a search finds nothing: ACKNOWLEDGED",), world._replace(acknowledged=(), asked=asked)
@@ -335,9 +319,7 @@ class Erasures:
         leader = world.replicas[0]
         if len(leader.log) < END:
             entry = entry_of(world.epoch, ERASURE, named)
-            after = leader._replace(
-                log=(*leader.log, entry), file=(*leader.file, (len(leader.log), entry, KNOWN))
-            )
+            after = leader._replace(log=(*leader.log, entry), file=(*leader.file, (len(leader.log), entry, KNOWN)))
             yield False, ("the leader appends an erasure",), advanced(with_replica(world, 0, after))
 
     def confirmed(self, replica: Replica, offset: int, entry: int) -> bool:
@@ -365,10 +347,8 @@ class Erasures:
                         )
                 confirmed = [replica.promised for replica in world.replicas]
             if all(
-                done
-                or not ((replica.up and rules.live_replicas_confirm) or (replica.member and rules.members_confirm))
-                or (not index and not rules.rewritten_before_confirming and done)
-                for index, (replica, done) in enumerate(zip(world.replicas, confirmed, strict=True))
+                done or not ((replica.up and rules.live_replicas_confirm) or (replica.member and rules.members_confirm))
+                for replica, done in zip(world.replicas, confirmed, strict=True)
             ):
                 replicas = tuple(
                     replica._replace(promised=done) for replica, done in zip(world.replicas, confirmed, strict=True)

@@ -8,111 +8,26 @@ end. Reading and rewriting are in `erasures.py`: here a committed erasure remove
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 
-KEY, OTHER, GONE, ERASURE = range(4)
-FOUND_END = 2
-"""The log end when the search begins: offsets 0 and 1 are searched."""
-STOP, CUT, OLD_VOLUME, MOVE = "stop", "power cut", "old volume", "planned move"
-
-
-class Entry(NamedTuple):
-    """`named`: a bit set of offsets; `attempt`: of the search; `last`: no other part follows."""
-
-    epoch: int
-    kind: int
-    named: int = 0
-    attempt: int = 0
-    last: bool = True
-
-
-class Replica(NamedTuple):
-    """`notes`: a bit set of attempts in which it has searched. `began`: the leader's high watermark when the log was
-    empty, or 0. `answered`: its result is in the leader's. `heard`: it has fetched in this leader epoch. `coming`: an
-    answer that is under way."""
-
-    log: tuple[Entry, ...]
-    high_watermark: int
-    notes: int
-    began: int
-    up: bool
-    member: bool
-    end: int
-    answered: bool
-    heard: bool
-    coming: Entry | None
-
-    def __str__(self) -> str:
-        return (
-            "["
-            + " ".join(f"{'KQ-E'[entry.kind]}{entry.epoch}" for entry in self.log)
-            + f"] (notes {self.notes:b}, high watermark {self.high_watermark})"
-        )
-
-    def __format__(self, spec: str) -> str:
-        return str(self)
-
-
-class World(NamedTuple):
-    """`replicas[0]` leads if there is a leader. `search`: the leader's attempt, offsets found, whether it has searched
-    its own log, offsets left for the last part (or -1)."""
-
-    has_leader: bool
-    epoch: int
-    epoch_start: int
-    replicas: tuple[Replica, ...]
-    committed: tuple[int, ...]
-    attempts: int
-    search: tuple[int, int, bool, int] | None
-    acknowledged: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Parts of the model that can be switched off."""
-
-    every_live_replica_searches: bool = True
-    every_member_searches: bool = True
-    leader_searches_first: bool = True
-    searches_at_the_leaders_end: bool = True
-    searches_in_this_epoch: bool = True
-    answers_of_this_registration: bool = True
-    starts_over_without_note: bool = True
-    note_names_the_attempt: bool = True
-    note_is_durable: bool = True
-    starting_over_drops_notes: bool = True
-    began_after_commit: bool = True
-    isr_needs_the_erasure: bool = True
-    appends_if_nothing_was_found: bool = True
-    answers_with_the_last_part: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """The possible events. `logs`: at the start, by replica: the number of records; `members`: the ISR.
-
-    `diverging`: the last replica has the person's record at 1, in an epoch that was lost; the others another record.
-    `tombstones`: compaction may remove the newest version too. `away`: the last replica is down at the start.
-    """
-
-    faults: frozenset[str] = frozenset()
-    logs: tuple[int, ...] = (2, 2, 2)
-    members: tuple[int, ...] = (0, 1, 2)
-    epochs: int = 3
-    attempts: int = 2
-    parts: bool = False
-    diverging: bool = False
-    tombstones: bool = False
-    away: bool = False
-
+from .erasures_compacted_state import (
+    CUT,
+    ERASURE,
+    FOUND_END,
+    GONE,
+    KEY,
+    MOVE,
+    OLD_VOLUME,
+    OTHER,
+    STOP,
+    Entry,
+    Replica,
+    Rules,
+    Scope,
+    World,
+)
+from .erasures_state import put
 
 Steps = Iterator[tuple[bool, tuple, World]]
-
-
-def put(values: tuple, index: int, value: object) -> tuple:
-    """Returns the same tuple with one entry changed."""
-    return (*values[:index], value, *values[index + 1 :])
 
 
 def sort_key(replica: Replica) -> tuple:
@@ -136,9 +51,7 @@ def erased(replica: Replica) -> Replica:
     named = 0
     for entry in replica.log[FOUND_END : replica.high_watermark]:
         named |= entry.named
-    log = tuple(
-        entry._replace(kind=GONE) if named >> place & 1 else entry for place, entry in enumerate(replica.log)
-    )
+    log = tuple(entry._replace(kind=GONE) if named >> place & 1 else entry for place, entry in enumerate(replica.log))
     return replica._replace(log=log) if named else replica
 
 
@@ -209,8 +122,9 @@ class CompactedErasures:
                 )
             )
         epochs = tuple(entry.epoch for entry in log[:committed])
-        yield ("the ISR is {}", list(scope.members)), sorted_world(
-            World(True, 1, 2 if scope.diverging else 0, tuple(replicas), epochs, 0, None, False)
+        yield (
+            ("the ISR is {}", list(scope.members)),
+            sorted_world(World(True, 1, 2 if scope.diverging else 0, tuple(replicas), epochs, 0, None, False)),
         )
 
     def steps(self, world: World, may_fail: bool) -> Steps:
@@ -236,11 +150,13 @@ class CompactedErasures:
     def compaction_steps(self, world: World, index: int) -> Steps:
         replica = world.replicas[index]
         bits = held(replica)
-        if replica.high_watermark >= FOUND_END and (bits == 3 or (self.scope.tombstones and bits)):  # noqa: PLR2004
+        if replica.high_watermark >= FOUND_END and (bits == 3 or (self.scope.tombstones and bits)):
             place = 0 if bits & 1 else 1
             log = put(replica.log, place, replica.log[place]._replace(kind=GONE))
-            yield False, ("{} compacts offset {} away", replica, place), with_replica(
-                world, index, replica._replace(log=log)
+            yield (
+                False,
+                ("{} compacts offset {} away", replica, place),
+                with_replica(world, index, replica._replace(log=log)),
             )
 
     def fault_steps(self, world: World, index: int) -> Steps:
@@ -357,7 +273,8 @@ class CompactedErasures:
         elif world.search is None and world.attempts < self.scope.attempts and len(leader.log) <= FOUND_END:
             search = (world.attempts + 1, 0, False, -1)
             begun = world._replace(attempts=world.attempts + 1, search=search)
-            yield False, ("a search begins",), self.leader_searched(begun) if self.rules.leader_searches_first else begun
+            first = self.rules.leader_searches_first
+            yield False, ("a search begins",), self.leader_searched(begun) if first else begun
         if world.search is not None:
             yield from self.search_steps(world)
 
@@ -368,7 +285,7 @@ class CompactedErasures:
         return with_replica(world._replace(search=(attempt, found | held(leader), True, left)), 0, noted)
 
     def search_steps(self, world: World) -> Steps:
-        rules, leader = self.rules, world.replicas[0]
+        rules = self.rules
         assert world.search is not None
         attempt, found, own, left = world.search
         if left < 0:

@@ -20,6 +20,9 @@ FIRST = 1
 KNOWN, BEGUN, DONE = range(3)
 """Stages of an erasure on a replica: in its file, rewriting may have begun, rewritten."""
 
+STOP, CUT, OLD_VOLUME, EMPTY, MOVE = "stop", "power cut", "old volume", "new volume", "planned move"
+UNCLEAN = "unclean election"
+
 Log = tuple[int, ...]
 FileEntry = tuple[int, int, int]
 """Offset, entry and stage of an erasure in the file `lowtide-erasures`."""
@@ -124,6 +127,20 @@ class Rules:
     followers_get_filtered: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The possible events. `members`: the ISR at the start; replica 0 leads. `person_again`: another record of the
+    person may be appended."""
+
+    faults: frozenset[str]
+    members: tuple[int, ...] = (0, 1, 2)
+    epochs: int = 3
+    person_again: bool = False
+    replicas: int = 3
+    away: bool = False
+    """The last replica is down at the start."""
+
+
 def put(values: tuple, index: int, value: object) -> tuple:
     """Returns the same tuple with one entry changed."""
     return (*values[:index], value, *values[index + 1 :])
@@ -178,3 +195,11 @@ def has_named(replica: Replica, entry: int) -> bool:
     return replica.reverts or any(
         kind_of(record) == PERSON and named >> offset & 1 for offset, record in enumerate(replica.log)
     )
+
+
+def matching_end(log: Log, leader: Log) -> int:
+    """Returns the end of what two logs have in common."""
+    for offset, (mine, theirs) in enumerate(zip(log, leader, strict=False)):
+        if epoch_of(mine) != epoch_of(theirs):
+            return offset
+    return min(len(log), len(leader))
