@@ -244,7 +244,7 @@ async def test_descriptions_by_kind(world: World, /) -> None:
         (NONE, 43), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
         (NONE, 363 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
         (NONE, len(LOGGERS)), (INVALID_REQUEST, 0), (NONE, 3), (INVALID_REQUEST, 0),
-        (NONE, 24), (INVALID_REQUEST, 0),
+        (NONE, 27), (INVALID_REQUEST, 0),
     ]  # fmt: skip
 
 
@@ -319,6 +319,7 @@ async def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_delete
     assert told == [
         [
             ("consumer.assignment.interval.ms", "1000", 5, 3, False),
+            ("consumer.assignor.offload.enable", "true", 5, 1, False),
             (interval, "5000", 5, 3, False),
             (session, "50000", 8, 3, False),
         ],

@@ -110,6 +110,11 @@ LEAST_LOCK = "group.share.min.record.lock.duration.ms"
             f"Invalid value x for configuration share.renew.acknowledge.enable: {NO_BOOLEAN}",
         ),
         (
+            "streams.assignor.offload.enable",
+            "x",
+            f"Invalid value x for configuration streams.assignor.offload.enable: {NO_BOOLEAN}",
+        ),
+        (
             "share.record.lock.duration.ms",
             "1000",
             "share.record.lock.duration.ms must be greater than or equal to " + LEAST_LOCK,
@@ -172,6 +177,12 @@ def test_what_is_set_on_a_share_group_is_kept_as_it_is_said():
         "share.isolation.level": "read_committed",
     }
     assert validate_group_configs(DEFAULTS, wanted) == kept
+
+
+def test_each_kind_of_group_has_the_key_of_offloaded_assignments():
+    """It has no effect: the event loop computes assignments. Groups that set it for Kafka keep it."""
+    names = [f"{kind}.assignor.offload.enable" for kind in ("consumer", "share", "streams")]
+    assert validate_group_configs(DEFAULTS, dict.fromkeys(names, "false")) == dict.fromkeys(names, "false")
 
 
 def test_a_group_s_time_is_limited_by_the_brokers_bounds():
