@@ -46,6 +46,9 @@ def rules(url: str) -> dict[str, str]:
             f"{prefix}sasl.server.callback.handler.class": f"{OAUTH}OAuthBearerValidatorCallbackHandler",
             f"{prefix}sasl.jaas.config": f"{OAUTH}OAuthBearerLoginModule required;",
         }
+    # Without them a broker (Kafka's since 4.4) does not start on a listener that expects no audience or no issuer.
+    prefix = PREFIX.format("lax")
+    found |= {f"{prefix}sasl.oauthbearer.allow.unverified.{claim}": "true" for claim in ("audience", "issuer")}
     prefix = PREFIX.format("strict")
     return found | {
         f"{prefix}sasl.oauthbearer.expected.audience": AUDIENCE,
@@ -90,12 +93,8 @@ def apache(jars: Path, keys: str, tmp_path_factory: pytest.TempPathFactory) -> I
             "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,STRICT:SASL_PLAINTEXT,LAX:SASL_PLAINTEXT"
         ),
     }
-    # Without them Kafka (since 4.4) does not start on a listener that expects no audience or no issuer.
-    unverified = {
-        f"{PREFIX.format('lax')}sasl.oauthbearer.allow.unverified.{claim}": "true" for claim in ("audience", "issuer")
-    }
     with (folder / "server.properties").open("a") as file:
-        file.writelines(f"{name}={value}\n" for name, value in (rules(keys) | listeners | unverified).items())
+        file.writelines(f"{name}={value}\n" for name, value in (rules(keys) | listeners).items())
     node.start()
     yield Broker(f"127.0.0.1:{strict}", f"127.0.0.1:{lax}")
     node.stop()
