@@ -233,8 +233,8 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
 def _write_counts(states: Mapping[tuple[str, str], int], page: Page) -> None:
     """Writes the number of groups by type, and by state."""
     totals = {kind.value: 0 for kind in GroupType}
-    for (kind, _), count in states.items():
-        totals[kind] += count
-    page.rows(_COUNT, [((kind,), count) for kind, count in totals.items()])
-    for metric, (kind, names) in _COUNTS.items():
-        page.rows(metric, [((state.value,), states.get((kind.value, str(state.value)), 0)) for state in names])
+    for (name, _), count in states.items():
+        totals[name] += count
+    page.rows(_COUNT, [((name,), count) for name, count in totals.items()])
+    for metric, (kind, members) in _COUNTS.items():
+        page.rows(metric, [((state.value,), states.get((kind.value, str(state.value)), 0)) for state in members])
