@@ -43,7 +43,7 @@ from lowtide.protocol.messages.erase_records import (
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError
+from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError, EraseGoal
 
 PARTITIONS_MAX: Final = 1_000
 """The most partitions of a request."""
@@ -95,7 +95,7 @@ class EraseRecordsHandler:
                 if isinstance(found, ErrorCode):
                     row.error_code = found
                 else:
-                    erasing.begin(row, partial(self._broker.replicas.log_manager.erase, found.log, offset))
+                    erasing.begin(row, partial(self._broker.replicas.log_manager.erase, found.log, EraseGoal(offset)))
         try:
             await erasing.wait(min(max(request.timeout_ms, 0), WAIT_MAX_MS))
         finally:
