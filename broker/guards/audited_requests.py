@@ -156,6 +156,24 @@ def _erased_records(request: Any, answer: Any, _before: Any, broker: BrokerConte
             yield "records erased", fields, row.error_code == ErrorCode.NONE
 
 
+def _found_records(request: Any, answer: Any, _before: Any, broker: BrokerContext) -> Iterator[AuditLine]:
+    """Lines of records that were found to be erased. The selector is personal data, and in none of them."""
+    topics = broker.metadata.image.topics if request.erase else {}
+    for topic in answer.topics if request.erase else ():
+        for row in topic.partitions:
+            known = topics.get(topic.name)
+            fields = {
+                "topic": short(topic.name),
+                "topic_id": None if known is None else topic_id_text(known.topic_id),
+                "partition": row.partition_index,
+                "erasure_id": request.search_id.hex(),
+                "records": row.record_count,
+                "erasures_end": row.erasures_end,
+                "result": _result(row.error_code),
+            }
+            yield "records named for erasure", fields, row.erasures_end >= 0
+
+
 def _deleted_topics(_request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
     for row in answer.responses:
         fields = {"topic": short(row.name), "topic_id": _id(row.topic_id), "result": _result(row.error_code)}
@@ -304,4 +322,5 @@ CHANGED_TOKEN: Final = AuditLines(AuditEvent.CHANGES, _changed_token, before=_to
 CHANGED_FEATURES: Final = AuditLines(AuditEvent.CHANGES, _changed_features)
 DELETED_RECORDS: Final = AuditLines(AuditEvent.DELETES, _deleted_records, before=_log_starts)
 ERASED_RECORDS: Final = AuditLines(AuditEvent.DELETES, _erased_records)
+FOUND_RECORDS: Final = AuditLines(AuditEvent.DELETES, _found_records)
 DELETED_TOPICS: Final = AuditLines(AuditEvent.DELETES, _deleted_topics)
