@@ -20,10 +20,10 @@ from lowtide.broker.partitions.fetch.fetch_in_slices import (
     look_in_slices,
     start_in_slices,
 )
-from lowtide.broker.partitions.fetch.fetch_reader import READ_COMMITTED, may_wait, respond
+from lowtide.broker.partitions.fetch.fetch_reader import may_wait, respond
 from lowtide.broker.partitions.fetch.fetch_session import FINAL_EPOCH, FetchPlan
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
-from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, FetchRules, requested_targets
+from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, READ_COMMITTED, FetchRules, requested_targets
 from lowtide.broker.pending import Pending
 from lowtide.broker.turns import PARTITIONS_AT_ONCE
 from lowtide.protocol.errors import ErrorCode
@@ -176,7 +176,6 @@ class DelayedFetch(DelayedOperation):
 
     __slots__ = (
         "_found",
-        "expires_ms",
         "has_news",
         "held",
         "is_due",
@@ -198,13 +197,12 @@ class DelayedFetch(DelayedOperation):
         rules: FetchRules,
         deadline_ms: int,
     ) -> None:
-        super().__init__()
+        super().__init__(deadline_ms)
         self.reader = reader
         self.replicas = replicas
         self.plan = plan
         self.targets = targets
         self.rules = rules
-        self.expires_ms = deadline_ms
         self.session = plan.session
         self._found = 0
         self.held = 0
@@ -212,11 +210,6 @@ class DelayedFetch(DelayedOperation):
         self.is_due = False
         self.pending: Pending[Any] = Pending()
         self.pending.on_abandoned = self._forget
-
-    @property
-    def deadline_ms(self) -> int:
-        """On the monotonic clock."""
-        return self.expires_ms
 
     def park(self) -> bool:
         """Begins to wait. Returns False if too many fetches wait."""

@@ -42,7 +42,7 @@ class SlicedFetch(Protocol):
     held: int
     has_news: bool
     is_due: bool
-    expires_ms: int
+    deadline_ms: int
     pending: Pending[Any]
 
     def enlist(self) -> None: ...
@@ -117,7 +117,7 @@ def _begin_steps(fetch: SlicedFetch, settle: Callable[[FetchOutcome], int] | Non
     outcome = FetchOutcome([], 0, False, 0)
     yield from read_steps(fetch.reader, fetch.targets, fetch.rules, outcome, notes=notes)
     if settle is not None:
-        fetch.expires_ms = settle(outcome)
+        fetch.deadline_ms = settle(outcome)
     if fetch.is_due or not may_wait(fetch.plan, outcome, fetch.rules):
         return (yield from _tell_steps(fetch, outcome))
     if fetch.session is not None and fetch.session is not fetch.plan.session:
