@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from lowtide.admin import BlockingAdminClient, ConfigChange, ConfigResource, NewTopic, ResourceType
+from lowtide.admin import BlockingAdminClient, ConfigChange, ConfigResource, ConfigResourceType, NewTopic
 from lowtide.testing.cluster import LowtideCluster
 
 from .command_lines import run
@@ -75,7 +75,7 @@ def test_moves_are_begun_without_waiting(world: World) -> None:
     """A rate of one byte a second: they are under way as long as the test looks, and end where the partition is."""
     target = next(path for path in world.disks if path != world.places()[0])
     with BlockingAdminClient(world.bootstrap) as admin:
-        admin.alter_configs({ConfigResource(ResourceType.BROKER, "0"): [ConfigChange(RATE, "1")]})
+        admin.alter_configs({ConfigResource(ConfigResourceType.BROKER, "0"): [ConfigChange(RATE, "1")]})
     out, _ = world.run("move", "flights:0", "--to", target, "--no-wait")
     assert out == "flights-0 of broker 0: is being moved\n"
     assert world.copies() == {0}

@@ -13,10 +13,10 @@ import pytest
 
 from lowtide.broker.config.keys_own import OWN_KEYS
 from lowtide.broker.config.log_levels import LOGGERS
-from lowtide.broker.config.resources import ConfiguredType
 from lowtide.broker.handlers import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.messages import alter_configs as legacy
 from lowtide.protocol.messages import incremental_alter_configs as incremental
 from lowtide.protocol.messages.describe_configs import (
@@ -32,8 +32,9 @@ from .test_config_administrator import World, play
 NONE, UNKNOWN_TOPIC, INVALID_TOPIC, UNSUPPORTED_VERSION, INVALID_CONFIG, INVALID_REQUEST = 0, 3, 17, 35, 40, 42
 POLICY_VIOLATION = 44
 SET, DELETE, APPEND, SUBTRACT = range(4)
-BROKER_LOGGER, CLIENT_METRICS, GROUP = ConfiguredType.BROKER_LOGGER, ConfiguredType.CLIENT_METRICS, ConfiguredType.GROUP
-TOPIC, BROKER = ConfiguredType.TOPIC, ConfiguredType.BROKER
+BROKER_LOGGER, CLIENT_METRICS = ConfigResourceType.BROKER_LOGGER, ConfigResourceType.CLIENT_METRICS
+GROUP = ConfigResourceType.GROUP
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 
 Rows = list[tuple[int, str, list[tuple[Any, ...]]]]
 CONTEXT: Any = SimpleNamespace(api_version=1)
