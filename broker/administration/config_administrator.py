@@ -178,9 +178,9 @@ class ConfigAdministrator:
     async def _change(
         self, resource: ConfiguredResource, decide: Decide, named: Collection[str], *, validate_only: bool
     ) -> Refusal | None:
-        """Changes one resource, in turn with other requests to this broker, so that only other brokers can interfere.
+        """Changes one resource. Requests to this broker change it one at a time; another broker may interfere.
 
-        `named`: the keys in the request.
+        `named` are the keys in the request.
         """
         turn = self._turns.setdefault(resource, asyncio.Lock())
         decided: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})

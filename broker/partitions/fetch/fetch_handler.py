@@ -291,7 +291,7 @@ class DelayedFetch(DelayedOperation):
         self.pending.fail()
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
-        """Returns one offset more than now for each partition."""
+        """Returns the end that each partition must reach: one record more than it has now."""
         if self.session is not None:
             return ()
         ends = []

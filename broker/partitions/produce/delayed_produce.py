@@ -203,7 +203,7 @@ class DelayedProduce(DelayedOperation):
 
 
 def _waits_for_disk(wait: ProduceWait) -> bool:
-    """Returns whether the batch is not flushed and a flush is due. A truncated batch waits in vain."""
+    """Returns whether the batch waits for a flush. A batch that was truncated waits too, until its deadline."""
     log = wait.partition.log
     return log.recovery_point < wait.end_offset and (log.flush_is_due or log.log_end_offset < wait.end_offset)
 
