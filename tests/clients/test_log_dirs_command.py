@@ -84,6 +84,7 @@ def test_moves_are_begun_without_waiting(world: World) -> None:
     assert world.copies() == set()
 
 
+@pytest.mark.slow
 def test_the_old_spelling_describes(world: World) -> None:
 
     def sizes(*words: str) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -121,6 +122,7 @@ def test_errors_are_one_sentence(world: World, words: tuple[str, ...], code: int
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_each_broker_with_a_replica_and_the_directory_moves_it(tmp_path: Path) -> None:
     """Brokers in one process have separate directories; on separate machines they would share names."""
     with LowtideCluster(brokers=2, data_directory=tmp_path) as cluster, BlockingAdminClient(cluster.bootstrap) as admin:
