@@ -79,6 +79,7 @@ class BlockingAdminClient:
     resolve_delete_targets = _blocking(AdminClient.resolve_delete_targets)
     list_offsets = _blocking(AdminClient.list_offsets)
     fetch_records = _blocking(AdminClient.fetch_records)
+    find_records = _blocking(AdminClient.find_records)
     create_topics = _blocking(AdminClient.create_topics)
     delete_topics = _blocking(AdminClient.delete_topics)
     create_partitions = _blocking(AdminClient.create_partitions)

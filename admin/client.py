@@ -11,6 +11,7 @@ from lowtide.admin import (
     cluster_description,
     configs,
     delegation_tokens,
+    finding,
     group_offsets,
     groups,
     log_dirs,
@@ -87,6 +88,7 @@ class AdminClient(AdminClientBase):
     resolve_delete_targets = deletes.resolve_delete_targets
     list_offsets = offsets.list_offsets
     fetch_records = records.fetch_records
+    find_records = finding.find_records
 
     # topics
     create_topics = topics.create_topics

@@ -18,7 +18,7 @@ from lowtide.pipeline.cluster import (
 )
 from lowtide.pipeline.leaders import Topic
 from lowtide.pipeline.options import OptionError
-from lowtide.pipeline.ranges import OffsetRange, Positions, split
+from lowtide.pipeline.ranges import Positions, ReadRange, split
 from lowtide.pipeline.read_options import EARLIEST, LATEST, Bound, ReadOptions
 from lowtide.pipeline.tasks import DataLossError, PlannedRange
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
@@ -112,9 +112,7 @@ class Planner:
 
         Errors: DataLossError if an end lies before its start.
         """
-        ranges = [
-            OffsetRange(partition, start[partition], end) for partition, end in until.items() if partition in start
-        ]
+        ranges = [ReadRange(partition, start[partition], end) for partition, end in until.items() if partition in start]
         for one in ranges:
             if one.size < 0:
                 self.on_lost(f"{one.partition} was to be read from offset {one.start} on, but ends at {one.until}")

@@ -37,7 +37,7 @@ class QueryProgress(NamedTuple):
     """By topic. A topic without an id is not checked, because its brokers have no topic ids."""
 
 
-class OffsetRange(NamedTuple):
+class ReadRange(NamedTuple):
     """Offsets of one partition; `until` is exclusive."""
 
     partition: TopicPartition
@@ -107,7 +107,7 @@ def rate_limited(
     return limited
 
 
-def split(ranges: Iterable[OffsetRange], partitions_min: int | None, rows_max: int | None) -> list[OffsetRange]:
+def split(ranges: Iterable[ReadRange], partitions_min: int | None, rows_max: int | None) -> list[ReadRange]:
     """Cuts the ranges so that there are about `partitions_min` of them and none is larger than `rows_max`.
 
     Small ranges stay whole, large ones are cut in proportion to their sizes, empty ones are dropped. In order.
@@ -130,13 +130,13 @@ def _share(size: int, total: int, count: int) -> int:
     return max(math.floor(size / total * count + 0.5), 1)
 
 
-def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
+def _cut(whole: ReadRange, count: int) -> list[ReadRange]:
     """Cuts a range into `count` pieces of about the same size; into fewer if it has fewer offsets."""
     pieces = []
     start = whole.start
     for index in range(count):
         size = (whole.until - start) // (count - index)
         if size:
-            pieces.append(OffsetRange(whole.partition, start, start + size))
+            pieces.append(ReadRange(whole.partition, start, start + size))
             start += size
     return pieces

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from lowtide.pipeline.ranges import OffsetRange
+from lowtide.pipeline.ranges import ReadRange
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId
 
 FETCH_BYTES: Final = 4 << 20
@@ -35,5 +35,5 @@ class FetchSettings:
 class PlannedRange(NamedTuple):
     """A range, with the id of its topic."""
 
-    offsets: OffsetRange
+    offsets: ReadRange
     topic_id: TopicId = ZERO_TOPIC_ID

@@ -244,7 +244,7 @@ def append_fetched(following: FollowedPartition, row: PartitionData, wall_ms: in
         assert isinstance(records, bytes | bytearray | memoryview), type(records)
         received = memoryview(records)
         is_empty = log.log_start_offset == end_before
-        if is_empty and int.from_bytes(received[:8], "big") < end_before <= log.erased_offset:  # Its base offset.
+        if is_empty and int.from_bytes(received[:8], "big") < end_before <= log.erasures.deleted_to:  # Its base offset.
             received = without_deleted_beginning(received, end_before)
         appended = log.append_as_follower(received, now_ms=wall_ms, maximum_epoch=following.leader_epoch)
         if isinstance(appended, ErrorCode):

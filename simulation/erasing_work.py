@@ -29,7 +29,7 @@ from lowtide.simulation import cluster_end
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import Machine, State, log_manager_of
 from lowtide.storage.checkpoint import PARTITION_METADATA
-from lowtide.storage.directory.directory_erasures import EraseFailedError
+from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseGoal
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.log.log import Log
 
@@ -98,7 +98,7 @@ class ErasingWork:
     def _ask(self, machine: Machine, manager: LogManager, log: Log, offset: Offset) -> None:
         assert machine.node is not None
         self._cluster.chronicle.note(self.key, f"{machine.host} is to erase {log.topic_partition} to {offset}")
-        machine.node.run(manager.erase, log, offset, partial(self._on_answer, machine, log, offset))
+        machine.node.run(manager.erase, log, EraseGoal(offset), partial(self._on_answer, machine, log, offset))
 
     def _on_answer(self, machine: Machine, log: Log, offset: Offset, error: EraseFailedError | None) -> None:
         self._cluster.chronicle.note(

@@ -76,6 +76,8 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
            "A segment is deleted when all its records are older than this time, in ms since 1970 (KIP-47); 0 disables it."),
     _topic("lowtide.delete.erase", Type.BOOLEAN, "false", None, "lowtide.log.delete.erase",
            "Whether each replica erases deleted records about a second after the delete. No file then contains them and no fetch returns them."),
+    _topic("lowtide.erasure.key.filter", Type.STRING, "search", OneOf(("none", "search")), "lowtide.log.erasure.key.filter",
+           "Whether a search for keys builds a filter of the keys of each closed segment that it reads (search), about 10 bits a key. Later searches then skip the segments that have none of their keys."),
     _topic("lowtide.retention.commitoffset.groups", Type.LIST, "", DELETING_GROUPS, "lowtide.log.retention.commitoffset.groups",
            "The groups whose commits delete consumed records, as group IDs or prefixes that end with *. Records "
            "that one of them has not consumed are kept. If empty, every group protects its records, and the "

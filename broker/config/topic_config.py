@@ -106,6 +106,7 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
         min_compaction_lag_ms=number(values["min.compaction.lag.ms"]),
         max_compaction_lag_ms=number(values["max.compaction.lag.ms"]),
         lowtide_delete_erase=values["lowtide.delete.erase"] is True,
+        lowtide_erasure_key_filter=value_text(values["lowtide.erasure.key.filter"]),
     )
 
 

@@ -35,6 +35,7 @@ from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.routes import HandlerSpec, Route, VersionRange
 from lowtide.broker.observation.health import BrokerObservation, Vitals
 from lowtide.broker.observation.history import LogHistory
+from lowtide.broker.partitions.log_searches import LogSearches
 from lowtide.broker.retention.explained import Explanations
 from lowtide.broker.retention.log_retention import Retention
 from lowtide.metadata.image import MetadataImage
@@ -74,6 +75,7 @@ class HandlerParts(NamedTuple):
             Explanations: Explanations(broker, self.retention),
             GroupCoordinator: groups,
             LogHistory: self.observed.history,
+            LogSearches: self.observed.searches,
             Mapping[ApiKey, VersionRange]: dispatcher.advertised,
             Mapping[tuple[int, int], Route | None]: dispatcher.routes,
             MarkerWriter: transactions.writer,

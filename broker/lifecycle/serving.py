@@ -45,6 +45,7 @@ from lowtide.broker.observation.health import BrokerObservation, Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch.fetch_session import FetchSessionCache
+from lowtide.broker.partitions.log_searches import LogSearches
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.creation_rates import configured_window, creation_rates
 from lowtide.broker.quotas.metered_handlers import Meter
@@ -147,7 +148,10 @@ class Serving:
     def _observed(self) -> BrokerObservation:
         ports = self._base.ports
         vitals = Vitals(ports.clock.monotonic_ms(), self._health.snapshot, lambda: len(self.host.connections))
-        return BrokerObservation(LogHistory(self.replicas.partitions, ports.loop, ports.clock), vitals)
+        history = LogHistory(self.replicas.partitions, ports.loop, ports.clock)
+        base = self._base
+        searches = LogSearches(self.replicas, base.configs, ports.random, base.log, ports.make_heavy_worker)
+        return BrokerObservation(history, vitals, searches)
 
     def _context(self, session: MetadataSession) -> BrokerContext:
         base, ports = self._base, self._base.ports
@@ -358,6 +362,7 @@ class Serving:
         self.retention.stop()
         if self.cleaner is not None:
             self.cleaner.stop()
+        self.observed.searches.stop()
         self._health.stop()
         if self.partitions.fence is not None:
             self.partitions.fence.close()

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from lowtide.broker.observation.history import LogHistory
+from lowtide.broker.partitions.log_searches import LogSearches
 from lowtide.protocol.messages.describe_health import LagBucket, LoopLagHistogram
 from lowtide.runtime.loop_lag import BOUNDS_MS, HistogramSnapshot, LoopLagSnapshot
 from lowtide.storage.directory.directory_reports import DirectoryUsage
@@ -36,10 +37,11 @@ def lag_histogram(snapshot: HistogramSnapshot) -> LoopLagHistogram:
 
 
 class BrokerObservation(msgspec.Struct, frozen=True):
-    """The history and the vitals of one broker."""
+    """The history and the vitals of one broker, and the searches of its logs."""
 
     history: LogHistory
     vitals: Vitals
+    searches: LogSearches
 
 
 LOGS_A_STEP: Final = 50

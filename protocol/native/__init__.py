@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 13
+VERSION: Final = 14
 """The version of the functions below. A module with another version was built from other sources and is ignored."""
 
 MODULE: Final = "_lowtide_walk"
@@ -150,6 +150,21 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
         `columns` are offsets, timestamps, and the three buffers of keys and of values; `headers` are validity and
         offsets of the lists, and the three buffers of names and of contents. Returns the numbers of added rows, null
         keys, null values, headers, rows without headers, and null contents.
+        """
+
+    def match_keys(self, records: Buffer, count: int, keys: frozenset[bytes], lengths: int, /) -> list[int] | None:
+        """Returns the offset delta and the timestamp delta of each record with one of the keys, one after the other.
+
+        Bit n of `lengths`, an int64, is set if a key has n bytes, modulo 64.
+        """
+
+    def match_header(self, records: Buffer, count: int, name: bytes, value: bytes | None, /) -> list[int] | None:
+        """Returns the same of each record with that header."""
+
+    def add_keys(self, key_filter: bytearray, secret: bytes, records: Buffer, count: int, /) -> bool | None:
+        """Adds the keys of records to a filter of `storage.erasures.key_filter`.
+
+        After None some may have been added.
         """
 
     def append_rows(

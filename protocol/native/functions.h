@@ -16,6 +16,10 @@ PyObject *produce_answers(PyObject *module, PyObject *const *arguments, Py_ssize
 PyObject *walk_records_of(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 PyObject *find_record_of(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 
+PyObject *match_keys(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+PyObject *match_header(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+PyObject *add_keys(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+
 PyObject *open_syncs(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 PyObject *submit_sync(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 PyObject *take_synced(PyObject *module, PyObject *const *arguments, Py_ssize_t given);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Increase it with every change of a parameter or result: a module with another version is ignored. */
-#define WALK_VERSION 13
+#define WALK_VERSION 14
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -423,12 +423,15 @@ static PyObject *retain(PyObject *module, PyObject *const *arguments, Py_ssize_t
 #define FUNCTION(name, function) {name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL, NULL}
 
 static PyMethodDef functions[] = {
+    FUNCTION("add_keys", add_keys),
     FUNCTION("append_records", append_records),
     FUNCTION("append_rows", append_rows),
     FUNCTION("close_syncs", close_syncs),
     FUNCTION("copy_keys", copy_keys),
     FUNCTION("find_record", find_record_of),
     FUNCTION("hash_key", hash_key_),
+    FUNCTION("match_header", match_header),
+    FUNCTION("match_keys", match_keys),
     FUNCTION("note_keys", note_keys_),
     FUNCTION("open_syncs", open_syncs),
     FUNCTION("plain_records", plain_records),

@@ -295,14 +295,14 @@ class _Cleaning:
             hole = decode_hole(file.pread(HOLE_HEADER_BYTES, 0), segment.base_offset)
             position = 0 if hole is None else hole.size
             while position < segment.size:
-                batches = _split(file, segment, position)
+                batches = split_batches(file, segment, position)
                 position += sum(header.size_bytes for header, _ in batches)
                 yield batches
         finally:
             file.close()
 
 
-def _split(file: File, segment: SegmentPlace, position: int) -> list[tuple[BatchHeader, bytes]]:
+def split_batches(file: File, segment: SegmentPlace, position: int) -> list[tuple[BatchHeader, bytes]]:
     """Returns the whole batches, at least one, of a chunk that starts at byte `position`, where a batch begins.
 
     Errors: DamagedSegmentError, OSError.

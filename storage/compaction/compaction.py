@@ -25,12 +25,13 @@ from typing import NamedTuple
 import msgspec
 
 from lowtide.protocol.batch_building import VARINTS, assemble_batch
-from lowtide.protocol.compression import Buffer, Compression, compress, decompress
+from lowtide.protocol.batch_rewriting import copied_records, empty_batch, records_of, with_records, without_records
+from lowtide.protocol.compression import Buffer
 from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.offset_ranges import OffsetRanges
+from lowtide.protocol.record_keys import RecordKeys, after_timestamp, attributes_of, find_keys, timestamp_delta
 from lowtide.protocol.records import (
-    COMPRESSION_BITS,
     DELETE_HORIZON_BIT,
-    RECORD_BATCH_OVERHEAD,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     check_crc,
@@ -46,13 +47,6 @@ from lowtide.protocol.types import (
     ProducerId,
 )
 from lowtide.storage.compaction.offset_map import OffsetMap, RetainedRecords
-from lowtide.storage.compaction.record_keys import (
-    RecordKeys,
-    after_timestamp,
-    attributes_of,
-    find_keys,
-    timestamp_delta,
-)
 from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 
@@ -75,13 +69,6 @@ class CompactionRules(NamedTuple):
     decompressed_bytes_max: int
 
 
-def _records(header: BatchHeader, batch: Buffer, limit: int) -> Buffer:
-    payload = memoryview(batch)[RECORD_BATCH_OVERHEAD : header.size_bytes]
-    if header.compression is Compression.NONE or not header.record_count:
-        return payload
-    return decompress(header.compression, payload, max_bytes=limit)
-
-
 def note_batch(
     offsets: OffsetMap,
     header: BatchHeader,
@@ -97,7 +84,7 @@ def note_batch(
     ProtocolError.
     """
     if not header.is_control and not aborted and header.record_count:
-        records = _records(header, batch, decompressed_bytes_max)
+        records = records_of(header, batch, decompressed_bytes_max)
         if not offsets.note_records(records, header.record_count, header.base_offset, first_dirty_offset):
             return False
     if header.last_offset >= first_dirty_offset:
@@ -123,11 +110,11 @@ def compact_batch(
     if header.is_control:
         return _compact_marker(header, batch, rules, unneeded=discarded, stays=stays)
     if discarded or not header.record_count:
-        return _empty(header) if stays else None
+        return empty_batch(header) if stays else None
     horizon_ms = _horizon_ms(header)
     drops_tombstones = horizon_ms is not None and rules.now_ms >= horizon_ms
     new_horizon_ms = rules.now_ms + rules.delete_retention_ms if horizon_ms is None else None
-    records = _records(header, batch, rules.decompressed_bytes_max)
+    records = records_of(header, batch, rules.decompressed_bytes_max)
     retained = offsets.retain(
         records,
         header.record_count,
@@ -136,10 +123,16 @@ def compact_batch(
         timestamp_shift=None if new_horizon_ms is None else header.base_timestamp - new_horizon_ms,
     ) or _retained(offsets, header, bytes(records), drops_tombstones=drops_tombstones, new_horizon_ms=new_horizon_ms)
     if not retained.record_count:
-        return _empty(header) if stays else None
+        return empty_batch(header) if stays else None
     if retained.records is None:
         return batch
-    return _changed(header, retained, new_horizon_ms if retained.has_tombstones else None)
+    return with_records(
+        header,
+        retained.records,
+        retained.record_count,
+        retained.max_timestamp_delta,
+        new_horizon_ms if retained.has_tombstones else None,
+    )
 
 
 def _retained(
@@ -158,7 +151,7 @@ def _retained(
             len(kept), has_tombstones, newest, _shifted(records, found, kept, header.base_timestamp - new_horizon_ms)
         )
     whole = len(kept) == header.record_count
-    return RetainedRecords(len(kept), has_tombstones, newest, None if whole else _copied(records, found, kept))
+    return RetainedRecords(len(kept), has_tombstones, newest, None if whole else copied_records(records, found, kept))
 
 
 def _is_last_of_producer(header: BatchHeader, rules: CompactionRules) -> bool:
@@ -187,42 +180,16 @@ def _compact_marker(
 ) -> Buffer | None:
     horizon_ms = _horizon_ms(header)
     if not header.record_count or (unneeded and horizon_ms is not None and horizon_ms <= rules.now_ms):
-        return _empty(header) if stays else None
+        return empty_batch(header) if stays else None
     if not unneeded or horizon_ms is not None:
         return batch
-    records = bytes(_records(header, batch, rules.decompressed_bytes_max))
+    records = bytes(records_of(header, batch, rules.decompressed_bytes_max))
     found = find_keys(records, 0, len(records), header.record_count)
     new_horizon_ms = rules.now_ms + rules.delete_retention_ms
     every = range(header.record_count)
     newest = max(timestamp_delta(records, start) for start in [0, *found.ends[:-1]])
     shifted = _shifted(records, found, every, header.base_timestamp - new_horizon_ms)
-    return _changed(
-        header,
-        RetainedRecords(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted),
-        new_horizon_ms,
-    )
-
-
-def without_deleted(
-    header: BatchHeader, batch: Buffer, log_start_offset: Offset, *, decompressed_bytes_max: int
-) -> Buffer:
-    """Returns a batch without the records below the log start, or the batch itself if it has none of these.
-
-    Offsets, sequence numbers, timestamps, codec and flags are kept as in a compaction. A batch that loses all records
-    keeps its offsets and its producer. Errors: ProtocolError.
-    """
-    if header.base_offset >= log_start_offset or not header.record_count:
-        return batch
-    records = bytes(_records(header, batch, decompressed_bytes_max))
-    found = find_keys(records, 0, len(records), header.record_count)
-    kept = [number for number, delta in enumerate(found.deltas) if header.base_offset + delta >= log_start_offset]
-    if not kept:
-        return _empty(header)
-    if len(kept) == header.record_count:
-        return batch
-    starts = [0, *found.ends]
-    newest = max(timestamp_delta(records, starts[number]) for number in kept)
-    return _changed(header, RetainedRecords(len(kept), False, newest, _copied(records, found, kept)), None)
+    return with_records(header, shifted, len(every), newest, new_horizon_ms)
 
 
 def without_deleted_beginning(records: memoryview, log_start_offset: Offset) -> memoryview:
@@ -236,7 +203,8 @@ def without_deleted_beginning(records: memoryview, log_start_offset: Offset) -> 
         if not header.base_offset < log_start_offset <= header.last_offset or not check_crc(records, 0, header):
             return records
         first = records[: header.size_bytes]
-        left = without_deleted(header, first, log_start_offset, decompressed_bytes_max=MAXIMUM_DECOMPRESSED_BYTES)
+        deleted = OffsetRanges([(header.base_offset, log_start_offset - 1)])
+        left = without_records(header, first, deleted, decompressed_bytes_max=MAXIMUM_DECOMPRESSED_BYTES)
     except ProtocolError:
         return records
     return records if left is first else memoryview(b"".join((left, records[header.size_bytes :])))
@@ -261,27 +229,6 @@ def place_of(header: BatchHeader) -> bytes:
     )
 
 
-def _empty(header: BatchHeader) -> bytes:
-    """Returns the batch without records, as Kafka writes it: no codec, no horizon, no base timestamp."""
-    kept = header.attributes & ~(COMPRESSION_BITS | DELETE_HORIZON_BIT)
-    return assemble_batch(
-        msgspec.structs.replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0), b""
-    )
-
-
-def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes:
-    starts = [0, *found.ends]
-    out = bytearray()
-    run = end = starts[kept[0]]
-    for number in kept:
-        if starts[number] != end:
-            out += records[run:end]
-            run = starts[number]
-        end = found.ends[number]
-    out += records[run:end]
-    return bytes(out)
-
-
 def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: int) -> bytes:
     starts = [0, *found.ends]
     out = bytearray()
@@ -292,17 +239,3 @@ def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: 
         out += VARINTS[len(fields)]
         out += fields
     return bytes(out)
-
-
-def _changed(header: BatchHeader, retained: RetainedRecords, new_horizon_ms: int | None) -> bytes:
-    """Returns the batch with only the remaining records. A new horizon becomes its base timestamp."""
-    assert retained.records is not None
-    newest = header.base_timestamp + retained.max_timestamp_delta
-    changed = msgspec.structs.replace(
-        header,
-        attributes=header.attributes if new_horizon_ms is None else header.attributes | DELETE_HORIZON_BIT,
-        base_timestamp=header.base_timestamp if new_horizon_ms is None else new_horizon_ms,
-        max_timestamp=header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else newest,
-        record_count=retained.record_count,
-    )
-    return assemble_batch(changed, compress(header.compression, retained.records))

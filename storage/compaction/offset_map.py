@@ -23,8 +23,8 @@ from zlib import crc32
 
 from lowtide.protocol import native
 from lowtide.protocol.compression import Buffer
+from lowtide.protocol.record_keys import RecordKeys, find_keys
 from lowtide.protocol.types import Offset
-from lowtide.storage.compaction.record_keys import RecordKeys, find_keys
 
 ENTRY_BYTES: Final = 72
 """The most a key takes; 24 to 48 while the table isn't growing."""

@@ -1,10 +1,11 @@
-"""Erases deleted records in one log directory: afterwards no file of a log has a record below the log start.
+"""Erases records in one log directory: those below the log start, and those that erasures name.
 
-Logs of topics with `lowtide.delete.erase` are erased about a second after their start has risen. Requests to erase are
-answered when the files durably hold none of the named records. `log_erasure.py` chooses the next step and rewrites the
-first segment, `directory_holes.py` makes holes, and removed segments are unlinked at once.
+Logs of topics with `lowtide.delete.erase` are erased about a second after their start has risen, and logs with an
+erasure when it is committed and on the disk. Requests to erase are answered when the files durably hold none of the
+named records. `log_erasure.py` chooses the next step and rewrites segments, `directory_holes.py` makes holes, and
+removed segments are unlinked at once.
 
-Guards: a request succeeds only when no file in the log's folder has a record below its offset, and this is on the disk.
+Guards: a request succeeds only when no file in the log's folder has a record that it means, and this is on the disk.
 No request is answered while a segment is rewritten or compacted, because the folder then has files that aren't the
 log's. A log start that rises meanwhile doesn't delay older requests. A step that lacks room or a descriptor is
 repeated.
@@ -19,7 +20,13 @@ import msgspec
 
 from lowtide.runtime.committer import Barrier
 from lowtide.storage.directory.directory_reports import ErasureTotals, PendingErasures
-from lowtide.storage.directory.log_erasure import ErasureStep, LogErasure, has_segments_below_start, next_step
+from lowtide.storage.directory.log_erasure import (
+    ErasureStep,
+    LogErasure,
+    has_segments_below_start,
+    next_step,
+    segment_to_erase,
+)
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.log.log_holes import LogHoles
 
@@ -69,8 +76,22 @@ MOVED: Final = "the replica was moved meanwhile; ask again"
 OnErased: TypeAlias = "Callable[[EraseFailedError | None], None]"
 
 
-class _EraseRequest(msgspec.Struct, eq=False):
+class EraseGoal(msgspec.Struct, frozen=True):
+    """Which records must be in no file."""
+
     offset: Offset
+    """Those below it, which is at or below the log start."""
+    erasures_end: Offset = 0
+    """Those that erasures below it name."""
+
+    @property
+    def files_end(self) -> Offset:
+        """The exclusive end of the offsets at which such records may lie."""
+        return max(self.offset, self.erasures_end)
+
+
+class _EraseRequest(msgspec.Struct, eq=False):
+    goal: EraseGoal
     on_done: OnErased
     is_syncing: bool = False
     """Whether nothing is left, and a sync is under way."""
@@ -97,6 +118,8 @@ class DirectoryErasures:
         self._holes = holes
         self._state = state
         self._listeners = listeners
+        self._erasing: dict[Log, None] = {}
+        """Logs with records that an erasure names."""
         self._requests: dict[Log, list[_EraseRequest]] = {}
         self._waiting = 0
         self._running: dict[Log, LogErasure] = {}
@@ -115,21 +138,23 @@ class DirectoryErasures:
 
     def __len__(self) -> int:
         """How many logs are due."""
-        return len(self.wanted.keys() | self._requests.keys() | self._running.keys())
+        return len(self.wanted.keys() | self._erasing.keys() | self._requests.keys() | self._running.keys())
 
     def want(self, log: Log) -> None:
-        """Schedules a log that was loaded or configured, or whose start has risen, if its topic is to be erased."""
+        """Schedules a log that was loaded or configured, whose start has risen, or that got an erasure."""
         if log.config.lowtide_delete_erase:
             self.wanted[log] = None
+        if log.erasures.pending:
+            self._erasing[log] = None
 
-    def request(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
-        """Erases the records below `offset`, which is at or below the log start, then calls `on_done`.
+    def request(self, log: Log, goal: EraseGoal, on_done: OnErased) -> Callable[[], object]:
+        """Erases the records of a goal that the log has reached, then calls `on_done`.
 
         `on_done` is never called from within this call. Returns a function that cancels the request; `on_done` is then
         not called.
         """
-        assert offset <= log.log_start_offset, (offset, log.describe())
-        request = _EraseRequest(offset, on_done)
+        assert goal.offset <= log.log_start_offset, (goal, log.describe())
+        request = _EraseRequest(goal, on_done)
         if self._waiting >= REQUESTS_MAX:
             refused = EraseFailedError(f"{REQUESTS_MAX} requests to erase records are waiting already")
             self._ports.committer.submit(Barrier(), lambda _error: on_done(refused))
@@ -150,6 +175,7 @@ class DirectoryErasures:
 
     def forget(self, log: Log) -> None:
         self.wanted.pop(log, None)
+        self._erasing.pop(log, None)
         self._begun_ms.pop(log, None)
         self._held_ms.pop(log, None)
         self._next.pop(log, None)
@@ -159,6 +185,7 @@ class DirectoryErasures:
         """Begins nothing more and refuses requests."""
         self._is_stopped = True
         self.wanted.clear()
+        self._erasing.clear()
         for log in list(self._requests):
             self._refuse(log, "the broker stops, or its log directory failed")
 
@@ -177,12 +204,13 @@ class DirectoryErasures:
         """
         for erasure in [each for each in self._running.values() if each.needs_room]:
             erasure.name_files()
-        if not self.wanted and not self._requests:
+        if not self.wanted and not self._requests and not self._erasing:
             return
         now_ms = self._ports.clock.monotonic_ms()
+        by_themselves = self.wanted | self._erasing
         due = [
             *self._requests,
-            *(log for log in self.wanted if log not in self._requests and self._is_due(log, now_ms)),
+            *(log for log in by_themselves if log not in self._requests and self._is_due(log, now_ms)),
         ]
         first = self._turn % len(due) if len(due) > LOGS_PER_ROUND else 0
         self._turn = first + LOGS_PER_ROUND
@@ -211,9 +239,20 @@ class DirectoryErasures:
         if log.truncating:
             return
         try:
-            self._take(next_step(log, makes_holes=self._holes.makes_holes), log, now_ms)
+            self._take_next(log, now_ms)
         except (OSError, StorageError) as error:
             self._on_error(log, error)
+
+    def _take_next(self, log: Log, now_ms: int) -> None:
+        """Takes the next step for what erasures name, then for what lies below the log start."""
+        segment = segment_to_erase(log)
+        if segment is not None:
+            self._rewrite(log, segment, now_ms)
+            return
+        if not log.erasures.pending:
+            self._erasing.pop(log, None)
+        if log in self.wanted or any(each.goal.offset for each in self._requests.get(log, ())):
+            self._take(next_step(log, makes_holes=self._holes.makes_holes), log, now_ms)
 
     def _take(self, step: ErasureStep, log: Log, now_ms: int) -> None:
         if step is not ErasureStep.PUNCH:
@@ -230,15 +269,19 @@ class DirectoryErasures:
             self._remove(log, log.files.remove_below(log.log_start_offset, log.config))
         elif step is ErasureStep.PUNCH:
             self._holes.risen[log] = None
-        elif len(self._running) >= ERASURES_AT_ONCE:
-            self._next[log] = None
         else:
-            self._begun_ms[log] = now_ms
-            erasure = LogErasure(
-                log, self._ports, self._is_here, self._remove_replaced, lambda error: self._on_end(log, error)
-            )
-            erasure.begin()
-            self._running[log] = erasure
+            self._rewrite(log, log.segments[0], now_ms)
+
+    def _rewrite(self, log: Log, segment: Segment, now_ms: int) -> None:
+        if len(self._running) >= ERASURES_AT_ONCE:
+            self._next[log] = None
+            return
+        self._begun_ms[log] = now_ms
+        erasure = LogErasure(
+            log, segment, self._ports, self._is_here, self._remove_replaced, lambda error: self._on_end(log, error)
+        )
+        erasure.begin()
+        self._running[log] = erasure
 
     def _is_held(self, log: Log, now_ms: int) -> bool:
         hole = log.segments[0].hole
@@ -253,7 +296,7 @@ class DirectoryErasures:
             self.erased.segments + 1, self.erased.written_bytes + self._running[log].written_bytes
         )
         self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
-        self._removal.remove_now(log.directory, log.log_start_offset)
+        self._removal.remove_now(log.directory, max(each.base_offset for each in removed) + 1)
 
     def _on_end(self, log: Log, error: OSError | StorageError | None) -> None:
         self._running.pop(log, None)
@@ -284,16 +327,14 @@ class DirectoryErasures:
         gone_offset = min(log.segments[0].gone_offset, log.log_start_offset)
         waiting = [each for each in self._requests.get(log, ()) if not each.is_syncing]
         for request in waiting:
-            if request.offset > log.log_start_offset:
+            if request.goal.offset > log.log_start_offset:
                 self._answer(
                     log, request, EraseFailedError(f"a truncation has lowered the log start to {log.log_start_offset}")
                 )
-        done = [each for each in waiting if each.offset <= gone_offset]
-        if (
-            not done
-            or has_segments_below_start(log)
-            or self._removal.remove_now(log.directory, max(each.offset for each in done))
-        ):
+        done = [each for each in waiting if each.goal.offset <= gone_offset and _has_erased(log, each.goal)]
+        if not done or (any(each.goal.offset for each in done) and has_segments_below_start(log)):
+            return
+        if self._removal.remove_now(log.directory, max(each.goal.files_end for each in done)):
             return
         for request in done:
             request.is_syncing = True
@@ -306,7 +347,13 @@ class DirectoryErasures:
         for request in done:
             request.is_syncing = False
             if error is None and log.segments[0] is first:
-                log.erased_offset = max(log.erased_offset, request.offset)
+                log.erasures.note_deleted(request.goal.offset)
                 self._answer(log, request, None)
         if error is not None and self._is_here(log):
             self._on_error(log, error)
+
+
+def _has_erased(log: Log, goal: EraseGoal) -> bool:
+    """Returns whether the log has the goal's erasures, in effect and on the disk, and nothing of them is left."""
+    end_offset = goal.erasures_end
+    return min(log.high_watermark, log.recovery_point) >= end_offset and log.erasures.is_done(end_offset)

@@ -1,4 +1,6 @@
-"""Chooses the steps until no file of a log has a deleted record, and rewrites its first segment without these.
+"""Chooses the steps until no file of a log has an erased record, and rewrites segments without these.
+
+Erased are the records below the log start (`next_step`), and those that erasures name (`segment_to_erase`).
 
 | step (`next_step`) | |
 |---|---|
@@ -8,9 +10,10 @@
 
 `LogErasure` closes the segment if it is active, rewrites it in a worker (`erasing.py`), and swaps it in.
 
-Guards: the log start is durable and visible before anything begins (rule DR1); a swap is used only while the log is
-unchanged (`segment_swap.py`); compaction and erasing of a log exclude each other (`SegmentSwaps.is_taken`); the state
-of the producers is durable before their batches go.
+Guards: the log start is durable and visible before anything begins (rule DR1); an erasure is committed, and on the
+disk; a swap is used only while the log is unchanged (`segment_swap.py`); compaction and erasing of a log exclude each
+other (`SegmentSwaps.is_taken`); the state of the producers is durable before their batches go; once a segment is
+rewritten, slices of the old file that weren't sent yet are invalid.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
+from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileToSync
 from lowtide.storage.checkpoint import joined
@@ -30,9 +35,11 @@ from lowtide.storage.log.segment_swap import CleanedGroup, SegmentVersion
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lowtide.protocol.types import ProducerId
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.log.log import Log
     from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+    from lowtide.storage.log.segments.segment import Segment
     from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 
@@ -70,6 +77,25 @@ def next_step(log: Log, *, makes_holes: bool) -> ErasureStep:
     return ErasureStep.REMOVE_SEGMENTS if place is None and segment.is_pinned else ErasureStep.REWRITE
 
 
+def erasable(log: Log) -> OffsetRanges:
+    """Returns the offsets whose records may be rewritten away, because their erasures are committed and on the disk."""
+    return log.erasures.to_erase(min(log.high_watermark, log.recovery_point))
+
+
+def segment_to_erase(log: Log) -> Segment | None:
+    """Returns the first segment with records to be erased that an erasure names. Drops what is in no segment."""
+    erasures, segments = log.erasures, log.segments
+    if not erasures.pending:
+        return None
+    gone = max(segments.bases[0], segments[0].gone_offset)
+    if gone > erasures.first_offset:
+        erasures.on_rewritten(OffsetRanges([(Offset(0), gone - 1)]))
+    erasable_offsets = erasable(log)
+    if not erasable_offsets:
+        return None
+    return segments[max(segments.number_of(erasable_offsets.first), 0)]
+
+
 class LogErasure:
     """Rewrites one segment. `begin` is called once; `on_end` is called once, with the error if there was one.
 
@@ -79,6 +105,7 @@ class LogErasure:
     def __init__(
         self,
         log: Log,
+        segment: Segment,
         ports: DirectoryPorts,
         is_here: Callable[[Log], bool],
         remove: Callable[[Log, list[RemovedSegment]], None],
@@ -86,6 +113,7 @@ class LogErasure:
     ) -> None:
         """`is_here` returns whether the log is still the directory's; `remove` gets the replaced segment."""
         self.log = log
+        self.segment = segment
         self.needs_room = False
         """Whether a name lacks room: then `name_files` is called again."""
         self.written_bytes = 0
@@ -95,29 +123,34 @@ class LogErasure:
         self._remove = remove
         self._on_end = on_end
         self._log_start_offset = log.log_start_offset
+        self._erased = NO_OFFSETS
+        """What the new segment is written without, besides the records below the log start."""
         self._seen: list[SegmentVersion] = []
         self._removed: list[RemovedSegment] = []
         self._state: list[Barrier] = []
 
     def begin(self) -> None:
         """Begins to rewrite the segment. Errors: StorageError, OSError; then it isn't begun."""
-        log, filesystem = self.log, self._ports.filesystem
-        if log.segments[0].is_pinned:
+        log, filesystem, segment = self.log, self._ports.filesystem, self.segment
+        if segment.is_pinned:
             log.roll(self._ports.clock.wall_ms())
-        segment = log.segments[0]
         place = segment.find(self._log_start_offset)
+        end_offset = log.segments[log.segments.number_of(segment.base_offset) + 1].base_offset
+        self._erased = erasable(log).between(segment.base_offset, end_offset - 1)
         order = ErasureOrder(
             directory=log.directory,
             base_offset=segment.base_offset,
             size=segment.size,
             log_start_offset=self._log_start_offset,
             position=segment.size if place is None else place.position,
-            aborted=_aborted(log),
+            erased=self._erased,
+            frames=_frames(log, end_offset),
+            aborted=_aborted(log, segment.base_offset),
         )
         paths = LogHoles(log).take_snapshot_for_erasure()
         files = tuple(FileToSync(filesystem, path) for path in paths)
         self._state = [Barrier(files=files, directories=(log.directory,) if files else ())]
-        self._seen = log.swaps.versions_below(segment.base_offset + 1)
+        self._seen = log.swaps.versions_below(segment.base_offset + 1)[-1:]
         log.swaps.take()
         self._submit(SegmentErasure(filesystem, order))
 
@@ -130,7 +163,7 @@ class LogErasure:
             if not is_unchanged:
                 self._abandon(work, None)
             elif outcome is ErasureProgress.NOTHING:
-                LogHoles(self.log).on_erased(self._log_start_offset)
+                self._on_erased()
                 self._end(None)
             elif outcome is ErasureProgress.MORE:
                 self._submit(work)
@@ -187,9 +220,19 @@ class LogErasure:
         if finished is None:
             self._end(error)
             return
-        LogHoles(self.log).on_erased(self._log_start_offset)
+        if self._erased:
+            self.segment.invalidate_slices()
+        self._on_erased()
         self._removed = finished
         self.name_files()
+
+    def _on_erased(self) -> None:
+        """Notes that no segment has the erased records any more; the replaced file still has them."""
+        if self._erased:
+            self.log.erasures.on_rewritten(self._erased)
+            self.log.upkeep_queue[self.log] = None
+        if self.log.segments.bases[0] == self.segment.base_offset:
+            LogHoles(self.log).on_erased(self._log_start_offset)
 
     def name_files(self) -> None:
         """Renames the new files, which the log already reads; later, if there is no room for their names."""
@@ -216,13 +259,27 @@ class LogErasure:
         self._on_end(error if self._is_here(self.log) else None)
 
 
-def _aborted(log: Log) -> list[CompletedTransaction]:
-    base_offset = log.segments[0].base_offset
+def _aborted(log: Log, base_offset: Offset) -> list[CompletedTransaction]:
     try:
         return log.swaps.aborted_in(base_offset)
     except DamagedSegmentError:
         log.files.rebuild_aborted([base_offset], log.log_end_offset)
         return log.swaps.aborted_in(base_offset)
+
+
+def _frames(log: Log, end_offset: Offset) -> dict[ProducerId, Offset]:
+    """Returns for each producer that may repeat a batch below `end_offset`, or complete a transaction, from where on.
+
+    Its batches from there on stay in the segment, at least empty.
+    """
+    frames: dict[ProducerId, Offset] = {}
+    for producer_id, entry in log.producer_state.producers.items():
+        begun = [batch.base_offset for batch in entry.batches[:1]]
+        if entry.transaction_first_offset >= 0:
+            begun.append(entry.transaction_first_offset)
+        if begun and min(begun) < end_offset:
+            frames[producer_id] = min(begun)
+    return frames
 
 
 def _step(work: SegmentErasure) -> ErasureProgress | OSError | StorageError:

@@ -22,7 +22,7 @@ from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
 from lowtide.storage.compaction.cleanable import Cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, LogCleaning, OnCleaned
-from lowtide.storage.directory.directory_erasures import EraseFailedError, OnErased
+from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseGoal, OnErased
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.directory_opening import (
     KnownTopic,
@@ -315,8 +315,8 @@ class LogManager:
         committer = self._committers[next(iter(self._committers))]
         committer.submit(Barrier(), lambda _error: on_done(error))
 
-    def erase(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
-        """Erases the records of a partition below `offset` in all its folders, then calls `on_done`.
+    def erase(self, log: Log, goal: EraseGoal, on_done: OnErased) -> Callable[[], object]:
+        """Erases the records of a goal from all folders of a partition, then calls `on_done`.
 
         It begins with the log's folder and a copy that is made of it (`DirectoryErasures.request`), and continues with
         folders that were set aside (`SetAsideFolders.erase`). Returns a function that cancels the request.
@@ -325,12 +325,12 @@ class LogManager:
 
         def on_own_done(error: EraseFailedError | None) -> None:
             if error is None:
-                take_back.append(self._beside.erase(log, offset, on_done))
+                take_back.append(self._beside.erase(log, goal.files_end, on_done))
             else:
                 on_done(error)
 
         erasures = self._directories[log.parent_directory].parts.erasures
-        take_back.append(erasures.request(log, offset, self.moves.erase(log, offset, on_own_done)))
+        take_back.append(erasures.request(log, goal, self.moves.erase(log, goal, on_own_done)))
         return lambda: take_back[-1]()  # noqa: PLW0108 - the last one then
 
     # Due work and failure

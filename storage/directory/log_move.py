@@ -34,7 +34,7 @@ from lowtide.storage.log_directory import MOVING_TO
 
 if TYPE_CHECKING:
     from lowtide.runtime.filesystem import FileSystem
-    from lowtide.storage.directory.directory_erasures import OnErased
+    from lowtide.storage.directory.directory_erasures import EraseGoal, OnErased
     from lowtide.storage.directory.directory_logs import DirectoryLogs
     from lowtide.storage.directory.move_place import MovePlace
     from lowtide.storage.log.log import Log
@@ -110,10 +110,10 @@ class LogMove:
         self._is_checked = False
         self._readings += 1
 
-    def erase(self, offset: Offset, on_done: OnErased) -> None:
-        """Erases records below `offset` from the copy too, then calls `on_done`."""
+    def erase(self, goal: EraseGoal, on_done: OnErased) -> None:
+        """Erases the records of a goal from the copy too, then calls `on_done`."""
         self._readings += 1  # What is being read may have them.
-        self._erasures.append(AwaitedErasure(offset, on_done))
+        self._erasures.append(AwaitedErasure(goal, on_done))
 
     def end(self) -> None:
         self._readings += 1
@@ -210,9 +210,9 @@ class LogMove:
             request.on_done(error)
 
         for request in self._erasures:
-            if not request.is_asked and future.log_start_offset >= request.offset:
+            if not request.is_asked and future.log_start_offset >= request.goal.offset:
                 request.is_asked = True
-                self.target.parts.erasures.request(future, request.offset, partial(erased, request))
+                self.target.parts.erasures.request(future, request.goal, partial(erased, request))
 
     def _read(self, future: Log) -> None:
         if self._place.allowance.is_used_up:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 
     from lowtide.protocol.types import Offset, TopicPartition
-    from lowtide.storage.directory.directory_erasures import OnErased
+    from lowtide.storage.directory.directory_erasures import EraseGoal, OnErased
     from lowtide.storage.directory.directory_logs import DirectoryLogs
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.log.log import Log
@@ -162,8 +162,8 @@ class LogMoves:
         if move is not None and move.source is log:
             move.on_truncated()
 
-    def erase(self, log: Log, offset: Offset, on_done: OnErased) -> OnErased:
-        """Returns the function to call once a log's records below `offset` are erased; it erases its copy too.
+    def erase(self, log: Log, goal: EraseGoal, on_done: OnErased) -> OnErased:
+        """Returns the function to call once the records of a goal are erased from a log; it erases its copy too.
 
         That includes a copy begun meanwhile, which may have read them from the file that is rewritten.
         """
@@ -174,7 +174,7 @@ class LogMoves:
             if error is not None:
                 on_done(error)
             elif move is not None and move.source is log and self._is_current(move):
-                move.erase(offset, on_done)
+                move.erase(goal, on_done)
             elif before is None and move is None:
                 on_done(None)
             else:

@@ -10,8 +10,7 @@ import msgspec
 from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from lowtide.protocol.types import Offset
-    from lowtide.storage.directory.directory_erasures import OnErased
+    from lowtide.storage.directory.directory_erasures import EraseGoal, OnErased
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.errors import StorageError
     from lowtide.storage.log.log import Log
@@ -102,7 +101,7 @@ class MovePlace(msgspec.Struct, frozen=True, kw_only=True):
 class AwaitedErasure(msgspec.Struct, eq=False):
     """A request to erase records that the copy may have too; the source has none of them any more."""
 
-    offset: Offset
+    goal: EraseGoal
     on_done: OnErased
     is_asked: bool = False
     """Whether the copy is being erased."""

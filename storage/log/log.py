@@ -13,21 +13,25 @@ from struct import Struct
 from typing import Any, Final
 
 from lowtide.protocol.control_records import read_control_record
+from lowtide.protocol.erasure_record import ErasureRecord
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import CONTROL_BIT
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.runtime.filesystem import Buffer
 from lowtide.storage.checkpoint import parent_directory
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
+from lowtide.storage.log.erased_reads import ErasedReads
+from lowtide.storage.log.log_erasures import stored_erasure
 from lowtide.storage.log.log_files import LogFiles, LogParts, LogPlace
 from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend, LogConfig
-from lowtide.storage.log.markers import check_producer, refused, remember_producer
+from lowtide.storage.log.markers import ErasureBatch, check_producer, refused, remember_producer
 from lowtide.storage.log.offsets import LogOffsets
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.producers.producer_state import ACCEPTED
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import CONTROL_BYTES_MAX, FileSlice
 from lowtide.storage.log.segments.segment_files import RemovedSegment, SegmentCache
-from lowtide.storage.log.segments.segment_list import NOTHING_READ, READ_OUT_OF_RANGE, LogRead
+from lowtide.storage.log.segments.segment_list import NOTHING_READ, READ_OUT_OF_RANGE, LogRead, SegmentList
 from lowtide.storage.log.stored_batches import (
     LEADER_EPOCH_MAX,
     StoredBatch,
@@ -57,7 +61,7 @@ class Log(LogOffsets):
         "config",
         "directory",
         "disk_full",
-        "erased_offset",
+        "erasures",
         "files",
         "flush_wanted",
         "frees_many_bytes",
@@ -88,13 +92,13 @@ class Log(LogOffsets):
         self.directory = parts.directory
         self.parent_directory = parent_directory(parts.directory)
         self.leader_epochs = parts.leader_epochs
+        self.erasures = parts.erasures
         self.producer_state = parts.producer_state
         self.transactions = parts.producer_state.transactions
         self.files = LogFiles(parts)
         self.segments = self.files.segments
         self.swaps = self.files.swaps
-        self.erased_offset = self.log_start_offset
-        """Records below it are not stored again: they were erased by request, or may have been before the last stop."""
+        self.erasures.note_deleted(self.log_start_offset)
         self.offline = False
         """Whether its directory failed; it then refuses appends."""
         self.disk_full = False
@@ -169,6 +173,9 @@ class Log(LogOffsets):
             completed = remember_producer(self.producer_state, batch, base_offset, now_ms)
             if completed is not None:
                 self._on_transaction_ended(segment, completed)
+        elif batch.attributes & CONTROL_BIT:
+            assert isinstance(batch, ErasureBatch)
+            self._note_erasure(batch.record, base_offset, leader_epoch)
         self.move_log_end(last_offset + 1)
         append_time = max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1
         return AppendedBatch(base_offset, last_offset, append_time)
@@ -307,12 +314,21 @@ class Log(LogOffsets):
         )
         if epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(epoch, max(base_offset, self.log_start_offset))
-        if header.producer_id >= 0:
+        if header.is_control and header.producer_id < 0:
+            record = stored_erasure(segment.path, batch.content)
+            if record is not None:
+                self._note_erasure(record, base_offset, epoch)
+        elif header.producer_id >= 0:
             control = read_control_record(batch.content, max_bytes=CONTROL_BYTES_MAX) if header.is_control else None
             completed = self.producer_state.replay(header, now_ms=now_ms, control=control)
             if completed is not None:
                 self._on_transaction_ended(segment, completed)
         self.move_log_end(last_offset + 1)
+
+    def _note_erasure(self, record: ErasureRecord, offset: Offset, leader_epoch: LeaderEpoch) -> None:
+        self.erasures.note(record, offset, leader_epoch)
+        self.flush_wanted = True  # Its records stay in the files until it is on the disk.
+        self.upkeep_queue[self] = None
 
     def read(
         self,
@@ -328,13 +344,26 @@ class Log(LogOffsets):
         The slice has at most `max_bytes`, and nothing at or above `end_offset` (exclusive). The first batch is always
         whole, even if larger; without `minimum_one_batch` such a batch gives no slice. The last batch may be cut
         anywhere, as in Kafka, and the first may begin below `offset` and the log start. `seeks_records` skips segments
-        of empty batches. Errors: OFFSET_OUT_OF_RANGE in the result for an offset outside of the log. StorageError.
+        of empty batches. Records that an erasure in effect names aren't returned. While an erasure isn't known to be
+        committed, reads up to the high watermark end before its records. Errors: OFFSET_OUT_OF_RANGE in the result for
+        an offset outside of the log. StorageError.
         """
         if offset < self.log_start_offset or offset > self.log_end_offset:
             return READ_OUT_OF_RANGE
+        reader: SegmentList | ErasedReads = self.segments
+        if self.erasures.pending:
+            reader, end_offset = self._reads_around_erased(end_offset)
         if offset >= end_offset or offset == self.log_end_offset:
             return NOTHING_READ
-        return self.segments.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch, seeks_records)
+        return reader.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch, seeks_records)
+
+    def _reads_around_erased(self, end_offset: Offset) -> tuple[SegmentList | ErasedReads, Offset]:
+        """Returns what reads without erased records, and the end up to which it may read."""
+        erasures, high_watermark = self.erasures, self.high_watermark
+        if end_offset <= high_watermark:
+            end_offset = erasures.readable_end(end_offset, high_watermark)
+        hidden = erasures.hidden(high_watermark)
+        return ErasedReads(self.segments, hidden, erasures.rewritten) if hidden else self.segments, end_offset
 
     def aborted_transactions(self, read: FileSlice, offset: Offset, end_offset: Offset) -> list[CompletedTransaction]:
         """Returns those with records in a slice from `offset` to `end_offset` (exclusive), and maybe a few others."""
@@ -350,5 +379,11 @@ class Log(LogOffsets):
                 self.files.rebuild_aborted([aborted.base_of(error.path)], self.log_end_offset)
 
     def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
-        """Counts the bytes from `offset` up to `end_offset` (exclusive), no further than about `limit`."""
+        """Counts the bytes from `offset` up to `end_offset` (exclusive), no further than about `limit`.
+
+        Erased records at `offset` don't count, because a read skips them.
+        """
+        if self.erasures.pending:
+            offset = self.erasures.hidden(self.high_watermark).next_outside(offset)
+            _, end_offset = self._reads_around_erased(end_offset)
         return self.segments.bytes_between(offset, end_offset, self.log_end_offset, limit)

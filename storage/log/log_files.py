@@ -18,6 +18,7 @@ from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import StorageError, is_passing, storage_error
 from lowtide.storage.log.leader_epochs import LeaderEpochs
+from lowtide.storage.log.log_erasures import LogErasures
 from lowtide.storage.log.log_sync import LogSync
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.offsets import LogOffsets
@@ -54,6 +55,7 @@ class LogParts(msgspec.Struct):
     snapshots: ProducerSnapshots
     transaction_index: TransactionIndex
     cache: SegmentCache
+    erasures: LogErasures
 
 
 class LogFiles:
@@ -67,7 +69,7 @@ class LogFiles:
         self.segments = SegmentList(parts.segments, parts.cache)
         self.snapshots = parts.snapshots
         self.aborted = parts.transaction_index
-        self.sync = LogSync(parts.filesystem, parts.directory, parts.leader_epochs)
+        self.sync = LogSync(parts.filesystem, parts.directory, parts.leader_epochs, parts.erasures)
         self.swaps = SegmentSwaps(parts.filesystem, parts.directory, self.segments, self.snapshots, self.aborted)
         self._removed: list[RemovedSegment] = []
 

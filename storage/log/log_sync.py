@@ -11,16 +11,23 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileSystem, FileToSync, Syncable
-from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, TEMPORARY_SUFFIX, encode_epochs, parent_directory
+from lowtide.storage.checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    TEMPORARY_SUFFIX,
+    encode_epochs,
+    joined,
+    parent_directory,
+)
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.leader_epochs import LeaderEpochs
+from lowtide.storage.log.log_erasures import ERASURES_FILE, LogErasures
 
 
 class _Flush(msgspec.Struct, gc=False):
@@ -33,12 +40,22 @@ class _Flush(msgspec.Struct, gc=False):
 class LogSync:
     """The unsynced state of one log, except for the `.log` files."""
 
-    __slots__ = ("_directory", "_epochs", "_filesystem", "_flushes", "_names_changed", "_paths", "_stagings")
+    __slots__ = (
+        "_directory",
+        "_epochs",
+        "_erasures",
+        "_filesystem",
+        "_flushes",
+        "_names_changed",
+        "_paths",
+        "_stagings",
+    )
 
-    def __init__(self, filesystem: FileSystem, directory: str, epochs: LeaderEpochs) -> None:
+    def __init__(self, filesystem: FileSystem, directory: str, epochs: LeaderEpochs, erasures: LogErasures) -> None:
         self._filesystem = filesystem
         self._directory = directory
         self._epochs = epochs
+        self._erasures = erasures
         self._flushes: deque[_Flush] = deque()
         self._names_changed = True
         self._paths: list[str] = []
@@ -52,7 +69,7 @@ class LogSync:
     @property
     def is_clean(self) -> bool:
         """Whether everything but `.log` files is synced."""
-        return not self._paths and not self._epochs.dirty
+        return not (self._paths or self._epochs.dirty or self._erasures.dirty)
 
     def note_written(self, paths: Iterable[str]) -> None:
         """Adds files that were created or rewritten, or a new segment, to the next barrier."""
@@ -72,7 +89,9 @@ class LogSync:
         self._paths = list(
             dict.fromkeys([*self._paths, *(file.path for file in barrier.files if file.path not in staged)])
         )
-        self._epochs.dirty = self._epochs.dirty or bool(staged)
+        targets = {target for _source, target in barrier.renames}
+        self._epochs.dirty |= self._path(LEADER_EPOCH_CHECKPOINT) in targets
+        self._erasures.dirty |= self._path(ERASURES_FILE) in targets
         self._names_changed = True
 
     def flush_barrier(self, log_files: Iterable[Syncable], log_end_offset: Offset) -> Barrier:
@@ -102,7 +121,7 @@ class LogSync:
 
     def _barrier(self, log_files: Iterable[Syncable]) -> Barrier:
         files: list[Syncable] = [*log_files, *(FileToSync(self._filesystem, path) for path in self._paths)]
-        staged = self._stage_epochs()
+        staged = joined([*self._staged()])
         directories: tuple[str, ...] = ()
         if self._names_changed:
             directories = (self._directory, parent_directory(self._directory))
@@ -112,19 +131,27 @@ class LogSync:
         self._paths = []
         return Barrier(files=(*files, *staged.files), renames=staged.renames, directories=directories)
 
-    def _stage_epochs(self) -> Barrier:
-        """Writes changed leader epochs beside their file, under a new name, because several may be in progress."""
-        if not self._epochs.dirty:
-            return Barrier()
-        path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"
+    def _staged(self) -> Iterator[Barrier]:
+        """Writes the changed leader epochs and erasures beside their files."""
+        if self._epochs.dirty:
+            yield self._stage(LEADER_EPOCH_CHECKPOINT, encode_epochs(self._epochs.entries()))
+            self._epochs.dirty = False
+        if self._erasures.dirty:
+            yield self._stage(ERASURES_FILE, self._erasures.encode())
+            self._erasures.dirty = False
+
+    def _stage(self, name: str, content: bytes) -> Barrier:
+        """Writes the new content of a file under a new name, because several may be in progress."""
         self._stagings += 1
-        temporary = f"{path}.{self._stagings}{TEMPORARY_SUFFIX}"
+        temporary = f"{self._path(name)}.{self._stagings}{TEMPORARY_SUFFIX}"
         try:
-            self._filesystem.write_bytes(temporary, encode_epochs(self._epochs.entries()))
+            self._filesystem.write_bytes(temporary, content)
         except OSError as error:
             # On a full disk every attempt would leave one.
             with contextlib.suppress(OSError):
                 self._filesystem.unlink(temporary)
             raise storage_error(temporary, error) from error
-        self._epochs.dirty = False
-        return Barrier(files=(FileToSync(self._filesystem, temporary),), renames=((temporary, path),))
+        return Barrier(files=(FileToSync(self._filesystem, temporary),), renames=((temporary, self._path(name)),))
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"

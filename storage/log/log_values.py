@@ -54,6 +54,8 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_compaction_lag_ms: int = _NEVER
     lowtide_delete_erase: bool = False
     """Whether deleted records are erased without a request."""
+    lowtide_erasure_key_filter: str = "search"
+    """Whether searches build filters of the keys of closed segments ("search") or not ("none")."""
 
     @property
     def asks_for_flushes(self) -> bool:

@@ -1,7 +1,7 @@
-"""Markers that end transactions, as a leader appends them, and the checks of producers around an append.
+"""Control batches as a leader appends them, and the checks of producers around an append.
 
-A marker is a control batch of one record. Instead of a sequence it has the coordinator's epoch: a coordinator older
-than the one that wrote the last marker is refused.
+A marker ends a transaction. It is a control batch of one record. Instead of a sequence it has the coordinator's epoch:
+a coordinator older than the one that wrote the last marker is refused.
 
 Source: KIP-98, KIP-890; Kafka's `MemoryRecords.withEndTransactionMarker`, `ProducerAppendInfo`.
 """
@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Final
 
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType, end_transaction_record
+from lowtide.protocol.erasure_record import ErasureRecord, encode_erasure
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.plain_batches import encode_plain_batch
 from lowtide.protocol.records import CONTROL_BIT, MAGIC_POSITION, TRANSACTIONAL_BIT
-from lowtide.protocol.types import NO_SEQUENCE, Offset, ProducerEpoch, ProducerId
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Offset, ProducerEpoch, ProducerId
 from lowtide.storage.log.log_values import AppendedBatch
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.producers.producer_state import AcceptedBatch, DuplicateBatch, ProducerStateManager
@@ -58,6 +59,24 @@ def make_marker(
     return Marker(
         size, 0, 1, now_ms, 0, now_ms, producer_id, producer_epoch, NO_SEQUENCE, TRANSACTIONAL_BIT | CONTROL_BIT,
         (tail,), control=control, epoch_is_bumped=epoch_is_bumped,
+    )  # fmt: skip
+
+
+class ErasureBatch(ValidatedBatch, kw_only=True):
+    """A control batch without a producer that names erased offsets (docs/adr/0023)."""
+
+    record: ErasureRecord
+
+
+def make_erasure(record: ErasureRecord, timestamp: int) -> ErasureBatch:
+    """Returns the batch of an erasure.
+
+    `timestamp` is the largest in the segment so far, so that the erasure doesn't change when retention deletes it.
+    """
+    tail = encode_plain_batch([encode_erasure(record)], timestamp, attributes=CONTROL_BIT)
+    return ErasureBatch(
+        MAGIC_POSITION + len(tail), 0, 1, timestamp, 0, timestamp, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE,
+        CONTROL_BIT, (tail,), record=record,
     )  # fmt: skip
 
 

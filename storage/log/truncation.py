@@ -55,6 +55,7 @@ class LogTruncation:
         log.cut(log_end_offset)
         files.sync.on_truncated(log_end_offset)
         log.leader_epochs.truncate_from_end(log_end_offset)
+        log.erasures.cut(log_end_offset)
         files.snapshots.drop_above(log_end_offset)
         log.are_producers_stale = True
         return self._truncation(removed, now_ms)
@@ -79,6 +80,7 @@ class LogTruncation:
         log.files.sync.on_truncated(0)
         log.leader_epochs.clear()
         log.leader_epochs.assign(leader_epoch, offset)
+        log.erasures.cut(Offset(0))
         log.producer_state.reset()
         log.producer_state.verifications.clear()
         log.are_producers_stale = False

@@ -21,7 +21,7 @@ from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.partitioner import partitions_of_keys
 from lowtide.pipeline.producer import Producer
 from lowtide.pipeline.producer_settings import ProducerSettings
-from lowtide.pipeline.ranges import OffsetRange
+from lowtide.pipeline.ranges import ReadRange
 from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import TopicPartition
@@ -137,7 +137,7 @@ def test_workers_log_in_and_write_and_read(secured: SecuredKafka, lowtide_topic:
     writing.flush()
     writing.close()
     cluster = BlockingCluster(ClientSettings.of(settings))
-    planned = PlannedRange(OffsetRange(place, 0, batches * rows))
+    planned = PlannedRange(ReadRange(place, 0, batches * rows))
     found = sum(
         columns.row_count for columns in RangeReader(cluster, FetchSettings(fetch_bytes=1_000_000), planned).columns()
     )

@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from lowtide.admin.settings import ClientSettings
 from lowtide.pipeline.cluster import BlockingCluster
 from lowtide.pipeline.fetching import RangeReader
-from lowtide.pipeline.ranges import OffsetRange
+from lowtide.pipeline.ranges import ReadRange
 from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.types import TopicPartition
 
@@ -41,7 +41,7 @@ def test_reading_a_range_continues_when_its_leader_is_killed(lowtide_cluster, lo
         producer.produce(lowtide_topic, f"{number} ".ljust(500, "x"), partition=0)
     assert producer.flush(LIMIT_S) == 0
     partition = TopicPartition(lowtide_topic, 0)
-    planned = PlannedRange(OffsetRange(partition, 0, ROWS))
+    planned = PlannedRange(ReadRange(partition, 0, ROWS))
     read = RangeReader(
         cluster, FetchSettings(fetch_bytes=100_000, poll_timeout_ms=int(LIMIT_S * 1000)), planned
     ).columns()

@@ -8,7 +8,7 @@ import pytest
 
 from lowtide.admin.settings import ClientSettings
 from lowtide.pipeline import batch_reader
-from lowtide.pipeline.ranges import OffsetRange
+from lowtide.pipeline.ranges import ReadRange
 from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.types import TopicPartition
 
@@ -24,7 +24,7 @@ def frozen(monkeypatch):
 
 def test_the_first_task_of_a_worker_leaves_imports_out_of_garbage_collection(frozen):
     client = ClientSettings.of({"bootstrap.servers": "127.0.0.1:9"})
-    nothing = batch_reader.RangePartition(PlannedRange(OffsetRange(TopicPartition("t", 0), 5, 5)))
+    nothing = batch_reader.RangePartition(PlannedRange(ReadRange(TopicPartition("t", 0), 5, 5)))
     for _ in range(2):
         assert list(batch_reader.read_range(client, FetchSettings(), nothing)) == []
     assert frozen == ["freeze"]

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.records import BatchHeader
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage import errors
@@ -113,12 +114,12 @@ def a_hole_is_made_under_a_slice(patch: Patch) -> None:
 
 def an_erasure_takes_a_record_that_is_kept(patch: Patch) -> None:
     """The first record that stays goes with those that were deleted."""
-    original = erasing.without_deleted
+    original = erasing.without_records
 
-    def without_deleted(header: BatchHeader, batch: Any, log_start_offset: int, **limits: int) -> Any:
-        return original(header, batch, log_start_offset + 1, **limits)
+    def without_records(header: BatchHeader, batch: Any, erased: OffsetRanges, **limits: int) -> Any:
+        return original(header, batch, OffsetRanges((first, last + 1) for first, last in erased), **limits)
 
-    patch.setattr(erasing, "without_deleted", without_deleted)
+    patch.setattr(erasing, "without_records", without_records)
 
 
 PLANTS: Final = [

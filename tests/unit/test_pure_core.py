@@ -69,7 +69,6 @@ PURE_MODULES = (
     "metadata/topics_change.py",
     "storage/compaction/compaction.py",
     "storage/compaction/offset_map.py",
-    "storage/compaction/record_keys.py",
     "storage/log/leader_epochs.py",
     "storage/log/offsets.py",
     "storage/log/producers/open_transactions.py",

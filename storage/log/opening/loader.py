@@ -16,12 +16,22 @@ Sources: Kafka's LogLoader, LogSegment.recover, LogManager.loadLog.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 from lowtide.protocol.types import Offset
+from lowtide.storage.checkpoint import CheckpointError
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log import Log
+from lowtide.storage.log.log_erasures import (
+    ERASURES_FILE,
+    KnownErasure,
+    LogErasures,
+    decode_erasures,
+    merged,
+    stored_erasure,
+)
 from lowtide.storage.log.log_files import LogParts, LogPlace
 from lowtide.storage.log.offsets import LogOffsets
 from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
@@ -52,6 +62,7 @@ def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) ->
         snapshots=ProducerSnapshots(filesystem, directory),
         transaction_index=TransactionIndex(filesystem, directory),
         cache=place.cache,
+        erasures=LogErasures(),
     )
     offsets = LogOffsets(
         log_start_offset=log_start_offset,
@@ -87,6 +98,7 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LogRepair
             snapshots=loader.snapshots(log_end_offset),
             transaction_index=loader.transaction_index(),
             cache=place.cache,
+            erasures=_known_erasures(loader, known.recovery_point, log_end_offset, clean=known.clean),
         )
         offsets = LogOffsets(
             log_start_offset=log_start_offset,
@@ -108,3 +120,29 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LogRepair
     except OSError as error:
         raise storage_error(place.directory, error) from error
     return log
+
+
+def _known_erasures(folder: LogFolder, recovery_point: Offset, log_end_offset: Offset, *, clean: bool) -> LogErasures:
+    """Returns the erasures of a log, from their file and, where it may lack some, from the batches.
+
+    Errors: StorageError.
+    """
+    stored: list[KnownErasure] = []
+    searched = [] if clean else folder.unindexed
+    if ERASURES_FILE in folder.names:
+        path = folder.path(ERASURES_FILE)
+        try:
+            stored = decode_erasures(path, folder.filesystem.read_bytes(path))
+        except CheckpointError:
+            searched, recovery_point = folder.segments, 0
+    found = [each for segment in searched if segment in folder.segments for each in _erasures_in(segment)]
+    known = merged(stored, found, log_end_offset if clean and searched is not folder.segments else recovery_point)
+    return LogErasures([each for each in known if each.offset < log_end_offset], dirty=known != stored)
+
+
+def _erasures_in(segment: Segment) -> Iterator[KnownErasure]:
+    for position, header in segment.batches(0):
+        if header.is_control and header.producer_id < 0 and header.record_count:
+            record = stored_erasure(segment.path, segment.read_batch(position, header.size_bytes))
+            if record is not None:
+                yield KnownErasure.of(record, header.base_offset, header.partition_leader_epoch)

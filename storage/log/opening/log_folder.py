@@ -28,6 +28,7 @@ from lowtide.storage.log.segments.segment_file import fill_hole, read_hole
 from lowtide.storage.log.segments.segment_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
+    KEY_FILTER_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
@@ -37,7 +38,7 @@ from lowtide.storage.log.segments.segment_names import (
 )
 
 _LOG_NAME: Final = re.compile(r"\d{20}\.log\Z")
-_NAMED_BY_OFFSET: Final = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot))\Z")
+_NAMED_BY_OFFSET: Final = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot|keyfilter))\Z")
 _SWAPPED: Final = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex))\.swap\Z")
 
 
@@ -90,7 +91,8 @@ class LogFolder:
         self._finish_swap(min(unfinished, default=None))
         logs = {name[:20] for name in self.names if _LOG_NAME.match(name)}
         for name in sorted(self.names):
-            if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)) and name[:20] not in logs:
+            suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, KEY_FILTER_SUFFIX)
+            if name.endswith(suffixes) and name[:20] not in logs:
                 self.report.removed_files.append(name)
                 self.remove(name)
 

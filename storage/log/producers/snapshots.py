@@ -195,6 +195,7 @@ class ProducerSnapshots:
 
     def _remove(self, offset: Offset) -> None:
         self._offsets.remove(offset)
+        self._between.discard(offset)  # Otherwise a later one at this offset would be taken for an old one.
         remove_file(self._filesystem, self.path(offset))
 
 

@@ -33,6 +33,8 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from operator import lt
 from struct import Struct
 
@@ -115,9 +117,21 @@ class OffsetIndex:
         gone = bisect_left(self._positions, position)
         del self.relative_offsets[:gone], self._positions[:gone]
 
-    def shift(self, by: int) -> None:
-        """Moves all batches by `by` bytes."""
-        self._positions = array("i", [position + by for position in self._positions])
+    def move(self, moves: Sequence[tuple[FilePosition, int]], gone: AbstractSet[FilePosition] = frozenset()) -> None:
+        """Moves batches in the file and drops the entries of those that are gone.
+
+        `moves` are old byte places in rising order; from each of them on, up to the next one, batches move by so many
+        bytes. `gone` are old byte places.
+        """
+        offsets, positions = array("i"), array("i")
+        ends = [bisect_left(self._positions, place) for place, _ in moves] + [len(self._positions)]
+        for (_, by), begin, end in zip(moves, ends[:-1], ends[1:], strict=True):
+            old = self._positions[begin:end]
+            offsets.extend(
+                offset for offset, place in zip(self.relative_offsets[begin:end], old, strict=True) if place not in gone
+            )
+            positions.extend(place + by for place in old if place not in gone)
+        self.relative_offsets, self._positions = offsets, positions
 
     def truncate(self, end_offset: Offset) -> None:
         """Drops the entries of batches that end at or after `end_offset` (exclusive end of what stays)."""

@@ -128,6 +128,11 @@ class Segment(SegmentFile):
             self.on(SegmentEvent.CLOSE)
             raise
 
+    def invalidate_slices(self) -> None:
+        """Makes slices that weren't sent yet invalid: what they promise may no longer be read."""
+        self.token.valid = False
+        self.token = SliceToken()
+
     def unpin(self) -> None:
         """Leaves file and indexes to the cache; the indexes have been written."""
         self.on(SegmentEvent.CLOSE)
@@ -279,8 +284,7 @@ class Segment(SegmentFile):
         """
         assert self.is_pinned
         assert self._indexes is not None
-        self.token.valid = False
-        self.token = SliceToken()
+        self.invalidate_slices()
         self.gone_offset = self.base_offset
         self.starts.clear()
         self.changed = True

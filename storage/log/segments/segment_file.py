@@ -8,9 +8,9 @@ Guards: a file that a slice or a barrier holds stays open for them when the segm
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import msgspec
 
@@ -47,6 +47,17 @@ _PLACE: Final = Struct(">qi11xi")
 _LENGTH_END: Final = 12
 
 
+class SliceSource(Protocol):
+    """What a slice reads: an open `File`, or bytes in memory."""
+
+    @property
+    def path(self) -> str: ...
+
+    def pread(self, size: int, position: int) -> bytes: ...
+
+    def preadv(self, buffers: Sequence[bytearray | memoryview], position: int, *, nowait: bool = False) -> int: ...
+
+
 class SliceToken:
     """Says whether a slice's bytes are still those that were promised.
 
@@ -66,7 +77,7 @@ class FileSlice(msgspec.Struct, gc=False):
     It keeps the file open, even if the segment is deleted meanwhile.
     """
 
-    file: File
+    file: SliceSource
     position: FilePosition
     size: int
     token: SliceToken
@@ -299,6 +310,12 @@ def _pread(file: File, path: str, size: int, position: FilePosition) -> bytes:
         return file.pread(size, position)
     except OSError as error:
         raise storage_error(path, error) from error
+
+
+def is_slice_of(segment: SegmentFile, read: FileSlice) -> bool:
+    """Returns whether a slice is one of the segment's open file."""
+    file: SliceSource | None = segment.opened
+    return file is read.file
 
 
 def fill_hole(segment: SegmentFile) -> None:

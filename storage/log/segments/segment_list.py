@@ -16,7 +16,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.storage.log.segments.open_files import OpenFiles
 from lowtide.storage.log.segments.segment import Segment
-from lowtide.storage.log.segments.segment_file import FileSlice, size_at
+from lowtide.storage.log.segments.segment_file import FileSlice, is_slice_of, size_at
 from lowtide.storage.log.segments.segment_files import SegmentCache
 from lowtide.storage.log.segments.segment_life import SegmentEvent
 
@@ -248,7 +248,7 @@ class SegmentList(Sequence[Segment]):
         bases = self.bases
         for number in range(max(bisect_right(bases, offset) - 1, 0), len(bases)):
             segment = self._segments[number]
-            if segment.is_open and segment.file is read.file:
+            if is_slice_of(segment, read):
                 found = segment.indexes[0].offset_at(read.position + read.size)
                 if found is not None:
                     return found

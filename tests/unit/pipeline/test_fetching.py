@@ -15,7 +15,7 @@ from lowtide.pipeline import fetching
 from lowtide.pipeline.cluster import BlockingCluster, MissingTopicsError
 from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.leaders import Leader, Topic
-from lowtide.pipeline.ranges import OffsetRange
+from lowtide.pipeline.ranges import ReadRange
 from lowtide.pipeline.tasks import DataLossError, FetchSettings, PlannedRange
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -57,7 +57,7 @@ class LateCluster(BlockingCluster):
 
 
 def rows(cluster: BlockingCluster, **settings: object) -> int:
-    planned = PlannedRange(OffsetRange(PLACE, 0, 1))
+    planned = PlannedRange(ReadRange(PLACE, 0, 1))
     return sum([columns.row_count for columns in RangeReader(cluster, FetchSettings(**settings), planned).columns()])  # type: ignore[misc]
 
 
@@ -117,7 +117,7 @@ class OneBroker(BlockingCluster):
         return self.opened[-1]
 
     def read(self, until: int):
-        return RangeReader(self, FetchSettings(), PlannedRange(OffsetRange(PLACE, 0, until))).columns()
+        return RangeReader(self, FetchSettings(), PlannedRange(ReadRange(PLACE, 0, until))).columns()
 
 
 def offset_of(columns) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.pipeline.ranges import (
-    OffsetRange,
+    ReadRange,
     positions_from_json,
     positions_from_text,
     positions_to_json,
@@ -52,17 +52,17 @@ def test_a_partition_that_has_become_shorter_is_reported_unchanged():
 
 def test_ranges_are_cut_as_sparks_kafka_source_cuts_them():
     """The expectations are those of Spark's KafkaOffsetRangeCalculatorSuite."""
-    ranges = [OffsetRange(T0, 0, 40), OffsetRange(T1, 0, 90), OffsetRange(U0, 5, 5)]
+    ranges = [ReadRange(T0, 0, 40), ReadRange(T1, 0, 90), ReadRange(U0, 5, 5)]
     assert split(ranges, None, None) == ranges[:2]
     assert split(ranges, 2, None) == ranges[:2]
     assert [one.size for one in split(ranges, 4, None)] == [40, 30, 30, 30]
-    assert split([OffsetRange(T0, 0, 100)], 3, None) == [
-        OffsetRange(T0, 0, 33),
-        OffsetRange(T0, 33, 66),
-        OffsetRange(T0, 66, 100),
+    assert split([ReadRange(T0, 0, 100)], 3, None) == [
+        ReadRange(T0, 0, 33),
+        ReadRange(T0, 33, 66),
+        ReadRange(T0, 66, 100),
     ]
     assert [one.size for one in split(ranges, None, 50)] == [40, 45, 45]
-    assert len(split([OffsetRange(T0, 0, 3)], 10, None)) == 3
+    assert len(split([ReadRange(T0, 0, 3)], 10, None)) == 3
 
 
 sizes = st.lists(st.integers(0, 10_000), min_size=1, max_size=8)
@@ -71,7 +71,7 @@ sizes = st.lists(st.integers(0, 10_000), min_size=1, max_size=8)
 @settings(deadline=None)
 @given(sizes, st.none() | st.integers(1, 50), st.none() | st.integers(1, 5000))
 def test_pieces_cover_the_ranges_exactly(sizes, partitions_min, rows_max):
-    ranges = [OffsetRange(TopicPartition("t", index), 10, 10 + size) for index, size in enumerate(sizes)]
+    ranges = [ReadRange(TopicPartition("t", index), 10, 10 + size) for index, size in enumerate(sizes)]
     pieces = split(ranges, partitions_min, rows_max)
     assert all(piece.size > 0 and (rows_max is None or piece.size <= rows_max) for piece in pieces)
     for whole in ranges:

@@ -197,7 +197,7 @@ def test_an_empty_replica_stores_no_erased_record_of_a_batch_that_straddles_its_
     batch = bytearray(build_batch([(1, None, b"deleted", ()), (2, None, b"kept", ()), (3, None, b"newer", ())]))
     _PREFIX.pack_into(batch, 0, 2, len(batch) - 12, 1)
     one = following(1, 1, 1, start=3)
-    one.log.erased_offset = 3 if is_erased else 0
+    one.log.erasures.deleted_to = 3 if is_erased else 0
     append_fetched(one, row(records=bytes(batch) + stored(5, 1), high_watermark=6), 1)
     assert (one.log.log_start_offset, one.log.log_end_offset) == (3, 6)
     [segment] = one.log.segments

@@ -345,7 +345,7 @@ def test_other_directories_cannot_be_cordoned(text: str) -> None:
 
 def test_every_key_that_can_be_set_takes_effect() -> None:
     """All are known keys, and none is one that Kafka does not allow to change."""
-    assert len(DYNAMIC_KEYS) == 50
+    assert len(DYNAMIC_KEYS) == 52
     assert not DYNAMIC_KEYS & {
         "log.roll.hours",
         "log.retention.hours",
@@ -436,7 +436,7 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize("wanted", [None, []])
 def test_an_empty_list_means_all_keys(wanted: list[str] | None) -> None:
     defaults = describe_topic_defaults(running())
-    assert len(describe_topic(defaults, {}, wanted)) == 43
+    assert len(describe_topic(defaults, {}, wanted)) == 44
     assert len(describe_broker(running(), wanted)) == 363 + len(OWN_KEYS)
 
 

@@ -156,6 +156,7 @@ VALUES = {
     "cleanup_policy": "compact,delete",
     "preallocate": "true",
     "lowtide_delete_erase": "true",
+    "lowtide_erasure_key_filter": "none",
     "min_cleanable_dirty_ratio": "0.25",
 }
 

@@ -14,6 +14,7 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.record_keys import find_keys
 from lowtide.protocol.records import (
     DELETE_HORIZON_BIT,
     BatchHeader,
@@ -25,7 +26,6 @@ from lowtide.protocol.records import (
 )
 from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, compact_batch, note_batch
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES, OffsetMap
-from lowtide.storage.compaction.record_keys import find_keys
 from tests.markers import build_end_transaction_marker
 from tests.own_process import Run
 

@@ -17,7 +17,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
-from lowtide.storage.directory.directory_erasures import EraseFailedError
+from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseGoal
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.log_values import AppendedBatch, LogConfig
@@ -75,7 +75,7 @@ def ask_to_erase(world: World, log: Log, offset: int) -> tuple[list[EraseFailedE
     answers: list[EraseFailedError | None] = []
     world.delete_to((A0, offset))
     world.run()
-    return answers, world.manager.erase(log, offset, answers.append)
+    return answers, world.manager.erase(log, EraseGoal(offset), answers.append)
 
 
 def erase(world: World, log: Log, offset: int, *, rounds: int = 30) -> list[EraseFailedError | None]:
@@ -219,7 +219,7 @@ def test_many_logs_are_erased_one_after_the_other() -> None:
     world.run()
     answers: list[Any] = []
     for log in logs:
-        world.manager.erase(log, 7, answers.append)
+        world.manager.erase(log, EraseGoal(7), answers.append)
     for _ in range(4):
         world.tick(100)
     assert answers == [None] * len(keys)
@@ -350,7 +350,7 @@ def test_a_damaged_batch_is_answered_and_reported_and_stays(unrequested: bool) -
         (answer,) = erase(world, log, 52)
         assert [str(answer)] == reasons
     (reason,) = reasons
-    assert "no sound record batch" in reason
+    assert "the CRC of the batch at byte" in reason
     assert world.failed == []
 
 
@@ -438,7 +438,7 @@ def test_a_crash_at_any_step(offset: int, power: bool) -> None:
         world.filesystem.crash_at = world.filesystem.operation_count + after
         answers: list[Any] = []
         try:
-            world.manager.erase(log, offset, answers.append)
+            world.manager.erase(log, EraseGoal(offset), answers.append)
             for _ in range(10):
                 world.tick(100)
             is_done = True
@@ -464,7 +464,7 @@ def test_a_broken_disk_takes_the_directory_offline() -> None:
     world.delete_to((A0, 52))
     world.run()
     answers: list[Any] = []
-    world.manager.erase(log, 52, answers.append)
+    world.manager.erase(log, EraseGoal(52), answers.append)
     world.begin_round()
     work, on_done = world.worker.waiting.pop()
     on_done(OSError(errno.EIO, "broken"))

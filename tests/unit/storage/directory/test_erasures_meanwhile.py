@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lowtide.storage.compaction import erasing
-from lowtide.storage.directory.directory_erasures import EraseFailedError
+from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseGoal
 from lowtide.storage.log.segments.segment_names import offset_name
 from tests.unit.storage.directory.managed_logs import A0, ONE
 from tests.unit.storage.directory.test_erasures import (
@@ -169,7 +169,7 @@ def test_a_hole_is_on_the_disk_before_the_answer_though_its_segment_leaves_the_l
         world.free()
         assert log.segments[0].gone_offset == 20
         answers: list[EraseFailedError | None] = []
-        world.manager.erase(log, 20, answers.append)
+        world.manager.erase(log, EraseGoal(20), answers.append)
         if not leaves_late:
             log.roll(world.clock.now_ms)
         world.begin_round()

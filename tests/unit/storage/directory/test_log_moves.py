@@ -12,6 +12,7 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.storage.compaction import erasing
+from lowtide.storage.directory.directory_erasures import EraseGoal
 from lowtide.storage.directory.log_move import common_end
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import AppendedBatch, Log
@@ -281,12 +282,12 @@ def test_erasing_waits_for_the_copy() -> None:
             committer.step()
     assert log.log_start_offset == 3
     erased: list[Any] = []
-    world.manager.erase(log, Offset(3), erased.append)
+    world.manager.erase(log, EraseGoal(Offset(3)), erased.append)
     settle(world)
     assert erased == [None] or erased[0] is not None, "it is done, or has to be asked for again"
     assert len(erased) == 1
     if erased[0] is not None:
-        world.manager.erase(world.manager.logs[A0], Offset(3), erased.append)
+        world.manager.erase(world.manager.logs[A0], EraseGoal(Offset(3)), erased.append)
         settle(world)
         assert erased[1] is None
     for path in world.paths:
@@ -316,7 +317,7 @@ def test_erasing_waits_for_a_copy_that_is_begun_meanwhile(rounds: int, monkeypat
     world.delete_to((A0, 1))
     world.run()
     answers: list[Any] = []
-    world.manager.erase(log, Offset(1), lambda error: answers.append(error or files_with(world, b"deleted")))
+    world.manager.erase(log, EraseGoal(Offset(1)), lambda error: answers.append(error or files_with(world, b"deleted")))
     for number in range(200):
         if number == rounds:
             world.manager.moves.alter(log, other(log))

@@ -12,7 +12,7 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.checkpoint import PARTITION_METADATA, encode_partition_metadata
-from lowtide.storage.directory.directory_erasures import EraseChangedError
+from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseGoal
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.validation.validation_rules import ValidationRules
@@ -61,7 +61,7 @@ def back(world: World, key: TopicPartition = A0) -> Log:
 
 def erase(world: World, log: Log, offset: int = 1) -> list[Any]:
     answers: list[Any] = []
-    world.manager.erase(log, Offset(offset), answers.append)
+    world.manager.erase(log, EraseGoal(Offset(offset)), answers.append)
     for _ in range(20):
         world.clock.now_ms += 50
         for _step in world.manager.directories.free_deleted():
@@ -187,7 +187,7 @@ def test_a_request_can_be_taken_back_and_a_stop_refuses_it() -> None:
     answers: list[Any] = []
     beside: SetAsideFolders = world.manager._beside
     for _ in range(2):
-        take_back = world.manager.erase(log, Offset(1), answers.append)
+        take_back = world.manager.erase(log, EraseGoal(Offset(1)), answers.append)
         while not len(beside):
             for _step in world.manager.directories.free_deleted():
                 pass
@@ -205,7 +205,7 @@ def test_a_log_that_is_truncated_meanwhile_is_to_be_erased_again() -> None:
     world = fresh()
     log = back(world)
     answers: list[Any] = []
-    world.manager.erase(log, Offset(1), answers.append)
+    world.manager.erase(log, EraseGoal(Offset(1)), answers.append)
     while not len(world.manager._beside):
         for _step in world.manager.directories.free_deleted():
             pass

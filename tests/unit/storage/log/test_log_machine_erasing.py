@@ -14,16 +14,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
+from lowtide.protocol.batch_rewriting import without_records
+from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.records import BatchHeader
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.storage.compaction import erasing
-from lowtide.storage.compaction.compaction import without_deleted
 from lowtide.storage.directory.log_erasure import ErasureStep, LogErasure, next_step
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.log.log import Log, RemovedSegment
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.segment_swap import SegmentSwaps
+from lowtide.storage.log.segments.segment import Segment
 from tests.examples import examples
 from tests.unit.storage.log.test_log_machine import DIRECTORY, LogMachine, carry_out
 from tests.unit.storage.log.test_log_machine_plants import finds
@@ -63,10 +65,13 @@ class ErasingLogMachine(LogMachine):
                 self.log.roll(self.now_ms)
             self._unlink(self.log, self.log.files.remove_below(self.log.log_start_offset, self.log.config))
         elif step is ErasureStep.REWRITE:
-            log = self.log
-            erasure = LogErasure(log, self._ports(), lambda each: each is self.log, self._unlink, self._on_erased)
-            erasure.begin()
-            self.is_erasing = True
+            self._rewrite(self.log.segments[0])
+
+    def _rewrite(self, segment: Segment) -> None:
+        log = self.log
+        erasure = LogErasure(log, segment, self._ports(), lambda each: each is self.log, self._unlink, self._on_erased)
+        erasure.begin()
+        self.is_erasing = True
 
     def _unlink(self, _log: Log, removed: list[RemovedSegment]) -> None:
         for segment in removed:
@@ -159,15 +164,16 @@ test_any_history_of_a_log_that_is_erased = ErasingLogMachine.TestCase
 
 
 def test_an_erasure_that_drops_a_live_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_much(header: BatchHeader, batch: Any, log_start_offset: int, **limits: int) -> Any:
-        return without_deleted(header, batch, log_start_offset + 1, **limits)
+    def too_much(header: BatchHeader, batch: Any, erased: OffsetRanges, **limits: int) -> Any:
+        one_more = OffsetRanges((first, last + 1) for first, last in erased)
+        return without_records(header, batch, one_more, **limits)
 
-    monkeypatch.setattr(erasing, "without_deleted", too_much)
+    monkeypatch.setattr(erasing, "without_records", too_much)
     finds(ErasingLogMachine)
 
 
 def test_an_erasure_that_leaves_a_deleted_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erasing, "without_deleted", lambda _header, batch, _offset, **_limits: batch)
+    monkeypatch.setattr(erasing, "without_records", lambda _header, batch, _erased, **_limits: batch)
     finds(ErasingLogMachine)
 
 

@@ -1,0 +1,86 @@
+"""FindRecords (key 32009): finds the records that a selector names. Lowtide's own.
+
+The leader of each partition answers. It searches its log up to the end at the moment of the first request. A request
+with the same search id joins a search that is under way, and asks for its result again. The selector is personal data,
+so it is in the request only. docs/erasure.md; docs/adr/0008-requests-of-our-own.md.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Int32, Int64, Message, String, Uuid, versions
+from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, ZERO_TOPIC_ID
+
+
+class RecordOffsets(Message, kw_only=True):
+    """Consecutive offsets; both ends are inclusive."""
+
+    first_offset: Int64
+    last_offset: Int64
+
+
+class FindRecordsPartition(Message, kw_only=True):
+    """`offsets` select exactly these records, if the request has neither keys nor a header."""
+
+    partition_index: Int32
+    offsets: list[RecordOffsets] = msgspec.field(default_factory=list)
+
+
+class FindRecordsTopic(Message, kw_only=True):
+    """With a zero id, the topic that has the name now."""
+
+    name: String
+    topic_id: Uuid = ZERO_TOPIC_ID
+    partitions: list[FindRecordsPartition]
+
+
+@versions("0", flexible="0+")
+class FindRecordsRequest(ApiMessage, kw_only=True):
+    """One selector: keys, or a header, or offsets in each partition.
+
+    The answer is sent when all partitions are searched, or after `timeout_ms`. At most `ranges_max` ranges of offsets
+    are returned for a partition. No partition asks whether the broker supports the request.
+    """
+
+    search_id: Uuid
+    topics: list[FindRecordsTopic]
+    keys: list[Bytes] = msgspec.field(default_factory=list)
+    header_name: Bytes | None = None
+    header_value: Bytes | None = None
+    timeout_ms: Int32
+    ranges_max: Int32 = 1_000
+
+
+class FoundPartition(Message, kw_only=True):
+    """The offsets from `searched_from` (inclusive) to `searched_to` (exclusive) are searched if there is no error.
+
+    With REQUEST_TIMED_OUT the search continues, and the bytes tell how far it is.
+    """
+
+    partition_index: Int32
+    error_code: Int16
+    error_message: String | None = None
+    leader_epoch: Int32 = NO_LEADER_EPOCH
+    searched_from: Int64 = UNKNOWN_OFFSET
+    searched_to: Int64 = UNKNOWN_OFFSET
+    searched_bytes: Int64 = 0
+    total_bytes: Int64 = 0
+    record_count: Int64 = 0
+    offsets: list[RecordOffsets] = msgspec.field(default_factory=list)
+    has_more: Bool = False
+    """Whether there are more offsets than were returned."""
+
+
+class FoundTopic(Message, kw_only=True):
+    name: String
+    partitions: list[FoundPartition]
+
+
+@versions("0", flexible="0+")
+class FindRecordsResponse(ApiMessage, kw_only=True):
+    """With an error of the whole request there are no rows."""
+
+    error_code: Int16
+    error_message: String | None = None
+    topics: list[FoundTopic] = msgspec.field(default_factory=list)

@@ -1,0 +1,256 @@
+"""The erasures of one log that this replica has, and which of their records are still in its files.
+
+An erasure is a control batch that names offsets below its own. It takes effect once the high watermark has passed it:
+then no read returns a record that it names, and segments are rewritten without these. docs/adr/0023.
+
+The file `lowtide-erasures` has the state, one line for each erasure. It is staged for the next flush if `dirty`, like
+the leader epochs: a flush that raises the recovery point above an erasure makes the file durable before. So erasures
+below the recovery point are in the file, and a start finds those above it in the batches.
+
+Guards: an erasure leaves only by truncation or because the log start has passed it; a range leaves an erasure only when
+a segment without its records is in the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import pairwise
+from operator import attrgetter
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from lowtide.protocol.compression import Buffer
+from lowtide.protocol.erasure_record import ErasureRecord, read_erasure
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
+from lowtide.protocol.types import LeaderEpoch, Offset
+from lowtide.storage.checkpoint import CheckpointError
+from lowtide.storage.errors import DamagedSegmentError
+
+ERASURES_FILE: Final = "lowtide-erasures"
+
+KEPT_MAX: Final = 1_000
+"""Finished erasures that are remembered, so that a repeated request is answered without another search."""
+
+_VERSION: Final = 0
+
+
+REWRITTEN_BYTES_MAX: Final = 1 << 20
+"""The bytes of batches without erased records that a log keeps in memory."""
+
+
+class RewrittenBatches:
+    """Batches without their erased records, by base offset, so that a reader who returns costs no decompression."""
+
+    __slots__ = ("_batches", "_size")
+
+    def __init__(self) -> None:
+        self._batches: dict[Offset, bytes] = {}
+        self._size = 0
+
+    def get(self, base_offset: Offset) -> bytes | None:
+        return self._batches.get(base_offset)
+
+    def add(self, base_offset: Offset, batch: bytes) -> bytes:
+        """Keeps a batch and drops the oldest ones beyond the limit. Returns the batch."""
+        self._batches[base_offset] = batch
+        self._size += len(batch)
+        while self._size > REWRITTEN_BYTES_MAX:
+            self._size -= len(self._batches.pop(next(iter(self._batches))))
+        return batch
+
+
+class KnownErasure(msgspec.Struct):
+    """An erasure in the log."""
+
+    offset: Offset
+    """Of its batch."""
+    leader_epoch: LeaderEpoch
+    erasure_id: UUID
+    flags: int
+    count: int
+    """How many offsets it names."""
+    left: OffsetRanges
+    """The offsets whose records may still be in a file of the log."""
+
+    @classmethod
+    def of(cls, record: ErasureRecord, offset: Offset, leader_epoch: LeaderEpoch) -> KnownErasure:
+        """Returns an erasure that was found in the log."""
+        ranges = OffsetRanges(record.ranges)
+        return cls(offset, leader_epoch, record.erasure_id, record.flags, ranges.count, ranges)
+
+    @property
+    def end_offset(self) -> Offset:
+        """The offset after its batch: it takes effect when the high watermark reaches it."""
+        return self.offset + 1
+
+
+def stored_erasure(path: str, batch: Buffer) -> ErasureRecord | None:
+    """Returns the erasure in a control batch of the file at `path`; None for another control batch.
+
+    Errors: DamagedSegmentError, also for an erasure of an unknown version: its records would be served.
+    """
+    try:
+        return read_erasure(batch, max_bytes=len(batch))
+    except ProtocolError as error:
+        raise DamagedSegmentError(path, str(error)) from error
+
+
+class LogErasures:
+    """The erasures of one log, in the order of their offsets."""
+
+    __slots__ = ("_hidden", "_in_effect", "deleted_to", "dirty", "known", "pending", "rewritten")
+
+    def __init__(self, known: Iterable[KnownErasure] = (), *, dirty: bool = False) -> None:
+        self.known: list[KnownErasure] = list(known)
+        self.pending: list[KnownErasure] = []
+        """Those whose records may still be in a file."""
+        self.dirty = dirty
+        """Whether the file lacks a change."""
+        self.deleted_to: Offset = 0
+        """Records below it are not stored again: they were deleted and erased, or may have been before the last stop.
+        """
+        self.rewritten = RewrittenBatches()
+        """Of what is hidden now."""
+        self._hidden = NO_OFFSETS
+        self._in_effect = 0
+        """How many of `pending` are in effect, for `_hidden`; -1 if that must be computed again."""
+        self._select()
+
+    def note_deleted(self, end_offset: Offset) -> None:
+        """Notes that no file has a deleted record below `end_offset`."""
+        self.deleted_to = max(self.deleted_to, end_offset)
+
+    def erasure_of(self, erasure_id: UUID) -> KnownErasure | None:
+        """Returns the last erasure with this id."""
+        return next((each for each in reversed(self.known) if each.erasure_id == erasure_id), None)
+
+    def note(self, record: ErasureRecord, offset: Offset, leader_epoch: LeaderEpoch) -> None:
+        """Adds the erasure at `offset`, the end of the log."""
+        ranges = OffsetRanges(record.ranges)
+        self.known.append(KnownErasure(offset, leader_epoch, record.erasure_id, record.flags, ranges.count, ranges))
+        self._changed()
+
+    def cut(self, end_offset: Offset) -> None:
+        """Forgets the erasures at or above `end_offset`, after a truncation."""
+        if self.known and self.known[-1].offset >= end_offset:
+            self.known = [each for each in self.known if each.offset < end_offset]
+            self._changed()
+
+    def forget_below(self, log_start_offset: Offset) -> None:
+        """Forgets the erasures that the log start has passed, and the oldest finished ones if there are many."""
+        done = [each for each in self.known if not each.left]
+        gone = {each.offset for each in done[: max(len(done) - KEPT_MAX, 0)]}
+        left = [each for each in self.known if each.offset >= log_start_offset and each.offset not in gone]
+        if len(left) < len(self.known):
+            self.known = left
+            self._changed()
+
+    def _changed(self) -> None:
+        self.dirty = True
+        self._select()
+
+    def _select(self) -> None:
+        self.pending = [each for each in self.known if each.left]
+        self._in_effect = -1
+
+    # Reading
+
+    def hidden(self, high_watermark: Offset) -> OffsetRanges:
+        """Returns the offsets that no read may return: those named by erasures in effect and still in a file."""
+        in_effect = bisect_left(self.pending, high_watermark, key=attrgetter("offset"))
+        if in_effect != self._in_effect:
+            self._in_effect = in_effect
+            hidden = OffsetRanges.union_of(each.left for each in self.pending[:in_effect])
+            if hidden != self._hidden:
+                self._hidden, self.rewritten = hidden, RewrittenBatches()
+        return self._hidden
+
+    def readable_end(self, end_offset: Offset, high_watermark: Offset) -> Offset:
+        """Returns the exclusive end of what a consumer may read, at most `end_offset`.
+
+        An erasure above the high watermark may have been acknowledged by an earlier leader, or be truncated. Its
+        records are neither served nor skipped until that is known.
+        """
+        for each in reversed(self.pending):
+            if each.end_offset <= high_watermark:
+                break
+            end_offset = min(end_offset, each.left.first)
+        return end_offset
+
+    # Rewriting
+
+    @property
+    def first_offset(self) -> Offset:
+        """The smallest offset whose record may still be in a file. Errors: ValueError if there is none."""
+        return min(each.left.first for each in self.pending)
+
+    def is_done(self, end_offset: Offset) -> bool:
+        """Returns whether no record is left that erasures below `end_offset` name."""
+        return not self.pending or self.pending[0].offset >= end_offset
+
+    def to_erase(self, durable_end: Offset) -> OffsetRanges:
+        """Returns the offsets whose records may be rewritten away: of erasures below `durable_end`.
+
+        `durable_end` is at most the high watermark and the recovery point: what is erased can't be brought back, so its
+        erasure must be committed, and on this disk.
+        """
+        return OffsetRanges.union_of(each.left for each in self.pending if each.end_offset <= durable_end)
+
+    def on_rewritten(self, erased: OffsetRanges) -> None:
+        """Notes that no file has a record at the `erased` offsets any more."""
+        for each in self.pending:
+            each.left = each.left.without(erased)
+        self._changed()
+
+    # The file
+
+    def encode(self) -> bytes:
+        """Returns the content of the file."""
+        lines = [str(_VERSION), str(len(self.known))]
+        for each in self.known:
+            ranges = ",".join(f"{first}-{last}" for first, last in each.left)
+            lines.append(
+                f"{each.offset} {each.leader_epoch} {each.erasure_id.hex} {each.flags} {each.count} {ranges or '-'}"
+            )
+        return "\n".join([*lines, ""]).encode()
+
+
+def decode_erasures(path: str, content: bytes) -> list[KnownErasure]:
+    """Returns the erasures in the file at `path`. Errors: CheckpointError if it is damaged."""
+    try:
+        version, count, *lines = content.decode("ascii").split("\n")
+        if int(version) != _VERSION or lines[int(count) :] != [""]:
+            raise CheckpointError(path, "it isn't whole, or its version is unknown")
+        known = [_decoded(line) for line in lines[:-1]]
+    except ValueError as error:
+        raise CheckpointError(path, f"it is damaged: {error}") from error
+    if any(later.offset <= earlier.offset for earlier, later in pairwise(known)):
+        raise CheckpointError(path, "it is damaged: its offsets don't rise")
+    return known
+
+
+def _decoded(line: str) -> KnownErasure:
+    offset, epoch, erasure_id, flags, count, ranges = line.split(" ")
+    pairs = [] if ranges == "-" else [pair.split("-") for pair in ranges.split(",")]
+    left = OffsetRanges((int(first), int(last)) for first, last in pairs)
+    return KnownErasure(int(offset), int(epoch), UUID(hex=erasure_id), int(flags), int(count), left)
+
+
+def merged(stored: Iterable[KnownErasure], found: Iterable[KnownErasure], recovery_point: Offset) -> list[KnownErasure]:
+    """Returns the erasures of a log after an unclean stop.
+
+    Below the recovery point the file has them all. From there on the batches say which exist; the file still says what
+    was rewritten, if it names the same erasure.
+    """
+    by_place = {(each.offset, each.leader_epoch, each.erasure_id): each for each in stored}
+    below = [each for each in by_place.values() if each.offset < recovery_point]
+    above = [
+        by_place.get((each.offset, each.leader_epoch, each.erasure_id), each)
+        for each in found
+        if each.offset >= recovery_point
+    ]
+    return below + above

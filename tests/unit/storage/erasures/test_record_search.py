@@ -1,0 +1,191 @@
+"""What a selector matches: exactly the records that a plain reading of the batch finds, in both forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.protocol import native
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.compression import Compression
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
+from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, Record, TimestampType, iterate_records, read_batch_header
+from lowtide.storage.erasures.record_search import (
+    KEYS_MAX,
+    FoundRecords,
+    HeaderSelector,
+    KeySelector,
+    OffsetSelector,
+    RecordMatcher,
+    RecordSelector,
+    has_records,
+    why_invalid,
+)
+
+COMPILED = native.compiled
+LIMIT = 1 << 20
+SOME_KEYS = st.sampled_from([b"", b"a", b"ab", b"person-7", bytes(130)]) | st.binary(max_size=3)
+KEYS = st.none() | SOME_KEYS
+HEADERS = st.lists(
+    st.tuples(st.sampled_from([b"", b"who", b"trace"]), st.none() | st.sampled_from([b"", b"x", b"person-7"])),
+    max_size=3,
+)
+ROWS = st.lists(st.tuples(st.integers(0, 2**40), KEYS, st.none() | st.binary(max_size=9), HEADERS), min_size=1)
+CODECS = st.sampled_from(list(Compression))
+
+
+@pytest.fixture(params=[True, False], ids=["compiled", "plain"], autouse=True)
+def _form(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.param and COMPILED is None:
+        pytest.skip("the compiled form wasn't built")
+    native.compiled = COMPILED if request.param else None  # type: ignore[misc]
+    yield
+    native.compiled = COMPILED  # type: ignore[misc]
+
+
+def search(selector: RecordSelector, batch: bytes) -> list[tuple[int, int, int]]:
+    matcher, found, header = (
+        RecordMatcher(selector, decompressed_bytes_max=LIMIT),
+        FoundRecords(),
+        read_batch_header(batch),
+    )
+    if has_records(header) and matcher.may_match(header.base_offset, header.last_offset):
+        matcher.search(header, matcher.records(header, batch), found)
+    return list(zip(found.offsets, found.timestamps, found.leader_epochs, strict=True))
+
+
+def plain(batch: bytes, wanted: Any) -> list[tuple[int, int, int]]:
+    records: list[Record] = list(iterate_records(batch, max_bytes=LIMIT))
+    return [(record.offset, record.timestamp, 5) for record in records if wanted(record)]
+
+
+@given(ROWS, CODECS, st.frozensets(SOME_KEYS, min_size=1, max_size=12), st.booleans())
+def test_records_with_one_of_the_keys_match(
+    rows: list[Any], codec: Compression, keys: frozenset[bytes], append_time: bool
+) -> None:
+    """Protects a person whose records must all be found; a record without a key isn't one with an empty key."""
+    kind = TimestampType.LOG_APPEND_TIME if append_time else TimestampType.CREATE_TIME
+    batch = build_batch(rows, base_offset=40, leader_epoch=5, compression=codec, timestamp_type=kind)
+    assert search(KeySelector(keys), batch) == plain(batch, lambda record: record.key in keys)
+
+
+@given(ROWS, CODECS, st.sampled_from([b"", b"who", b"trace", b"other"]), st.none() | st.sampled_from([b"", b"x"]))
+def test_records_with_the_header_match(rows: list[Any], codec: Compression, name: bytes, value: bytes | None) -> None:
+    """Protects the search by header: name and value belong together, and no value isn't an empty one."""
+    batch = build_batch(rows, base_offset=40, leader_epoch=5, compression=codec)
+    assert search(HeaderSelector(name, value), batch) == plain(batch, lambda record: (name, value) in record.headers)
+
+
+@given(ROWS, CODECS, st.sets(st.integers(30, 60), min_size=1))
+def test_records_at_the_offsets_match(rows: list[Any], codec: Compression, offsets: set[int]) -> None:
+    """Protects exact offsets: only those that exist are found."""
+    batch = build_batch(rows, base_offset=40, leader_epoch=5, compression=codec)
+    selector = OffsetSelector(OffsetRanges.of_offsets(offsets).ranges())
+    assert search(selector, batch) == plain(batch, lambda record: record.offset in offsets)
+
+
+def test_a_key_in_a_varint_of_unusual_length_is_found() -> None:
+    """Protects against a producer that writes its key's size in more bytes than needed."""
+    body = b"\0\0\0" + b"\x8c\x00" + b"person" + b"\x01" + b"\0"
+    record = bytes([2 * len(body)]) + body
+    batch = (
+        bytearray(build_batch([(1, b"x", b"", ())], base_offset=40, leader_epoch=5)[:RECORD_BATCH_OVERHEAD]) + record
+    )
+    header = read_batch_header(batch)
+    header.batch_length = len(batch) - 12
+    found = FoundRecords()
+    matcher = RecordMatcher(KeySelector(frozenset([b"person"])), decompressed_bytes_max=LIMIT)
+    matcher.search(header, record, found)
+    assert list(found.offsets) == [40]
+
+
+def test_timestamps_beyond_an_int64_wrap() -> None:
+    """Protects the search from a producer with impossible timestamps."""
+    batch = build_batch([(1, b"x", b"", ()), (6, b"person", b"", ())], base_offset=40, leader_epoch=5)
+    header, found = read_batch_header(batch), FoundRecords()
+    header.base_timestamp = 2**63 - 1
+    matcher = RecordMatcher(KeySelector(frozenset([b"person"])), decompressed_bytes_max=LIMIT)
+    matcher.search(header, batch[RECORD_BATCH_OVERHEAD:], found)
+    assert list(found.timestamps) == [-(2**63) + 4]
+
+
+def test_control_and_empty_batches_never_match() -> None:
+    """Protects markers and erasures, which nobody may erase."""
+    control = build_batch([(1, b"person", b"", ())], base_offset=40, is_control=True)
+    assert search(KeySelector(frozenset([b"person"])), control) == []
+    assert search(OffsetSelector((OffsetRange(0, 100),)), control) == []
+
+
+@given(ROWS, st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=3), st.integers(0, 5))
+def test_damaged_records_are_an_error_or_match_as_they_are_read(
+    rows: list[Any], changes: list[tuple[int, int]], cut: int
+) -> None:
+    """Protects the search from an error of another kind."""
+    batch = build_batch(rows, base_offset=40, leader_epoch=5)
+    records = bytearray(batch[RECORD_BATCH_OVERHEAD:])
+    for position, byte in changes:
+        records[position % len(records)] = byte
+    for selector in (
+        KeySelector(frozenset([b"a"])),
+        HeaderSelector(b"who", b"x"),
+        OffsetSelector((OffsetRange(0, 99),)),
+    ):
+        try:
+            RecordMatcher(selector, decompressed_bytes_max=LIMIT).search(
+                read_batch_header(batch), bytes(records[: len(records) - cut]), FoundRecords()
+            )
+        except ProtocolError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("selector", "reason"),
+    [
+        (KeySelector(frozenset()), "no key"),
+        (KeySelector(frozenset(b"%d" % number for number in range(KEYS_MAX + 1))), "1001 keys"),
+        (KeySelector(frozenset([bytes((1 << 20) + 1)])), "1048577 bytes"),
+        (HeaderSelector(bytes(1 << 20), b"secret"), "more than"),
+        (OffsetSelector(()), "no offset"),
+        (OffsetSelector((OffsetRange(-1, 5),)), "negative"),
+        (OffsetSelector((OffsetRange(5, 4),)), "ends before"),
+        (OffsetSelector(tuple(OffsetRange(each, each) for each in range(100_001))), "100001 ranges"),
+        (KeySelector(frozenset([b""])), None),
+        (HeaderSelector(b"", None), None),
+        (OffsetSelector((OffsetRange(0, 0),)), None),
+    ],
+)
+def test_a_bad_selector_is_refused_without_its_content(selector: RecordSelector, reason: str | None) -> None:
+    """Protects memory and time of the broker, and the person's key in its messages."""
+    refusal = why_invalid(selector)
+    assert (refusal is None) if reason is None else (refusal is not None and reason in refusal)
+    assert "secret" not in repr(selector) + str(refusal)
+    assert "person" not in repr(KeySelector(frozenset([b"person"])))
+
+
+@pytest.mark.skipif(COMPILED is None, reason="the compiled form wasn't built")
+@given(ROWS, st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), max_size=2), st.integers(0, 3))
+def test_the_compiled_form_finds_the_same(rows: list[Any], changes: list[tuple[int, int]], cut: int) -> None:
+    """Protects against a record that one form finds and the other misses; also in bytes that no client writes."""
+    batch = build_batch(rows, base_offset=40, leader_epoch=5)
+    header, damaged = read_batch_header(batch), bytearray(batch[RECORD_BATCH_OVERHEAD:])
+    for position, byte in changes:
+        damaged[position % len(damaged)] = byte
+    records = bytes(damaged[: len(damaged) - cut])
+    for selector in (KeySelector(frozenset([b"a", b"", b"person-7"])), HeaderSelector(b"who", None)):
+        found: list[list[int] | None] = []
+        for form in (COMPILED, None):
+            native.compiled = form  # type: ignore[misc]
+            columns = FoundRecords()
+            try:
+                RecordMatcher(selector, decompressed_bytes_max=LIMIT).search(header, records, columns)
+                found.append([*columns.offsets, *columns.timestamps])
+            except ProtocolError:
+                found.append(None)
+        plain = found[1]
+        # The plain form reads no records at all if the bytes of the selector aren't there.
+        assert found[0] == plain or (found[0] is None and plain == [])
