@@ -15,7 +15,7 @@ from bench.request_path import REQUESTS, ROOT, RequestPath, c_files
 
 DEFINING: Final = {
     "Produce, acks=1": (10, 3_000, 30),
-    "Produce, acks=all, three replicas": (26, 6_850, 332),
+    "Produce, acks=all, three replicas": (26, 6_900, 332),
     "Fetch, records there": (10, 3_000, 34),
     "OffsetCommit": (27, 5_300, 64),
     "DeleteRecords, one replica": (16, 3_930, 110),
