@@ -218,7 +218,7 @@ class Partition:
 
     @property
     def may_have_enough_in_sync(self) -> bool:
-        """The same for the maximal ISR, with which the high watermark advances."""
+        """Whether the maximal ISR, with which the high watermark advances, has `min.insync.replicas` members."""
         return self.leadership is None or len(self.leadership.maximal_isr) >= self.leadership.min_insync_replicas
 
     def may_serve_as_follower(self, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int) -> bool:
