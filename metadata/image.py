@@ -18,7 +18,7 @@ from lowtide.metadata.broker_image import BrokerImage, Replicas, StaleMark
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.keys import TOPICS, is_acl
 from lowtide.metadata.keys import topic as topic_key
-from lowtide.metadata.records import NO_LEADER, FeaturesRecord, HistoryRecord, PartitionRecord
+from lowtide.metadata.records import ERASURES_LEVEL, NO_LEADER, FeaturesRecord, HistoryRecord, PartitionRecord
 from lowtide.metadata.scram_image import NO_SCRAM, ScramImage
 from lowtide.metadata.token_image import TokenImage
 from lowtide.metadata.unreadable_keys import Unreadable
@@ -282,6 +282,11 @@ class MetadataImage(msgspec.Struct, frozen=True):
     def log_start_reporting(self) -> bool:
         """Whether all brokers report their log starts when they fetch; once true it stays true."""
         return self.features.log_start_reporting >= 1
+
+    @property
+    def erases_records(self) -> bool:
+        """Whether all brokers apply erasures of single records; once true it stays true."""
+        return self.features.required_level >= ERASURES_LEVEL
 
     @property
     def has_eligible_leaders(self) -> bool:

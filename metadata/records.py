@@ -26,7 +26,10 @@ FEATURE_LEVELS_LEVEL: Final = 3
 ADDRESS_RANGES_LEVEL: Final = 4
 """The broker applies ACLs whose host is an address range (KIP-1276)."""
 
-NEWEST_LEVEL: Final = ADDRESS_RANGES_LEVEL
+ERASURES_LEVEL: Final = 5
+"""Metadata level of brokers that apply erasures of single records (docs/adr/0023)."""
+
+NEWEST_LEVEL: Final = ERASURES_LEVEL
 """The metadata level of this version."""
 
 NO_LEADER: BrokerId = -1
@@ -80,12 +83,14 @@ class FeaturesRecord(msgspec.Struct, frozen=True, gc=False):
 
     `log_start_reporting`: followers report their log starts (KIP-107). `eligible_leaders`: partitions have eligible
     leader replicas (KIP-966). `levels`: by feature name (KIP-584); a missing one has the highest level that the brokers
-    support.
+    support. `required_level`: the metadata level without which no broker may register. From `ERASURES_LEVEL` on single
+    records may be erased.
     """
 
     log_start_reporting: int = 0
     eligible_leaders: int = 0
     levels: dict[str, int] = {}
+    required_level: int = 0
 
     def level(self, name: str, highest: int) -> int:
         """Returns the level of a feature whose highest supported level is `highest`."""

@@ -367,6 +367,11 @@ class Registrar:
 
     def _check_level(self, features: KeyValue | None) -> None:
         agreed = FeaturesRecord() if features is None else _read(features, FeaturesRecord)
+        if LOG_START_REPORTING_LEVEL <= self._record.metadata_level < agreed.required_level:
+            raise OldBrokerError(
+                f"broker {self._broker_id} has metadata level {self._record.metadata_level}, and the brokers of this "
+                f"cluster rely on level {agreed.required_level}, which can't be taken back: it needs a newer Lowtide"
+            )
         if agreed.log_start_reporting and self._record.metadata_level < LOG_START_REPORTING_LEVEL:
             raise OldBrokerError(
                 f"broker {self._broker_id} is set to an inter.broker.protocol.version below 0.11.0, and the brokers of "

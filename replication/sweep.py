@@ -8,7 +8,7 @@ import msgspec
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import NO_CHANGE, ChangePlan, Step, step_sized
-from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, LOG_START_REPORTING_LEVEL, encode
+from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, ERASURES_LEVEL, LOG_START_REPORTING_LEVEL, encode
 from lowtide.metadata.store import Compare, Delete, Put
 from lowtide.replication.steps import MAX_STEP_COMPARES
 
@@ -88,16 +88,22 @@ def plan_sweep_of_tombstones(image: MetadataImage) -> ChangePlan:
 
 
 def plan_features(image: MetadataImage) -> ChangePlan:
-    """Plans the features that all registered brokers support: log start reports (KIP-107), eligible leaders (KIP-966).
+    """Plans the features that all registered brokers support.
 
-    A feature is never switched off.
+    These are log start reports (KIP-107), eligible leaders (KIP-966), and erasures of single records. A feature is
+    never switched off.
     """
-    if image.has_eligible_leaders or not image.brokers:
+    if image.erases_records or not image.brokers:
         return NO_CHANGE
     level = min(broker.metadata_level for broker in image.brokers.values())
     reporting = max(image.features.log_start_reporting, int(level >= LOG_START_REPORTING_LEVEL))
-    eligible = int(level >= ELIGIBLE_LEADERS_LEVEL)
-    wanted = msgspec.structs.replace(image.features, log_start_reporting=reporting, eligible_leaders=eligible)
+    eligible = max(image.features.eligible_leaders, int(level >= ELIGIBLE_LEADERS_LEVEL))
+    wanted = msgspec.structs.replace(
+        image.features,
+        log_start_reporting=reporting,
+        eligible_leaders=eligible,
+        required_level=ERASURES_LEVEL if level >= ERASURES_LEVEL else 0,
+    )
     if wanted == image.features:
         return NO_CHANGE
     compares = [Compare(keys.FEATURES, "modify", "==", image.features_revision)]

@@ -97,7 +97,7 @@ def describe_group(
     """Returns the keys of a group that sets `overrides`: those in `wanted`, or all. Skips unknown keys."""
     layers = _layers(configs)
     entries = []
-    for key in _chosen(KEYS_OF_GROUPS, wanted):
+    for key in _chosen((key for key in KEYS_OF_GROUPS if not key.internal or key.name in overrides), wanted):
         value, synonyms = overrides.get(key.name), _inherited(layers, key)
         if value is not None:
             synonyms = (Synonym(key.name, value, ValueSource.DYNAMIC_GROUP), *synonyms)

@@ -1,10 +1,11 @@
-"""EraseRecords: v0-v0.
+"""EraseRecords: v0-v1.
 
-Behaviour: Lowtide's own, not advertised. Erases the records below the given offsets from all files of this broker's
-replicas, whether it leads or follows, and from files that an earlier replica of the partition left behind. Checked in
-this order: the topic isn't internal, the partition is here, the topic id matches, the log start has reached the offset.
-The response is sent when everything is on disk, or after the timeout. A disconnect ends the wait, but not the erasure.
-If a partition is listed twice, the last entry wins.
+Behaviour: Lowtide's own, not advertised. Erases the records below the given offsets, and since v1 those that erasures
+name, from all files of this broker's replicas, whether it leads or follows, and from files that an earlier replica of
+the partition left behind. Checked in this order: the topic isn't internal, the partition is here, the topic id matches,
+the log start has reached the offset. It waits for erasures that the replica doesn't have yet or that aren't known to be
+committed. The response is sent when everything is on disk, or after the timeout. A disconnect ends the wait, but not
+the erasure. If a partition is listed twice, the last entry wins.
 
 Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or
 of this one; of single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION,
@@ -40,10 +41,11 @@ from lowtide.protocol.messages.erase_records import (
     EraseRecordsResponse,
     EraseRecordsTopic,
 )
-from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError, EraseGoal
+from lowtide.storage.log.log import Log
 
 PARTITIONS_MAX: Final = 1_000
 """The most partitions of a request."""
@@ -83,26 +85,29 @@ class EraseRecordsHandler:
         rows: dict[TopicPartition, ErasedPartition] = {}
         erasing = _Erasures()
         for topic in request.topics:
-            for key, offset in {
-                TopicPartition(topic.name, row.partition_index): row.offset for row in topic.partitions
+            for key, goal in {
+                TopicPartition(topic.name, row.partition_index): EraseGoal(row.offset, row.erasures_end)
+                for row in topic.partitions
             }.items():
                 row = rows[key] = ErasedPartition(partition_index=key.partition, error_code=ErrorCode.NONE)
                 found = (
-                    self._checked(key, topic.topic_id, offset)
+                    self._checked(key, topic.topic_id, goal)
                     if key.topic in allowed
                     else ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 )
                 if isinstance(found, ErrorCode):
                     row.error_code = found
                 else:
-                    erasing.begin(row, partial(self._broker.replicas.log_manager.erase, found.log, EraseGoal(offset)))
+                    erasing.begin(
+                        row, partial(self._broker.replicas.log_manager.erase, found.log, _whole(goal, found.log))
+                    )
         try:
             await erasing.wait(min(max(request.timeout_ms, 0), WAIT_MAX_MS))
         finally:
             erasing.end()
         return rows
 
-    def _checked(self, key: TopicPartition, topic_id: TopicId, offset: Offset) -> Partition | ErrorCode:
+    def _checked(self, key: TopicPartition, topic_id: TopicId, goal: EraseGoal) -> Partition | ErrorCode:
         if key.topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         found = self._broker.replicas.find(*key)
@@ -110,9 +115,9 @@ class EraseRecordsHandler:
             return found
         if topic_id not in (ZERO_TOPIC_ID, found.log.topic_id):
             return ErrorCode.INCONSISTENT_TOPIC_ID
-        if offset < 0:
+        if goal.offset < 0 or goal.erasures_end < 0:
             return ErrorCode.OFFSET_OUT_OF_RANGE
-        return found if offset <= found.log.log_start_offset else ErrorCode.OFFSET_NOT_AVAILABLE
+        return found if goal.offset <= found.log.log_start_offset else ErrorCode.OFFSET_NOT_AVAILABLE
 
     def _response(
         self, asked: list[EraseRecordsTopic], rows: dict[TopicPartition, ErasedPartition]
@@ -124,6 +129,16 @@ class EraseRecordsHandler:
                 row.log_start_offset = current.log.log_start_offset
             topics[key.topic].partitions.append(row)
         return EraseRecordsResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
+
+
+def _whole(goal: EraseGoal, log: Log) -> EraseGoal:
+    """Returns a goal that includes the records below the log start, if the log start has passed the erasures.
+
+    They may still be in a file, and their erasures may be gone.
+    """
+    if goal.erasures_end and goal.erasures_end <= log.log_start_offset:
+        return EraseGoal(max(goal.offset, goal.erasures_end), goal.erasures_end)
+    return goal
 
 
 class _Erasures:

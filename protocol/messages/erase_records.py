@@ -1,22 +1,26 @@
-"""EraseRecords (key 32008): erases deleted records from the files of a replica. Lowtide's own.
+"""EraseRecords (key 32008): erases records from the files of a replica. Lowtide's own.
 
-It goes to each broker with a replica, because each one erases its own files. It deletes nothing: the erased records are
-below the log start offset, which DeleteRecords has raised. docs/erasure.md; docs/adr/0008-requests-of-our-own.md.
+It goes to each broker with a replica, because each one erases its own files. It deletes nothing: the records are below
+the log start offset, which DeleteRecords has raised, or named by an erasure, which FindRecords has appended.
+docs/erasure.md; docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions, versions
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
 
 
 class EraseRecordsPartition(Message, kw_only=True):
-    """Records below `offset` (exclusive) must be absent."""
+    """Records below `offset` (exclusive) must be absent, and those that erasures below `erasures_end` name."""
 
     partition_index: Int32
     offset: Int64
+    erasures_end: Annotated[Int64, Versions("1+")] = 0
 
 
 class EraseRecordsTopic(Message, kw_only=True):
@@ -27,7 +31,7 @@ class EraseRecordsTopic(Message, kw_only=True):
     partitions: list[EraseRecordsPartition]
 
 
-@versions("0", flexible="0+")
+@versions("0-1", flexible="0+")
 class EraseRecordsRequest(ApiMessage, kw_only=True):
     """At most a thousand partitions; none asks whether the broker supports the request.
 
@@ -39,7 +43,7 @@ class EraseRecordsRequest(ApiMessage, kw_only=True):
 
 
 class ErasedPartition(Message, kw_only=True):
-    """No error if no file of the replica contains a record below the offset, durably."""
+    """No error if no file of the replica contains such a record, durably."""
 
     partition_index: Int32
     log_start_offset: Int64 = UNKNOWN_OFFSET
@@ -52,7 +56,7 @@ class ErasedTopic(Message, kw_only=True):
     partitions: list[ErasedPartition]
 
 
-@versions("0", flexible="0+")
+@versions("0-1", flexible="0+")
 class EraseRecordsResponse(ApiMessage, kw_only=True):
     """With an error of the whole request there are no rows."""
 

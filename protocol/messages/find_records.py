@@ -1,8 +1,11 @@
-"""FindRecords (key 32009): finds the records that a selector names. Lowtide's own.
+"""FindRecords (key 32009): finds the records that a selector names, and erases them. Lowtide's own.
 
 The leader of each partition answers. It searches its log up to the end at the moment of the first request. A request
 with the same search id joins a search that is under way, and asks for its result again. The selector is personal data,
-so it is in the request only. docs/erasure.md; docs/adr/0008-requests-of-our-own.md.
+so it is in the request only.
+
+To erase, the leader appends an erasure: a control batch that names the offsets of the records. Then EraseRecords asks
+each broker with a replica whether its files are clean. docs/erasure.md; docs/adr/0023-erasures-in-the-log.md.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class FindRecordsRequest(ApiMessage, kw_only=True):
     """One selector: keys, or a header, or offsets in each partition.
 
     The answer is sent when all partitions are searched, or after `timeout_ms`. At most `ranges_max` ranges of offsets
-    are returned for a partition. No partition asks whether the broker supports the request.
+    are returned for a partition. No partition asks whether the broker supports the request. With `erase` the search id
+    is the id of the erasure, and no offsets are returned.
     """
 
     search_id: Uuid
@@ -50,6 +54,7 @@ class FindRecordsRequest(ApiMessage, kw_only=True):
     header_value: Bytes | None = None
     timeout_ms: Int32
     ranges_max: Int32 = 1_000
+    erase: Bool = False
 
 
 class FoundPartition(Message, kw_only=True):
@@ -70,6 +75,8 @@ class FoundPartition(Message, kw_only=True):
     offsets: list[RecordOffsets] = msgspec.field(default_factory=list)
     has_more: Bool = False
     """Whether there are more offsets than were returned."""
+    erasures_end: Int64 = UNKNOWN_OFFSET
+    """The exclusive end of the erasures that name the records, which are committed; -1 if there is none."""
 
 
 class FoundTopic(Message, kw_only=True):

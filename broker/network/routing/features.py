@@ -5,7 +5,7 @@
 | `eligible.leader.replicas.version` | 0 to 1 | the brokers themselves, when each of them can |
 | `group.version` | 0 to 1 | UpdateFeatures; 0 disables the consumer group protocol (KIP-848) |
 | `kraft.version` | 1 | nothing: there is no quorum of controllers whose members could change |
-| `lowtide.metadata.version` | 0 to 2 | the brokers themselves: 1 reports log starts, 2 also has eligible leaders |
+| `lowtide.metadata.version` | 0 to 3 | the brokers themselves: 1 log start reports, 2 eligible leaders, 3 erasures |
 | `metadata.version` | 33 | nothing: it is the level of Kafka 4.4-IV2, whose protocol the brokers follow |
 | `share.version` | 0 to 2 | UpdateFeatures; 0 disables share groups (KIP-932), 1 their dead letters (KIP-1191) |
 | `streams.version` | 0 to 1 | UpdateFeatures; 0 disables streams groups (KIP-1071) |
@@ -82,11 +82,13 @@ FEATURES: Final = (
 
 def features_of(image: MetadataImage, advertised: Mapping[ApiKey, VersionRange]) -> dict[str, FeatureState]:
     """Returns all features of a cluster by name, in order."""
-    eligible, reporting = int(image.has_eligible_leaders), int(image.log_start_reporting)
+    eligible = int(image.has_eligible_leaders)
+    agreed = (image.log_start_reporting, image.has_eligible_leaders, image.erases_records)
+    own_level = agreed.index(False) if False in agreed else len(agreed)
     states = [
         FeatureState("eligible.leader.replicas.version", 0, 1, eligible, _AGREED),
         FeatureState("kraft.version", KRAFT_LEVEL, KRAFT_LEVEL, KRAFT_LEVEL, _NO_QUORUM),
-        FeatureState("lowtide.metadata.version", 0, 2, reporting + (eligible if reporting else 0), _AGREED),
+        FeatureState("lowtide.metadata.version", 0, len(agreed), own_level, _AGREED),
         FeatureState("metadata.version", KAFKA_RELEASE_LEVEL, KAFKA_RELEASE_LEVEL, KAFKA_RELEASE_LEVEL, _RELEASE),
         *(
             FeatureState(each.name, 0, each.level, image.features.level(each.name, each.level))

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from lowtide.metadata import keys
@@ -16,7 +17,7 @@ from lowtide.metadata.broker_image import Replicas
 from lowtide.metadata.errors import DuplicateBrokerError, OldBrokerError, StoreWentBackError
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image
-from lowtide.metadata.records import FeaturesRecord, Listener, RegistrationRecord, decode, encode
+from lowtide.metadata.records import ERASURES_LEVEL, FeaturesRecord, Listener, RegistrationRecord, decode, encode
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import Delete, Put, UnavailableError
@@ -354,6 +355,20 @@ async def test_a_broker_below_what_the_cluster_has_agreed_to_is_refused(world: W
     newer = world.session()
     await newer.start(REGISTRATION)
     await newer.close()
+
+
+@played_by(play)
+async def test_a_broker_without_the_level_that_the_cluster_relies_on_is_refused(world: World, /) -> None:
+    """It would keep records that erasures name."""
+    await world.set(Put(keys.FEATURES, encode(FeaturesRecord(1, 1, required_level=ERASURES_LEVEL))))
+    older, newer = (msgspec.structs.replace(REGISTRATION, metadata_level=ERASURES_LEVEL - each) for each in (1, 0))
+    refused = world.session()
+    with pytest.raises(OldBrokerError, match="it needs a newer Lowtide"):
+        await refused.start(older)
+    await refused.close()
+    session = world.session()
+    await session.start(newer)
+    await session.close()
 
 
 @played_by(play)

@@ -309,7 +309,7 @@ def test_log_start_reporting_is_agreed_on_when_all_support_it() -> None:
     assert plan_controller_work(image).is_empty
     image = MetadataImage(revision=9, brokers={1: BrokerImage(1, 10, ()), 2: BrokerImage(2, 20, ())})
     (step,) = plan_controller_work(image).steps
-    assert step.operations[0].value == b'{"log_start_reporting":1,"eligible_leaders":0,"levels":{}}'
+    assert step.operations[0].value == b'{"log_start_reporting":1,"eligible_leaders":0,"levels":{},"required_level":0}'
     assert {compare.key for compare in step.compares} == {b"features", b"brokers/1", b"brokers/2"}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lowtide.metadata.broker_image import StaleMark
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage, PartitionImage, TopicImage
-from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, NO_LEADER, FeaturesRecord, PartitionRecord
+from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, ERASURES_LEVEL, NO_LEADER, FeaturesRecord, PartitionRecord
 from lowtide.protocol.types import UNKNOWN_OFFSET
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.alter_partition import plan_alter_partition
@@ -222,11 +222,23 @@ def test_what_all_brokers_can_do_is_agreed_on_once() -> None:
     assert plan_controller_work(image).is_empty
     brokers[2] = msgspec.structs.replace(brokers[2], metadata_level=ELIGIBLE_LEADERS_LEVEL)
     (step,) = plan_controller_work(image).steps
-    assert step.operations[0].value == b'{"log_start_reporting":1,"eligible_leaders":1,"levels":{}}'
+    assert step.operations[0].value == b'{"log_start_reporting":1,"eligible_leaders":1,"levels":{},"required_level":0}'
     brokers[3] = BrokerImage(3, 30, ())
     assert plan_controller_work(msgspec.structs.replace(image, features=FeaturesRecord(1, 1))).is_empty, (
         "it isn't taken back"
     )
+
+
+def test_erasures_need_a_level_that_no_broker_may_lack_afterwards() -> None:
+    brokers = {each: BrokerImage(each, 10 * each, (), metadata_level=ERASURES_LEVEL) for each in (1, 2)}
+    image = MetadataImage(revision=9, brokers=brokers, features=FeaturesRecord(1, 1))
+    (step,) = plan_controller_work(image).steps
+    assert b'"required_level":5' in (step.operations[0].value or b"")
+    brokers[2] = msgspec.structs.replace(brokers[2], metadata_level=ERASURES_LEVEL - 1)
+    assert plan_controller_work(image).is_empty
+    agreed = msgspec.structs.replace(image, features=FeaturesRecord(1, 1, required_level=ERASURES_LEVEL))
+    assert agreed.erases_records
+    assert plan_controller_work(agreed).is_empty, "it isn't taken back"
 
 
 # The leader

@@ -244,7 +244,7 @@ async def test_descriptions_by_kind(world: World, /) -> None:
         (NONE, 43), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
         (NONE, 363 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
         (NONE, len(LOGGERS)), (INVALID_REQUEST, 0), (NONE, 3), (INVALID_REQUEST, 0),
-        (NONE, 24), (INVALID_REQUEST, 0),
+        (NONE, 21), (INVALID_REQUEST, 0),
     ]  # fmt: skip
 
 
@@ -307,6 +307,8 @@ async def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_delete
     session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
     assert await alter(world, [(GROUP, "g", [(session, SET, "50000"), (interval, SET, "6000")])]) == [(NONE, None)]
     assert await alter(world, [(GROUP, "g", [(interval, DELETE, None)])]) == [(NONE, None)]
+    offload = "consumer.assignor.offload.enable"
+    assert await alter(world, [(GROUP, "g", [(offload, SET, "false")])]) == [(NONE, None)]
     assert await replace(world, [(GROUP, "h", [(interval, "7000")])]) == [NONE]
     assert listed() == ["g", "h"]
     answer = await describe(world, (GROUP, "g", None), (GROUP, "h", [session, "no.such"]), include_synonyms=True)
@@ -315,10 +317,13 @@ async def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_delete
         for row in answer.results
     ]
     assert ("share.auto.offset.reset", "latest", 5, 2, False) in told[0], "a key that the broker has none of"
+    assert ("streams.assignor.name", "sticky", 5, 2, False) in told[0], "the first of the broker's assignors"
+    assert not [row for row in told[0] if row[0] == "share.assignor.offload.enable"], "internal, and not set"
     told[0] = [row for row in told[0] if row[0].startswith("consumer.")]
     assert told == [
         [
             ("consumer.assignment.interval.ms", "1000", 5, 3, False),
+            (offload, "false", 8, 1, False),
             (interval, "5000", 5, 3, False),
             (session, "50000", 8, 3, False),
         ],

@@ -13,14 +13,14 @@ from lowtide.broker.network.routing.features import FEATURES, features_of, final
 from lowtide.broker.network.routing.routes import VersionRange
 from lowtide.metadata.config_image import NOTHING_SET
 from lowtide.metadata.image import MetadataImage
-from lowtide.metadata.records import FeaturesRecord
+from lowtide.metadata.records import ERASURES_LEVEL, FeaturesRecord
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 NEEDED = {key: VersionRange(0, version) for feature in FEATURES for key, version in feature.needs.items()}
 BROKER: Any = SimpleNamespace(replicas=SimpleNamespace(broker_id=1))
-AGREED = MetadataImage(revision=9, features=FeaturesRecord(1, 1), features_revision=7)
+AGREED = MetadataImage(revision=9, features=FeaturesRecord(1, 1, required_level=ERASURES_LEVEL), features_revision=7)
 
 
 def ask(version: int, advertised: dict[ApiKey, VersionRange], image: MetadataImage = AGREED) -> Any:
@@ -39,7 +39,7 @@ def test_all_features_are_listed_with_their_levels() -> None:
         ("eligible.leader.replicas.version", 1),
         ("group.version", 1),
         ("kraft.version", 1),
-        ("lowtide.metadata.version", 2),
+        ("lowtide.metadata.version", 3),
         ("metadata.version", 33),
         ("share.version", 2),
         ("streams.version", 1),
@@ -49,7 +49,7 @@ def test_all_features_are_listed_with_their_levels() -> None:
         ("eligible.leader.replicas.version", 0, 1),
         ("group.version", 0, 1),
         ("kraft.version", 1, 1),
-        ("lowtide.metadata.version", 0, 2),
+        ("lowtide.metadata.version", 0, 3),
         ("metadata.version", 33, 33),
         ("share.version", 0, 2),
         ("streams.version", 0, 1),
