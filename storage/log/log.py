@@ -123,7 +123,7 @@ class Log(LogOffsets):
 
     @property
     def flush_is_due(self) -> bool:
-        """Whether as many records as `flush.messages` says aren't known to be on disk."""
+        """Whether at least `flush.messages` records are not known to be on disk."""
         return self.log_end_offset - self.recovery_point >= self.config.flush_messages
 
     def configure(self, config: LogConfig) -> None:
