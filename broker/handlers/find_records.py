@@ -246,6 +246,7 @@ class FindRecordsHandler:
                 row.error_code, row.error_message = refusal.error_code, refusal.message or None
             elif kept.erasures_end is not None and kept.erasures_end >= 0:
                 row.erasures_end, row.error_code = kept.erasures_end, ErrorCode.REQUEST_TIMED_OUT
+                row.log_start_offset = kept.running.partition.log.log_start_offset
                 done = loop.create_future()
                 waiting.append((row, done))
                 timeout_ms = max(int((deadline - loop.time()) * 1000), 0)
@@ -259,7 +260,7 @@ class FindRecordsHandler:
         """Appends the erasures of a finished search, once."""
         partition, replicas = kept.running.partition, self._broker.replicas
         known = partition.log.erasures.known
-        row.record_count = 0
+        row.record_count, row.has_more = 0, False
         if kept.erasures_end is None:
             refusal = why_not_erasable(replicas, partition)
             if refusal is not None:

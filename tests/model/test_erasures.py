@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_the_erasure_can_be_acknowledged_after_an_election():
     """Otherwise the searches prove nothing."""
 
     class Far(Erasures):
-        def violation(self, world: object) -> str | None:
+        def violation(self, world: Any) -> str | None:
             return "far" if world.acknowledged and world.epoch > 1 else None
 
     allowed = model({MOVE})
