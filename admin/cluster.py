@@ -116,7 +116,7 @@ class ClusterConnections:
     async def _reached(
         self, address: Address, deadline: Deadline, *, waits: bool = False
     ) -> AsyncIterator[BrokerHandle]:
-        """Errors: ConnectionFailedError, also if connecting takes too long."""
+        """Yields a connection to the broker. Errors: ConnectionFailedError, also if connecting takes too long."""
         request_timeout_ms, remaining_ms = self.settings.request_timeout_ms, deadline.remaining_ms()
         if waits:
             async with self._connections.own(address) as connection:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lowtide.admin.arguments import each_of, named
 from lowtide.admin.attempts import Done, Outcome
 from lowtide.admin.call import UNKNOWN_IS_FINAL, AdminClientBase, failure, outcome
+from lowtide.protocol.config_values import ConfigResourceType, ConfigSource
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from lowtide.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -23,38 +24,14 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import BrokerId
 
 
-class ResourceType(IntEnum):
-    """Kinds of configured things. Source: ConfigResource.Type."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
 class ConfigResource(NamedTuple):
     """A configured thing. A broker's name is its id as text; the empty name stands for the defaults of all brokers."""
 
-    type: ResourceType
+    type: ConfigResourceType
     name: str
 
     def __str__(self) -> str:
         return f"{self.type.name.lower().replace('_', ' ')} {self.name or '(all)'}"
-
-
-class ConfigSource(IntEnum):
-    """The origin of a value. Source: DescribeConfigsResponse.ConfigSource."""
-
-    UNKNOWN = 0
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    DYNAMIC_BROKER_LOGGER = 6
-    CLIENT_METRICS = 7
-    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +76,7 @@ def _text(change: ConfigChange) -> str | None:
 
 def _own_broker(resource: ConfigResource) -> BrokerId | None:
     """Returns the broker that a request must go to: only a broker itself knows its own values."""
-    of_broker = resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+    of_broker = resource.type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
     return int(resource.name) if of_broker and resource.name.isdecimal() else None
 
 
@@ -108,7 +85,7 @@ def _what(resource: ConfigResource) -> str:
 
 
 def _resource(row: Any) -> ConfigResource:
-    return ConfigResource(ResourceType(row.resource_type), row.resource_name)
+    return ConfigResource(ConfigResourceType(row.resource_type), row.resource_name)
 
 
 async def describe_configs(
@@ -139,7 +116,7 @@ async def describe_configs(
             for row in response.results
         }
 
-    found = each_of(ConfigResource, resources, 'ConfigResource(ResourceType.TOPIC, "flights")')
+    found = each_of(ConfigResource, resources, 'ConfigResource(ConfigResourceType.TOPIC, "flights")')
     return await call.each(found, call.to_broker(_own_broker), send, _what)
 
 

@@ -120,9 +120,9 @@ class DeleteAttempts:
         leader_only: bool,
         check_first: bool,
     ) -> None:
-        """`view` is from the call's beginning; the first attempt finds the leaders in it.
+        """`view` is from the call's beginning. The first attempt finds the leaders in it.
 
-        `check_first`: the first attempt asks the leaders for topic ids too; later attempts always do.
+        Later attempts ask the leaders for the topic ids. With `check_first` the first attempt does too.
         """
         kept_ms = min(LAST_QUESTION_MS, call.deadline.timeout_ms // 4)
         self._call = call

@@ -7,14 +7,7 @@ from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.admin.client import AdminClient
 from lowtide.admin.cluster_description import ClusterDescription
 from lowtide.admin.cluster_view import Broker, PartitionDescription, TopicDescription
-from lowtide.admin.configs import (
-    ConfigChange,
-    ConfigEntry,
-    ConfigOperation,
-    ConfigResource,
-    ConfigSource,
-    ResourceType,
-)
+from lowtide.admin.configs import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource
 from lowtide.admin.delegation_tokens import DelegationToken
 from lowtide.admin.deletion import (
     TO_HIGH_WATERMARK,
@@ -56,6 +49,7 @@ from lowtide.admin.streams_groups import (
 from lowtide.admin.topics import CreatedTopic, NewTopic
 from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
 from lowtide.protocol.client.versions import Feature
+from lowtide.protocol.config_values import ConfigResourceType, ConfigSource
 from lowtide.protocol.types import TopicPartition
 
 __all__ = [
@@ -82,6 +76,7 @@ __all__ = [
     "ConfigEntry",
     "ConfigOperation",
     "ConfigResource",
+    "ConfigResourceType",
     "ConfigSource",
     "ConnectionFailedError",
     "CreatedTopic",
@@ -109,7 +104,6 @@ __all__ = [
     "PartitionErasure",
     "QuotaEntity",
     "ReplicaSize",
-    "ResourceType",
     "SettingsError",
     "ShareOffset",
     "StreamsMemberDescription",

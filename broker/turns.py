@@ -252,15 +252,6 @@ def raise_error(error: Exception) -> None:
     raise error
 
 
-def taken(rows: list[T], count: int) -> Iterator[list[T]]:
-    """Yields the rows in lists of `count`, and removes them from `rows` to free memory."""
-    rows.reverse()
-    while rows:
-        some = rows[: -count - 1 : -1]
-        del rows[-count:]
-        yield some
-
-
 class Pacing:
     """Executes requests at once, or in turns if many arrive together. One per broker and kind of request."""
 

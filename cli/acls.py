@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from lowtide.admin.acls import Acl, AclFilter
-from lowtide.admin.configs import ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigResource
 from lowtide.admin.errors import AdminError
 from lowtide.broker.authorizer.acl_index import AclIndex, decide
 from lowtide.broker.authorizer.resources import CLUSTER_NAME, Resource
@@ -20,6 +20,7 @@ from lowtide.cli.printing import Output, plural, print_json, printable
 from lowtide.cli.results import errors_of, report_each
 from lowtide.metadata.records import AclRecord
 from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.runtime.addresses import in_normal_form
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -197,7 +198,7 @@ async def explain(
 async def _authorizer_settings(call: NetworkCall) -> tuple[frozenset[str], bool]:
     """Returns the super users, and whether everyone may use resources without ACLs, from a broker's configuration."""
     described = await call.client.describe_cluster()
-    broker = ConfigResource(ResourceType.BROKER, str(described.brokers[0].broker_id))
+    broker = ConfigResource(ConfigResourceType.BROKER, str(described.brokers[0].broker_id))
     keys = ("super.users", "allow.everyone.if.no.acl.found")
     found = (await call.client.describe_configs([broker], keys=keys))[broker]
     if isinstance(found, AdminError):

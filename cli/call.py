@@ -70,32 +70,28 @@ class OptionGroup:
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="don't ask for confirmation")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text is for people, json for programs")]
 _OUTPUT: Final = {"output": (OutputOption, Output.TEXT)}
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT,…",
+        envvar=BOOTSTRAP_SERVER,
+        help=f"brokers to ask first; default: bootstrap.servers of --command-config, or {DEFAULT_ADDRESS}",
+    ),
+]
+CommandConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        envvar=COMMAND_CONFIG,
+        help="client settings with Kafka's names: TLS, SASL, timeouts",
+    ),
+]
 _NETWORK_OPTIONS: Final[Mapping[str, tuple[Any, Any]]] = {
-    "bootstrap_server": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--bootstrap-server",
-                "-b",
-                metavar="HOST:PORT,…",
-                envvar=BOOTSTRAP_SERVER,
-                help=f"brokers to ask first; default: bootstrap.servers of --command-config, or {DEFAULT_ADDRESS}",
-            ),
-        ],
-        None,
-    ),
-    "command_config": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--command-config",
-                metavar="FILE",
-                envvar=COMMAND_CONFIG,
-                help="client settings with Kafka's names: TLS, SASL, timeouts",
-            ),
-        ],
-        None,
-    ),
+    "bootstrap_server": (BootstrapServer, None),
+    "command_config": (CommandConfig, None),
     "timeout": (
         Annotated[
             float,

@@ -6,13 +6,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lowtide.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
+from lowtide.admin.configs import ConfigEntry, ConfigResource
 from lowtide.admin.errors import AdminError
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.config_changes import SetOption, UnsetOption, ValidateOnlyOption, alter
 from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.printing import Output, print_json, print_table, printable
 from lowtide.cli.results import error_value, errors_of, report_each
+from lowtide.protocol.config_values import ConfigResourceType, ConfigSource
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -47,16 +48,16 @@ def resources_of(
     topics: list[str] | None, brokers: list[str] | None, groups: list[str] | None, loggers: list[str] | None = None
 ) -> list[ConfigResource]:
     """Returns the named resources. Errors: CommandError for none, and for an invalid broker id."""
-    found = [ConfigResource(ResourceType.TOPIC, name) for name in topics or []]
+    found = [ConfigResource(ConfigResourceType.TOPIC, name) for name in topics or []]
     for broker in brokers or []:
         if broker != ALL_BROKERS and not (broker.isascii() and broker.isdigit()):
             raise misused(f"{broker!r} is not a broker: write an id or `{ALL_BROKERS}`.")
-        found.append(ConfigResource(ResourceType.BROKER, "" if broker == ALL_BROKERS else str(int(broker))))
+        found.append(ConfigResource(ConfigResourceType.BROKER, "" if broker == ALL_BROKERS else str(int(broker))))
     for broker in loggers or []:
         if not (broker.isascii() and broker.isdigit()):
             raise misused(f"{broker!r} is not a broker: write an id.")
-        found.append(ConfigResource(ResourceType.BROKER_LOGGER, str(int(broker))))
-    found += [ConfigResource(ResourceType.GROUP, name) for name in groups or []]
+        found.append(ConfigResource(ConfigResourceType.BROKER_LOGGER, str(int(broker))))
+    found += [ConfigResource(ConfigResourceType.GROUP, name) for name in groups or []]
     if not found:
         raise misused("give --topic, --broker, --broker-logger or --group.")
     return list(dict.fromkeys(found))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from lowtide import __version__
-from lowtide.broker.config.sources import BOOTSTRAP_SERVER, COMMAND_CONFIG
-from lowtide.cli.call import client_settings, ended
+from lowtide.cli.call import BootstrapServer, CommandConfig, client_settings, ended
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.runtime.filesystem import OsFileSystem
 
@@ -31,21 +30,8 @@ _MECHANISM: Final = ("sasl.mechanism", "sasl.mechanisms")
 def console(
     context: typer.Context,
     *,
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-server", "-b", metavar="HOST:PORT,…", envvar=BOOTSTRAP_SERVER, help="brokers to ask first"
-        ),
-    ] = None,
-    command_config: Annotated[
-        str | None,
-        typer.Option(
-            "--command-config",
-            metavar="FILE",
-            envvar=COMMAND_CONFIG,
-            help="client settings with Kafka's names; with SASL but without credentials, visitors log in with theirs",
-        ),
-    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
     port: Annotated[
         int | None,
         typer.Option(
@@ -62,7 +48,10 @@ def console(
         ),
     ] = False,
 ) -> int:
-    """Show a cluster in a browser on this machine: topics, retention, deletes and groups."""
+    """Show a cluster in a browser on this machine: topics, retention, deletes and groups.
+
+    If the client settings use SASL but have no credentials, each visitor logs in with their own.
+    """
 
     def run() -> ExitCode:
         from lowtide.admin.settings import SettingsError  # noqa: PLC0415 - slow

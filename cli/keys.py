@@ -56,9 +56,9 @@ Set when a topic is created, or later. A topic without a key uses the broker's k
 """
 
 _SINGLE_GROUPS: Final = """\
-For consumer groups (KIP-848) and share groups. They may be set before the group exists, within the limits of the
-broker's `group.consumer.min.*` and `group.consumer.max.*`, or `group.share.min.*` and `group.share.max.*`. A group
-without a key uses the broker's key beside it.
+For consumer groups (KIP-848), share groups (KIP-932) and streams groups (KIP-1071). They may be set before the group
+exists, within the limits of the broker's `group.consumer.min.*` and `group.consumer.max.*`, and those for the other
+types. A group without a key uses the broker's key beside it.
 
 """
 

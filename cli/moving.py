@@ -22,12 +22,13 @@ from typing import Final
 import msgspec
 
 from lowtide.admin.client import AdminClient
-from lowtide.admin.configs import ConfigChange, ConfigOperation, ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigChange, ConfigOperation, ConfigResource
 from lowtide.admin.errors import AdminError
 from lowtide.admin.move_plan import MovePlan
 from lowtide.cli.call import NetworkCall
 from lowtide.cli.outcome import CommandError, misused
 from lowtide.cli.printing import progress, remark
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.types import BrokerId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 
@@ -106,20 +107,20 @@ def throttle_of(plan: MovePlan, rate: int) -> dict[ConfigResource, list[ConfigCh
         leaders[key.topic] += [f"{key.partition}:{broker_id}" for broker_id in before]
         followers[key.topic] += [f"{key.partition}:{broker_id}" for broker_id in after if broker_id not in before]
     changes = {
-        ConfigResource(ResourceType.TOPIC, topic): [
+        ConfigResource(ConfigResourceType.TOPIC, topic): [
             ConfigChange(LEADER_REPLICAS, ",".join(leaders[topic])),
             ConfigChange(FOLLOWER_REPLICAS, ",".join(followers[topic])),
         ]
         for topic in leaders
     }
     rates = [ConfigChange(LEADER_RATE, str(rate)), ConfigChange(FOLLOWER_RATE, str(rate))]
-    return changes | {ConfigResource(ResourceType.BROKER, str(broker_id)): rates for broker_id in sorted(brokers)}
+    return changes | {ConfigResource(ConfigResourceType.BROKER, str(broker_id)): rates for broker_id in sorted(brokers)}
 
 
 async def _set_throttle(client: AdminClient, changes: Mapping[ConfigResource, list[ConfigChange]]) -> None:
     """Errors: CommandError if a topic refuses it. A broker that is away needs no throttle."""
     for resource, error in (await client.alter_configs(changes)).items():
-        if error is not None and resource.type is ResourceType.TOPIC:
+        if error is not None and resource.type is ConfigResourceType.TOPIC:
             raise CommandError(f"the throttle can't be set: {error}. Nothing was moved.")
         if error is not None:
             remark(f"{resource} has no throttle: {error}")
@@ -130,8 +131,12 @@ async def lift_throttle(client: AdminClient, moved: Collection[TopicPartition]) 
     described = await client.describe_cluster()
     of_topics = [ConfigChange(key, operation=ConfigOperation.DELETE) for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS)]
     of_brokers = [ConfigChange(key, operation=ConfigOperation.DELETE) for key in (LEADER_RATE, FOLLOWER_RATE)]
-    changes = {ConfigResource(ResourceType.TOPIC, name): of_topics for name in sorted({key.topic for key in moved})}
-    changes |= {ConfigResource(ResourceType.BROKER, str(each.broker_id)): of_brokers for each in described.brokers}
+    changes = {
+        ConfigResource(ConfigResourceType.TOPIC, name): of_topics for name in sorted({key.topic for key in moved})
+    }
+    changes |= {
+        ConfigResource(ConfigResourceType.BROKER, str(each.broker_id)): of_brokers for each in described.brokers
+    }
     for resource, error in (await client.alter_configs(changes)).items():
         if error is not None:
             remark(f"{resource} keeps its throttle: {error}")

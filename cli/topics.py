@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from lowtide.admin.cluster_view import PartitionDescription, TopicDescription
-from lowtide.admin.configs import ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigResource
 from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
 from lowtide.admin.retained import as_value, duration, known, line
 from lowtide.admin.retention import Explanation, NotAnsweredError, explain_retention
@@ -23,6 +23,7 @@ from lowtide.cli.confirmation import confirm
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table
 from lowtide.cli.results import error_values, errors_of, report_each
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import UNKNOWN
 from lowtide.protocol.types import topic_id_text
@@ -79,7 +80,7 @@ async def describe(call: NetworkCall, topics: Topics) -> ExitCode:
     """Show topics: their partitions, leaders, replicas and configuration."""
     described = await call.client.describe_topics(topics)
     found = {name: topic for name, topic in described.items() if isinstance(topic, TopicDescription)}
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in found]
     configs = await call.client.describe_configs(resources)
     settings: dict[str, dict[str, str | None]] = {}
     for resource, entries in configs.items():
@@ -170,7 +171,7 @@ async def alter_topics(
     validate_only: ValidateOnlyOption = False,
 ) -> ExitCode:
     """Change the configuration of topics; `lowtide configs` does it for brokers and groups too."""
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
     return await alter(call, resources, settings or [], unset or [], validate_only=validate_only)
 
 

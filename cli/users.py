@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from lowtide.admin.users import ScramUpsertion
-from lowtide.broker.config.sources import BOOTSTRAP_SERVER, COMMAND_CONFIG
 from lowtide.broker.lifecycle.first_users import UserRefusedError, change_user, new_credential, new_salt, scram_users
-from lowtide.cli.call import Call, NetworkCall, client_settings, connected, local, network_error
+from lowtide.cli.call import (
+    BootstrapServer,
+    Call,
+    CommandConfig,
+    NetworkCall,
+    client_settings,
+    connected,
+    local,
+    network_error,
+)
 from lowtide.cli.metadata_stores import LogDirs, StoreOptions, open_store, run_on_store, store_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, print_json
@@ -46,20 +54,8 @@ Mechanism = Annotated[
 class UserStore(StoreOptions):
     """Where the users are: on a running cluster, or in the metadata of stopped brokers."""
 
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-server",
-            "-b",
-            metavar="HOST:PORT,…",
-            envvar=BOOTSTRAP_SERVER,
-            help="brokers of a running cluster",
-        ),
-    ] = None
-    command_config: Annotated[
-        str | None,
-        typer.Option("--command-config", metavar="FILE", envvar=COMMAND_CONFIG, help="client settings for the cluster"),
-    ] = None
+    bootstrap_server: BootstrapServer = None
+    command_config: CommandConfig = None
     log_dirs: LogDirs = None
 
     @property

@@ -8,12 +8,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lowtide.admin.cluster_description import describe_all_brokers
-from lowtide.admin.configs import ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigResource
 from lowtide.admin.errors import AdminError
 from lowtide.admin.retained import waits_for
 from lowtide.console.alerts import AlertFacts, alerts, lacks_replicas
 from lowtide.console.answers import sentence_of
 from lowtide.console.insight import health_of, health_value
+from lowtide.protocol.config_values import ConfigResourceType
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
@@ -77,7 +78,7 @@ async def cluster_page(session: ConsoleSession) -> dict[str, Any]:
 async def minima(client: AdminClient, topics: Mapping[str, TopicDescription]) -> dict[str, int]:
     """Returns `min.insync.replicas` of at most `TOPICS_ASKED_MAX` topics with replicas out of sync."""
     behind = islice((name for name, topic in sorted(topics.items()) if lacks_replicas(topic)), TOPICS_ASKED_MAX)
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in behind]
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in behind]
     if not resources:
         return {}
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.admin.configs import ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigResource
 from lowtide.admin.delete_plan import make_plan
 from lowtide.admin.deletion import Committed, DeleteTarget
 from lowtide.admin.errors import AdminError
@@ -17,6 +17,7 @@ from lowtide.console.arguments import Parameters
 from lowtide.console.delete_job import RehearsedDelete
 from lowtide.console.insight import segments_of
 from lowtide.console.topic import chosen_numbers, settings_of, topic_of
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ async def rehearse_delete(session: ConsoleSession, given: Parameters) -> Rehears
 
 async def _delay_ms(client: AdminClient, name: str, leader: BrokerId) -> int:
     """Returns how long deleted segments use disk space: 0 if the broker empties them at once, or if it is unknown."""
-    resource = ConfigResource(ResourceType.BROKER, str(leader))
+    resource = ConfigResource(ConfigResourceType.BROKER, str(leader))
     try:
         found = (await client.describe_configs([resource], keys=[FREE_KEY]))[resource]
     except AdminError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lowtide.admin.cluster_view import TopicDescription
-from lowtide.admin.configs import ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigResource
 from lowtide.admin.errors import AdminError
 from lowtide.admin.log_dirs import replicas_in
 from lowtide.admin.offsets import ListedOffset, OffsetSpec
@@ -16,6 +16,7 @@ from lowtide.console import arguments
 from lowtide.console.answers import bad
 from lowtide.console.arguments import Parameters
 from lowtide.console.insight import replica_values, segments_of
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ async def replica_rows(client: AdminClient, topic: TopicDescription) -> dict[tup
 
 async def settings_of(client: AdminClient, name: str) -> list[dict[str, Any]]:
     """Returns the keys about retention; none if the user may not see them."""
-    resource = ConfigResource(ResourceType.TOPIC, name)
+    resource = ConfigResource(ConfigResourceType.TOPIC, name)
     try:
         found = (await client.describe_configs([resource], keys=SETTINGS))[resource]
     except AdminError:

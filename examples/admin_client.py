@@ -11,7 +11,7 @@ import uuid
 from some_broker import some_broker
 
 from lowtide import AdminClient, TopicPartition
-from lowtide.admin import ConfigChange, ConfigResource, NewTopic, ResourceType
+from lowtide.admin import ConfigChange, ConfigResource, ConfigResourceType, NewTopic
 
 
 async def look_at(address: str) -> None:
@@ -27,7 +27,7 @@ async def look_at(address: str) -> None:
         assert not isinstance(topic, Exception), topic
         print(f"{len(topic.partitions)} partitions")
 
-        resource = ConfigResource(ResourceType.TOPIC, name)
+        resource = ConfigResource(ConfigResourceType.TOPIC, name)
         await admin.alter_configs({resource: [ConfigChange("retention.bytes", "1000000")]})
         entries = (await admin.describe_configs([resource]))[resource]
         assert not isinstance(entries, Exception), entries

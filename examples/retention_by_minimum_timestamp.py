@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from confluent_kafka import Producer
 
 from lowtide import BlockingAdminClient, LowtideCluster, TopicPartition
-from lowtide.admin import ConfigChange, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from lowtide.admin import ConfigChange, ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
 
 BROKER = {"log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "100"}
 PARTITION = TopicPartition("tides", 0)
@@ -42,7 +42,7 @@ def main() -> None:
         fill(cluster.bootstrap)
         assert log_start(admin) == 0
 
-        topic = ConfigResource(ResourceType.TOPIC, "tides")
+        topic = ConfigResource(ConfigResourceType.TOPIC, "tides")
         admin.alter_configs({topic: [ConfigChange("log.retention.min.timestamp", str(NOVEMBER))]})
         deadline = time.monotonic() + 30
         while (start := log_start(admin)) == 0:

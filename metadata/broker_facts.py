@@ -35,7 +35,7 @@ class BrokerFacts(msgspec.Struct, frozen=True):
     copy: str
 
     def read_copy(self) -> MetadataCopy:
-        """Decodes the copy. Errors: RecoveryError."""
+        """Returns the broker's copy of the metadata, decoded. Errors: RecoveryError if it is damaged."""
         try:
             return decode_copy(self.copy.encode(_TEXT))
         except (CopyError, UnicodeEncodeError) as error:

@@ -91,7 +91,7 @@ def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: M
 
 
 def _lacking(whole: Sequence[BrokerId], isr: Sequence[BrokerId], end: Offset) -> str:
-    """Returns what would be lost if no complete replica has a sound log, and the others may lack records."""
+    """Returns the warning for a partition whose complete replicas have no sound log: the others may lack records."""
     return (
         f"broker {_ids(whole)} had all that was committed, and no sound log of it is given; broker {_ids(isr)} may "
         "lack records, because its machine stopped while the log directory was in use. Its log ends at offset "

@@ -44,7 +44,7 @@ class Trimmer:
         clock: Clock | None = None,
         find_ids: Callable[[Iterable[str]], Mapping[str, TopicId]] | None = None,
     ) -> None:
-        """`find_ids` looks up the ids of topics that `offer` gets without one, once for each topic."""
+        """`find_ids` returns the ids of topics. It is called once for each topic that `offer` gets without an id."""
         self._options = options
         self._find_ids = find_ids
         self._ids: dict[str, TopicId] = {}

@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lowtide.protocol import native
+from lowtide.protocol.broker_frames import frame_encoder, request_reader
 from lowtide.protocol.constructs import (
     Blob,
     CountedArray,
@@ -27,7 +28,6 @@ from lowtide.protocol.constructs import (
 )
 from lowtide.protocol.decoder_source import DecoderSource
 from lowtide.protocol.encoder_source import EncoderSource
-from lowtide.protocol.headers import frame_encoder, request_reader
 from lowtide.protocol.schema import ApiMessage, wire_form
 from lowtide.protocol.source_writer import SourceWriter
 

@@ -89,7 +89,7 @@ class GroupRecordChange(Protocol):
 
     @property
     def name(self) -> str:
-        """A member id or a pattern, or empty."""
+        """The member id or the pattern that the record is about; empty if it is about neither."""
 
     @property
     def value(self) -> ApiMessage | None:

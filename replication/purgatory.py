@@ -32,12 +32,14 @@ _SWEEP_AT_LEAST = 64
 class DelayedOperation:
     """A waiting request. Subclasses test and complete it.
 
-    `expired` is set when the deadline completed it. The `watch_*` fields belong to the purgatory.
+    `deadline_ms` is monotonic. `expired` is set when the deadline completed it. The `watch_*` fields belong to the
+    purgatory.
     """
 
-    __slots__ = ("expired", "watch_bucket", "watch_generation", "watch_keys")
+    __slots__ = ("deadline_ms", "expired", "watch_bucket", "watch_generation", "watch_keys")
 
-    def __init__(self) -> None:
+    def __init__(self, deadline_ms: int = 0) -> None:
+        self.deadline_ms = deadline_ms
         self.expired = False
         self.watch_generation = 0
         self.watch_bucket = -1
@@ -61,11 +63,6 @@ class DelayedOperation:
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """Returns the next values to wait for; the deadline stays."""
-        raise NotImplementedError
-
-    @property
-    def deadline_ms(self) -> int:
-        """The monotonic deadline."""
         raise NotImplementedError
 
 

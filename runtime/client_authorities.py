@@ -58,7 +58,7 @@ def name_authorities(context: ssl.SSLContext, certificates: str) -> bool:
 
 
 def _in_der(certificates: str) -> list[bytes]:
-    """Returns each certificate once."""
+    """Returns the certificates of a PEM text in DER, without duplicates."""
     blocks = [block.partition(_END)[0] for block in certificates.split(_BEGIN)[1:]]
     return list(dict.fromkeys(ssl.PEM_cert_to_DER_cert(f"{_BEGIN}\n{block.strip()}\n{_END}\n") for block in blocks))
 

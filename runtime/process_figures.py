@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,9 +28,8 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
     open_files: int = 0
     open_files_max: int = 0
     threads: int = 0
-    disk_read_bytes: int = 0
-    """Read from disks, not from the page cache."""
-    disk_written_bytes: int = 0
+    io: Mapping[str, int] = {}
+    """The counts of `/proc/self/io` by name; `read_bytes` are read from disks, not from the page cache."""
 
 
 class ProcessFiguresReader:
@@ -53,10 +53,10 @@ class ProcessFiguresReader:
             )
             threads, started_s = int(fields[17]), self._boot_s + int(fields[19]) / self._ticks_per_s
             virtual_bytes, resident_bytes = int(fields[20]), int(fields[21]) * self._page_bytes
-        disk = {}
+        io: dict[str, int] = {}
         with contextlib.suppress(OSError, ValueError):
             lines = (self._folder / "self/io").read_text(encoding="ascii").splitlines()
-            disk = {name: int(count) for name, _, count in (line.partition(": ") for line in lines)}
+            io = {name: int(count) for name, _, count in (line.partition(": ") for line in lines)}
         open_files = 0
         with contextlib.suppress(OSError):
             open_files = len(os.listdir(self._folder / "self/fd")) - 1  # Without the listing's own descriptor.
@@ -69,6 +69,5 @@ class ProcessFiguresReader:
             open_files=open_files,
             open_files_max=open_file_limit(),
             threads=threads,
-            disk_read_bytes=disk.get("read_bytes", 0),
-            disk_written_bytes=disk.get("write_bytes", 0),
+            io=io,
         )

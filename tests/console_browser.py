@@ -57,7 +57,7 @@ def chromium() -> Iterator[Any]:
 
 
 class Tab:
-    """A page of the console, and everything that went wrong in it."""
+    """A page of the console, and everything that went wrong in it. The token of `address` logs in."""
 
     def __init__(self, browser: Any, address: str, theme: str = "light", width: int = 1280) -> None:
         self.base = address.partition("#")[0]
@@ -72,6 +72,9 @@ class Tab:
         self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
+        if "token=" in address:
+            self.page.goto(address)
+            self.page.wait_for_function("() => !location.hash.includes('token=') && document.querySelector('main h1')")
 
     def open(self, path: str = "") -> Any:
         """Show a page, from its address."""

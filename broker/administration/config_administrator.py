@@ -44,7 +44,6 @@ from lowtide.broker.config.resources import (
     REPEATED,
     RESOURCES_AT_ONCE,
     ConfiguredResource,
-    ConfiguredType,
     check_node_id,
     repeated_resources,
 )
@@ -54,6 +53,7 @@ from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.config_image import NOTHING_SET
 from lowtide.metadata.errors import ConflictError
 from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.config_changes import (
     KeyChange,
@@ -151,7 +151,7 @@ class ConfigAdministrator:
         self, resource: ConfiguredResource, changes: Sequence[KeyChange], *, validate_only: bool
     ) -> Refusal | None:
         """Changes keys of a resource. Refusals: those of `resources`, of the resource's plan, and of `_carry_out`."""
-        if resource.type is ConfiguredType.BROKER_LOGGER:
+        if resource.type is ConfigResourceType.BROKER_LOGGER:
             return self._alter_loggers(resource.name, changes, validate_only=validate_only)
 
         def decide(current: Mapping[str, str]) -> dict[str, str] | Refusal:
@@ -178,9 +178,9 @@ class ConfigAdministrator:
     async def _change(
         self, resource: ConfiguredResource, decide: Decide, named: Collection[str], *, validate_only: bool
     ) -> Refusal | None:
-        """Changes one resource, in turn with other requests to this broker, so that only other brokers can interfere.
+        """Changes one resource. Requests to this broker change it one at a time; another broker may interfere.
 
-        `named`: the keys in the request.
+        `named` are the keys in the request.
         """
         turn = self._turns.setdefault(resource, asyncio.Lock())
         decided: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
@@ -221,7 +221,7 @@ class ConfigAdministrator:
         """
         now = self._configs.of_this
         if (
-            resource.type is not ConfiguredType.BROKER
+            resource.type is not ConfigResourceType.BROKER
             or not resource.name
             or not any(map(part_of, {*wanted, *named, *now}))
         ):
@@ -240,11 +240,11 @@ class ConfigAdministrator:
 
     def _plan(self, image: MetadataImage, resource: ConfiguredResource, decide: Decide) -> ChangePlan | Refusal:
         """Plans the settings that `decide` computes."""
-        if resource.type is ConfiguredType.TOPIC:
+        if resource.type is ConfigResourceType.TOPIC:
             return self._plan_topic(image, resource.name, decide)
-        if resource.type is ConfiguredType.BROKER:
+        if resource.type is ConfigResourceType.BROKER:
             return self._plan_broker(image, resource.name, decide)
-        if resource.type is ConfiguredType.GROUP:
+        if resource.type is ConfigResourceType.GROUP:
             return self._plan_group(image, resource.name, decide)
         return _plan_client_metrics(image, resource.name, decide)
 
@@ -337,15 +337,15 @@ class ConfigAdministrator:
         name.
         """
         name = resource.name
-        if resource.type is ConfiguredType.TOPIC:
+        if resource.type is ConfigResourceType.TOPIC:
             return self._describe_topic(name, wanted, topic_defaults)
-        if resource.type is ConfiguredType.BROKER:
+        if resource.type is ConfigResourceType.BROKER:
             return self._describe_broker(name, wanted)
-        if resource.type is ConfiguredType.BROKER_LOGGER:
+        if resource.type is ConfigResourceType.BROKER_LOGGER:
             return check_node_id(name, self._node_id) or describe_loggers(self.broker.log.levels.shown(), wanted)
         if not name:
             return Refusal(ErrorCode.INVALID_REQUEST, f"The name of a {resource.type.name} must not be empty")
-        if resource.type is ConfiguredType.GROUP:
+        if resource.type is ConfigResourceType.GROUP:
             return describe_group(
                 self._configs, self.broker.metadata.image.group_configs.get(name, NOTHING_SET).configs, wanted
             )
@@ -367,15 +367,15 @@ class ConfigAdministrator:
             return describe_all_brokers(self._configs, wanted)
         return check_node_id(name, self._node_id) or describe_broker(self._configs, wanted)
 
-    def list(self, wanted: frozenset[ConfiguredType]) -> list[ConfiguredResource]:
+    def list(self, wanted: frozenset[ConfigResourceType]) -> list[ConfiguredResource]:
         """Lists the resources of these types. Of groups and client metrics, only those with settings are listed."""
         image = self.broker.metadata.image
-        names: dict[ConfiguredType, list[str]] = {
-            ConfiguredType.BROKER_LOGGER: [str(broker_id) for broker_id in image.brokers],
-            ConfiguredType.BROKER: [str(broker_id) for broker_id in image.brokers],
-            ConfiguredType.TOPIC: list(image.topics),
-            ConfiguredType.GROUP: list(image.group_configs),
-            ConfiguredType.CLIENT_METRICS: list(image.client_metrics),
+        names: dict[ConfigResourceType, list[str]] = {
+            ConfigResourceType.BROKER_LOGGER: [str(broker_id) for broker_id in image.brokers],
+            ConfigResourceType.BROKER: [str(broker_id) for broker_id in image.brokers],
+            ConfigResourceType.TOPIC: list(image.topics),
+            ConfigResourceType.GROUP: list(image.group_configs),
+            ConfigResourceType.CLIENT_METRICS: list(image.client_metrics),
         }
         return [ConfiguredResource(kind, name) for kind, of_kind in names.items() if kind in wanted for name in of_kind]
 
@@ -390,10 +390,10 @@ def _plan_client_metrics(image: MetadataImage, name: str, decide: Decide) -> Cha
     return plan_client_metrics(image, name, wanted)
 
 
-def _list_default(kind: ConfiguredType, name: str) -> str | None:
+def _list_default(kind: ConfigResourceType, name: str) -> str | None:
     """Returns the default of a key whose value is a list, else None."""
-    if kind is ConfiguredType.CLIENT_METRICS:
+    if kind is ConfigResourceType.CLIENT_METRICS:
         return "" if name in SUBSCRIPTION_LISTS else None
-    table = {ConfiguredType.TOPIC: TOPIC_KEYS_BY_NAME, ConfiguredType.BROKER: BROKER_KEYS}.get(kind, {})
+    table = {ConfigResourceType.TOPIC: TOPIC_KEYS_BY_NAME, ConfigResourceType.BROKER: BROKER_KEYS}.get(kind, {})
     key = table.get(name)
     return key.default or "" if key is not None and key.type is Type.LIST else None

@@ -19,8 +19,9 @@ from lowtide.broker.config.dynamic_config import BrokerConfigs, is_dynamic
 from lowtide.broker.config.key import HIDDEN, ConfigKey, Type, Value, value_text
 from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
-from lowtide.broker.config.resources import ConfiguredResource, ConfiguredType
-from lowtide.broker.config.topic_config import BROKER_SYNONYMS, ValueSource
+from lowtide.broker.config.resources import ConfiguredResource
+from lowtide.broker.config.topic_config import BROKER_SYNONYMS
+from lowtide.protocol.config_values import ConfigResourceType, ConfigSource
 
 LISTENER_PREFIX: Final = "listener.name."
 
@@ -45,7 +46,7 @@ class Synonym(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     value: str | None
-    source: ValueSource
+    source: ConfigSource
 
 
 class DescribedConfig(msgspec.Struct, frozen=True, gc=False):
@@ -53,7 +54,7 @@ class DescribedConfig(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     value: str | None
-    source: ValueSource
+    source: ConfigSource
     synonyms: tuple[Synonym, ...]
     wire_type: WireType
     documentation: str
@@ -61,7 +62,7 @@ class DescribedConfig(msgspec.Struct, frozen=True, gc=False):
     is_sensitive: bool = False
 
 
-Layers = Sequence[tuple[Mapping[str, str], ValueSource]]
+Layers = Sequence[tuple[Mapping[str, str], ConfigSource]]
 
 
 def describe_topic_defaults(configs: BrokerConfigs) -> dict[str, DescribedConfig]:
@@ -71,7 +72,7 @@ def describe_topic_defaults(configs: BrokerConfigs) -> dict[str, DescribedConfig
     for key in TOPIC_KEYS:
         synonyms = () if key.broker_key is None else _synonyms(layers, key.broker_key)
         value = _text(configs.current.topic_defaults[key.name])
-        source = synonyms[0].source if synonyms else ValueSource.DEFAULT
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         entries[key.name] = DescribedConfig(key.name, value, source, synonyms, WireType[key.type.name], key.doc)
     return entries
 
@@ -84,7 +85,7 @@ def describe_topic(
     for key in _chosen((key for key in TOPIC_KEYS if not key.internal or key.name in overrides), wanted):
         entry, value = defaults[key.name], overrides.get(key.name)
         if value is not None:
-            source = ValueSource.DYNAMIC_TOPIC
+            source = ConfigSource.TOPIC
             synonyms = (Synonym(key.name, value, source), *entry.synonyms)
             entry = msgspec.structs.replace(entry, value=value, source=source, synonyms=synonyms)
         entries.append(entry)
@@ -97,10 +98,10 @@ def describe_group(
     """Returns the keys of a group that sets `overrides`: those in `wanted`, or all. Skips unknown keys."""
     layers = _layers(configs)
     entries = []
-    for key in _chosen(KEYS_OF_GROUPS, wanted):
+    for key in _chosen((key for key in KEYS_OF_GROUPS if not key.internal or key.name in overrides), wanted):
         value, synonyms = overrides.get(key.name), _inherited(layers, key)
         if value is not None:
-            synonyms = (Synonym(key.name, value, ValueSource.DYNAMIC_GROUP), *synonyms)
+            synonyms = (Synonym(key.name, value, ConfigSource.GROUP), *synonyms)
         inherited = key.default if key.broker_key is None else _text(configs.current.values[key.broker_key])
         shown = inherited if value is None else value
         entries.append(DescribedConfig(key.name, shown, synonyms[0].source, synonyms, WireType[key.type.name], key.doc))
@@ -110,7 +111,7 @@ def describe_group(
 def _inherited(layers: Layers, key: ConfigKey) -> tuple[Synonym, ...]:
     """Returns the sources of a value that a group does not set: the broker's key, or the group's default."""
     if key.broker_key is None:
-        return (Synonym(key.name, key.default or "", ValueSource.DEFAULT),)
+        return (Synonym(key.name, key.default or "", ConfigSource.DEFAULT),)
     return _synonyms(layers, key.broker_key)
 
 
@@ -120,7 +121,7 @@ def describe_client_metrics(configs: Mapping[str, str], wanted: Sequence[str] | 
     entries = []
     for name, default in CLIENT_METRICS_DEFAULTS.items():
         if not wanted or name in wanted:
-            source = ValueSource.CLIENT_METRICS if name in configs else ValueSource.DEFAULT
+            source = ConfigSource.CLIENT_METRICS if name in configs else ConfigSource.DEFAULT
             entries.append(
                 DescribedConfig(name, configs.get(name, default), source, (), types[name], CLIENT_METRICS_KEYS[name])
             )
@@ -131,7 +132,7 @@ def describe_loggers(levels: Mapping[str, str], wanted: Sequence[str] | None) ->
     """Returns the effective levels of loggers: those in `wanted`, or all."""
     return [
         DescribedConfig(
-            name, level, ValueSource.DYNAMIC_LOGGER, (), WireType.UNKNOWN, "The minimum level of log lines."
+            name, level, ConfigSource.DYNAMIC_BROKER_LOGGER, (), WireType.UNKNOWN, "The minimum level of log lines."
         )
         for name, level in levels.items()
         if not wanted or name in wanted
@@ -146,8 +147,8 @@ def describe_broker(configs: BrokerConfigs, wanted: Sequence[str] | None) -> lis
     entries = []
     for key in _chosen(map(broker_key, names), wanted):
         synonyms = _synonyms(layers, key.name)
-        source = synonyms[0].source if synonyms else ValueSource.DEFAULT
-        is_given_node_id = key.name in _NODE_ID and source is not ValueSource.DEFAULT
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        is_given_node_id = key.name in _NODE_ID and source is not ConfigSource.DEFAULT
         value = _text(current.node_id if is_given_node_id else current.values[key.name])
         entries.append(_broker_entry(key, value, source, synonyms))
     return entries
@@ -155,7 +156,7 @@ def describe_broker(configs: BrokerConfigs, wanted: Sequence[str] | None) -> lis
 
 def describe_all_brokers(configs: BrokerConfigs, wanted: Sequence[str] | None) -> list[DescribedConfig]:
     """Returns the cluster-wide defaults: the keys in `wanted`, or all."""
-    source = ValueSource.DYNAMIC_DEFAULT
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER
     entries = []
     for key in _chosen(map(_known_or_secret, configs.of_all), wanted):
         value = configs.of_all[key.name]
@@ -166,7 +167,7 @@ def describe_all_brokers(configs: BrokerConfigs, wanted: Sequence[str] | None) -
 
 
 def _broker_entry(
-    key: ConfigKey, value: str | None, source: ValueSource, synonyms: tuple[Synonym, ...]
+    key: ConfigKey, value: str | None, source: ConfigSource, synonyms: tuple[Synonym, ...]
 ) -> DescribedConfig:
     secret = _is_sensitive(key)
     return DescribedConfig(
@@ -200,10 +201,10 @@ def _layers(configs: BrokerConfigs) -> Layers:
     if not static.keys().isdisjoint(_NODE_ID):
         static |= dict.fromkeys(_NODE_ID, str(started_with.node_id))
     return (
-        (configs.of_this, ValueSource.DYNAMIC_BROKER),
-        (configs.of_all, ValueSource.DYNAMIC_DEFAULT),
-        (static, ValueSource.STATIC_BROKER),
-        (_DEFAULTS, ValueSource.DEFAULT),
+        (configs.of_this, ConfigSource.DYNAMIC_BROKER),
+        (configs.of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (static, ConfigSource.STATIC_BROKER),
+        (_DEFAULTS, ConfigSource.DEFAULT),
     )
 
 
@@ -266,6 +267,6 @@ def log_changes(resource: ConfiguredResource, before: Mapping[str, str], now: Ma
 
 
 def _logged_value(resource: ConfiguredResource, key: str, value: str | None) -> str | None:
-    if value is None or resource.type is not ConfiguredType.BROKER:
+    if value is None or resource.type is not ConfigResourceType.BROKER:
         return value
     return HIDDEN if shown_value(key, value) is None else value

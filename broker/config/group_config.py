@@ -33,6 +33,7 @@ from lowtide.broker.config.keys_of_groups import (
     SHARE_HEARTBEAT_INTERVAL,
     SHARE_SESSION_TIMEOUT,
     STREAMS_ASSIGNMENT_INTERVAL,
+    STREAMS_ASSIGNOR,
     STREAMS_HEARTBEAT_INTERVAL,
     STREAMS_OFFSET_INTERVAL,
     STREAMS_RACK_TAGS,
@@ -119,18 +120,23 @@ def validate_group_configs(broker: Mapping[str, Value], wanted: Mapping[str, str
         if name not in _KEYS:
             return Refusal(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
     values: dict[str, Value] = {name: broker[key.broker_key] if key.broker_key else None for name, key in _KEYS.items()}
-    tags = wanted.get(STREAMS_RACK_TAGS, "").split(",")
-    if len({tag.strip() for tag in tags}) < len(tags):
-        return Refusal(ErrorCode.INVALID_CONFIG, f"{STREAMS_RACK_TAGS} must not contain duplicate tag keys.")
     for name, text in wanted.items():
         value = _read(name, text)
         if isinstance(value, Refusal):
             return value
         values[name] = value
-    message = _check_limits(values, broker, wanted)
+    message = _check_tags(wanted.get(STREAMS_RACK_TAGS, "")) or _check_limits(values, broker, wanted)
     if message:
         return Refusal(ErrorCode.INVALID_CONFIG, message)
     return {name: _kept(values[name]) for name in wanted}
+
+
+def _check_tags(text: str) -> str:
+    """Checks that no tag is empty or listed twice; without tags the text is empty."""
+    tags = [tag.strip() for tag in text.split(",")]
+    if len(tags) > 1 and "" in tags:
+        return f"Configuration '{STREAMS_RACK_TAGS}' values must not be empty."
+    return f"{STREAMS_RACK_TAGS} must not contain duplicate tag keys." if len({*tags}) < len(tags) else ""
 
 
 def _check_limits(values: Mapping[str, Value], broker: Mapping[str, Value], wanted: Mapping[str, str]) -> str:
@@ -138,10 +144,9 @@ def _check_limits(values: Mapping[str, Value], broker: Mapping[str, Value], want
     for name in _OF_GROUPS:
         kind, _, rest = name.partition(".")
         low, high = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
-        if number(values[name]) < number(broker[low]):
-            return f"{name} must be greater than or equal to {low}"
-        if number(values[name]) > number(broker[high]):
-            return f"{name} must be less than or equal to {high}"
+        least, most = number(broker[low]), number(broker[high])
+        if not least <= number(values[name]) <= most:
+            return f"{name} must be in the range {least} to {most} inclusive."
     for name, side, limit in _HALF_BOUNDED:
         value, bound = number(values[name]), number(broker[limit])
         if name in wanted and (value > bound if side == "max" else value < bound):
@@ -168,14 +173,20 @@ def _read(name: str, text: str) -> Value | Refusal:
     try:
         value = key.parse(trimmed)
     except ConfigError:
-        return Refusal(
-            ErrorCode.INVALID_CONFIG, f"Invalid value {trimmed} for configuration {name}: {_because(key, trimmed)}"
-        )
+        return Refusal(ErrorCode.INVALID_CONFIG, _invalid(key, trimmed))
     if name == OFFSET_RESET and offset_reset_of(trimmed) is None:
-        return Refusal(ErrorCode.INVALID_CONFIG, f"Invalid value {trimmed} for configuration {name}: Invalid duration")
+        return Refusal(ErrorCode.INVALID_CONFIG, _invalid(key, trimmed))
     if name == DEAD_LETTER_TOPIC and trimmed.startswith("__"):
         return Refusal(ErrorCode.INVALID_CONFIG, f"{name}: DLQ topic name must not start with '__'")
     return value
+
+
+def _invalid(key: ConfigKey, text: str) -> str:
+    """Returns Kafka's message about an invalid value."""
+    if key.name == STREAMS_ASSIGNOR:
+        known = ", ".join(key.allowed.values) if isinstance(key.allowed, OneOf) else ""
+        return f"{key.name} '{text}' is not a registered task assignor. Registered assignors are: [{known}]."
+    return f"Invalid value {text} for configuration {key.name}: {_because(key, text)}"
 
 
 def _because(key: ConfigKey, text: str) -> str:
@@ -184,5 +195,10 @@ def _because(key: ConfigKey, text: str) -> str:
     if isinstance(key.allowed, OneOf):
         return f"String must be one of: {', '.join(key.allowed.values)}"
     if isinstance(key.allowed, Matching):
-        return f"Value must be {key.allowed.means}"
-    return "Expected value to be either true or false" if key.type is Type.BOOLEAN else "Not a number of type INT"
+        return (
+            f"Invalid value `{text}` for configuration {key.name}. The value must be either 'earliest', 'latest' or of "
+            f"the format 'by_duration:<PnDTnHnMn.nS>'."
+        )
+    if key.type is Type.BOOLEAN:
+        return "Expected value to be either true or false"
+    return f"Not a number of type {key.type.name}"

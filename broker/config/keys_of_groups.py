@@ -43,9 +43,19 @@ def _group(name: str, default: str, least: int, doc: str, *, internal: bool = Fa
     return ConfigKey(name, Type.INT, default, allowed, doc, internal=internal, scope=Scope.GROUP, broker_key=broker_key)
 
 
+def _offload(kind: str) -> ConfigKey:
+    """Returns the key that moves a group's assignments to another thread, which no broker of Lowtide has."""
+    name, doc = f"{kind}.assignor.offload.enable", "Whether assignments are computed in a background thread."
+    broker_key = f"group.{name}"
+    return ConfigKey(
+        name, Type.BOOLEAN, "true", None, doc, enforced=False, internal=True, scope=Scope.GROUP, broker_key=broker_key
+    )
+
+
 # fmt: off
 KEYS_OF_GROUPS: Final[tuple[ConfigKey, ...]] = (
     _group(ASSIGNMENT_INTERVAL, "1000", 0, "The minimum time between two assignments of the group."),
+    _offload("consumer"),
     _group(HEARTBEAT_INTERVAL, "5000", 1, "The heartbeat interval of members."),
     _group(SESSION_TIMEOUT, "45000", 1, "The time without a heartbeat after which a member leaves the group."),
     ConfigKey(DEAD_LETTER_COPIES, Type.BOOLEAN, "false", None,
@@ -53,6 +63,7 @@ KEYS_OF_GROUPS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey(DEAD_LETTER_TOPIC, Type.STRING, "", None,
               "The topic for dead letters about records that a share group gives up; none if empty.", scope=Scope.GROUP),
     _group(SHARE_ASSIGNMENT_INTERVAL, "1000", 0, "The minimum time between two assignments of the share group."),
+    _offload("share"),
     ConfigKey(OFFSET_RESET, Type.STRING, "latest",
               Matching(f"latest|earliest|{BY_DURATION}.+", f"latest, earliest or {BY_DURATION} with an ISO-8601 duration"),
               "Where a share group starts in a partition without a start offset.", scope=Scope.GROUP),
@@ -67,7 +78,9 @@ KEYS_OF_GROUPS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("streams.acceptable.recovery.lag", Type.LONG, "10000", at_least(0), "The lag in offsets at which a copy of a task counts as caught up.",
               internal=True, scope=Scope.GROUP, broker_key="group.streams.acceptable.recovery.lag"),
     _group(STREAMS_ASSIGNMENT_INTERVAL, "1000", 0, "The minimum time between two assignments of the streams group."),
-    ConfigKey(STREAMS_ASSIGNOR, Type.STRING, None, OneOf(("sticky",)), "The task assignor of the streams group.", scope=Scope.GROUP),
+    ConfigKey(STREAMS_ASSIGNOR, Type.STRING, "sticky", OneOf(("sticky",)), "The task assignor of the streams group.",
+              scope=Scope.GROUP, broker_key="group.streams.assignors"),
+    _offload("streams"),
     _group(STREAMS_HEARTBEAT_INTERVAL, "5000", 1, "The heartbeat interval of members of the streams group."),
     _group("streams.initial.rebalance.delay.ms", "3000", 0, "The time that the empty group waits for more members before its first rebalance."),
     _group(STREAMS_STANDBY_REPLICAS, "0", 0, "The number of standby replicas for each task."),

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from enum import IntEnum
 from typing import Final
 
 import msgspec
 
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerId
 from lowtide.replication.refusal import Refusal
@@ -21,20 +21,10 @@ from lowtide.replication.refusal import Refusal
 _NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 
-class ConfiguredType(IntEnum):
-    """Types of resources with their numbers in the protocol."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
 class ConfiguredResource(msgspec.Struct, frozen=True, gc=False):
     """A resource with a configuration. A broker with an empty name stands for all brokers."""
 
-    type: ConfiguredType
+    type: ConfigResourceType
     name: str
 
 
@@ -63,11 +53,11 @@ def check_keys(names: Sequence[str], without_value: Sequence[str]) -> Refusal | 
 
 
 def resource_of(
-    resource_type: int, name: str, *, without: ConfiguredType | None = None
+    resource_type: int, name: str, *, without: ConfigResourceType | None = None
 ) -> ConfiguredResource | Refusal:
     """Returns the resource. Refusals: INVALID_REQUEST for an unknown type, or for the type `without`."""
-    known = resource_type in ConfiguredType.__members__.values() and resource_type != without
-    return ConfiguredResource(ConfiguredType(resource_type), name) if known else unknown_type(resource_type)
+    known = resource_type in ConfigResourceType.__members__.values() and resource_type != without
+    return ConfiguredResource(ConfigResourceType(resource_type), name) if known else unknown_type(resource_type)
 
 
 def unknown_type(resource_type: int) -> Refusal:

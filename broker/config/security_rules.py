@@ -61,7 +61,7 @@ def check_security(values: Mapping[str, Value], given: Mapping[str, object]) -> 
 
 
 def _of_a_listener(name: str) -> ConfigKey | None:
-    """Returns the key that a listener's own key overrides, with or without a SASL mechanism before the key."""
+    """Returns the key that `listener.name.<listener>.[<SASL mechanism>.]<key>` overrides; None for another name."""
     if not name.startswith(LISTENER_PREFIX):
         return None
     rest = name[len(LISTENER_PREFIX) :].partition(".")[2]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -17,6 +16,7 @@ from lowtide.broker.config.consumed_retention import BROKER_NAMES, fault_of_topi
 from lowtide.broker.config.key import ConfigError, ConfigKey, Value, number, value_text
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT
+from lowtide.protocol.config_values import ConfigSource
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log.log_values import LogConfig
 
@@ -121,20 +121,7 @@ def _segment_ms(values: Mapping[str, Value], policy: tuple[str, ...]) -> int:
     return min(segment_ms, number(values["max.compaction.lag.ms"])) if "compact" in policy else segment_ms
 
 
-class ValueSource(IntEnum):
-    """The source of a value, with its number in the protocol (KIP-226)."""
-
-    DYNAMIC_TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    DYNAMIC_LOGGER = 6
-    CLIENT_METRICS = 7
-    DYNAMIC_GROUP = 8
-
-
-_SOURCES: Final = {DYNAMIC_BROKER: ValueSource.DYNAMIC_BROKER, DYNAMIC_DEFAULT: ValueSource.DYNAMIC_DEFAULT}
+_SOURCES: Final = {DYNAMIC_BROKER: ConfigSource.DYNAMIC_BROKER, DYNAMIC_DEFAULT: ConfigSource.DYNAMIC_DEFAULT_BROKER}
 
 _SYNONYMS: Final = (
     ("log.roll.ms", "log.roll.hours"),
@@ -157,7 +144,7 @@ class TopicConfigEntry(NamedTuple):
 
     name: str
     value: str | None
-    source: ValueSource
+    source: ConfigSource
 
 
 def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[TopicConfigEntry]:
@@ -169,18 +156,18 @@ def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -
     entries = []
     for key in TOPIC_KEYS:
         if key.name in overrides:
-            entries.append(TopicConfigEntry(key.name, overrides[key.name], ValueSource.DYNAMIC_TOPIC))
+            entries.append(TopicConfigEntry(key.name, overrides[key.name], ConfigSource.TOPIC))
         elif not key.internal:
             source = _source(broker, key.broker_key)
             entries.append(TopicConfigEntry(key.name, value_text(broker.topic_defaults[key.name]), source))
     return entries
 
 
-def _source(broker: BrokerConfig, broker_key: str | None) -> ValueSource:
+def _source(broker: BrokerConfig, broker_key: str | None) -> ConfigSource:
     """Returns the source of a topic's default: that of the strongest broker key that is set."""
     names = () if broker_key is None else BROKER_SYNONYMS.get(broker_key, (broker_key,))
     given = next((broker.given[name] for name in names if name in broker.given), None)
-    return ValueSource.DEFAULT if given is None else _SOURCES.get(given.source, ValueSource.STATIC_BROKER)
+    return ConfigSource.DEFAULT if given is None else _SOURCES.get(given.source, ConfigSource.STATIC_BROKER)
 
 
 def _effective(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:

@@ -17,7 +17,6 @@ from lowtide.broker.authorizer.acls import PatternType, Permission
 from lowtide.broker.authorizer.resources import Operation as AclOperation
 from lowtide.broker.authorizer.resources import ResourceType as AclResource
 from lowtide.broker.config.described import shown_value
-from lowtide.broker.config.resources import ConfiguredType
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routing.routes import AuditLine, AuditLines, HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending
@@ -25,6 +24,7 @@ from lowtide.broker.promises import mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata import keys
 from lowtide.metadata.records import TokenRecord
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from lowtide.protocol.scram import ScramMechanism
@@ -156,6 +156,24 @@ def _erased_records(request: Any, answer: Any, _before: Any, broker: BrokerConte
             yield "records erased", fields, row.error_code == ErrorCode.NONE
 
 
+def _found_records(request: Any, answer: Any, _before: Any, broker: BrokerContext) -> Iterator[AuditLine]:
+    """Lines of records that were found to be erased. The selector is personal data, and in none of them."""
+    topics = broker.metadata.image.topics if request.erase else {}
+    for topic in answer.topics if request.erase else ():
+        for row in topic.partitions:
+            known = topics.get(topic.name)
+            fields = {
+                "topic": short(topic.name),
+                "topic_id": None if known is None else topic_id_text(known.topic_id),
+                "partition": row.partition_index,
+                "erasure_id": request.search_id.hex(),
+                "records": row.record_count,
+                "erasures_end": row.erasures_end,
+                "result": _result(row.error_code),
+            }
+            yield "records named for erasure", fields, row.erasures_end >= 0
+
+
 def _deleted_topics(_request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
     for row in answer.responses:
         fields = {"topic": short(row.name), "topic_id": _id(row.topic_id), "result": _result(row.error_code)}
@@ -231,7 +249,7 @@ def _changed_configs(request: Any, answer: Any, _before: Any, _broker: BrokerCon
         code = results.get((asked.resource_type, asked.resource_name), ErrorCode.UNKNOWN_SERVER_ERROR)
         is_done = code == ErrorCode.NONE
         fields = {
-            "resource_type": _name_of(ConfiguredType, asked.resource_type),
+            "resource_type": _name_of(ConfigResourceType, asked.resource_type),
             "resource": short(asked.resource_name),
             "configs": [_config(asked.resource_type, each, is_shown=is_done) for each in asked.configs[:ROWS_MAX]],
             "result": _result(code),
@@ -244,7 +262,8 @@ def _config(kind: int, asked: Any, *, is_shown: bool) -> dict[str, str | None]:
     shown = {"key": short(asked.name), "operation": _name_of(Operation, operation)}
     if is_shown and asked.value is not None:
         shown["value"] = (
-            short(shown_value(asked.name, asked.value) if kind == ConfiguredType.BROKER else asked.value) or "[hidden]"
+            short(shown_value(asked.name, asked.value) if kind == ConfigResourceType.BROKER else asked.value)
+            or "[hidden]"
         )
     return shown
 
@@ -304,4 +323,5 @@ CHANGED_TOKEN: Final = AuditLines(AuditEvent.CHANGES, _changed_token, before=_to
 CHANGED_FEATURES: Final = AuditLines(AuditEvent.CHANGES, _changed_features)
 DELETED_RECORDS: Final = AuditLines(AuditEvent.DELETES, _deleted_records, before=_log_starts)
 ERASED_RECORDS: Final = AuditLines(AuditEvent.DELETES, _erased_records)
+FOUND_RECORDS: Final = AuditLines(AuditEvent.DELETES, _found_records)
 DELETED_TOPICS: Final = AuditLines(AuditEvent.DELETES, _deleted_topics)

@@ -22,9 +22,9 @@ from lowtide.broker.authorizer.resources import (
     topic,
 )
 from lowtide.broker.config.dynamic_config import decides_logins
-from lowtide.broker.config.resources import ConfiguredType
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
 from lowtide.metadata.config_image import NOTHING_SET
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_configs import AlterConfigsResourceResponse
 from lowtide.protocol.messages.describe_cluster import (
@@ -80,11 +80,11 @@ def init_producer_id(request: InitProducerIdRequest, asker: Asker) -> Verdict:
 def _refusal_of(asker: Asker, operation: Operation, kind: int, name: str) -> ErrorCode:
     """Returns why a resource's configuration may not be seen or changed. The handler refuses unknown types."""
     resource, error = CLUSTER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    if kind == ConfiguredType.TOPIC:
+    if kind == ConfigResourceType.TOPIC:
         resource, error = topic(name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    elif kind == ConfiguredType.GROUP:
+    elif kind == ConfigResourceType.GROUP:
         resource, error = group(name), ErrorCode.GROUP_AUTHORIZATION_FAILED
-    elif kind not in ConfiguredType.__members__.values():
+    elif kind not in ConfigResourceType.__members__.values():
         return ErrorCode.NONE
     return ErrorCode.NONE if asker.may(operation, resource) else error
 
@@ -133,8 +133,8 @@ def _changes(
         (row, error, _MESSAGES[error]) for row, error in _denied(asker, Operation.ALTER_CONFIGS, request.resources)
     ]
     for row in _without(request.resources, denied):
-        named = [key.name for key in row.configs] if row.resource_type == ConfiguredType.BROKER else []
-        named += replaced if row.resource_type == ConfiguredType.BROKER and row.resource_name else ()
+        named = [key.name for key in row.configs] if row.resource_type == ConfigResourceType.BROKER else []
+        named += replaced if row.resource_type == ConfigResourceType.BROKER and row.resource_name else ()
         of_logins = next(filter(decides_logins, named), None)
         if of_logins is not None and not asker.may_cluster(Operation.ALTER):
             error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -18,13 +18,14 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator, change_each
-from lowtide.broker.config.resources import ConfiguredType, check_keys, resource_of
+from lowtide.broker.config.resources import check_keys, resource_of
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.guards.audited_requests import CHANGED_CONFIGS
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -46,7 +47,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         refusal = check_keys([key.name for key in row.configs], [key.name for key in row.configs if key.value is None])
         if refusal is not None:
             return refusal
-        resource = resource_of(row.resource_type, row.resource_name, without=ConfiguredType.BROKER_LOGGER)
+        resource = resource_of(row.resource_type, row.resource_name, without=ConfigResourceType.BROKER_LOGGER)
         return (
             resource
             if isinstance(resource, Refusal)

@@ -6,12 +6,16 @@ partition up to its log end; later ones with the same id and selector join it. T
 are searched, or after the timeout; the search goes on then, also without its client, until nobody has asked for a
 minute. Its result is kept as long, unless others need the room. If a partition is listed twice, the last entry wins.
 
+With `erase` the leader then appends an erasure with the id of the search, and answers when it is committed. Records
+that a search of the same id has erased before count too, if their erasure is still known.
+
 Errors: INVALID_REQUEST for a bad selector or limit, too many partitions, or another selector under the same id, with a
 sentence; THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or of this one; of single partitions
 TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION for internal topics, UNKNOWN_TOPIC_OR_PARTITION,
 NOT_LEADER_OR_FOLLOWER (also if the leadership or the log changed meanwhile), INCONSISTENT_TOPIC_ID,
 THROTTLING_QUOTA_EXCEEDED if too many searches wait, REQUEST_TIMED_OUT while the search goes on, POLICY_VIOLATION if too
-many records match, KAFKA_STORAGE_ERROR.
+many records match, KAFKA_STORAGE_ERROR; to erase, also UNSUPPORTED_VERSION while a broker is too old,
+POLICY_VIOLATION for a log that was compacted, NOT_ENOUGH_REPLICAS, and REQUEST_TIMED_OUT while it isn't committed.
 
 KIPs: 107.
 """
@@ -19,14 +23,18 @@ KIPs: 107.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
+from lowtide.broker.partitions.erasures import append_erasures, named_end, why_not_erasable
 from lowtide.broker.partitions.log_searches import LogSearches, PartitionSearch
 from lowtide.broker.places import WaitingPlaces, client_of
 from lowtide.broker.request_context import RequestContext
@@ -40,9 +48,10 @@ from lowtide.protocol.messages.find_records import (
     FoundTopic,
     RecordOffsets,
 )
-from lowtide.protocol.offset_ranges import OffsetRange
-from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
+from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
+from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
+from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
 from lowtide.storage.erasures.record_search import (
@@ -95,10 +104,12 @@ class _SearchKey(NamedTuple):
 class _KeptSearch:
     """A search that requests can join."""
 
-    __slots__ = ("askers", "client", "left_ms", "running", "selector")
+    __slots__ = ("askers", "client", "erasures_end", "left_ms", "running", "selector")
 
     def __init__(self, running: PartitionSearch, selector: RecordSelector, client: str) -> None:
         self.running = running
+        self.erasures_end: Offset | None = None
+        """The exclusive end of the erasures of what was found; -1 if there is nothing to erase."""
         self.client = client
         self.selector = selector
         self.askers = 0
@@ -129,7 +140,8 @@ class FindRecordsHandler:
 
     async def _found(self, request: FindRecordsRequest, context: RequestContext) -> FindRecordsResponse:
         names = {topic.name for topic in request.topics}
-        allowed = allowed_topics(self._broker.authorizer, context, Operation.READ, names)
+        needed = Operation.DELETE if request.erase else Operation.READ
+        allowed = allowed_topics(self._broker.authorizer, context, needed, names)
         rows: dict[TopicPartition, FoundPartition] = {}
         joined: dict[TopicPartition, _KeptSearch] = {}
         shared, client = _shared_selector(request), client_of(context.connection)
@@ -146,9 +158,13 @@ class FindRecordsHandler:
                     joined[key] = found
                 else:
                     rows[key].error_code, rows[key].error_message = found
-        await self._wait(list(joined.values()), min(max(request.timeout_ms, 0), WAIT_MAX_MS))
+        deadline = asyncio.get_running_loop().time() + min(max(request.timeout_ms, 0), WAIT_MAX_MS) / 1000
+        await self._wait(list(joined.values()), deadline)
         for key, kept in joined.items():
-            _fill(rows[key], kept.running, request.ranges_max)
+            _fill(rows[key], kept.running, 0 if request.erase else request.ranges_max)
+        if request.erase:
+            searched = [(rows[key], kept) for key, kept in joined.items() if rows[key].error_code == ErrorCode.NONE]
+            await self._erase(UUID(bytes=request.search_id), searched, deadline)
         topics = {name: FoundTopic(name=name, partitions=[]) for name in dict.fromkeys(t.name for t in request.topics)}
         for key, found_row in rows.items():
             topics[key.topic].partitions.append(found_row)
@@ -220,12 +236,54 @@ class FindRecordsHandler:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         return found if found.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    async def _wait(self, searches: list[_KeptSearch], timeout_ms: int) -> None:
+    async def _erase(self, erasure_id: UUID, found: list[tuple[FoundPartition, _KeptSearch]], deadline: float) -> None:
+        """Appends erasures of what was found, and waits until they are committed. Fills in the rows."""
+        loop = asyncio.get_running_loop()
+        waiting: list[tuple[FoundPartition, asyncio.Future[ErrorCode]]] = []
+        for row, kept in found:
+            refusal = self._append_erasures(erasure_id, row, kept)
+            if refusal is not None:
+                row.error_code, row.error_message = refusal.error_code, refusal.message or None
+            elif kept.erasures_end is not None and kept.erasures_end >= 0:
+                row.erasures_end, row.error_code = kept.erasures_end, ErrorCode.REQUEST_TIMED_OUT
+                row.log_start_offset = kept.running.partition.log.log_start_offset
+                done = loop.create_future()
+                waiting.append((row, done))
+                timeout_ms = max(int((deadline - loop.time()) * 1000), 0)
+                self._broker.replicas.when_committed(
+                    kept.running.partition, kept.erasures_end, partial(_set_result, done), timeout_ms=timeout_ms
+                )
+        for row, done in waiting:
+            row.error_code = await done
+
+    def _append_erasures(self, erasure_id: UUID, row: FoundPartition, kept: _KeptSearch) -> Refusal | None:
+        """Appends the erasures of a finished search, once."""
+        partition, replicas = kept.running.partition, self._broker.replicas
+        known = partition.log.erasures.known
+        row.record_count, row.has_more = 0, False
+        if kept.erasures_end is None:
+            refusal = why_not_erasable(replicas, partition)
+            if refusal is not None:
+                return refusal
+            if not kept.running.is_current() or not partition.is_leader:
+                return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
+            assert isinstance(kept.running.outcome, SearchedLog)
+            left = kept.running.outcome.records.ranges().without(OffsetRanges.union_of(each.left for each in known))
+            end_offset: Offset | ErrorCode = named_end(partition, erasure_id)
+            if left:
+                end_offset = append_erasures(replicas, partition, erasure_id, left, self._broker.clock.wall_ms())
+                if isinstance(end_offset, ErrorCode):
+                    return Refusal(end_offset, "")
+            kept.erasures_end = end_offset
+        row.record_count = sum(each.count for each in partition.log.erasures.known if each.erasure_id == erasure_id)
+        return None
+
+    async def _wait(self, searches: list[_KeptSearch], deadline: float) -> None:
         """Waits until all are done, the time is over, or the client has disconnected."""
         for kept in searches:
             kept.askers += 1
         try:
-            async with client_wait(asyncio.get_running_loop().time() + timeout_ms / 1000):
+            async with client_wait(deadline):
                 for kept in searches:
                     await kept.running.done.wait()
         except TimeoutError:
@@ -249,6 +307,11 @@ class FindRecordsHandler:
         for key in [key for key, kept in self._kept.items() if not kept.askers and kept.left_ms <= before_ms]:
             self._forget(key)
         self._set_timer()
+
+
+def _set_result(done: asyncio.Future[ErrorCode], error: ErrorCode) -> None:
+    if not done.done():
+        done.set_result(error)
 
 
 def _refusal(request: FindRecordsRequest) -> str | None:
@@ -304,5 +367,8 @@ def _fill(row: FoundPartition, running: PartitionSearch, ranges_max: int) -> Non
 def handler(broker: BrokerContext, searches: LogSearches) -> HandlerSpec:
     """Returns the handler."""
     return HandlerSpec(
-        key=ApiKey.FIND_RECORDS, guard=CHECKS_ITSELF, handle_later=FindRecordsHandler(broker, searches).handle
+        key=ApiKey.FIND_RECORDS,
+        guard=CHECKS_ITSELF,
+        handle_later=FindRecordsHandler(broker, searches).handle,
+        audit=FOUND_RECORDS,
     )

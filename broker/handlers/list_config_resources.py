@@ -17,12 +17,13 @@ from typing import Final
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.authorizer.resources import Operation
-from lowtide.broker.config.resources import ConfiguredResource, ConfiguredType
+from lowtide.broker.config.resources import ConfiguredResource
 from lowtide.broker.guards.guard import on_cluster
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_config_resources import (
     ConfigResource,
@@ -49,12 +50,12 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows)
 
     def handle(request: ListConfigResourcesRequest, context: RequestContext) -> Answer[ListConfigResourcesResponse]:
-        types = request.resource_types or [*ConfiguredType]
+        types = request.resource_types or [*ConfigResourceType]
         if context.api_version == 0:
-            types = [ConfiguredType.CLIENT_METRICS]
-        if not set(types) <= set(ConfiguredType):
+            types = [ConfigResourceType.CLIENT_METRICS]
+        if not set(types) <= set(ConfigResourceType):
             return refused(request, context.api_version, UNSUPPORTED)
-        found = administrator.list(frozenset(map(ConfiguredType, types)))
+        found = administrator.list(frozenset(map(ConfigResourceType, types)))
         return administrator.broker.turns.answer(steps(found))
 
     return HandlerSpec(

@@ -20,6 +20,9 @@ _GROUPS: Final = gauge(
 _OFFSETS: Final = gauge(
     "kafka_coordinator_group_groupmetadatamanager_numoffsets", "The number of committed offsets on this coordinator."
 )
+_OFFSET_COUNT: Final = gauge(
+    "kafka_server_group_coordinator_metrics_offset_count", "The same number, by the name of Kafka 4.4."
+)
 _METADATA: Final = gauge(
     "lowtide_offsets_metadata_characters", "The characters of their metadata (`lowtide.offsets.metadata.bytes.max`)."
 )
@@ -36,6 +39,7 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     groups = scrape.sources.groups.held()
     page.one(_GROUPS, groups.groups)
     page.one(_OFFSETS, groups.offsets)
+    page.one(_OFFSET_COUNT, groups.offsets)
     page.one(_METADATA, groups.metadata_characters)
     page.one(_REFUSED, groups.refused)
     states = Counter({state.name.lower(): 0 for state in TransactionState if state.name != "DEAD"})

@@ -14,11 +14,17 @@ Guards: at most `ROWS_MAX` partitions of groups are written; a metric counts tho
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from typing import Final, NamedTuple
 
+from lowtide.broker.coordinator.classic.group_state import GroupState
+from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroupState
+from lowtide.broker.coordinator.modern.share_group import ShareGroupState
+from lowtide.broker.coordinator.streams.streams_group import StreamsGroupState
 from lowtide.broker.metrics.exposition import Page, escaped
-from lowtide.broker.metrics.metric import gauge
+from lowtide.broker.metrics.metric import Metric, gauge
 from lowtide.broker.metrics.remote_ends import Ends
 from lowtide.broker.metrics.sources import Scrape
 from lowtide.protocol.errors import ErrorCode
@@ -71,6 +77,24 @@ _MEMBERS: Final = gauge("kafka_consumergroup_members", "The number of members of
 _STATES: Final = gauge(
     "lowtide_groups", "The number of groups that this broker coordinates, by type and state.", "type", "state"
 )
+_COUNT: Final = gauge(
+    "kafka_server_group_coordinator_metrics_group_count", "The number of groups of a type, 0 included.", "protocol"
+)
+_COUNTS: Final[Mapping[Metric, tuple[GroupType, type[Enum]]]] = {
+    gauge(
+        f"kafka_server_group_coordinator_metrics_{kind.value}_group_count",
+        f"The number of {kind.value} groups by state, 0 included.",
+        "state",
+    ): (kind, states)
+    for kind, states in (
+        (GroupType.CLASSIC, GroupState),
+        (GroupType.CONSUMER, ConsumerGroupState),
+        (GroupType.SHARE, ShareGroupState),
+        (GroupType.STREAMS, StreamsGroupState),
+    )
+}
+"""The metrics of each type of groups, with its states. Source: Kafka's `GroupCoordinatorMetrics`."""
+
 _LEFT_OUT: Final = gauge(
     "lowtide_metrics_group_partitions_left_out", "The number of partitions of groups that do not fit on the page."
 )
@@ -190,6 +214,8 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     page.one(_LOADING, int(is_loading))
     page.one(_LEFT_OUT, reading.left_out)
     page.rows(_STATES, sorted((key, count) for key, count in reading.states.items()))
+    if not is_loading:
+        _write_counts(reading.states, page)
     rows = reading.rows if scrape.has_partitions else []
     yield from page.series(_OFFSET, (f"{row.labels} {row.committed}" for row in rows))
     yield from page.series(_LAG, (f"{row.labels} {row.lag}" for row in rows if row.lag is not None))
@@ -202,3 +228,13 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     yield from page.series(_NOT_COMMITTED, (f"{each.labels} {each.without_commit}" for each in sums))
     members = (f'{{consumergroup="{escaped(group_id)}"}} {count}' for group_id, count in reading.members)
     yield from page.series(_MEMBERS, members)
+
+
+def _write_counts(states: Mapping[tuple[str, str], int], page: Page) -> None:
+    """Writes the number of groups by type, and by state."""
+    totals = {kind.value: 0 for kind in GroupType}
+    for (name, _), count in states.items():
+        totals[name] += count
+    page.rows(_COUNT, [((name,), count) for name, count in totals.items()])
+    for metric, (kind, members) in _COUNTS.items():
+        page.rows(metric, [((state.value,), states.get((kind.value, str(state.value)), 0)) for state in members])

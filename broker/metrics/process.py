@@ -42,12 +42,32 @@ _START: Final = gauge(
 )
 _OPEN: Final = gauge("process_open_fds", "The number of open file descriptors.")
 _OPEN_MAX: Final = gauge("process_max_fds", "The maximum number of open file descriptors.")
-_DISK_READ: Final = counter(
-    "kafka_server_kafkaserver_linux_disk_read_bytes", "The bytes that the process read from disks.", unit="bytes"
-)
-_DISK_WRITTEN: Final = counter(
-    "kafka_server_kafkaserver_linux_disk_write_bytes", "The bytes that the process wrote to disks.", unit="bytes"
-)
+_DISK: Final = {
+    "read_bytes": counter(
+        "kafka_server_kafkaserver_linux_disk_read_bytes", "The bytes that the process read from disks.", unit="bytes"
+    ),
+    "write_bytes": counter(
+        "kafka_server_kafkaserver_linux_disk_write_bytes", "The bytes that the process wrote to disks.", unit="bytes"
+    ),
+    "rchar": counter(
+        "kafka_server_kafkaserver_linux_disk_rchar",
+        "The bytes that the process read with system calls, also from the page cache.",
+        unit="bytes",
+    ),
+    "wchar": counter(
+        "kafka_server_kafkaserver_linux_disk_wchar",
+        "The bytes that the process wrote with system calls, also to the page cache.",
+        unit="bytes",
+    ),
+    "syscr": counter("kafka_server_kafkaserver_linux_disk_syscr", "The number of system calls that read."),
+    "syscw": counter("kafka_server_kafkaserver_linux_disk_syscw", "The number of system calls that wrote."),
+    "cancelled_write_bytes": counter(
+        "kafka_server_kafkaserver_linux_disk_cancelled_write_bytes",
+        "The bytes in the page cache that were discarded before they were written to a disk.",
+        unit="bytes",
+    ),
+}
+"""By the name in `/proc/self/io`."""
 _THREADS: Final = gauge("process_threads", "The number of threads.")
 _COLLECTIONS: Final = counter("python_gc_collections_total", "The number of garbage collections.", "generation")
 
@@ -74,8 +94,8 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     page.one(_OPEN, figures.open_files)
     page.one(_OPEN_MAX, figures.open_files_max)
     page.one(_THREADS, figures.threads)
-    page.one(_DISK_READ, figures.disk_read_bytes)
-    page.one(_DISK_WRITTEN, figures.disk_written_bytes)
+    for name, metric in _DISK.items():
+        page.one(metric, figures.io.get(name, 0))
     page.rows(_COLLECTIONS, [((number,), each["collections"]) for number, each in enumerate(gc.get_stats())])
     yield
 

@@ -293,7 +293,7 @@ class PeerClients:
         listener_name: str = "",
         login: PeerLogin = NO_LOGIN,
     ) -> None:
-        """`client_id` and the purpose are the client id that peers see.
+        """Peers see `client_id` and the purpose as the client id.
 
         With a `cluster_id` a login checks first that it reaches the expected broker of this cluster (KIP-1242).
         `listener_name` is the listener of other brokers that this one uses. `login` authenticates each new connection.

@@ -37,7 +37,7 @@ class CommittingReplicas(Protocol):
 class CommitWait(DelayedOperation):
     """Waits for the high watermark of a partition, and a due flush, within the leadership that appended."""
 
-    __slots__ = ("_callback", "_led_since", "_offset", "_partition", "_queue", "_replicas", "deadline_ms")
+    __slots__ = ("_callback", "_led_since", "_offset", "_partition", "_queue", "_replicas")
 
     def __init__(
         self,
@@ -48,13 +48,12 @@ class CommitWait(DelayedOperation):
         deadline_ms: int,
     ) -> None:
         """`offset` is an exclusive end."""
-        super().__init__()
+        super().__init__(deadline_ms)
         self._replicas = replicas
         self._partition = partition
         self._led_since = partition.led_since
         self._offset = offset
         self._callback = callback
-        self.deadline_ms = deadline_ms  # type: ignore[misc]
         self._queue: DelayedQueue | None = None
         """Where it waits."""
 

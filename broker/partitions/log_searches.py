@@ -39,7 +39,7 @@ class PartitionSearch:
         """None while it is under way."""
         self.done = asyncio.Event()
         self.search = LogSearch(self.log, terms, ports, self._on_done)
-        self._partition = partition
+        self.partition = partition
         self._broker_log = log
 
     @property
@@ -56,7 +56,7 @@ class PartitionSearch:
 
     def is_current(self) -> bool:
         """Returns whether the partition has the same log and leader epoch as at the beginning."""
-        return self._partition.log is self.log and self._partition.leader_epoch == self.leader_epoch
+        return self.partition.log is self.log and self.partition.leader_epoch == self.leader_epoch
 
     def end(self) -> None:
         """Ends the search without a result, unless it is done."""

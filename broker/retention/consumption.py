@@ -172,7 +172,7 @@ def _take(
     answer: DescribeConsumedOffsetsResponse | str,
     expected: Mapping[int, LeaderEpoch],
 ) -> str | None:
-    """Merges a response into the outcome; returns why it is doubtful, or None.
+    """Merges a response into the outcome. Returns why it may be incomplete or outdated; None if it is neither.
 
     `expected` has the partitions of the offsets topic that the broker must answer for.
     """

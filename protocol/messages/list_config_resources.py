@@ -1,6 +1,6 @@
 """ListConfigResources (key 74): the names of resources with a configuration (KIP-1142).
 
-Version 0 is ListClientMetricsResources (KIP-714). An empty `resource_types` requests all types.
+Version 0 is ListClientMetricsResources (KIP-714): these resources alone. An empty `resource_types` requests all types.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, Versions, versions
-
-CLIENT_METRICS: int = 16
-"""The type that version 0 lists."""
 
 
 @versions("0-1", flexible="0+")
@@ -22,7 +20,7 @@ class ListConfigResourcesRequest(ApiMessage, kw_only=True):
 
 class ConfigResource(Message, kw_only=True):
     resource_name: String
-    resource_type: Annotated[Int8, Versions("1+")] = CLIENT_METRICS
+    resource_type: Annotated[Int8, Versions("1+")] = ConfigResourceType.CLIENT_METRICS
 
 
 @versions("0-1", flexible="0+")

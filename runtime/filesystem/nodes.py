@@ -73,7 +73,7 @@ class FileNode:
             self.modified_ms = now_ms
 
     def copy(self) -> FileNode:
-        """Returns a file with the visible content, all durable."""
+        """Returns a new file with the content that readers see, all of it durable."""
         copy = FileNode(self.modified_ms)
         copy.write(bytes(self._visible), 0, self.modified_ms)
         copy.sync()

@@ -189,7 +189,7 @@ class LogDirectorySet:
 
     @property
     def all_cordoned(self) -> bool:
-        """Whether each directory that is online is cordoned. False if none is online."""
+        """Whether all directories that are online are cordoned. False if none is online."""
         online = [path for path, each in self._directories.items() if each.is_online]
         return bool(online) and self.cordoned.issuperset(online)
 

@@ -77,11 +77,6 @@ def next_step(log: Log, *, makes_holes: bool) -> ErasureStep:
     return ErasureStep.REMOVE_SEGMENTS if place is None and segment.is_pinned else ErasureStep.REWRITE
 
 
-def erasable(log: Log) -> OffsetRanges:
-    """Returns the offsets whose records may be rewritten away, because their erasures are committed and on the disk."""
-    return log.erasures.to_erase(min(log.high_watermark, log.recovery_point))
-
-
 def segment_to_erase(log: Log) -> Segment | None:
     """Returns the first segment with records to be erased that an erasure names. Drops what is in no segment."""
     erasures, segments = log.erasures, log.segments
@@ -90,10 +85,12 @@ def segment_to_erase(log: Log) -> Segment | None:
     gone = max(segments.bases[0], segments[0].gone_offset)
     if gone > erasures.first_offset:
         erasures.on_rewritten(OffsetRanges([(Offset(0), gone - 1)]))
-    erasable_offsets = erasable(log)
-    if not erasable_offsets:
-        return None
-    return segments[max(segments.number_of(erasable_offsets.first), 0)]
+    erasures.begin(min(log.high_watermark, log.recovery_point))
+    if erasures.dirty:
+        log.flush_wanted = True
+        log.upkeep_queue[log] = None
+    erasable = erasures.to_erase()
+    return segments[max(segments.number_of(erasable.first), 0)] if erasable else None
 
 
 class LogErasure:
@@ -136,7 +133,7 @@ class LogErasure:
             log.roll(self._ports.clock.wall_ms())
         place = segment.find(self._log_start_offset)
         end_offset = log.segments[log.segments.number_of(segment.base_offset) + 1].base_offset
-        self._erased = erasable(log).between(segment.base_offset, end_offset - 1)
+        self._erased = log.erasures.to_erase().between(segment.base_offset, end_offset - 1)
         order = ErasureOrder(
             directory=log.directory,
             base_offset=segment.base_offset,

@@ -19,7 +19,7 @@ Guards: it never says that a present key is absent. It counts only for the segme
 and a damaged block counts as full. The header has the CRC, the offset and the leader epoch: with the CRC alone, a
 producer that sends its last batch again after a truncation could make an old filter valid. A missing or invalid filter
 means that the segment is read. After a segment was written again or cut, its filter is invalid; it still attests erased
-keys, so it has to be removed (`remove_key_filter`).
+keys, so `segment_swap.py` removes it together with the old segment.
 
 Only the compiled module has the hash: without it no filter is built or used.
 """

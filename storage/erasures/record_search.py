@@ -18,8 +18,8 @@ from lowtide.protocol import native
 from lowtide.protocol.compression import Buffer, Compression, DecompressedTooLargeError, decompress_into
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
-from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader, read_record
 from lowtide.protocol.record_keys import find_keys, timestamp_delta
+from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader, read_record
 
 KEYS_MAX: Final = 1_000
 KEY_BYTES_MAX: Final = 1 << 20

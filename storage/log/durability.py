@@ -56,7 +56,7 @@ class LogDurability:
     def on_flush_failed(self, offset: Offset, barrier: Barrier) -> None:
         """Schedules another flush after a barrier, made at the log end `offset`, that lacked room."""
         log = self._log
-        log.files.sync.on_flushed(offset)
+        log.files.sync.on_flushed(offset, succeeded=False)
         log.files.sync.on_failed(barrier)
         log.flush_wanted = True
         log.upkeep_queue[log] = None

@@ -119,11 +119,16 @@ class LeaderEpochs:
 
         Returns whether anything changed.
         """
-        passed = bisect_right(self._starts, log_start_offset)
-        if passed == 0 or (passed == 1 and self._starts[0] == log_start_offset):
+        starts = self._starts
+        if not starts or starts[0] >= log_start_offset:
             return False
-        del self._epochs[: passed - 1], self._starts[: passed - 1]
-        self._starts[0] = log_start_offset
+        if len(starts) == 1 or starts[1] > log_start_offset:  # Most deletes: no epoch goes.
+            starts[0] = log_start_offset
+            self.dirty = True
+            return True
+        passed = bisect_right(starts, log_start_offset)
+        del self._epochs[: passed - 1], starts[: passed - 1]
+        starts[0] = log_start_offset
         self._changed()
         return True
 

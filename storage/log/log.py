@@ -123,8 +123,14 @@ class Log(LogOffsets):
 
     @property
     def flush_is_due(self) -> bool:
-        """Whether as many records as `flush.messages` says aren't known to be on disk."""
-        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+        """Whether at least `flush.messages` records, or an erasure, are not known to be on disk.
+
+        A replica that reports an erasure must not lose it in a power cut: it would serve the records again.
+        """
+        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+            return True
+        pending = self.erasures.pending
+        return bool(pending) and pending[-1].offset >= self.recovery_point
 
     def configure(self, config: LogConfig) -> None:
         """Takes over a configuration."""

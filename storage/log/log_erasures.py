@@ -37,6 +37,9 @@ KEPT_MAX: Final = 1_000
 
 _VERSION: Final = 0
 
+_LOADED: Final = 1
+"""The number of the change that a start found in the file."""
+
 
 REWRITTEN_BYTES_MAX: Final = 1 << 20
 """The bytes of batches without erased records that a log keeps in memory."""
@@ -75,6 +78,8 @@ class KnownErasure(msgspec.Struct):
     """How many offsets it names."""
     left: OffsetRanges
     """The offsets whose records may still be in a file of the log."""
+    begun: int = 0
+    """The change with which it was noted that rewriting may have begun; 0 if it hasn't."""
 
     @classmethod
     def of(cls, record: ErasureRecord, offset: Offset, leader_epoch: LeaderEpoch) -> KnownErasure:
@@ -102,10 +107,24 @@ def stored_erasure(path: str, batch: Buffer) -> ErasureRecord | None:
 class LogErasures:
     """The erasures of one log, in the order of their offsets."""
 
-    __slots__ = ("_hidden", "_in_effect", "deleted_to", "dirty", "known", "pending", "rewritten")
+    __slots__ = (
+        "_durable_changes",
+        "_hidden",
+        "_in_effect",
+        "changes",
+        "deleted_to",
+        "dirty",
+        "known",
+        "pending",
+        "rewritten",
+    )
 
     def __init__(self, known: Iterable[KnownErasure] = (), *, dirty: bool = False) -> None:
+        """`known` is from a file that is on the disk, unless it is `dirty`."""
         self.known: list[KnownErasure] = list(known)
+        self.changes = _LOADED
+        """Counts the changes of what the file has."""
+        self._durable_changes = 0 if dirty else _LOADED
         self.pending: list[KnownErasure] = []
         """Those whose records may still be in a file."""
         self.dirty = dirty
@@ -149,8 +168,13 @@ class LogErasures:
             self.known = left
             self._changed()
 
+    def note_durable(self, changes: int) -> None:
+        """Notes that the file has this change, and is on the disk."""
+        self._durable_changes = max(self._durable_changes, changes)
+
     def _changed(self) -> None:
         self.dirty = True
+        self.changes += 1
         self._select()
 
     def _select(self) -> None:
@@ -192,13 +216,29 @@ class LogErasures:
         """Returns whether no record is left that erasures below `end_offset` name."""
         return not self.pending or self.pending[0].offset >= end_offset
 
-    def to_erase(self, durable_end: Offset) -> OffsetRanges:
-        """Returns the offsets whose records may be rewritten away: of erasures below `durable_end`.
+    def begin(self, durable_end: Offset) -> None:
+        """Notes that the records may be rewritten away that erasures below `durable_end` name.
 
         `durable_end` is at most the high watermark and the recovery point: what is erased can't be brought back, so its
         erasure must be committed, and on this disk.
         """
-        return OffsetRanges.union_of(each.left for each in self.pending if each.end_offset <= durable_end)
+        beginning = [each for each in self.pending if not each.begun and each.end_offset <= durable_end]
+        if beginning:
+            self._changed()
+            for each in beginning:
+                each.begun = self.changes
+
+    def has_begun_from(self, offset: Offset) -> bool:
+        """Returns whether records may be gone that an erasure at or above `offset` names.
+
+        A replica that truncates it starts over. Otherwise it could lead without these records, and answer a repeated
+        request with success, while other replicas still have them.
+        """
+        return any(each.begun for each in self.known if each.offset >= offset)
+
+    def to_erase(self) -> OffsetRanges:
+        """Returns the offsets whose records may be rewritten away now: that this may begin is on the disk."""
+        return OffsetRanges.union_of(each.left for each in self.pending if 0 < each.begun <= self._durable_changes)
 
     def on_rewritten(self, erased: OffsetRanges) -> None:
         """Notes that no file has a record at the `erased` offsets any more."""
@@ -214,7 +254,8 @@ class LogErasures:
         for each in self.known:
             ranges = ",".join(f"{first}-{last}" for first, last in each.left)
             lines.append(
-                f"{each.offset} {each.leader_epoch} {each.erasure_id.hex} {each.flags} {each.count} {ranges or '-'}"
+                f"{each.offset} {each.leader_epoch} {each.erasure_id.hex} {each.flags} {each.count} "
+                f"{int(each.begun > 0)} {ranges or '-'}"
             )
         return "\n".join([*lines, ""]).encode()
 
@@ -234,10 +275,12 @@ def decode_erasures(path: str, content: bytes) -> list[KnownErasure]:
 
 
 def _decoded(line: str) -> KnownErasure:
-    offset, epoch, erasure_id, flags, count, ranges = line.split(" ")
+    offset, epoch, erasure_id, flags, count, begun, ranges = line.split(" ")
     pairs = [] if ranges == "-" else [pair.split("-") for pair in ranges.split(",")]
     left = OffsetRanges((int(first), int(last)) for first, last in pairs)
-    return KnownErasure(int(offset), int(epoch), UUID(hex=erasure_id), int(flags), int(count), left)
+    return KnownErasure(
+        int(offset), int(epoch), UUID(hex=erasure_id), int(flags), int(count), left, begun=_LOADED if int(begun) else 0
+    )
 
 
 def merged(stored: Iterable[KnownErasure], found: Iterable[KnownErasure], recovery_point: Offset) -> list[KnownErasure]:

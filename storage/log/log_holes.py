@@ -48,7 +48,7 @@ class LogHoles:
             return None
         if segment.hole is not None or log_start_offset <= segment.base_offset or not segment.size:
             return None
-        place = segment.find(log_start_offset)
+        place = None if log_start_offset == log.log_end_offset else segment.find(log_start_offset)
         if place is not None:
             position, end_offset = place.position, place.base_offset
         else:

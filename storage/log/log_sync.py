@@ -35,6 +35,8 @@ class _Flush(msgspec.Struct, gc=False):
 
     offset: Offset
     durable_to: Offset
+    erasures: int
+    """The change of the erasures that it makes durable."""
 
 
 class LogSync:
@@ -100,7 +102,7 @@ class LogSync:
         Errors: StorageError, also for a full disk; everything then waits for the next barrier.
         """
         barrier = self._barrier(log_files)
-        self._flushes.append(_Flush(log_end_offset, log_end_offset))
+        self._flushes.append(_Flush(log_end_offset, log_end_offset, self._erasures.changes))
         return barrier
 
     def truncation_barrier(self, log_file: Syncable) -> Barrier:
@@ -108,14 +110,16 @@ class LogSync:
         self._names_changed = True
         return self._barrier([log_file])
 
-    def on_flushed(self, offset: Offset) -> Offset:
-        """Completes the flush made at the log end `offset`.
+    def on_flushed(self, offset: Offset, *, succeeded: bool = True) -> Offset:
+        """Completes the flush made at the log end `offset`, or forgets one that failed.
 
         Returns the exclusive end of the bytes that are now on disk, -1 if unknown.
         """
         while self._flushes:
             flush = self._flushes.popleft()
             if flush.offset == offset:
+                if succeeded:
+                    self._erasures.note_durable(flush.erasures)
                 return flush.durable_to
         return -1
 

@@ -56,7 +56,7 @@ class LogOffsets:
         return f"{type(self).__name__}({self.describe()})"
 
     def describe(self) -> str:
-        """All offsets in one line, for messages."""
+        """Returns all offsets in one line, for messages."""
         return (
             f"log_start_offset={self.log_start_offset} log_start_pending={self.log_start_pending} "
             f"recovery_point={self.recovery_point} high_watermark={self.high_watermark} "
@@ -72,7 +72,7 @@ class LogOffsets:
         return self.high_watermark if first is None else max(min(first, self.high_watermark), self.log_start_offset)
 
     def move_log_end(self, offset: Offset) -> None:
-        """The log grew: its exclusive end is now `offset`."""
+        """Moves the exclusive log end up to `offset`, after an append."""
         assert offset > self.log_end_offset, (offset, self.describe())
         self.log_end_offset = offset
 

@@ -41,6 +41,7 @@ from lowtide.storage.log.segments.segment_life import SegmentEvent
 from lowtide.storage.log.segments.segment_list import SegmentList
 from lowtide.storage.log.segments.segment_names import (
     INDEX_SUFFIX,
+    KEY_FILTER_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
@@ -202,8 +203,10 @@ class SegmentSwaps:
         removed = []
         for each in group.seen[: group.replaced]:
             each.segment.abandon_hole()
-            # The snapshot at the first base offset covers what lies before it, and stays.
-            suffixes = CLEANED_SUFFIXES if each.segment.base_offset == base_offset else SEGMENT_SUFFIXES
+            # The snapshot at the first base offset covers what lies before it, and stays. The filter goes: it attests
+            # keys that may have been removed.
+            is_first = each.segment.base_offset == base_offset
+            suffixes = (*CLEANED_SUFFIXES, KEY_FILTER_SUFFIX) if is_first else SEGMENT_SUFFIXES
             gone = RemovedSegment(self._directory, each.segment.base_offset, each.size, suffixes)
             gone.mark_deleted(self._filesystem)
             removed.append(gone)

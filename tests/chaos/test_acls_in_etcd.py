@@ -36,6 +36,7 @@ async def names(of: ServeProcess) -> set[str]:
     return {row.resource_name for row in (await send(of.port, EVERYTHING)).resources}
 
 
+@pytest.mark.slow
 async def test_rules_in_etcd(tmp_path: Path, etcd: EtcdProcess) -> None:
     async with broker(1, tmp_path, etcd) as one:
         async with broker(2, tmp_path, etcd) as two:

@@ -17,10 +17,11 @@ from typing import Any
 import trustme
 
 from lowtide.admin import AdminClient
-from lowtide.admin.configs import ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigResource
 from lowtide.admin.users import ScramUpsertion
 from lowtide.protocol.client.sasl import ClientSaslExchange, ClientSaslSettings
 from lowtide.protocol.client.versions import exchange_of
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.headers import request_header
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -162,7 +163,7 @@ async def test_damaged_frames_and_handshakes_end_their_connections_only(tmp_path
             await storming
             await admin.list_topics()
             assert broker.resident_bytes() - before < MEMORY_LIMIT_BYTES
-            resource = ConfigResource(ResourceType.BROKER, "0")
+            resource = ConfigResource(ConfigResourceType.BROKER, "0")
             described = (await admin.describe_configs([resource], synonyms=True))[resource]
         assert isinstance(described, dict)
         hidden = [entry for entry in described.values() if entry.is_sensitive]

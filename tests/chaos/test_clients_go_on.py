@@ -19,6 +19,7 @@ from .working_clients import working_clients
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
+@pytest.mark.slow
 async def test_clients_continue_while_a_broker_fails_and_returns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

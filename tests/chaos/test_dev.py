@@ -86,11 +86,13 @@ def test_ctrl_c_is_no_error() -> None:
     consumer.close()
 
 
+@pytest.mark.slow
 def test_a_quieter_log_is_an_option() -> None:
     with running("--brokers", "1", "--log-level", "warn") as (process, _bootstrap, _data):
         assert not [line for line in stopped(process, signal.SIGTERM).splitlines() if '"info"' in line]
 
 
+@pytest.mark.slow
 def test_data_stay_in_the_given_directory(tmp_path: Path) -> None:
     ids = []
     for _ in range(2):
@@ -123,6 +125,7 @@ def test_a_port_that_is_taken_is_reported_with_a_message(tmp_path: Path) -> None
         )
 
 
+@pytest.mark.slow
 def test_a_secure_cluster_prints_how_to_log_in(tmp_path: Path) -> None:
     """The lines that it prints work as they are, also those of another start."""
     passwords = set()

@@ -47,6 +47,7 @@ def lose_power(directory: Path) -> None:
     segment.write_bytes(b"")
 
 
+@pytest.mark.slow
 async def test_the_last_member_loses_its_power(cluster: ClusterProcesses) -> None:
     """A broker alone without its records isn't elected; a member that left the ISR earlier leads on return."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])

@@ -111,7 +111,8 @@ async def saved_before_the_last_topic(cluster: ClusterProcesses, folder: Path, *
     return backup
 
 
-@pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["snapshot", "files"])
+@pytest.mark.parametrize("copied", [False, True], ids=["snapshot", "files"])
+@pytest.mark.slow
 async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
     """Topics that were created since the backup keep their folders and records."""
     backup = await saved_before_the_last_topic(cluster, tmp_path, copied=copied)

@@ -70,6 +70,7 @@ def test_a_wrong_password(tmp_path: Path) -> None:
         check(shown.stdout + shown.stderr)
 
 
+@pytest.mark.slow
 async def test_an_etcd_that_dies_and_forgets_under_a_broker(tmp_path: Path) -> None:
     """Also what is shown of it afterwards."""
     with EtcdProcess(tmp_path / "etcd", "--bcrypt-cost", "4") as etcd:

@@ -208,6 +208,7 @@ def with_many_topics(content: bytes) -> bytes:
     return encode_backup(Backup(found.made_ms, found.version, found.metadata_level, copy))
 
 
+@pytest.mark.slow
 async def test_a_restore_that_is_killed_is_refused_by_brokers_and_continued(tmp_path: Path) -> None:
     directory, file = tmp_path / "log", tmp_path / "backup"
     async with ServeProcess(directory) as broker:

@@ -131,7 +131,8 @@ class History:
                 assert value in found[number], number
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_kills_while_a_partition_moves(tmp_path: Path, seed: int) -> None:
     """Nothing acknowledged is lost, no delete comes back, and in the end one directory has the partition."""
     history, chance = History(tmp_path), random.Random(seed)

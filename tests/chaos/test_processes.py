@@ -205,6 +205,7 @@ def test_the_supervisor_is_killed(tmp_path: Path) -> None:
         assert several.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> None:
     """A process that still stops has its directory locked: the next start reports that and waits."""
     folder = tmp_path / "lowtide-processes" / "2"

@@ -56,6 +56,7 @@ def test_a_broker_that_stops_or_is_killed_leaves_the_cluster_and_returns_at_its_
             until(lambda: brokers_seen(cluster, 2) == brokers_seen(cluster, 3) == everybody)
 
 
+@pytest.mark.slow
 def test_a_failed_broker_is_fenced_when_its_lease_ends_and_its_successor_need_not_wait() -> None:
     with LowtideCluster(brokers=2) as cluster:
         cluster.kill_broker(1)
@@ -64,6 +65,7 @@ def test_a_failed_broker_is_fenced_when_its_lease_ends_and_its_successor_need_no
         assert set(brokers_seen(cluster, 1)) == {1, 2}
 
 
+@pytest.mark.slow
 def test_the_cluster_survives_that_all_of_its_brokers_stop(tmp_path: Path) -> None:
     with LowtideCluster(brokers=2, data_directory=tmp_path) as cluster:
         before = seen(cluster, 1).cluster_id

@@ -71,6 +71,7 @@ def named(cluster: ClusterProcesses, broker_id: int) -> set[str]:
     }
 
 
+@pytest.mark.slow
 async def test_broken_keys_of_every_kind(cluster: ClusterProcesses) -> None:
     for topic in (FINE, BROKEN, HIDDEN):
         await cluster.create_topic(topic, [[1, 2, 3]])

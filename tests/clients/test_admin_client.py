@@ -17,6 +17,7 @@ from lowtide.admin import (
     ConfigChange,
     ConfigOperation,
     ConfigResource,
+    ConfigResourceType,
     CreatedTopic,
     DeletedRecords,
     DeleteRecordsError,
@@ -25,7 +26,6 @@ from lowtide.admin import (
     LogDir,
     NewTopic,
     OffsetSpec,
-    ResourceType,
     Timestamp,
     TopicDescription,
 )
@@ -165,8 +165,8 @@ def test_a_broker_without_version_3() -> None:
 
 
 def test_topics_and_their_configurations(admin: BlockingAdminClient, topic: str) -> None:
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    missing = ConfigResource(ResourceType.TOPIC, "nowhere")
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+    missing = ConfigResource(ConfigResourceType.TOPIC, "nowhere")
     assert admin.alter_configs({resource: [ConfigChange("retention.ms", "1234567")]}) == {resource: None}
     found = admin.describe_configs([resource, missing], keys=["retention.ms"], synonyms=True)
     described, unknown = found[resource], found[missing]

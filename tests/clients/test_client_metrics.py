@@ -8,7 +8,8 @@ from typing import Any
 from confluent_kafka import Producer
 
 from lowtide.admin import BlockingAdminClient, NewTopic
-from lowtide.admin.configs import ConfigChange, ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigChange, ConfigResource
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.testing.cluster import LowtideCluster
 from tests.inside import broker_of
 
@@ -22,7 +23,7 @@ def clients_of(cluster: LowtideCluster) -> Any:
 
 def test_librdkafka_pushes_what_is_wanted_of_it() -> None:
     with LowtideCluster(in_process=True) as cluster, BlockingAdminClient(cluster.bootstrap) as admin:
-        resource = ConfigResource(ResourceType.CLIENT_METRICS, "of-apps")
+        resource = ConfigResource(ConfigResourceType.CLIENT_METRICS, "of-apps")
         changes = {
             "metrics": "org.apache.kafka.producer.",
             "interval.ms": "300",

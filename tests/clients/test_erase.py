@@ -14,9 +14,9 @@ from lowtide.admin import (
     BlockingAdminClient,
     ConfigChange,
     ConfigResource,
+    ConfigResourceType,
     ErasedRecords,
     NewTopic,
-    ResourceType,
     TopicPartition,
 )
 from lowtide.testing.cluster import LowtideCluster
@@ -147,7 +147,7 @@ def test_the_command_names_the_brokers_that_have_not_erased(
 def test_a_topic_that_says_so_erases_by_itself(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
     topic = "by-itself"
     admin.create_topics([NewTopic(name=topic, partitions=1)])
-    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
     assert admin.alter_configs({resource: [ConfigChange("lowtide.delete.erase", "true")]}) == {resource: None}
     produce(Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 200}), topic, 0, RECORDS)
     admin.delete_records({TopicPartition(topic, 0): START})

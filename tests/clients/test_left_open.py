@@ -84,6 +84,7 @@ def shake_hands_until_closed(server: socket.socket, context: ssl.SSLContext) -> 
         except OSError:
             return
         with connection:
+            connection.settimeout(5)  # A client that gives up in the middle keeps its socket open.
             try:
                 context.wrap_socket(connection, server_side=True).close()
             except OSError:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lowtide import BlockingAdminClient, TopicPartition
-from lowtide.admin import ConfigChange, ConfigResource, CreatedTopic, NewTopic, ResourceType
+from lowtide.admin import ConfigChange, ConfigResource, ConfigResourceType, CreatedTopic, NewTopic
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersTopicRequest
@@ -127,7 +127,7 @@ def test_a_size_falls_with_the_log_start(cluster: LowtideCluster, lowtide_topic:
 @pytest.fixture
 def cordons(cluster: LowtideCluster) -> Iterator[Callable[[str], None]]:
     """Sets `cordoned.log.dirs`; none is cordoned afterwards."""
-    broker = ConfigResource(ResourceType.BROKER, "0")
+    broker = ConfigResource(ConfigResourceType.BROKER, "0")
     with BlockingAdminClient(cluster.bootstrap) as admin:
 
         def set_to(text: str) -> None:

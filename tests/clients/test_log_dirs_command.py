@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from lowtide.admin import BlockingAdminClient, ConfigChange, ConfigResource, NewTopic, ResourceType
+from lowtide.admin import BlockingAdminClient, ConfigChange, ConfigResource, ConfigResourceType, NewTopic
 from lowtide.testing.cluster import LowtideCluster
 
 from .command_lines import run
@@ -75,7 +75,7 @@ def test_moves_are_begun_without_waiting(world: World) -> None:
     """A rate of one byte a second: they are under way as long as the test looks, and end where the partition is."""
     target = next(path for path in world.disks if path != world.places()[0])
     with BlockingAdminClient(world.bootstrap) as admin:
-        admin.alter_configs({ConfigResource(ResourceType.BROKER, "0"): [ConfigChange(RATE, "1")]})
+        admin.alter_configs({ConfigResource(ConfigResourceType.BROKER, "0"): [ConfigChange(RATE, "1")]})
     out, _ = world.run("move", "flights:0", "--to", target, "--no-wait")
     assert out == "flights-0 of broker 0: is being moved\n"
     assert world.copies() == {0}
@@ -84,6 +84,7 @@ def test_moves_are_begun_without_waiting(world: World) -> None:
     assert world.copies() == set()
 
 
+@pytest.mark.slow
 def test_the_old_spelling_describes(world: World) -> None:
 
     def sizes(*words: str) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -121,6 +122,7 @@ def test_errors_are_one_sentence(world: World, words: tuple[str, ...], code: int
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_each_broker_with_a_replica_and_the_directory_moves_it(tmp_path: Path) -> None:
     """Brokers in one process have separate directories; on separate machines they would share names."""
     with LowtideCluster(brokers=2, data_directory=tmp_path) as cluster, BlockingAdminClient(cluster.bootstrap) as admin:

@@ -228,6 +228,7 @@ def issued(tmp_path: Path) -> tuple[Issuer, dict[str, str]]:
     return Issuer(), given
 
 
+@pytest.mark.slow
 def test_tokens_are_taken_once_their_keys_are_there(tmp_path: Path, issued: tuple[Issuer, dict[str, str]]) -> None:
     issuer, given = issued
     with LowtideCluster(config=CONFIG | given) as cluster:
@@ -249,6 +250,7 @@ def inside(own: tuple[str, str], **users: str) -> str:
     return plain(**users).replace(MODULE, f'{MODULE} username="{own[0]}" password="{own[1]}"')
 
 
+@pytest.mark.slow
 def test_brokers_go_on_logging_in_to_each_other() -> None:
     """Their user is changed in three steps on each broker; what would keep two from connecting is refused."""
     between = {

@@ -35,7 +35,7 @@ def values(cluster: LowtideCluster, count: int) -> list[bytes | None]:
         return [record.value for record in reader.read(count)]
 
 
-@pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("idempotent", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
 def test_a_producer_that_was_open_before_the_restart_continues_after_it(
     cluster: LowtideCluster, name: str, idempotent: bool

@@ -80,6 +80,7 @@ def test_a_wheel_has_the_package_and_no_simulator(wheel: Path):
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
 
 
+@pytest.mark.slow
 def test_the_version_survives_the_source_distribution(wheel: Path):
     """It has no git directory: PKG-INFO has the version."""
     expected = subprocess.run(

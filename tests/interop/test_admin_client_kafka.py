@@ -17,6 +17,7 @@ from lowtide.admin import (
     CommittedOffset,
     ConfigChange,
     ConfigResource,
+    ConfigResourceType,
     CreatedTopic,
     DeletedRecords,
     DeleteRecordsError,
@@ -24,7 +25,6 @@ from lowtide.admin import (
     LeaderOnlyUnsupportedError,
     NewTopic,
     OffsetSpec,
-    ResourceType,
     Timestamp,
     TopicDescription,
 )
@@ -171,7 +171,7 @@ def test_the_wrong_listener_is_reported(secured: SecuredKafka) -> None:
 
 
 def test_topics_configurations_and_the_cluster(admin: BlockingAdminClient, topic: str) -> None:
-    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
     assert admin.alter_configs({resource: [ConfigChange("retention.ms", "1234567")]}) == {resource: None}
 
     def described() -> str | None:

@@ -89,7 +89,7 @@ def test_every_version_that_franz_go_may_use_is_listed(go: FranzGo) -> None:
         "Fetch": [4, 18],
         "ListOffsets": [1, 11],
         "Metadata": [0, 13],
-        "ApiVersions": [0, 4],
+        "ApiVersions": [0, 5],
         "InitProducerID": [0, 5],
     }
     assert {name: told[name] for name in expected} == expected

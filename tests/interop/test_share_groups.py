@@ -18,7 +18,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lowtide import BlockingAdminClient, LowtideCluster
-from lowtide.admin.configs import ConfigChange, ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigChange, ConfigResource
+from lowtide.protocol.config_values import ConfigResourceType
 from tests.free_ports import free_ports
 
 from . import load
@@ -64,7 +65,7 @@ def begin_early(bootstrap: str, group: str, **more: str) -> None:
     settings = {"share_auto_offset_reset": "earliest"} | more
     changes = [ConfigChange(key.replace("_", "."), value) for key, value in settings.items()]
     with BlockingAdminClient(bootstrap) as admin:
-        resource = ConfigResource(ResourceType.GROUP, group)
+        resource = ConfigResource(ConfigResourceType.GROUP, group)
         assert admin.alter_configs({resource: changes}) == {resource: None}
 
 

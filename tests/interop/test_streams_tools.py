@@ -72,13 +72,15 @@ def test_every_option(tools: Tools, words: WordCount, tmp_path: Path) -> None:
 
 def check_running(tools: Tools, words: WordCount) -> None:
     """The group is listed and described; it can't be reset or deleted."""
-    assert tools.run(TOOL, "--list").lines == [GROUP]
+    assert tools.run("kafka-streams-groups", "--list").lines == [GROUP]
     for states in ((), ("stable",)):
         assert rows(tools.run(TOOL, "--list", "--state", *states).out) == [{"GROUP": GROUP, "STATE": "Stable"}]
     assert rows(tools.run(TOOL, "--list", "--state", "Empty").out) == []
     lags = {(words.topic(name), n): "0" for name in ("lines", "words-repartition") for n in range(PARTITIONS)}
     for which in ((*OF_GROUP,), (*OF_GROUP, "--offsets"), ("--all-groups",)):
         assert offsets(tools.run(TOOL, "--describe", *which).out) == lags
+    verbose = rows(tools.run(TOOL, "--describe", *OF_GROUP, "--offsets", "--verbose").out)
+    assert sorted(row[list(row)[-1]].strip() for row in verbose) == sorted(lags.values())
     [state] = rows(tools.run(TOOL, "--describe", *OF_GROUP, "--state", "--verbose").out)
     assert state["GROUP-EPOCH"] == state["TARGET-ASSIGNMENT-EPOCH"]
     # The coordinator's column has a blank.
@@ -95,12 +97,15 @@ def check_running(tools: Tools, words: WordCount) -> None:
     refused = tools.call(TOOL, "--reset-offsets", *OF_GROUP, "--to-earliest", "--all-input-topics", "--execute")
     assert "can only be reset if the group 'tooled' is inactive, but the current state is Stable" in refused.out
     assert "Streams group 'tooled' is not EMPTY" in tools.call(TOOL, "--delete", *OF_GROUP).out
+    kept = tools.call(TOOL, "--delete-offsets", *OF_GROUP, "--input-topic", words.topic("lines"))
+    assert "GroupSubscribedToTopicException" in kept.out
 
 
 def check_resets(tools: Tools, words: WordCount, folder: Path) -> None:
     """Each way to say where to, tried or executed."""
     lines = words.topic("lines")
     until(lambda: rows(tools.run(TOOL, "--list", "--state", "Empty").out) != [], lambda: "the group is not empty")
+    before = words.topics.committed(GROUP)
     for how, expected in {
         ("--to-earliest",): 0,
         ("--to-latest",): LINES,
@@ -112,6 +117,7 @@ def check_resets(tools: Tools, words: WordCount, folder: Path) -> None:
     }.items():
         ran = tools.run(TOOL, "--reset-offsets", *OF_GROUP, *how, "--input-topic", lines, "--dry-run")
         assert offsets(ran.out) == {(lines, n): str(expected) for n in range(PARTITIONS)}, how
+    assert words.topics.committed(GROUP) == before, "a dry run changes nothing"
     tools.run(TOOL, "--reset-offsets", *OF_GROUP, "--to-offset", "5", "--input-topic", f"{lines}:0", "--execute")
     plan = ("--to-current", "--all-input-topics", "--dry-run", "--export")
     exported = tools.run(TOOL, "--reset-offsets", *OF_GROUP, *plan)
@@ -120,6 +126,12 @@ def check_resets(tools: Tools, words: WordCount, folder: Path) -> None:
     file.write_text(f"{lines},0,3\n")
     tools.run(TOOL, "--reset-offsets", *OF_GROUP, "--from-file", str(file), "--execute")
     assert words.topics.committed(GROUP)[lines, 0] == 3
+    changelog = words.topic("counts-changelog")
+    assert changelog in words.topics.names()
+    again = ("--to-latest", "--all-input-topics", "--delete-internal-topic", changelog, "--execute")
+    tools.run(TOOL, "--reset-offsets", *OF_GROUP, *again)
+    assert {words.topics.committed(GROUP)[lines, n] for n in range(PARTITIONS)} == {LINES}
+    until(lambda: changelog not in words.topics.names(), words.topics.names)
 
 
 def check_deletes(tools: Tools, words: WordCount) -> None:
@@ -128,8 +140,9 @@ def check_deletes(tools: Tools, words: WordCount) -> None:
     deleted = tools.run(TOOL, "--delete-offsets", *OF_GROUP, "--input-topic", lines)
     assert offsets(deleted.out.partition("\n")[2]) == {(lines, n): "Successful" for n in range(PARTITIONS)}
     assert "Request succeeded" in tools.run(TOOL, "--delete-offsets", *OF_GROUP, "--all-input-topics").out
-    internal = {words.topic(name) for name in ("counts-changelog", "words-repartition")}
-    assert internal <= words.topics.names()
+    repartition = words.topic("words-repartition")
+    assert repartition in words.topics.names()
     tools.run(TOOL, "--delete", *OF_GROUP, "--delete-all-internal-topics")
-    until(lambda: not internal & words.topics.names(), words.topics.names)
+    until(lambda: repartition not in words.topics.names(), words.topics.names)
+    assert "GroupIdNotFoundException" in tools.call(TOOL, "--describe", *OF_GROUP).out
     assert tools.run(TOOL, "--list").lines in ([], [""])

@@ -120,6 +120,7 @@ def test_records_that_were_deleted_are_missing_and_no_loss_for_a_batch_from_the_
     assert offsets(read(subscribe=topic)) == {0: [6, 7, 8, 9]}
 
 
+@pytest.mark.slow
 def test_requested_deleted_records_end_the_task_or_are_skipped(read, topic, fill, lowtide):
     fill(topic, {0: 10, 1: 1})
     delete_to(lowtide.bootstrap, topic, {0: 6})
@@ -184,6 +185,7 @@ def test_an_invalid_option_is_reported_with_its_name_its_value_and_the_reason(re
         read(**options).count()
 
 
+@pytest.mark.slow
 def test_a_format_that_was_found_may_be_registered_too(spark, read, topic, fill):
     """Programs for environments that do not find it do so, and must run here too."""
     from lowtide.pipeline import register

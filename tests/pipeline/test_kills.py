@@ -182,6 +182,7 @@ def one_life(run: Run, *, kills_broker: bool) -> None:
     run.check_log_start(is_near=not kills_broker and len(run.commits()) >= done_before + 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trim", ["eager", "commit"] if KILLS > 1 else ["eager"])
 def test_killed_at_any_moment_nothing_is_lost_duplicated_or_kept(spark: SimpleNamespace, tmp_path: Path, trim: str):
     with BrokerProcess(tmp_path / "broker", "log.segment.delete.delay.ms=100") as broker:

@@ -77,6 +77,7 @@ def begins(secured: SimpleNamespace, topic: str) -> int:
         consumer.close()
 
 
+@pytest.mark.slow
 def test_a_stream_trims_what_it_may_delete_and_goes_on_where_it_may_not(spark, secured, tmp_path) -> None:
     read: dict[str, int] = {}
     for topic in ("logins-trimmed", "logins-kept"):

@@ -61,6 +61,7 @@ def test_available_now_reads_available_records_in_limited_batches_and_continues_
     assert run(topic, startingOffsets="earliest", maxOffsetsPerTrigger=4) == [[(1, 5)]]
 
 
+@pytest.mark.slow
 def test_a_batch_that_failed_is_repeated_with_the_same_records(run, topic, fill):
     fill(topic, {0: 3, 1: 3})
     with pytest.raises(PySparkException, match="this batch fails"):
@@ -73,6 +74,7 @@ def test_a_batch_that_failed_is_repeated_with_the_same_records(run, topic, fill)
     ]
 
 
+@pytest.mark.slow
 def test_a_stream_from_the_latest_offsets_loses_nothing_when_its_first_batch_is_repeated(
     spark, lowtide, topic, fill, tmp_path
 ):
@@ -140,6 +142,7 @@ def test_deleted_records_end_the_query_before_it_reads_or_are_skipped(run, topic
     assert run(topic, startingOffsets="earliest", failOnDataLoss="false") == [[(0, 6), (0, 7)]]
 
 
+@pytest.mark.slow
 def test_a_query_waits_until_there_is_enough_or_it_is_late(spark, lowtide, topic, fill, tmp_path):
     seen = []
     reader = (

@@ -53,6 +53,7 @@ def test_records_of_a_failed_batch_are_kept(run, topic, fill, begins):  # noqa: 
     assert begins(topic) == [4, 4]
 
 
+@pytest.mark.slow
 def test_an_idle_query_trims_its_last_batch_if_it_is_eager(spark, lowtide, topic, fill, begins, tmp_path):
     left = {}
     for mode in ("commit", "eager"):
@@ -80,6 +81,7 @@ def test_an_idle_query_trims_its_last_batch_if_it_is_eager(spark, lowtide, topic
     assert left == {"commit": 0, "eager": 6}
 
 
+@pytest.mark.slow
 def test_the_last_records_can_be_kept_by_number_and_by_age(run, topic, fill, begins):  # noqa: F811
     fill(topic, {0: 5, 1: 2}, timestamp=1_700_000_000_000)
     run(topic, checkpoint="number", trim="commit", trimLag="3", **EARLIEST)
@@ -89,6 +91,7 @@ def test_the_last_records_can_be_kept_by_number_and_by_age(run, topic, fill, beg
     assert begins(topic) == [5, 2]
 
 
+@pytest.mark.slow
 def test_what_other_groups_have_not_consumed_stays(run, topic, fill, begins, lowtide):  # noqa: F811
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
     from confluent_kafka.admin import AdminClient
@@ -107,6 +110,7 @@ def test_what_other_groups_have_not_consumed_stays(run, topic, fill, begins, low
     assert {one.partition: one.offset for one in answer.topic_partitions} == {0: 5, 1: 5}
 
 
+@pytest.mark.slow
 def test_a_re_created_topic_is_neither_trimmed_nor_read(run, topic, fill, begins, lowtide, tmp_path):  # noqa: F811
     from confluent_kafka.admin import AdminClient
 

@@ -48,6 +48,7 @@ def test_what_an_unclean_election_loses_is_reported_and_the_replicas_are_equal_a
     assert lost
 
 
+@pytest.mark.slow
 def test_same_seed_same_run() -> None:
     first, second, other = simulate_cluster(3), simulate_cluster(3), simulate_cluster(4)
     assert first.loop.trace_digest == second.loop.trace_digest != other.loop.trace_digest

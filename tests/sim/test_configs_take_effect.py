@@ -11,7 +11,7 @@ from msgspec.structs import fields
 from lowtide.broker.config.broker_config import BROKER_KEYS
 from lowtide.broker.config.dynamic_config import CLUSTER_WIDE, DYNAMIC_KEYS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
-from lowtide.broker.config.resources import ConfiguredType
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.incremental_alter_configs import (
@@ -25,7 +25,7 @@ from lowtide.simulation.client import WireClient
 from lowtide.storage.log.log_values import LogConfig
 
 PARTITIONS = 3
-TOPIC, BROKER = ConfiguredType.TOPIC, ConfiguredType.BROKER
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 TEXTS = {
     "compression.type": "zstd",
     "message.timestamp.type": "LogAppendTime",
@@ -37,7 +37,7 @@ TEXTS = {
 FIELDS = [field.name for field in fields(LogConfig)]
 
 
-async def alter(client: WireClient, kind: ConfiguredType, name: str, *changes: tuple[str, str | None]) -> None:
+async def alter(client: WireClient, kind: ConfigResourceType, name: str, *changes: tuple[str, str | None]) -> None:
     configs = [
         AlterableConfig(name=key, config_operation=1 if text is None else 0, value=text) for key, text in changes
     ]

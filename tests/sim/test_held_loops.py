@@ -27,6 +27,7 @@ def effects() -> Counter[str]:
     return total
 
 
+@pytest.mark.slow
 def test_a_lease_survives_every_block_that_is_shorter_than_the_session() -> None:
     seen = effects()
     assert seen["held loop"] > 0

@@ -46,6 +46,7 @@ def test_visible_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     find("its log start fell from", simulate, range(MAXIMUM_SEEDS))
 
 
+@pytest.mark.slow
 def test_largest_of_the_journal_instead_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """A truncation below the log start writes a lower one; using the largest deletes later records."""
 
@@ -59,6 +60,7 @@ def test_largest_of_the_journal_instead_of_the_last(monkeypatch: pytest.MonkeyPa
     find("no request deletes beyond", simulate, range(MAXIMUM_SEEDS))
 
 
+@pytest.mark.slow
 def test_epoch_file_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leader epochs beyond the log's end survive a truncation."""
 

@@ -59,6 +59,7 @@ def test_a_restart_in_order_leaves_no_partition_without_a_leader(cluster: ScaleC
     assert stage_of(cluster, "restart of broker-1").counts["without a leader when it was down"] == 0
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_leaves_no_partition_without_a_leader(rolled: ScaleCluster) -> None:
     restarts = restarts_of(rolled)
     assert [stage.host for stage in restarts] == [machine.host for machine in rolled.machines]
@@ -68,6 +69,7 @@ def test_a_rolling_restart_leaves_no_partition_without_a_leader(rolled: ScaleClu
         assert stage.counts["without one for, s"] <= 2 * LOOK_S
 
 
+@pytest.mark.slow
 def test_a_restart_writes_each_of_its_partitions_twice(rolled: ScaleCluster) -> None:
     """Once for the leader and the ISR without the broker, and once for the ISR with it; few others."""
     for stage in restarts_of(rolled):
@@ -82,6 +84,7 @@ def test_a_restart_writes_each_of_its_partitions_twice(rolled: ScaleCluster) -> 
         assert stage.transactions <= by_controller + by_leaders + OTHER_WRITES
 
 
+@pytest.mark.slow
 def test_after_a_rolling_restart_leaderships_go_back_with_one_write_each(rolled: ScaleCluster) -> None:
     back = rolled.stages[-1]
     assert back.keys_written[PARTITIONS] == back.counts["leaders that go back"] > 0
@@ -105,6 +108,7 @@ def test_a_stage_counts_what_a_broker_answered_before_it_died() -> None:
     assert stage.broker_cpu_s >= stage.host_cpu_s > 0
 
 
+@pytest.mark.slow
 def test_restarts_are_summed_up(rolled: ScaleCluster) -> None:
     lines = lines_of_restarts(rolled.stages)
     transactions = [stage.transactions for stage in restarts_of(rolled)]

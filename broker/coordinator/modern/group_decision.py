@@ -59,11 +59,11 @@ class GroupDecision(Generic[G]):
         self.keep(self.group.record_types.MEMBER, member.member_id, self.group.subscription_record(member))
 
     def keep_current(self, member: ModernMember) -> None:
-        """Asks for the record of a member's current assignment."""
+        """Adds the record of a member's current assignment."""
         self.keep(self.group.record_types.CURRENT, member.member_id, self.group.current_record(member))
 
     def keep_epoch(self, epoch: int, metadata_hash: int) -> None:
-        """Asks for the record of the group's epoch, and for the tombstone of the topics' record if there is one."""
+        """Adds the record of the group's epoch, and the tombstone of the topics' record if there is one."""
         value = self.group.epoch_type(epoch=epoch, metadata_hash=metadata_hash)
         self.keep(self.group.record_types.GROUP, "", value)
         if self.group.has_topics_record:

@@ -67,10 +67,10 @@ class CoordinatorState(Protocol):
         """Applies a record or a marker that was just appended."""
 
     def on_loaded(self, effects: Effects) -> None:
-        """Called when all records are applied."""
+        """Starts what a loaded shard does by itself. Called when all its records are applied."""
 
     def on_unloaded(self, effects: Effects) -> None:
-        """Called when another broker coordinates the shard."""
+        """Ends it. Called when another broker coordinates the shard."""
 
     def on_timer(self, key: Any, effects: Effects) -> None:
         """Called when a deadline has come."""

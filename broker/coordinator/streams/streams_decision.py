@@ -32,12 +32,12 @@ class StreamsDecision:
         self.changes.append(StreamsGroupChange(kind, self.group.group_id, name, value))
 
     def remove(self, member_id: str) -> None:
-        """Asks for the tombstones of a member."""
+        """Adds the tombstones of a member to the records."""
         for kind in (StreamsRecordType.CURRENT, StreamsRecordType.TARGET, StreamsRecordType.MEMBER):
             self.keep(kind, member_id, None)
 
     def replace(self, old: StreamsThreadMember, new: StreamsThreadMember) -> None:
-        """Asks for the records that give a member's place to another member id."""
+        """Adds the records that give a member's place to another member id."""
         self.remove(old.member_id)
         self.keep(StreamsRecordType.MEMBER, new.member_id, new.metadata_record())
         target = self.group.targets.get(old.member_id, EMPTY_TASKS)

@@ -114,7 +114,7 @@ class TransactionCoordinator(ShardedCoordinator[Transactions]):
         client_version: int,
         answer: Callable[[ErrorCode], R],
     ) -> Pending[R]:
-        """Adds partitions to a transaction (`Transactions.add_partitions`). `answer` makes the answer."""
+        """Adds partitions to a transaction (`Transactions.add_partitions`). `answer` makes a response from an error."""
 
         def decide(reply: Pending[R], effects: Effects) -> None:
             def done(error: ErrorCode, later: Effects) -> None:

@@ -25,8 +25,8 @@ from lowtide.broker.network.routing.routes import read_request
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
+from lowtide.protocol.broker_frames import REQUEST_HEADER_BYTES_MIN
 from lowtide.protocol.errors import SurplusBytesError
-from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 from lowtide.runtime.addresses import named_peer
 from lowtide.runtime.network import peer_has_closed
 

@@ -29,8 +29,8 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.login import NEVER_MS, Login, Mechanisms, Reply
 from lowtide.broker.security.login_state import LoginState
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.broker_frames import REQUEST_HEADER_BYTES_MIN
 from lowtide.protocol.errors import ErrorCode, ProtocolError, TooManyRowsError
-from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from lowtide.runtime.addresses import network_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-from lowtide.protocol.headers import frame_start
+from lowtide.protocol.broker_frames import frame_start
 
 _BODY_BYTES_MAX: Final = 16 * 1024
 _BODIES_BYTES_MAX: Final = 256 * 1024

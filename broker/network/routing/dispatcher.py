@@ -26,10 +26,10 @@ from lowtide.protocol.api_keys import (
     request_header_is_flexible,
     response_header_is_flexible,
 )
+from lowtide.protocol.broker_frames import REQUEST_HEADER_BYTES_MIN
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.constructs import row_bytes_min
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.schema import wire_form
 

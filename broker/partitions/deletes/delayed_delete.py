@@ -220,7 +220,6 @@ class DelayedDeleteRecords(DelayedOperation):
 
     def __init__(self, replicas: ReplicaManager, clock: Clock, asked: DeleteRequest, recent: RecentDeletes) -> None:
         """The timeout of the request begins now. `recent` notes the request when it ends."""
-        super().__init__()
         self._replicas = replicas
         self._clock = clock
         self._recent = recent
@@ -228,14 +227,10 @@ class DelayedDeleteRecords(DelayedOperation):
         self._rows = asked.rows
         self._leader_only = asked.leader_only
         self._commit_deadline_ms = asked.deadline_ms = commit_deadline_ms(clock, asked.timeout_ms)
+        super().__init__(self._commit_deadline_ms)
         self._queue = replicas.waiting.log_starts
         """The queue in which it waits: for the leader's own disk, then for the followers."""
         self._pending: Pending[DeleteRecordsResponse] = Pending()
-
-    @property
-    def deadline_ms(self) -> int:
-        """On the monotonic clock."""
-        return self.asked.deadline_ms
 
     def start(self) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
         """Journals the accepted rows. Returns the response, or a promise of it if it must wait."""
@@ -309,7 +304,7 @@ class DelayedDeleteRecords(DelayedOperation):
                     durable = durable and is_durable
         if waiting and durable and not self._leader_only and self._queue is self._replicas.waiting.log_starts:
             self._queue = self._replicas.waiting.deletes
-            self.asked.deadline_ms = min(self._commit_deadline_ms, now_ms + self.asked.timeout_ms)
+            self.deadline_ms = self.asked.deadline_ms = min(self._commit_deadline_ms, now_ms + self.asked.timeout_ms)
         return not waiting
 
     def _settle(self, row: DeleteRow) -> None:

@@ -1,7 +1,8 @@
 """The form that defines Fetch: plans what a request fetches, reads it, and answers or waits.
 
-`fetch_reader` reads. `delayed_fetch` waits for more. `fetch_in_slices` reads very many partitions. `usual_fetch` is the
-short form, which is tried first.
+`FetchHandler` handles a request, `DelayedFetch` waits: for the high watermark as a consumer, for the log end as a
+follower. `fetch_reader` reads. `fetch_in_slices` reads very many partitions. `usual_fetch` is the short form, which is
+tried first.
 """
 
 from __future__ import annotations
@@ -11,28 +12,37 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lowtide.broker.partitions.fetch.delayed_fetch import DelayedFetch
-from lowtide.broker.partitions.fetch.fetch_in_slices import start_in_slices
-from lowtide.broker.partitions.fetch.fetch_reader import READ_COMMITTED, may_wait, respond
+from lowtide.broker.partitions.fetch.fetch_in_slices import (
+    answer_in_slices,
+    available_bytes,
+    end_own_session,
+    give_back,
+    look_in_slices,
+    start_in_slices,
+)
+from lowtide.broker.partitions.fetch.fetch_reader import may_wait, respond
 from lowtide.broker.partitions.fetch.fetch_session import FINAL_EPOCH, FetchPlan
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
-from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, FetchRules, requested_targets
+from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, READ_COMMITTED, FetchRules, requested_targets
+from lowtide.broker.pending import Pending
 from lowtide.broker.turns import PARTITIONS_AT_ONCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
+from lowtide.replication.purgatory import DelayedOperation
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
     from lowtide.broker.partitions.fetch.fetch_session import FetchSessionCache
-    from lowtide.broker.partitions.fetch.fetch_targets import FetchOutcome
+    from lowtide.broker.partitions.fetch.fetch_targets import FetchOutcome, FetchTarget
     from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
     from lowtide.broker.partitions.replica_manager import ReplicaManager
+    from lowtide.broker.pending import DelayedQueue
     from lowtide.broker.request_context import RequestContext
-    from lowtide.protocol.types import BrokerEpoch, BrokerId
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
     from lowtide.runtime.clock import Clock
 
 SESSIONS_SINCE: Final = 7
@@ -151,6 +161,171 @@ class FetchHandler(msgspec.Struct, frozen=True, kw_only=True):
             rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms
         )
         return now_ms + (min(rules.maximum_wait_ms, SHORT_WAIT_MS) if lacks_some else rules.maximum_wait_ms)
+
+
+class DelayedFetch(DelayedOperation):
+    """A fetch that waits for `minimum_bytes` or its deadline.
+
+    Cases, after Kafka's: A, B leadership or replica gone; C partition unknown; D directory offline; E leader epoch
+    fenced (the key is released, and the read finds the error); F the offset lies in an older segment than the end, and
+    G enough bytes: the key is advanced, and the bytes are counted. A log start that rises ends the wait of a follower
+    (rule DR5), not of a consumer.
+
+    A fetch of a session waits for changes that the session sees; any other one watches each of its partitions.
+    """
+
+    __slots__ = (
+        "_found",
+        "has_news",
+        "held",
+        "is_due",
+        "pending",
+        "plan",
+        "reader",
+        "replicas",
+        "rules",
+        "session",
+        "targets",
+    )
+
+    def __init__(
+        self,
+        reader: FetchReader,
+        replicas: ReplicaManager,
+        plan: FetchPlan,
+        targets: list[FetchTarget],
+        rules: FetchRules,
+        deadline_ms: int,
+    ) -> None:
+        super().__init__(deadline_ms)
+        self.reader = reader
+        self.replicas = replicas
+        self.plan = plan
+        self.targets = targets
+        self.rules = rules
+        self.session = plan.session
+        self._found = 0
+        self.held = 0
+        self.has_news = False
+        self.is_due = False
+        self.pending: Pending[Any] = Pending()
+        self.pending.on_abandoned = self._forget
+
+    def park(self) -> bool:
+        """Begins to wait. Returns False if too many fetches wait."""
+        if not self._queue.watch(self):
+            return False
+        self.enlist()
+        return True
+
+    def enlist(self) -> None:
+        """Lets the session, or the partitions that a follower must add, wake this fetch."""
+        if self.session is not None:
+            self.session.waiting = self
+        if self.rules.is_follower:
+            self.replicas.led.parked.add(self.rules.replica_id, self)
+
+    def watch(self) -> bool:
+        """Waits in its queue. Returns False if too many fetches wait."""
+        return self._queue.watch(self)
+
+    def look(self) -> None:
+        """Tests the fetch again: a partition of its session has changed."""
+        self.has_news = True
+        self._queue.wake(self)
+
+    def wake(self) -> None:
+        """Answers now: the follower has a partition to add."""
+        self.is_due = True
+        self._queue.wake(self)
+
+    def try_complete(self) -> bool:
+        """Reads, and answers if there are enough bytes or an error."""
+        if self.is_due or self.session is not self.plan.session:
+            return self._try_complete_all()
+        targets = self._to_visit()
+        if len(targets) > PARTITIONS_AT_ONCE:
+            look_in_slices(self, targets)
+            return True
+        watched = [target for target in targets if target.watched is not None]
+        outcome = self.reader.read(targets, self.rules)
+        is_gone = outcome.waitable < self._found or any(target.watched is None for target in watched)
+        if not (is_gone or outcome.ends_wait or outcome.read_bytes >= self.rules.minimum_bytes):
+            # A read ends with its segment; what lies behind it counts.
+            available = available_bytes(self.reader, targets, self.rules, found=0) if outcome.read_bytes else 0
+            if available is not None and available < self.rules.minimum_bytes:
+                return False
+        self._answer(outcome)
+        return True
+
+    def _try_complete_all(self) -> bool:
+        """Like `try_complete`, if all partitions are read for the response, changed or not."""
+        if not self.is_due:
+            targets = self._to_visit()
+            if len(targets) > PARTITIONS_AT_ONCE:
+                look_in_slices(self, targets)
+                return True
+            available = available_bytes(self.reader, targets, self.rules, found=self._found)
+            if available is not None and available < self.rules.minimum_bytes:
+                return False
+        self.on_complete()
+        return True
+
+    def on_complete(self) -> None:
+        """Reads and answers now."""
+        targets = self._to_visit() if self.session is self.plan.session else self.targets
+        if len(targets) > PARTITIONS_AT_ONCE and answer_in_slices(self, targets):
+            return
+        self._answer(self.reader.read(targets, self.rules))
+
+    def _answer(self, outcome: FetchOutcome) -> None:
+        self.leave()
+        if self.held:
+            give_back(self)
+        self.pending.complete(respond(self.plan, outcome, self.rules, self.reader))
+
+    def fail(self) -> None:
+        """Closes the connection."""
+        self.leave()
+        end_own_session(self)
+        self.pending.fail()
+
+    def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
+        """Returns the end that each partition must reach: one record more than it has now."""
+        if self.session is not None:
+            return ()
+        ends = []
+        for target in self.targets:
+            partition = self.reader.find(target, self.rules)
+            if not isinstance(partition, ErrorCode):
+                log = partition.log
+                end_offset = log.log_end_offset if self.rules.is_follower else log.high_watermark
+                ends.append((partition.topic_partition, end_offset + 1))
+        self._found = len(ends)
+        return ends
+
+    @property
+    def _queue(self) -> DelayedQueue:
+        if self.session is not None:
+            return self.replicas.waiting.session_fetches
+        return self.replicas.waiting.follower_fetches if self.rules.is_follower else self.replicas.waiting.fetches
+
+    def _to_visit(self) -> list[FetchTarget]:
+        return self.targets if self.session is None else list(self.session.changed)
+
+    def _forget(self) -> None:
+        self.pending.on_abandoned = None  # Else it and its answer refer to each other.
+        self.leave()
+        self._queue.remove(self)
+        end_own_session(self)
+
+    def leave(self) -> None:
+        """Ends what `enlist` began."""
+        session = self.session
+        if session is not None and session.waiting is self:
+            session.waiting = None
+        if self.rules.is_follower:
+            self.replicas.led.parked.remove(self.rules.replica_id, self)
 
 
 def replica_of(request: FetchRequest) -> tuple[BrokerId, BrokerEpoch]:

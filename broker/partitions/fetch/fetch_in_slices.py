@@ -7,7 +7,7 @@ which ends with the fetch. A follower without a session does not wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -17,10 +17,12 @@ from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
 from lowtide.broker.partitions.fetch.fetch_targets import FetchOutcome, FetchRules, FetchTarget
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
-from lowtide.broker.turns import PARTITIONS_OF_A_STEP, taken
+from lowtide.broker.turns import PARTITIONS_OF_A_STEP
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchResponse
+
+T = TypeVar("T")
 
 _LOOK_AGAIN_MS: Final = 50
 """The pause after very many partitions were tested in vain, to leave most of the loop's time to others."""
@@ -42,7 +44,7 @@ class SlicedFetch(Protocol):
     held: int
     has_news: bool
     is_due: bool
-    expires_ms: int
+    deadline_ms: int
     pending: Pending[Any]
 
     def enlist(self) -> None: ...
@@ -117,7 +119,7 @@ def _begin_steps(fetch: SlicedFetch, settle: Callable[[FetchOutcome], int] | Non
     outcome = FetchOutcome([], 0, False, 0)
     yield from read_steps(fetch.reader, fetch.targets, fetch.rules, outcome, notes=notes)
     if settle is not None:
-        fetch.expires_ms = settle(outcome)
+        fetch.deadline_ms = settle(outcome)
     if fetch.is_due or not may_wait(fetch.plan, outcome, fetch.rules):
         return (yield from _tell_steps(fetch, outcome))
     if fetch.session is not None and fetch.session is not fetch.plan.session:
@@ -160,6 +162,12 @@ def _tell_steps(fetch: SlicedFetch, outcome: FetchOutcome) -> Iterator[None]:
     fetch.pending.complete(response)
 
 
+def in_steps(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yields the rows in the order given, as many at a time as one step works on."""
+    for start in range(0, len(rows), PARTITIONS_OF_A_STEP):
+        yield rows[start : start + PARTITIONS_OF_A_STEP]
+
+
 def read_steps(
     reader: FetchReader,
     targets: Sequence[FetchTarget],
@@ -169,8 +177,8 @@ def read_steps(
     notes: bool = False,
 ) -> Iterator[None]:
     """Reads like `FetchReader.read`, into `outcome`."""
-    for start in range(0, len(targets), PARTITIONS_OF_A_STEP):
-        reader.read(targets[start : start + PARTITIONS_OF_A_STEP], rules, notes=notes, begun=outcome)
+    for some in in_steps(targets):
+        reader.read(some, rules, notes=notes, begun=outcome)
         yield
 
 
@@ -215,8 +223,8 @@ def enough_in_steps(
 ) -> Generator[None, None, bool]:
     """Returns whether there are enough bytes to answer, or an error."""
     total = 0
-    for start in range(0, len(targets), PARTITIONS_OF_A_STEP):
-        available = available_bytes(reader, targets[start : start + PARTITIONS_OF_A_STEP], rules, found=0)
+    for some in in_steps(targets):
+        available = available_bytes(reader, some, rules, found=0)
         total += available or 0
         if available is None or total >= rules.minimum_bytes:
             return True
@@ -229,7 +237,8 @@ def respond_in_steps(
 ) -> Generator[None, None, FetchResponse]:
     """Responds like `respond`, some partitions at a time, and removes them from the outcome."""
     whole = respond(plan, msgspec.structs.replace(outcome, answers=[]), rules, reader)
-    for answers in taken(outcome.answers, PARTITIONS_OF_A_STEP):
+    read, outcome.answers = outcome.answers, []
+    for answers in in_steps(read):
         yield
         part = respond(plan, msgspec.structs.replace(outcome, answers=answers), rules, reader)
         for topic in part.responses:

@@ -14,7 +14,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from lowtide.broker.partitions.fetch.fetch_session import FetchPlan
-from lowtide.broker.partitions.fetch.fetch_targets import FetchOutcome, FetchRules, FetchTarget
+from lowtide.broker.partitions.fetch.fetch_targets import (
+    NO_RECORDS,
+    READ_AT_ONCE_BYTES,
+    FetchOutcome,
+    FetchRules,
+    FetchTarget,
+    read_records,
+)
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
@@ -35,13 +42,6 @@ from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFet
 from lowtide.replication.leadership import assumed_epoch, not_a_replica
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import FailureKind, StorageError
-
-READ_COMMITTED = 1
-NO_RECORDS: Final = b""
-"""Compared by identity."""
-
-READ_AT_ONCE_BYTES: Final = 16 * 1024
-"""Records up to this size are read when the response is made; more is read when the socket has room."""
 
 _NODE_ENDPOINTS_SINCE: Final = 16
 _FOLLOWER_READS_SINCE: Final = 11
@@ -381,18 +381,3 @@ def _failed(partition: int, error: int, *, aborted: list[Any] | None) -> Partiti
         aborted_transactions=aborted,
         records=NO_RECORDS,
     )
-
-
-def read_records(answers: list[PartitionData]) -> None:
-    """Reads records that are in the page cache now. Others are read when they are sent."""
-    for answer in answers:
-        part: Any = answer.records
-        if part is NO_RECORDS:
-            continue
-        content = bytearray(part.size)
-        try:
-            if part.file.preadv([content], part.position, nowait=True) != part.size:
-                return
-        except OSError:  # BlockingIOError is one.
-            return
-        answer.records = content

@@ -139,10 +139,20 @@ class FetchSession:
         """The number of partitions with a known position of the follower."""
         return sum(target.follower is not None for target in self.targets.values())
 
-    def add(self, key: TargetKey, target: FetchTarget) -> None:
-        """Adds a partition."""
-        self.targets[key] = target
-        target.session, target.is_followed = self, self.replica_id >= 0
+    def visit(self, key: TargetKey, asked: FetchTarget) -> None:
+        """Visits a partition that a request names. Adds it if the session does not have it."""
+        target = self.targets.get(key)
+        if target is None:
+            target = self.targets[key] = asked
+            target.session, target.is_followed = self, self.replica_id >= 0
+        else:
+            target.ask(
+                asked.current_leader_epoch,
+                asked.fetch_offset,
+                asked.last_fetched_epoch,
+                asked.log_start_offset,
+                asked.partition_max_bytes,
+            )
         self.changed[target] = None
 
     def remove(self, key: TargetKey) -> None:
@@ -190,7 +200,7 @@ class FetchSessionCache:
         """Returns the number of open sessions."""
         return len(self.by_id)
 
-    def plan(  # noqa: PLR0913  options of the plan, by keyword
+    def plan(
         self,
         request: FetchRequest,
         api_version: int,
@@ -199,55 +209,39 @@ class FetchSessionCache:
         replica_id: BrokerId = CONSUMER,
         broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
         opens: bool = True,
-        targets: dict[TargetKey, FetchTarget] | None = None,
     ) -> FetchPlan:
         """Returns what the request fetches, with its session opened, continued or closed.
 
-        A follower's ends with its registration. Without `opens` a new session is declined. `targets` are those that the
-        request names, where they have been collected already.
+        A follower's ends with its registration. Without `opens` a new session is declined.
 
         Errors (`error_code`): FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         uses_topic_ids = api_version >= TOPIC_IDS_SINCE
-        if request.session_epoch == FINAL_EPOCH:
-            if request.session_id != NO_SESSION:
-                self.slots.close(request.session_id)
-            return FetchPlan(targets=(requested_targets(request) if targets is None else targets).values())
-        if request.session_epoch == INITIAL_EPOCH:
+        if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+            known = self._known(request, (replica_id, broker_epoch), uses_topic_ids=uses_topic_ids)
+            if not isinstance(known, FetchSession):
+                return FetchPlan(error_code=known)
+            known.advance(now_ms, self.by_id)
+            return self._continue(known, request)
+        if request.session_id != NO_SESSION:
             self.slots.close(request.session_id)
-            targets = requested_targets(request) if targets is None else targets
-            session = None
-            if opens and self.slots.has_room(len(targets), now_ms, is_follower=replica_id >= 0):
-                session_id = self.slots.new_id()
-                session = FetchSession(
-                    session_id,
-                    targets,
-                    now_ms,
-                    uses_topic_ids=uses_topic_ids,
-                    replica_id=replica_id,
-                    broker_epoch=broker_epoch,
-                )
-                self.slots.add(session)
-            return FetchPlan(
-                targets=targets.values(), session=session, session_id=session.session_id if session else NO_SESSION
+        targets, session = requested_targets(request), None
+        is_opened = opens and request.session_epoch == INITIAL_EPOCH
+        if is_opened and self.slots.has_room(len(targets), now_ms, is_follower=replica_id >= 0):
+            session = FetchSession(
+                self.slots.new_id(),
+                targets,
+                now_ms,
+                uses_topic_ids=uses_topic_ids,
+                replica_id=replica_id,
+                broker_epoch=broker_epoch,
             )
-        known = self.resume(request, now_ms, (replica_id, broker_epoch), uses_topic_ids=uses_topic_ids)
-        if not isinstance(known, FetchSession):
-            return FetchPlan(error_code=known)
-        before = len(known.targets)
-        if request.topics:
-            self.update(known, requested_targets(request).items())
-        if request.forgotten_topics_data:
-            self.forget(known, forgotten(request.forgotten_topics_data))
-        return self.updated(known, before)
+            self.slots.add(session)
+        session_id = NO_SESSION if session is None else session.session_id
+        return FetchPlan(targets=targets.values(), session=session, session_id=session_id)
 
-    def close(self, session: FetchSession) -> FetchPlan:
-        """Closes a session that its request makes too large. The client starts over and gets none."""
-        self.slots.close(session.session_id)
-        return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-
-    def resume(
-        self, request: FetchRequest, now_ms: int, reader: tuple[BrokerId, BrokerEpoch], *, uses_topic_ids: bool
+    def _known(
+        self, request: FetchRequest, reader: tuple[BrokerId, BrokerEpoch], *, uses_topic_ids: bool
     ) -> FetchSession | ErrorCode:
         """Returns the session that the request continues, or the error."""
         session = self.by_id.get(request.session_id)
@@ -259,46 +253,27 @@ class FetchSessionCache:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.epoch != request.session_epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        if session.uses_topic_ids != uses_topic_ids:
-            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        session.advance(now_ms, self.by_id)
-        return session
+        return session if session.uses_topic_ids == uses_topic_ids else ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
-    def updated(self, session: FetchSession, before: int) -> FetchPlan:
-        """Returns the plan after the request changed its session, which had `before` partitions."""
+    def _continue(self, session: FetchSession, request: FetchRequest) -> FetchPlan:
+        """Adds, changes and removes the partitions that the request names.
+
+        Closes a session without partitions, and one that becomes too large: its client starts over and gets none.
+        """
+        before = len(session.targets)
+        for key, target in requested_targets(request).items():
+            session.visit(key, target)
+        for key in forgotten(request.forgotten_topics_data):
+            session.remove(key)
+        grown = len(session.targets) - before
+        if grown:
+            self.slots.count(grown)
         if not session.targets:
             self.slots.close(session.session_id)
             return FetchPlan()
-        too_many = self.slots.partitions > MAXIMUM_CACHED_PARTITIONS and session.replica_id < 0
-        if len(session.targets) > before and too_many:
-            return self.close(session)
+        if grown > 0 and self.slots.partitions > MAXIMUM_CACHED_PARTITIONS and session.replica_id < 0:
+            self.slots.close(session.session_id)
+            return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchPlan(
             targets=list(session.changed), session=session, session_id=session.session_id, incremental=True
         )
-
-    def update(self, session: FetchSession, targets: Iterable[tuple[TargetKey, FetchTarget]]) -> None:
-        """Adds or changes the partitions that the request names."""
-        before = len(session.targets)
-        for key, wanted in targets:
-            known = session.targets.get(key)
-            if known is None:
-                session.add(key, wanted)
-                continue
-            known.ask(
-                wanted.current_leader_epoch,
-                wanted.fetch_offset,
-                wanted.last_fetched_epoch,
-                wanted.log_start_offset,
-                wanted.partition_max_bytes,
-            )
-            session.changed[known] = None
-        if len(session.targets) != before:
-            self.slots.count(len(session.targets) - before)
-
-    def forget(self, session: FetchSession, keys: Iterable[TargetKey]) -> None:
-        """Removes the partitions that the request forgets."""
-        before = len(session.targets)
-        for key in keys:
-            session.remove(key)
-        if len(session.targets) != before:
-            self.slots.count(len(session.targets) - before)

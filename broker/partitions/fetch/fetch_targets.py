@@ -9,7 +9,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 CONSUMER: Final[BrokerId] = -1
 """The replica id of a consumer."""
+
+READ_COMMITTED: Final = 1
+"""The isolation level that leaves out open and aborted transactions."""
+
+NO_RECORDS: Final = b""
+"""Compared by identity."""
+
+READ_AT_ONCE_BYTES: Final = 16 * 1024
+"""Records up to this size are read when the response is made; more is read when the socket has room."""
 
 TargetKey = tuple[str | TopicId, int]
 
@@ -212,3 +221,18 @@ def forgotten(topics: Iterable[ForgottenTopic]) -> Iterator[TargetKey]:
     for topic in topics:
         name = topic.topic if topic.topic_id == ZERO_TOPIC_ID else topic.topic_id
         yield from [(name, partition) for partition in topic.partitions]
+
+
+def read_records(answers: list[PartitionData]) -> None:
+    """Reads records that are in the page cache now. Others are read when they are sent."""
+    for answer in answers:
+        part: Any = answer.records
+        if part is NO_RECORDS:
+            continue
+        content = bytearray(part.size)
+        try:
+            if part.file.preadv([content], part.position, nowait=True) != part.size:
+                return
+        except OSError:  # BlockingIOError is one.
+            return
+        answer.records = content

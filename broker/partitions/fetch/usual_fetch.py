@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lowtide.broker.partitions.fetch.fetch_reader import NO_RECORDS, READ_AT_ONCE_BYTES, READ_COMMITTED, read_records
 from lowtide.broker.partitions.fetch.fetch_session import FINAL_EPOCH, INITIAL_EPOCH
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
-from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, FetchTarget
+from lowtide.broker.partitions.fetch.fetch_targets import (
+    CONSUMER,
+    NO_RECORDS,
+    READ_AT_ONCE_BYTES,
+    READ_COMMITTED,
+    FetchTarget,
+    read_records,
+)
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchResponse, PartitionData

@@ -92,7 +92,7 @@ class ProduceWait(msgspec.Struct):
 class DelayedProduce(DelayedOperation):
     """A Produce request that waits for a flush or for followers."""
 
-    __slots__ = ("_deadline_ms", "_flushing", "_replicas", "_response", "_waits", "on_misdirected", "pending")
+    __slots__ = ("_flushing", "_replicas", "_response", "_waits", "on_misdirected", "pending")
 
     def __init__(
         self,
@@ -103,23 +103,17 @@ class DelayedProduce(DelayedOperation):
         timeout_ms: int,
     ) -> None:
         """`timeout_ms` is the request's and begins now."""
-        super().__init__()
+        self._flushing = any(wait.flushes for wait in waits)
+        super().__init__(
+            commit_deadline_ms(clock, timeout_ms) if self._flushing else clock.monotonic_ms() + max(timeout_ms, 0)
+        )
         self._replicas = replicas
         self._response = response
         self._waits = waits
-        self._flushing = any(wait.flushes for wait in waits)
-        self._deadline_ms = (
-            commit_deadline_ms(clock, timeout_ms) if self._flushing else clock.monotonic_ms() + max(timeout_ms, 0)
-        )
         self.on_misdirected: Callable[[ProduceResponse], None] | None = None
         """Adds the leaders to a response with NOT_LEADER_OR_FOLLOWER."""
         self.pending: Pending[ProduceResponse] = Pending()
         self.pending.on_abandoned = self._forget
-
-    @property
-    def deadline_ms(self) -> int:
-        """On the monotonic clock."""
-        return self._deadline_ms
 
     def start(self) -> ProduceResponse | Pending[ProduceResponse]:
         """Returns the response, or a promise of it if it must wait."""
@@ -209,7 +203,7 @@ class DelayedProduce(DelayedOperation):
 
 
 def _waits_for_disk(wait: ProduceWait) -> bool:
-    """Returns whether the batch is not flushed and a flush is due. A truncated batch waits in vain."""
+    """Returns whether the batch waits for a flush. A batch that was truncated waits too, until its deadline."""
     log = wait.partition.log
     return log.recovery_point < wait.end_offset and (log.flush_is_due or log.log_end_offset < wait.end_offset)
 

@@ -204,7 +204,6 @@ class DelayedJointProduce(DelayedOperation):
 
     __slots__ = (
         "_answer",
-        "_deadline_ms",
         "_end_offset",
         "_led_since",
         "_partition",
@@ -223,21 +222,15 @@ class DelayedJointProduce(DelayedOperation):
         plainly: Callable[[], DelayedProduce],
     ) -> None:
         """`answer` is the frame if all in-sync replicas reach `end_offset`. `plainly` makes the `DelayedProduce`."""
-        super().__init__()
+        super().__init__(deadline_ms)
         self._replicas = replicas
         self._partition = partition
         self._led_since = partition.led_since
         self._end_offset = end_offset
         self._answer = answer
-        self._deadline_ms = deadline_ms
         self._plainly = plainly
         self.pending: Pending[Any] = Pending()
         self.pending.on_abandoned = self._forget
-
-    @property
-    def deadline_ms(self) -> int:
-        """On the monotonic clock."""
-        return self._deadline_ms
 
     def try_complete(self) -> bool:
         """Answers if the batch is committed, or cannot be."""

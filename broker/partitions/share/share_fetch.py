@@ -55,7 +55,7 @@ FetchedShare = tuple[LeaderSharePartition, ShareRead | ErrorCode]
 class ShareFetch(DelayedOperation):
     """A member's fetch from partitions that are led here. `pending` gets the records, partition by partition."""
 
-    __slots__ = ("_changed", "_queue", "_ready", "_replicas", "_targets", "_wanted", "deadline_ms", "pending")
+    __slots__ = ("_changed", "_queue", "_ready", "_replicas", "_targets", "_wanted", "pending")
 
     def __init__(
         self,
@@ -65,10 +65,9 @@ class ShareFetch(DelayedOperation):
         queue: DelayedQueue,
     ) -> None:
         """Records of the first of `targets` come first."""
-        super().__init__()
+        super().__init__(wanted.deadline_ms)
         self._targets = targets
         self._wanted = wanted
-        self.deadline_ms = wanted.deadline_ms  # type: ignore[misc]
         self._replicas = replicas
         self._queue = queue
         self._changed: dict[LeaderSharePartition, None] = dict.fromkeys(targets)

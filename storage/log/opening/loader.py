@@ -137,7 +137,8 @@ def _known_erasures(folder: LogFolder, recovery_point: Offset, log_end_offset: O
             searched, recovery_point = folder.segments, 0
     found = [each for segment in searched if segment in folder.segments for each in _erasures_in(segment)]
     known = merged(stored, found, log_end_offset if clean and searched is not folder.segments else recovery_point)
-    return LogErasures([each for each in known if each.offset < log_end_offset], dirty=known != stored)
+    is_on_disk = clean and known == stored
+    return LogErasures([each for each in known if each.offset < log_end_offset], dirty=bool(known) and not is_on_disk)
 
 
 def _erasures_in(segment: Segment) -> Iterator[KnownErasure]:

@@ -151,7 +151,7 @@ class PendingHole:
         """Whether the bytes are gone and the header is still missing."""
 
     def is_read(self) -> bool:
-        """Returns whether an earlier reader may still look into it."""
+        """Returns whether a read that began before the delete may still need these bytes."""
         return any(file() is not None for file in self.readers)
 
     def make(self, filesystem: FileSystem) -> None:

@@ -198,7 +198,10 @@ def reject_records(
 
 
 def _reject_large(payload: Buffer, count: int, bytes_max: int) -> Rejection | None:
-    """Returns the records of a sound batch that are larger than `bytes_max`, without their length. None if none is."""
+    """Returns the rejection of a sound batch with records of more than `bytes_max` bytes; None if it has none.
+
+    The bytes of a record's length field do not count.
+    """
     errors: list[tuple[int, str | None]] = []
     position = 0
     for index in range(count):

@@ -21,6 +21,7 @@ import org.apache.kafka.clients.producer.Producer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.OffsetOutOfRangeException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 
 /**
@@ -179,7 +180,15 @@ final class Work {
                 }
             }
             for (var each : admin.deleteRecords(wanted).lowWatermarks().entrySet()) {
-                long low = each.getValue().get().lowWatermark();
+                long low;
+                try {
+                    low = each.getValue().get().lowWatermark();
+                } catch (ExecutionException error) {
+                    if (error.getCause() instanceof OffsetOutOfRangeException) {
+                        continue; // As in Kafka, a new leader's high watermark may be below what was read at the last leader.
+                    }
+                    throw error;
+                }
                 long asked = wanted.get(each.getKey()).beforeOffset();
                 told.computeIfAbsent(each.getKey().partition(), number -> new ArrayList<>()).add(low);
                 if (low < asked) {

@@ -16,12 +16,12 @@ from lowtide.admin import (
     ClientClosedError,
     CommittedOffset,
     ConfigResource,
+    ConfigResourceType,
     DeadlineExceededError,
     DeletedRecords,
     ListedOffset,
     NewTopic,
     OffsetSpec,
-    ResourceType,
     TopicPartition,
     UnsupportedVersionError,
 )
@@ -168,7 +168,7 @@ def test_impossible_places_are_refused(places: Any, words: str):
 
 
 def test_impossible_configurations_are_refused():
-    resource = ConfigResource(ResourceType.TOPIC, "t")
+    resource = ConfigResource(ConfigResourceType.TOPIC, "t")
 
     async def test(cluster: ScriptedCluster) -> None:
         with pytest.raises(ValueError, match="'t' is not a ConfigResource"):

@@ -10,10 +10,10 @@ from lowtide.admin import (
     AdminClient,
     ConfigChange,
     ConfigResource,
+    ConfigResourceType,
     DeadlineExceededError,
     NewTopic,
     OffsetSpec,
-    ResourceType,
     TopicPartition,
 )
 from lowtide.protocol.api_keys import ApiKey
@@ -121,7 +121,7 @@ def test_requests_that_any_broker_forwards_are_not_sent_to_a_silent_controller()
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_a_request_for_any_broker_is_not_sent_to_a_silent_one(seed: int):
     """A topic's configuration may be set by any broker."""
-    resource = ConfigResource(ResourceType.TOPIC, "t")
+    resource = ConfigResource(ConfigResourceType.TOPIC, "t")
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)

@@ -23,7 +23,6 @@ from lowtide.broker.turns import (
     Piece,
     Turns,
     raise_error,
-    taken,
 )
 from lowtide.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -256,20 +255,6 @@ def test_very_many_producers_are_described_in_slices() -> None:
         assert ids == list(range(10_000))
 
     run_simulation(main, 1)
-
-
-def test_rows_are_taken_in_their_order_and_let_go() -> None:
-    rows = list(range(7))
-    left: list[int] = []
-    parts = []
-    for some in taken(rows, 3):
-        parts.append(some)
-        left.append(len(rows))
-    assert (parts, left, rows) == ([[0, 1, 2], [3, 4, 5], [6]], [4, 1, 0], [])
-
-
-def test_no_rows_are_taken_from_none() -> None:
-    assert list(taken([], 3)) == []
 
 
 @pytest.mark.parametrize(

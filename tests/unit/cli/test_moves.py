@@ -7,11 +7,12 @@ import json
 import pytest
 
 from lowtide.admin.cluster_view import Broker
-from lowtide.admin.configs import ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigResource
 from lowtide.admin.move_plan import MovePlan, drained, replaced, to_replicas
 from lowtide.admin.settings import Address
 from lowtide.cli.moving import move_file, read_move_file, throttle_of
 from lowtide.cli.outcome import CommandError
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
 
@@ -70,8 +71,8 @@ def test_a_throttle_holds_for_those_that_are_there_and_those_that_come():
         ("leader.replication.throttled.replicas", "0:1,0:2,1:2,1:1"),
         ("follower.replication.throttled.replicas", "0:4,1:4"),
     ]
-    assert set(throttle_of(plan, 9000)) - {ConfigResource(ResourceType.TOPIC, "t")} == {
-        ConfigResource(ResourceType.BROKER, each) for each in "124"
+    assert set(throttle_of(plan, 9000)) - {ConfigResource(ConfigResourceType.TOPIC, "t")} == {
+        ConfigResource(ConfigResourceType.BROKER, each) for each in "124"
     }
     assert changes["broker 4"] == [
         ("leader.replication.throttled.rate", "9000"),

@@ -152,7 +152,10 @@ def pythons() -> dict[str, str]:
     return {version: program for version, program in found.items() if program is not None}
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version",
+    [pytest.param(each, marks=() if each == VERSIONS[0] else pytest.mark.slow) for each in VERSIONS],
+)
 def test_no_reference_is_kept_or_lost(tmp_path: Path, pythons: dict[str, str], version: str):
     """Built with the headers of one version and run by every version that is there."""
     if shutil.which(HOOK.link_command()[0]) is None or sysconfig.get_config_var("Py_GIL_DISABLED"):

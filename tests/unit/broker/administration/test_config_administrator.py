@@ -11,7 +11,7 @@ from lowtide.broker.administration import config_administrator as administration
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.config.dynamic_config import BrokerConfigs
-from lowtide.broker.config.resources import ConfiguredResource, ConfiguredType
+from lowtide.broker.config.resources import ConfiguredResource
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.turns import Turns
@@ -20,6 +20,7 @@ from lowtide.metadata.records import PartitionRecord, TopicRecord, encode
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts
 from lowtide.metadata.store import Delete, Put
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import topic_id_text
 from lowtide.replication.config_changes import KeyChange, Operation
@@ -30,7 +31,7 @@ from lowtide.simulation.memory_store import MemoryClient, MemoryDisk, MemoryStor
 from tests.scenarios import played_by
 
 PREFIX = b"/lowtide/"
-TOPIC = ConfiguredResource(ConfiguredType.TOPIC, "a")
+TOPIC = ConfiguredResource(ConfigResourceType.TOPIC, "a")
 TOPIC_ID = b"A" * 16
 
 
@@ -174,7 +175,7 @@ async def test_a_change_of_two_keys_that_another_change_makes_impossible_is_refu
 @played_by(play)
 async def test_brokers_apply_what_is_set_on_all_and_on_them(world: World, /) -> None:
     first, second = world.brokers
-    everyone, one, other = (ConfiguredResource(ConfiguredType.BROKER, name) for name in ("", "0", "1"))
+    everyone, one, other = (ConfiguredResource(ConfigResourceType.BROKER, name) for name in ("", "0", "1"))
     assert await first.set(everyone, message_max_bytes="3000") is None
     assert await second.set(other, message_max_bytes="2000") is None
     await second.session.wait_for(first.session.image.revision)

@@ -13,10 +13,10 @@ import pytest
 
 from lowtide.broker.config.keys_own import OWN_KEYS
 from lowtide.broker.config.log_levels import LOGGERS
-from lowtide.broker.config.resources import ConfiguredType
 from lowtide.broker.handlers import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.messages import alter_configs as legacy
 from lowtide.protocol.messages import incremental_alter_configs as incremental
 from lowtide.protocol.messages.describe_configs import (
@@ -32,8 +32,9 @@ from .test_config_administrator import World, play
 NONE, UNKNOWN_TOPIC, INVALID_TOPIC, UNSUPPORTED_VERSION, INVALID_CONFIG, INVALID_REQUEST = 0, 3, 17, 35, 40, 42
 POLICY_VIOLATION = 44
 SET, DELETE, APPEND, SUBTRACT = range(4)
-BROKER_LOGGER, CLIENT_METRICS, GROUP = ConfiguredType.BROKER_LOGGER, ConfiguredType.CLIENT_METRICS, ConfiguredType.GROUP
-TOPIC, BROKER = ConfiguredType.TOPIC, ConfiguredType.BROKER
+BROKER_LOGGER, CLIENT_METRICS = ConfigResourceType.BROKER_LOGGER, ConfigResourceType.CLIENT_METRICS
+GROUP = ConfigResourceType.GROUP
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 
 Rows = list[tuple[int, str, list[tuple[Any, ...]]]]
 CONTEXT: Any = SimpleNamespace(api_version=1)
@@ -241,10 +242,10 @@ async def test_descriptions_by_kind(world: World, /) -> None:
     answer = await describe(world, *rows)
     assert [(row.resource_type, row.resource_name) for row in answer.results] == [row[:2] for row in rows]
     assert [(row.error_code, len(row.configs)) for row in answer.results] == [
-        (NONE, 43), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
+        (NONE, 44), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
         (NONE, 363 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
         (NONE, len(LOGGERS)), (INVALID_REQUEST, 0), (NONE, 3), (INVALID_REQUEST, 0),
-        (NONE, 24), (INVALID_REQUEST, 0),
+        (NONE, 21), (INVALID_REQUEST, 0),
     ]  # fmt: skip
 
 
@@ -307,6 +308,8 @@ async def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_delete
     session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
     assert await alter(world, [(GROUP, "g", [(session, SET, "50000"), (interval, SET, "6000")])]) == [(NONE, None)]
     assert await alter(world, [(GROUP, "g", [(interval, DELETE, None)])]) == [(NONE, None)]
+    offload = "consumer.assignor.offload.enable"
+    assert await alter(world, [(GROUP, "g", [(offload, SET, "false")])]) == [(NONE, None)]
     assert await replace(world, [(GROUP, "h", [(interval, "7000")])]) == [NONE]
     assert listed() == ["g", "h"]
     answer = await describe(world, (GROUP, "g", None), (GROUP, "h", [session, "no.such"]), include_synonyms=True)
@@ -315,10 +318,13 @@ async def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_delete
         for row in answer.results
     ]
     assert ("share.auto.offset.reset", "latest", 5, 2, False) in told[0], "a key that the broker has none of"
+    assert ("streams.assignor.name", "sticky", 5, 2, False) in told[0], "the first of the broker's assignors"
+    assert not [row for row in told[0] if row[0] == "share.assignor.offload.enable"], "internal, and not set"
     told[0] = [row for row in told[0] if row[0].startswith("consumer.")]
     assert told == [
         [
             ("consumer.assignment.interval.ms", "1000", 5, 3, False),
+            (offload, "false", 8, 1, False),
             (interval, "5000", 5, 3, False),
             (session, "50000", 8, 3, False),
         ],

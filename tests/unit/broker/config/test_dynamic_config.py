@@ -19,11 +19,12 @@ from lowtide.broker.config.described import (
 )
 from lowtide.broker.config.dynamic_config import CLUSTER_WIDE, DYNAMIC_KEYS, BrokerConfigs
 from lowtide.broker.config.keys_own import OWN_KEYS
-from lowtide.broker.config.topic_config import ValueSource, describe_topic_configs, log_config, validate_topic_configs
+from lowtide.broker.config.topic_config import describe_topic_configs, log_config, validate_topic_configs
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import KEEPING_CONFIGS, MetadataImage
 from lowtide.metadata.image_change import KEEPING_BROKER_CONFIGS
 from lowtide.metadata.records import FeaturesRecord
+from lowtide.protocol.config_values import ConfigSource
 
 DAY_MS = 86_400_000
 WEEK = str(7 * DAY_MS)
@@ -451,11 +452,11 @@ def test_a_new_topic_has_its_sources() -> None:
     """CreateTopics also returns a topic's configuration, with the source that DescribeConfigs has as a synonym."""
     configs = running({"log.roll.hours": "2"}, of_all={"log.retention.ms": "8"}, broker_7={"message.max.bytes": "7"})
     sources = {entry.name: entry.source for entry in describe_topic_configs(configs.current, {"preallocate": "true"})}
-    assert sources["preallocate"] is ValueSource.DYNAMIC_TOPIC
-    assert sources["max.message.bytes"] is ValueSource.DYNAMIC_BROKER
-    assert sources["retention.ms"] is ValueSource.DYNAMIC_DEFAULT
-    assert sources["segment.ms"] is ValueSource.STATIC_BROKER
-    assert sources["segment.bytes"] is ValueSource.DEFAULT
+    assert sources["preallocate"] is ConfigSource.TOPIC
+    assert sources["max.message.bytes"] is ConfigSource.DYNAMIC_BROKER
+    assert sources["retention.ms"] is ConfigSource.DYNAMIC_DEFAULT_BROKER
+    assert sources["segment.ms"] is ConfigSource.STATIC_BROKER
+    assert sources["segment.bytes"] is ConfigSource.DEFAULT
     described = {
         entry.name: entry.source
         for entry in describe_topic(describe_topic_defaults(configs), {"preallocate": "true"}, None)

@@ -72,8 +72,11 @@ SESSION, HEARTBEAT, ASSIGNMENT = (
 NO_NUMBER = "Not a number of type INT"
 NO_BOOLEAN = "Expected value to be either true or false"
 LEVELS = "read_committed, read_uncommitted"
-RESETS = "latest, earliest or by_duration: with an ISO-8601 duration"
-LEAST_LOCK = "group.share.min.record.lock.duration.ms"
+RESET = "share.auto.offset.reset"
+NO_RESET = (
+    f"Invalid value {{0}} for configuration {RESET}: Invalid value `{{0}}` for configuration {RESET}. "
+    "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+)
 
 
 @pytest.mark.parametrize(
@@ -84,25 +87,25 @@ LEAST_LOCK = "group.share.min.record.lock.duration.ms"
         (SESSION, "9999999999", f"Invalid value 9999999999 for configuration {SESSION}: {NO_NUMBER}"),
         (SESSION, "0", f"Invalid value 0 for configuration {SESSION}: Value must be at least 1"),
         (ASSIGNMENT, "-1", f"Invalid value -1 for configuration {ASSIGNMENT}: Value must be at least 0"),
-        (SESSION, "1000", f"{SESSION} must be greater than or equal to group.consumer.min.session.timeout.ms"),
-        (SESSION, "60001", f"{SESSION} must be less than or equal to group.consumer.max.session.timeout.ms"),
-        (HEARTBEAT, "4999", f"{HEARTBEAT} must be greater than or equal to group.consumer.min.heartbeat.interval.ms"),
-        (HEARTBEAT, "99999", f"{HEARTBEAT} must be less than or equal to group.consumer.max.heartbeat.interval.ms"),
-        (ASSIGNMENT, "20000", f"{ASSIGNMENT} must be less than or equal to group.consumer.max.assignment.interval.ms"),
+        (SESSION, "1000", f"{SESSION} must be in the range 45000 to 60000 inclusive."),
+        (SESSION, "60001", f"{SESSION} must be in the range 45000 to 60000 inclusive."),
+        (HEARTBEAT, "4999", f"{HEARTBEAT} must be in the range 5000 to 15000 inclusive."),
+        (HEARTBEAT, "99999", f"{HEARTBEAT} must be in the range 5000 to 15000 inclusive."),
+        (ASSIGNMENT, "20000", f"{ASSIGNMENT} must be in the range 0 to 15000 inclusive."),
         (
             "share.isolation.level",
             "x",
             "Invalid value x for configuration share.isolation.level: String must be one of: " + LEVELS,
         ),
         (
-            "share.auto.offset.reset",
+            RESET,
             "by_duration:1h",
-            "Invalid value by_duration:1h for configuration share.auto.offset.reset: Invalid duration",
+            NO_RESET.format("by_duration:1h"),
         ),
         (
-            "share.auto.offset.reset",
+            RESET,
             "x",
-            "Invalid value x for configuration share.auto.offset.reset: Value must be " + RESETS,
+            NO_RESET.format("x"),
         ),
         (
             "share.renew.acknowledge.enable",
@@ -110,14 +113,19 @@ LEAST_LOCK = "group.share.min.record.lock.duration.ms"
             f"Invalid value x for configuration share.renew.acknowledge.enable: {NO_BOOLEAN}",
         ),
         (
+            "streams.assignor.offload.enable",
+            "x",
+            f"Invalid value x for configuration streams.assignor.offload.enable: {NO_BOOLEAN}",
+        ),
+        (
             "share.record.lock.duration.ms",
             "1000",
-            "share.record.lock.duration.ms must be greater than or equal to " + LEAST_LOCK,
+            "share.record.lock.duration.ms must be in the range 15000 to 60000 inclusive.",
         ),
         (
             "share.delivery.count.limit",
             "11",
-            "share.delivery.count.limit must be less than or equal to group.share.max.delivery.count.limit",
+            "share.delivery.count.limit must be in the range 2 to 10 inclusive.",
         ),
         (
             "streams.num.standby.replicas",
@@ -135,9 +143,24 @@ LEAST_LOCK = "group.share.min.record.lock.duration.ms"
             "streams.rack.aware.assignment.tags must not contain duplicate tag keys.",
         ),
         (
+            "streams.rack.aware.assignment.tags",
+            "zone,,row",
+            "Configuration 'streams.rack.aware.assignment.tags' values must not be empty.",
+        ),
+        (
+            "streams.acceptable.recovery.lag",
+            "x",
+            "Invalid value x for configuration streams.acceptable.recovery.lag: Not a number of type LONG",
+        ),
+        (
+            "streams.assignor.name",
+            "x",
+            "streams.assignor.name 'x' is not a registered task assignor. Registered assignors are: [sticky].",
+        ),
+        (
             "streams.session.timeout.ms",
             "60001",
-            "streams.session.timeout.ms must be less than or equal to group.streams.max.session.timeout.ms",
+            "streams.session.timeout.ms must be in the range 45000 to 60000 inclusive.",
         ),
     ],
 )
@@ -172,6 +195,12 @@ def test_what_is_set_on_a_share_group_is_kept_as_it_is_said():
         "share.isolation.level": "read_committed",
     }
     assert validate_group_configs(DEFAULTS, wanted) == kept
+
+
+def test_each_kind_of_group_has_the_key_of_offloaded_assignments():
+    """It has no effect: the event loop computes assignments. Groups that set it for Kafka keep it."""
+    names = [f"{kind}.assignor.offload.enable" for kind in ("consumer", "share", "streams")]
+    assert validate_group_configs(DEFAULTS, dict.fromkeys(names, "false")) == dict.fromkeys(names, "false")
 
 
 def test_a_group_s_time_is_limited_by_the_brokers_bounds():

@@ -14,10 +14,10 @@ from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS, is_dynamic
 from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.log_levels import LOGGERS
-from lowtide.broker.config.resources import ConfiguredType
 from lowtide.broker.config.sasl_settings import LOGIN_KEYS
 from lowtide.broker.config.tls_settings import STORE_KEYS
 from lowtide.protocol.api_keys import API, api_name
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.messages import alter_configs, incremental_alter_configs
 
 from .asking import WHOLE, Only, ask
@@ -32,12 +32,12 @@ DEFAULTS: Final = {str(key.broker_key) for key in TOPIC_KEYS} & DYNAMIC_KEYS
 
 PLACES: Final = {"topic": topic("t"), "cluster": CLUSTER, "group": Resource(ResourceType.GROUP, "g")}
 RESOURCES: Final = {
-    "a topic": (ConfiguredType.TOPIC, "t"),
-    "brokers": (ConfiguredType.BROKER, "1"),
-    "a listener": (ConfiguredType.BROKER, "1"),
-    "a group": (ConfiguredType.GROUP, "g"),
-    "clients' metrics": (ConfiguredType.CLIENT_METRICS, "m"),
-    "loggers": (ConfiguredType.BROKER_LOGGER, "1"),
+    "a topic": (ConfigResourceType.TOPIC, "t"),
+    "brokers": (ConfigResourceType.BROKER, "1"),
+    "a listener": (ConfigResourceType.BROKER, "1"),
+    "a group": (ConfigResourceType.GROUP, "g"),
+    "clients' metrics": (ConfigResourceType.CLIENT_METRICS, "m"),
+    "loggers": (ConfigResourceType.BROKER_LOGGER, "1"),
 }
 
 

@@ -10,12 +10,13 @@ import pytest
 
 from lowtide.admin import log_dirs
 from lowtide.broker.config.described import HIDDEN, log_changes
-from lowtide.broker.config.resources import ConfiguredResource, ConfiguredType
+from lowtide.broker.config.resources import ConfiguredResource
 from lowtide.broker.lifecycle.disk_space import INTERVAL_MS, OVER_AFTER_MS, ROOM_MIN_BYTES, DiskSpace
 from lowtide.broker.lifecycle.image_lines import PARTITIONS_NAMED, UNREADABLE_LINES_MAX, ImageLines
 from lowtide.broker.lifecycle.start_lines import LOGS_NAMED, log_recoveries
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.unreadable_keys import Unreadable
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.simulated_ports import SimulatedClock
@@ -137,7 +138,7 @@ def test_what_happens_without_a_controller_is_logged_by_the_next_one() -> None:
 def test_a_changed_configuration_is_logged_with_key_old_and_new_value() -> None:
     log = Lines()
     log_changes(
-        ConfiguredResource(ConfiguredType.TOPIC, "t"),
+        ConfiguredResource(ConfigResourceType.TOPIC, "t"),
         {"retention.ms": "1", "max.message.bytes": "7"},
         {"retention.ms": "2", "segment.bytes": "99"},
         log,
@@ -154,7 +155,7 @@ def test_a_changed_configuration_is_logged_with_key_old_and_new_value() -> None:
 def test_a_secret_is_never_logged(key: str) -> None:
     log = Lines()
     log_changes(
-        ConfiguredResource(ConfiguredType.BROKER, "1"),
+        ConfiguredResource(ConfigResourceType.BROKER, "1"),
         {key: "old secret"},
         {key: "new secret", "log.retention.ms": "5"},
         log,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.fetch.delayed_fetch import DelayedFetch
+from lowtide.broker.partitions.fetch.fetch_handler import DelayedFetch
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
 from lowtide.broker.partitions.fetch.fetch_session import FetchPlan
 from lowtide.broker.partitions.fetch.fetch_targets import FetchRules, FetchTarget

@@ -20,11 +20,10 @@ class Waiting(DelayedOperation):
     """Records its outcome; `raises` names the step that fails."""
 
     def __init__(self, name: str, outcomes: list[str], deadline_ms: int, raises: str = "") -> None:
-        super().__init__()
+        super().__init__(deadline_ms)
         self.name = name
         self.outcomes = outcomes
         self.raises = raises
-        self._deadline_ms = deadline_ms
 
     def _step(self, step: str) -> None:
         if self.raises == step:
@@ -48,10 +47,6 @@ class Waiting(DelayedOperation):
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         self._step("thresholds")
         return [(KEY, 1)]
-
-    @property
-    def deadline_ms(self) -> int:
-        return self._deadline_ms
 
 
 def outcomes_of(

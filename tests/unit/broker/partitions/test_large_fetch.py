@@ -11,7 +11,7 @@ import pytest
 
 from lowtide.broker import turns
 from lowtide.broker.network.connection import outgoing
-from lowtide.broker.partitions.fetch import delayed_fetch, fetch_handler, fetch_in_slices, fetch_reader, usual_fetch
+from lowtide.broker.partitions.fetch import fetch_handler, fetch_in_slices, fetch_reader, usual_fetch
 from lowtide.broker.partitions.fetch.fetch_in_slices import respond_in_steps
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
 from lowtide.broker.partitions.fetch.fetch_session import FetchPlan
@@ -40,8 +40,7 @@ RULES = FetchRules(
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten partitions count as very many, and a slice reads a few of them while the world's clock is slow."""
-    for module in (delayed_fetch, fetch_handler):
-        monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", 10)
+    monkeypatch.setattr(fetch_handler, "PARTITIONS_AT_ONCE", 10)
     monkeypatch.setattr(usual_fetch, "PARTITIONS_MAX", 10)
     monkeypatch.setattr(fetch_in_slices, "PARTITIONS_OF_A_STEP", 5)
 
@@ -402,7 +401,7 @@ def test_followers_with_large_fetches_are_answered_as_soon(
     monkeypatch: pytest.MonkeyPatch, scenario: Callable[[], None]
 ) -> None:
     """With a session they are read in slices; those of old brokers have no session, and watch each partition."""
-    monkeypatch.setattr(delayed_fetch, "PARTITIONS_AT_ONCE", 0)
+    monkeypatch.setattr(fetch_handler, "PARTITIONS_AT_ONCE", 0)
     scenario()
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lowtide.broker.partitions.fetch import delayed_fetch
+from lowtide.broker.partitions.fetch import fetch_handler
 from lowtide.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -86,7 +86,7 @@ def test_what_is_read_again_after_a_wait_counts_once(
     session_epoch: int, partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ten partitions or more a fetch is one of many, which is read in slices."""
-    monkeypatch.setattr(delayed_fetch, "PARTITIONS_AT_ONCE", 10)
+    monkeypatch.setattr(fetch_handler, "PARTITIONS_AT_ONCE", 10)
 
     async def run(world: Leading) -> None:
         await world.start(2, leader_replication_throttled_rate=str(100 * BYTES))

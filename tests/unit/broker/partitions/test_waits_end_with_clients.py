@@ -311,7 +311,7 @@ def tasks_of(peer: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
+@pytest.mark.parametrize("reset", [pytest.param(True, marks=pytest.mark.slow), False], ids=["reset", "closed"])
 def test_nothing_is_left_of_a_request_whose_client_has_gone(name: str, reset: bool) -> None:
     async def run(world: Leading) -> None:
         await started(world, name)

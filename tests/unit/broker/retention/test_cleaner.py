@@ -6,9 +6,9 @@ import asyncio
 import errno
 from typing import Any
 
-from lowtide.broker.config.resources import ConfiguredType
 from lowtide.broker.retention.deletion_ledger import DeletedCount
 from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.incremental_alter_configs import (
@@ -183,7 +183,7 @@ def test_a_dynamic_setting_applies_to_the_next_compaction() -> None:
 
 async def set_on_broker(world: Leading, *changes: tuple[str, str]) -> None:
     configs = [AlterableConfig(name=name, config_operation=0, value=value) for name, value in changes]
-    resource = AlterConfigsResource(resource_type=ConfiguredType.BROKER, resource_name="1", configs=configs)
+    resource = AlterConfigsResource(resource_type=ConfigResourceType.BROKER, resource_name="1", configs=configs)
     answer = await world.client.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
     assert (answer.responses[0].error_code, answer.responses[0].error_message) == (0, None)
 

@@ -429,7 +429,7 @@ def test_producers_continue_after_a_truncation_below_their_snapshot(restarts: bo
 @pytest.mark.parametrize("offset", [12, 22])
 def test_a_crash_at_any_step(offset: int, power: bool) -> None:
     """What was deleted and durable stays deleted, all others are there, and the next erase leaves nothing."""
-    for after in range(1, 60):
+    for after in range(1, 80):
         world = World(seed=after)
         log = filled(world, 5)
         world.manager.flush(log)

@@ -282,3 +282,17 @@ def test_a_start_removes_filters_without_a_segment(searched: SearchedWorld) -> N
     searched.world.reopen()
     assert searched.names() == [f"{4:020d}.keyfilter", f"{8:020d}.keyfilter"]
     assert searched.found(filters=True) == [4, 8, 12]
+
+
+@pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")
+def test_filters_leave_with_the_segments_that_are_replaced(searched: SearchedWorld) -> None:
+    """Protects erased keys: the filter of a segment that was written again still attests them."""
+    searched.fill()
+    searched.found(filters=True)
+    searched.world.flush()
+    assert searched.world.clean() is not None
+    assert not [name for name in searched.names() if not name.endswith(".deleted")]
+    for removed in searched.world.removed:
+        removed.unlink(searched.world.filesystem)
+    assert searched.names() == []
+    assert searched.found(filters=True) == searched.in_files()

@@ -48,11 +48,13 @@ def test_a_hole_that_is_made_before_its_end_is_noted() -> None:
     finds(WithoutNotes)
 
 
+@pytest.mark.slow
 def test_a_hole_under_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PendingHole, "is_read", lambda _self: False)
     finds(LogMachine)
 
 
+@pytest.mark.slow
 def test_a_hole_beyond_the_log_start(monkeypatch: pytest.MonkeyPatch) -> None:
     make = PendingHole.make
 
@@ -64,6 +66,7 @@ def test_a_hole_beyond_the_log_start(monkeypatch: pytest.MonkeyPatch) -> None:
     finds(LogMachine)
 
 
+@pytest.mark.slow
 def test_a_hole_of_a_segment_that_was_cut_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PendingHole, "abandon", lambda _self: None)
     finds(LogMachine)
