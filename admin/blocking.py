@@ -80,6 +80,7 @@ class BlockingAdminClient:
     list_offsets = _blocking(AdminClient.list_offsets)
     fetch_records = _blocking(AdminClient.fetch_records)
     find_records = _blocking(AdminClient.find_records)
+    erase_records = _blocking(AdminClient.erase_records)
     create_topics = _blocking(AdminClient.create_topics)
     delete_topics = _blocking(AdminClient.delete_topics)
     create_partitions = _blocking(AdminClient.create_partitions)

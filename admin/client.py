@@ -11,6 +11,7 @@ from lowtide.admin import (
     cluster_description,
     configs,
     delegation_tokens,
+    erasing,
     finding,
     group_offsets,
     groups,
@@ -89,6 +90,7 @@ class AdminClient(AdminClientBase):
     list_offsets = offsets.list_offsets
     fetch_records = records.fetch_records
     find_records = finding.find_records
+    erase_records = erasing.erase_records
 
     # topics
     create_topics = topics.create_topics

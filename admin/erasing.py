@@ -1,21 +1,19 @@
-"""Deletes records and erases them from files (EraseRecords).
+"""Deletes records and erases them from files (EraseRecords), or finds single records and erases them (FindRecords).
 
-After an ordinary delete the client sends a request to each broker with a replica.
-
-Before anything is deleted, the client sends all these brokers an empty request, to learn whether they know it;
-ApiVersions does not list it. A broker that is not live is asked later, and named in the result. The delete takes effect
-there when it returns, but its files keep the records until then, and perhaps longer. A broker that goes away during the
-call is asked until the deadline.
+`erase_below` sends a request to each broker with a replica after an ordinary delete. For `erase_records` the leader of
+each partition searches its log and appends an erasure, which names the records; then each broker with a replica is
+asked. Before anything is deleted or erased, all these brokers are asked whether they know the requests
+(`replica_erasing`). docs/erasure.md; docs/adr/0023-erasures-in-the-log.md.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
-from lowtide.admin.attempts import Attempts, Done, Located, Outcome, RetryLater
-from lowtide.admin.call import AdminCall, failure, partition_rows
+from lowtide.admin.call import AdminCall, AdminClientBase
 from lowtide.admin.delete_attempts import delete_below
 from lowtide.admin.deletion import (
     DeletedRecords,
@@ -25,32 +23,41 @@ from lowtide.admin.deletion import (
     DeleteTarget,
     ErasedRecords,
     EraseUnsupportedError,
+    check_topic_ids,
 )
-from lowtide.admin.errors import (
-    AdminError,
-    AuthenticationFailedError,
-    BrokerAnsweredError,
-    DeadlineExceededError,
-    UnsupportedVersionError,
-)
-from lowtide.admin.observation import ask_lowtide
+from lowtide.admin.finding import FindCall, OnProgress, SearchedPartition, checked_query
+from lowtide.admin.replica_erasing import CleanBelow, Probe, clean_replicas, replicas_of, unable_brokers
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
-from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+from lowtide.protocol.messages.erase_records import EraseRecordsRequest
+from lowtide.protocol.messages.find_records import FindRecordsRequest
+from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from lowtide.admin.cluster_view import ClusterView
+    from lowtide.admin.errors import AdminError
 
-PARTITIONS_PER_REQUEST: Final = 1_000
-"""A broker erases at most so many partitions at once."""
-
-PROBE_MS: Final = 5_000
-"""How long the client waits to learn whether brokers know the request; a quarter of short times."""
+_ERASE_BELOW: Final = Probe(EraseRecordsRequest(topics=[], timeout_ms=0), 0)
+_ERASE: Final = Probe(EraseRecordsRequest(topics=[], timeout_ms=0), 1)
+_FIND: Final = Probe(FindRecordsRequest(search_id=bytes(16), topics=[], timeout_ms=0), 0)
 
 
-class _Replica(NamedTuple):
-    broker_id: BrokerId
-    partition: TopicPartition
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionErasure:
+    """The result of erasing single records of a partition, or of a dry run."""
+
+    erasure_id: UUID
+    """A repeated call with this id continues the erasure."""
+    searched_from: Offset
+    """The first offset searched. It may be below the log start: deleted records may still be in a file."""
+    searched_to: Offset
+    """Exclusive: the log end when the search began. Records that were written later stay."""
+    count: int
+    """How many records were found."""
+    erasures_end: Offset = UNKNOWN_OFFSET
+    """The exclusive end of the erasures that the brokers have confirmed; -1 after a dry run."""
+    erased_by: tuple[BrokerId, ...] = ()
+    """No file of these brokers has one of the records."""
+    not_erased_by: Mapping[BrokerId, str] = field(default_factory=dict)
+    """The other brokers with a replica, each with a reason."""
 
 
 async def erase_below(
@@ -58,145 +65,98 @@ async def erase_below(
 ) -> dict[TopicPartition, DeleteResult]:
     """Deletes records, then erases them. See `delete_records`."""
     view = await call.view(partition.topic for partition in targets)
-    replicas = {partition: _replicas(view, partition) for partition in targets}
-    asked = {broker for brokers in replicas.values() for broker in brokers if broker in view.brokers}
-    unable = await _unable(call, asked)
+    unable = await unable_brokers(call, targets, view, [_ERASE_BELOW])
     results: dict[TopicPartition, DeleteResult] = {}
-    for partition, brokers in replicas.items():
-        reasons = [unable[broker] for broker in brokers if broker in unable]
+    for partition in targets:
+        reasons = [unable[broker] for broker in replicas_of(view, partition) if broker in unable]
         if reasons:
-            facts = DeleteFacts(None, ErrorCode.UNSUPPORTED_VERSION)
-            results[partition] = EraseUnsupportedError(
-                partition, DeleteStage.SENDING, f"nothing is deleted: {reasons[0]}", facts
-            )
+            results[partition] = _unsupported(partition, f"nothing is deleted: {reasons[0]}")
     able = {partition: target for partition, target in targets.items() if partition not in results}
     results |= await delete_below(call, able, topic_ids=topic_ids)
     deleted = {partition: result for partition, result in results.items() if isinstance(result, DeletedRecords)}
-    results |= await _ErasePhase(call, deleted, view).run(deleted)
+    goals = {partition: CleanBelow(result.low_watermark) for partition, result in deleted.items()}
+    for partition, cleaned in (await clean_replicas(call, goals, view)).items():
+        results[partition] = ErasedRecords.of(deleted[partition], *cleaned)
     return {partition: results[partition] for partition in targets}
 
 
-def _replicas(view: ClusterView, partition: TopicPartition) -> tuple[BrokerId, ...]:
-    found = view.partition(partition)
-    return () if isinstance(found, int) else found.replicas
+def _unsupported(partition: TopicPartition, reason: str) -> EraseUnsupportedError:
+    return EraseUnsupportedError(
+        partition, DeleteStage.SENDING, reason, DeleteFacts(None, ErrorCode.UNSUPPORTED_VERSION)
+    )
 
 
-async def _unable(call: AdminCall, brokers: Collection[BrokerId]) -> dict[BrokerId, str]:
-    """Returns the brokers that do not know the request, each with a reason. Unreachable ones are asked later."""
-    kept_ms = max(call.deadline.remaining_ms() - min(PROBE_MS, call.deadline.timeout_ms // 4), 0)
-    probe, unable = AdminCall(call.cluster, call.deadline.earlier(kept_ms)), dict[BrokerId, str]()
+async def erase_records(  # noqa: PLR0913  options, each by its name
+    client: AdminClientBase,
+    partitions: Collection[TopicPartition],
+    *,
+    keys: Collection[bytes] = (),
+    header: tuple[str, bytes | None] | None = None,
+    offsets: Mapping[TopicPartition, Sequence[tuple[Offset, Offset]]] | None = None,
+    erasure_id: UUID | None = None,
+    dry_run: bool = False,
+    topic_ids: Mapping[str, TopicId] | None = None,
+    on_progress: OnProgress | None = None,
+    timeout: float | None = None,
+) -> dict[TopicPartition, PartitionErasure | AdminError]:
+    """Erases the records with one of some keys, or with a header and its value, or at offsets (ends inclusive).
 
-    async def ask(broker_id: BrokerId) -> None:
-        try:
-            await ask_lowtide(probe, broker_id, EraseRecordsRequest(topics=[], timeout_ms=0))
-        except UnsupportedVersionError as error:
-            unable[broker_id] = str(error)
-        except AuthenticationFailedError:
-            raise
-        except AdminError:
-            pass
+    Each leader searches its log up to the end at the beginning of the call, as for `find_records`. What it finds can be
+    read nowhere any more when its erasure is committed. Then all brokers with a replica remove the records from their
+    files. The result names the brokers that have, and the others. The work is done if `not_erased_by` is empty for all
+    partitions. Otherwise repeat the call when those brokers are back: it also confirms what earlier calls have erased.
 
-    await asyncio.gather(*map(ask, brokers))
-    return unable
+    If a broker with a replica does not support this, nothing is erased in any partition, and all results are
+    `EraseUnsupportedError`. Needs DELETE on the topics.
+
+    `dry_run` only searches, which needs READ. `erasure_id` is random by default; give one to repeat a call whose
+    outcome is unknown. With `topic_ids`, by default those at the call's beginning, topics that were created again under
+    the same name are refused. `on_progress` is called about once a second.
+
+    Errors: ValueError as for `find_records`. Per partition: BrokerAnsweredError, such as POLICY_VIOLATION for more than
+    100,000 records; DeadlineExceededError, after which the erasure may still happen.
+    """
+    query = checked_query(partitions, keys, header, offsets)
+    check_topic_ids(topic_ids or {})
+    call = client.call(timeout)
+    if not partitions:
+        return {}
+    view = await call.view(partition.topic for partition in partitions)
+    if not dry_run:
+        unable = await unable_brokers(call, partitions, view, [_FIND, _ERASE])
+        if unable:
+            reason = f"nothing is erased: {next(iter(unable.values()))}"
+            return {partition: _unsupported(partition, reason) for partition in partitions}
+    used_id = UUID(bytes=call.cluster.ports.random.randbytes(16), version=4) if erasure_id is None else erasure_id
+    search = FindCall(call, query, on_progress, search_id=used_id.bytes, ranges_max=0, erase=not dry_run)
+    search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
+    search.topic_ids |= topic_ids or {}
+    found = await search.run(partitions)
+    results = {
+        partition: _searched(used_id, each) if isinstance(each, SearchedPartition) else each
+        for partition, each in found.items()
+    }
+    if dry_run:
+        return results
+    erasures = {
+        # Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
+        key: replace(each, erasures_end=each.erasures_end if each.erasures_end > 0 else each.searched_to)
+        for key, each in results.items()
+        if isinstance(each, PartitionErasure)
+    }
+    goals = {key: CleanBelow(0, each.erasures_end) for key, each in erasures.items()}
+    cleaned = await clean_replicas(call, goals, view)
+    return results | {
+        key: replace(each, erased_by=cleaned[key].erased_by, not_erased_by=cleaned[key].not_erased_by)
+        for key, each in erasures.items()
+    }
 
 
-def _replicas_of(view: ClusterView, partitions: Collection[TopicPartition]) -> list[_Replica]:
-    return [_Replica(broker_id, partition) for partition in partitions for broker_id in _replicas(view, partition)]
-
-
-class _ErasePhase:
-    """The second phase of a call, after the deletes."""
-
-    def __init__(self, call: AdminCall, deleted: Mapping[TopicPartition, DeletedRecords], before: ClusterView) -> None:
-        """`before` is the view from the call's beginning."""
-        self._call = call
-        self._deleted = deleted
-        self._before = before
-        self._topic_ids: dict[str, TopicId] = {}
-
-    async def run(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, ErasedRecords]:
-        """Erases at all replicas.
-
-        Replicas that are not in sync in the end are named: they may still fetch the records.
-        """
-        if not partitions:
-            return {}
-        cluster, deadline = self._call.cluster, self._call.deadline
-        view, attempts = self._before, Attempts[_Replica, bool](cluster, deadline, self._locate, self._send)
-        unreachable: str | None = None
-        replicas: list[_Replica] = []
-        try:
-            topics = dict.fromkeys(partition.topic for partition in partitions)
-            view = await self._call.view(topics)
-            self._topic_ids = {name: topic.topic_id or ZERO_TOPIC_ID for name, topic in view.topics.items()}
-            replicas = _replicas_of(view, partitions)
-            await attempts.run(replicas)
-            if deadline.remaining_ms():
-                view = await self._call.view(topics)
-        except DeadlineExceededError as error:  # The deletes are done nevertheless.
-            unreachable = str(error)
-        replicas = replicas or _replicas_of(view, partitions)
-        missing: dict[_Replica, str] = {each: str(error) for each, error in attempts.failed.items()}
-        missing |= {
-            each: f"not done within {deadline.timeout_ms} ms: {why}" for each, why in attempts.unfinished.items()
-        }
-        for each in replicas:
-            found = view.partition(each.partition)
-            if unreachable is not None:
-                missing.setdefault(each, unreachable)
-            elif each in attempts.done and not isinstance(found, int) and each.broker_id not in found.isr:
-                missing[each] = "it is not in sync, and may still fetch the records"
-        return {
-            partition: ErasedRecords.of(
-                self._deleted[partition],
-                tuple(
-                    sorted(each.broker_id for each in replicas if each.partition == partition and each not in missing)
-                ),
-                {each.broker_id: missing[each] for each in replicas if each.partition == partition and each in missing},
-            )
-            for partition in partitions
-        }
-
-    async def _locate(self, replicas: Collection[_Replica]) -> Located[_Replica]:
-        located = Located[_Replica]()
-        live = await self._call.cluster.brokers(self._call.deadline)
-        for each in replicas:
-            if each.broker_id in live:
-                located.put(each.broker_id, each)
-            elif each.broker_id in self._before.brokers:
-                located.others[each] = RetryLater("it is no longer live")
-            else:
-                located.others[each] = AdminError("it is not live")
-        return located
-
-    async def _send(self, broker_id: BrokerId, replicas: list[_Replica]) -> Mapping[_Replica, Outcome[bool]]:
-        outcomes: dict[_Replica, Outcome[bool]] = {}
-        for start in range(0, len(replicas), PARTITIONS_PER_REQUEST):
-            outcomes |= await self._ask(broker_id, replicas[start : start + PARTITIONS_PER_REQUEST])
-        return outcomes
-
-    async def _ask(self, broker_id: BrokerId, replicas: list[_Replica]) -> Mapping[_Replica, Outcome[bool]]:
-        topics: dict[str, EraseRecordsTopic] = {}
-        for _, (name, number) in replicas:
-            rows = topics.setdefault(
-                name, EraseRecordsTopic(name=name, topic_id=self._topic_ids.get(name, ZERO_TOPIC_ID), partitions=[])
-            )
-            offset = self._deleted[TopicPartition(name, number)].low_watermark
-            rows.partitions.append(EraseRecordsPartition(partition_index=number, offset=offset))
-        request = EraseRecordsRequest(topics=list(topics.values()), timeout_ms=self._call.wait_ms())
-        try:
-            response = await ask_lowtide(self._call, broker_id, request)
-        except UnsupportedVersionError as error:  # It knew the request before, or was away.
-            return dict.fromkeys(replicas, RetryLater(str(error)))
-        if response.error_code:
-            return dict.fromkeys(replicas, failure("it refused", response.error_code))
-        outcomes: dict[_Replica, Outcome[bool]] = {}
-        for partition, row in partition_rows(response.topics):
-            key = _Replica(broker_id, partition)
-            if row.error_code == ErrorCode.NONE:
-                outcomes[key] = Done(True)
-            elif row.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-                outcomes[key] = BrokerAnsweredError(row.error_code, "it failed", row.error_message)
-            else:
-                outcomes[key] = failure("it refused", row.error_code, row.error_message)
-        return outcomes
+def _searched(erasure_id: UUID, found: SearchedPartition) -> PartitionErasure:
+    return PartitionErasure(
+        erasure_id=erasure_id,
+        searched_from=found.searched_from,
+        searched_to=found.searched_to,
+        count=found.count,
+        erasures_end=found.erasures_end,
+    )

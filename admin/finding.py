@@ -25,7 +25,15 @@ from lowtide.protocol.messages.find_records import (
     RecordOffsets,
 )
 from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
-from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import (
+    UNKNOWN_OFFSET,
+    ZERO_TOPIC_ID,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from lowtide.admin.errors import AdminError
@@ -60,6 +68,8 @@ class SearchedPartition:
     """Where they are: ascending ranges, both ends inclusive."""
     has_more: bool
     """Whether there are more ranges than `offsets` has."""
+    erasures_end: Offset = UNKNOWN_OFFSET
+    """After an erasure: the exclusive end of the erasures that name the records, which are committed; otherwise -1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,20 +93,35 @@ class RecordQuery:
         return "RecordQuery()"
 
 
-class _FindCall:
-    """The search of one call."""
+class FindCall:
+    """The search of one call. With `erase` the leaders erase what they find; the search id is that of the erasure."""
 
-    def __init__(self, call: AdminCall, query: RecordQuery, ranges_max: int, on_progress: OnProgress | None) -> None:
+    def __init__(
+        self,
+        call: AdminCall,
+        query: RecordQuery,
+        on_progress: OnProgress | None,
+        *,
+        search_id: bytes,
+        ranges_max: int,
+        erase: bool = False,
+    ) -> None:
         self.leaders = LeaderFinder(call)
         self.topic_ids: dict[str, TopicId] = {}
         self._call = call
         self._query = query
         self._ranges_max = ranges_max
         self._on_progress = on_progress
-        self._search_id = call.cluster.ports.random.randbytes(16)
+        self._erase = erase
+        self._search_id = search_id
         self._bytes: dict[TopicPartition, tuple[int, int]] = {}
 
-    async def send(
+    async def run(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, SearchedPartition | AdminError]:
+        """Returns the results of all partitions. Errors: as `AdminCall.each`."""
+        what = "the erasure in" if self._erase else "the search of"
+        return await self._call.each(partitions, self.leaders.locate, self._send, lambda key: f"{what} {key}")
+
+    async def _send(
         self, broker_id: BrokerId, asked: list[TopicPartition]
     ) -> Mapping[TopicPartition, Outcome[SearchedPartition]]:
         found: dict[TopicPartition, Outcome[SearchedPartition]] = {}
@@ -137,6 +162,7 @@ class _FindCall:
             header_value=value,
             timeout_ms=min(self._call.wait_ms(), ROUND_MS),
             ranges_max=self._ranges_max,
+            erase=self._erase,
         )
 
     def _outcomes(
@@ -169,7 +195,21 @@ def _searched(broker_id: BrokerId, row: FoundPartition) -> SearchedPartition:
         count=row.record_count,
         offsets=tuple(OffsetRange(each.first_offset, each.last_offset) for each in row.offsets),
         has_more=row.has_more,
+        erasures_end=row.erasures_end,
     )
+
+
+def checked_query(
+    partitions: Collection[TopicPartition],
+    keys: Collection[bytes],
+    header: tuple[str, bytes | None] | None,
+    offsets: Mapping[TopicPartition, Sequence[tuple[Offset, Offset]]] | None,
+) -> RecordQuery:
+    """Returns what to find. Errors: ValueError, without its content."""
+    ranges = None if offsets is None else {key: OffsetRanges(each) for key, each in offsets.items()}
+    if ranges is not None and not all(ranges.get(key) for key in partitions):
+        raise ValueError("offsets must have some for each partition")
+    return RecordQuery(keys=frozenset(keys), header=header, offsets=ranges)
 
 
 async def find_records(  # noqa: PLR0913  options, each by its name
@@ -196,11 +236,8 @@ async def find_records(  # noqa: PLR0913  options, each by its name
     partition: UnsupportedVersionError if the leader is not Lowtide's or too old; BrokerAnsweredError, such as
     POLICY_VIOLATION for more than 100,000 records; DeadlineExceededError.
     """
-    ranges = None if offsets is None else {key: OffsetRanges(each) for key, each in offsets.items()}
-    query = RecordQuery(keys=frozenset(keys), header=header, offsets=ranges)
-    if ranges is not None and not all(ranges.get(key) for key in partitions):
-        raise ValueError("offsets must have some for each partition")
-    call = client.call(timeout)
-    search = _FindCall(call, query, ranges_max, on_progress)
+    query, call = checked_query(partitions, keys, header, offsets), client.call(timeout)
+    search_id = call.cluster.ports.random.randbytes(16)
+    search = FindCall(call, query, on_progress, search_id=search_id, ranges_max=ranges_max)
     search.topic_ids = dict(topic_ids or {})
-    return await call.each(partitions, search.leaders.locate, search.send, lambda key: f"the search of {key}")
+    return await search.run(partitions)

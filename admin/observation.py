@@ -1,9 +1,9 @@
 """Calls that only Lowtide's brokers answer: pending deletes, segments, history and health.
 
-ApiVersions does not list these requests (docs/adr/0008-requests-of-our-own.md), so they have one version. A broker that
-does not know a request closes the connection; so does a broker that dies or stops. The client repeats the request on
-new connections, on each of which the broker has answered ApiVersions first. A broker that closes several in a row does
-not know the request (UnsupportedVersionError). No other request uses these connections.
+ApiVersions does not list these requests (docs/adr/0008-requests-of-our-own.md), so the client chooses the version. A
+broker that does not know a request or its version closes the connection; so does a broker that dies or stops. The
+client repeats the request on new connections, on each of which the broker has answered ApiVersions first. A broker that
+closes several in a row does not know the request (UnsupportedVersionError). No other request uses these connections.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class ReplicaHistory:
     samples: Sequence[LogSample]
 
 
-async def ask_lowtide(call: AdminCall, broker_id: BrokerId, request: ApiMessage) -> Any:
-    """Returns a broker's answer to a request that only Lowtide has.
+async def ask_lowtide(call: AdminCall, broker_id: BrokerId, request: ApiMessage, version: int = _VERSION) -> Any:
+    """Returns a broker's answer to a request that only Lowtide has, in this version.
 
     Errors: UnsupportedVersionError if the broker closes `HANG_UPS` connections in a row; ConnectionFailedError, which
     may be temporary.
@@ -75,7 +75,7 @@ async def ask_lowtide(call: AdminCall, broker_id: BrokerId, request: ApiMessage)
     for hang_ups in count(1):
         try:
             async with call.cluster.broker(broker_id, call.deadline, waits=True) as handle:
-                return await handle.ask_in(request, _VERSION)
+                return await handle.ask_in(request, version)
         except ConnectionFailedError as error:
             if not error.hung_up or not call.deadline.remaining_ms():
                 raise

@@ -21,6 +21,7 @@ from lowtide.admin.deletion import (
     EraseUnsupportedError,
     LeaderOnlyUnsupportedError,
 )
+from lowtide.admin.erasing import PartitionErasure
 from lowtide.admin.errors import (
     AdminError,
     AuthenticationFailedError,
@@ -100,6 +101,7 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "PartitionDescription",
+    "PartitionErasure",
     "QuotaEntity",
     "ReplicaSize",
     "SettingsError",

@@ -20,15 +20,20 @@ def confirm(
 
     `rehearsal` is an alternative for calls without a terminal.
     """
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        reason = "this command asks for confirmation, and there is no terminal"
-        raise CommandError(f"{reason}: give --yes{rehearsal}. Nothing was done.", ExitCode.NOT_CONFIRMED)
+    check_terminal(rehearsal)
     if shown is not None:
         print_table(*shown)
         sys.stdout.flush()
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if _answer().strip().lower() not in ("y", "yes"):
         raise CommandError("not confirmed, nothing was done.", ExitCode.NOT_CONFIRMED)
+
+
+def check_terminal(rehearsal: str = ", or try --dry-run first") -> None:
+    """Errors: CommandError if there is no terminal to ask on."""
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        reason = "this command asks for confirmation, and there is no terminal"
+        raise CommandError(f"{reason}: give --yes{rehearsal}. Nothing was done.", ExitCode.NOT_CONFIRMED)
 
 
 def _answer() -> str:

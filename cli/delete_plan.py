@@ -19,7 +19,7 @@ from lowtide.admin.wanted_offsets import parse_offset, parse_time
 from lowtide.cli.call import OptionGroup
 from lowtide.cli.outcome import misused
 from lowtide.cli.printing import moment, plural
-from lowtide.protocol.types import TopicPartition
+from lowtide.protocol.types import BrokerId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,17 +151,19 @@ def result_value(each: PlannedDelete, result: DeleteResult | None) -> dict[str, 
 
 def not_erased(results: Mapping[TopicPartition, DeleteResult]) -> str | None:
     """Returns a sentence about the brokers that have not erased, with the remedy; None if all have."""
-    brokers: dict[int, tuple[int, str]] = {}
-    for result in results.values():
-        if isinstance(result, ErasedRecords):
-            for broker, reason in result.not_erased_by.items():
-                brokers[broker] = (brokers.get(broker, (0, ""))[0] + 1, brokers.get(broker, (0, reason))[1])
-    if not brokers:
+    missing = brokers_with_reasons(each.not_erased_by for each in results.values() if isinstance(each, ErasedRecords))
+    if not missing:
         return None
-    parts = [
-        f"broker {broker} ({plural(count, 'partition')}: {reason})"
-        for broker, (count, reason) in sorted(brokers.items())
-    ]
-    return (
-        f"Deleted everywhere, but not erased at {', '.join(parts)}: run the same command again when the cause is gone."
+    return f"Deleted everywhere, but not erased at {missing}: run the same command again when the cause is gone."
+
+
+def brokers_with_reasons(partitions: Iterable[Mapping[BrokerId, str]]) -> str:
+    """Returns the brokers that have not erased, each with its partitions and the first reason; empty if all have."""
+    brokers: dict[BrokerId, list[str]] = {}
+    for each in partitions:
+        for broker, reason in each.items():
+            brokers.setdefault(broker, []).append(reason)
+    return ", ".join(
+        f"broker {broker} ({plural(len(reasons), 'partition')}: {reasons[0]})"
+        for broker, reasons in sorted(brokers.items())
     )

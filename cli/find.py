@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -13,14 +15,14 @@ import typer
 
 from lowtide.admin.cluster_view import ClusterView
 from lowtide.admin.errors import AdminError
-from lowtide.admin.finding import KEY_BYTES_MAX, RecordQuery, SearchedPartition
-from lowtide.cli.call import NetworkCall, network
+from lowtide.admin.finding import KEY_BYTES_MAX, OnProgress, RecordQuery, SearchedPartition
+from lowtide.cli.call import NetworkCall, OptionGroup, network
 from lowtide.cli.cluster_questions import chosen_partitions, parsed_partitions
 from lowtide.cli.delete_plan import matching_topics
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import plural, progress
 from lowtide.protocol.offset_ranges import OffsetRange
-from lowtide.protocol.types import TopicPartition
+from lowtide.protocol.types import TopicId, TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
 
 COLUMNS: Final = ("topic", "partition", "searched from", "searched to", "records found", "offsets", "error")
@@ -51,12 +53,43 @@ _READERS: Final[Mapping[KeyFormat, Callable[[str], bytes]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorOptions(OptionGroup):
+    """A person, by key or header, and topics by pattern."""
+
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", metavar="KEY", help="may be repeated; all users of this machine can see it, --keys-from hides it"
+        ),
+    ] = None
+    keys_from: Annotated[
+        str | None,
+        typer.Option("--keys-from", metavar="FILE", help="a file with a key in each line; - reads standard input"),
+    ] = None
+    header: Annotated[
+        str | None, typer.Option("--header", metavar="NAME=VALUE", help="records with this header and value")
+    ] = None
+    key_format: Annotated[KeyFormat, typer.Option("--key-format", help="how keys are written")] = KeyFormat.TEXT
+    topics_matching: Annotated[
+        list[str] | None,
+        typer.Option("--topics-matching", metavar="PATTERN", help="topics by name, with the wildcards * and ?"),
+    ] = None
+
+
+def check_selectors(given: Mapping[str, object]) -> str:
+    """Returns the name of the option that has a value. Errors: CommandError unless exactly one has."""
+    names = [name for name, value in given.items() if value]
+    if len(names) != 1:
+        conflict = f"{' and '.join(names)} exclude each other: " if names else ""
+        *first, last = given
+        raise misused(f"{conflict}give one of {', '.join(first)} and {last}.")
+    return names[0]
+
+
 def selector_of(keys: Sequence[str], keys_from: str | None, header: str | None, key_format: KeyFormat) -> RecordQuery:
     """Returns the selector that exactly one option gives. Errors: CommandError, without its content."""
-    given = [name for name, value in (("--key", keys), ("--keys-from", keys_from), ("--header", header)) if value]
-    if len(given) != 1:
-        conflict = f"{' and '.join(given)} exclude each other: " if given else ""
-        raise misused(f"{conflict}give one of --key, --keys-from and --header.")
+    given = check_selectors({"--key": keys, "--keys-from": keys_from, "--header": header})
     try:
         if header is not None:
             name, separator, value = header.partition("=")
@@ -64,9 +97,9 @@ def selector_of(keys: Sequence[str], keys_from: str | None, header: str | None, 
                 raise misused("--header must have the form NAME=VALUE.")
             return RecordQuery(header=(name, value.encode()))
         lines = _lines(keys_from) if keys_from is not None else enumerate(keys, 1)
-        return RecordQuery(keys=frozenset(_key(text, key_format, given[0], number) for number, text in lines))
+        return RecordQuery(keys=frozenset(_key(text, key_format, given, number) for number, text in lines))
     except ValueError as error:
-        raise misused(f"{given[0]}: {error}.") from None
+        raise misused(f"{given}: {error}.") from None
 
 
 def _lines(path: str) -> list[tuple[int, str]]:
@@ -119,24 +152,7 @@ async def find(
         list[str] | None, typer.Argument(metavar="TOPIC[:PARTITIONS]…", help="flights, or flights:0,2-4")
     ] = None,
     *,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--key", metavar="KEY", help="may be repeated; all users of this machine can see it, --keys-from hides it"
-        ),
-    ] = None,
-    keys_from: Annotated[
-        str | None,
-        typer.Option("--keys-from", metavar="FILE", help="a file with a key in each line; - reads standard input"),
-    ] = None,
-    header: Annotated[
-        str | None, typer.Option("--header", metavar="NAME=VALUE", help="records with this header and value")
-    ] = None,
-    key_format: Annotated[KeyFormat, typer.Option("--key-format", help="how keys are written")] = KeyFormat.TEXT,
-    topics_matching: Annotated[
-        list[str] | None,
-        typer.Option("--topics-matching", metavar="PATTERN", help="topics by name, with the wildcards * and ?"),
-    ] = None,
+    selector: SelectorOptions,
 ) -> ExitCode:
     """Find a person's records: all that have a key, one of many keys, or a header.
 
@@ -144,8 +160,8 @@ async def find(
     records that are still in a file. The exit code is 0 if every partition was searched, whether or not records were
     found. Give keys with --keys-from: --key shows them in the list of processes.
     """
-    query = selector_of(key or [], keys_from, header, key_format)
-    chosen, view = await named_partitions(call, partitions or [], topics_matching or [])
+    query = selector_of(selector.key or [], selector.keys_from, selector.header, selector.key_format)
+    chosen, view = await named_partitions(call, partitions or [], selector.topics_matching or [])
     results = await searched(call, query, chosen, view)
     rows = [_row(each, results[each]) for each in chosen]
     call.show({"partitions": [found_value(each, results[each]) for each in chosen]}, COLUMNS, rows)
@@ -159,7 +175,20 @@ async def searched(
     call: NetworkCall, query: RecordQuery, chosen: list[TopicPartition], view: ClusterView
 ) -> dict[TopicPartition, SearchedPartition | AdminError]:
     """Searches partitions, with a progress bar on a terminal. Errors: AdminError."""
-    topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
+    with search_progress() as on_progress:
+        return await call.client.find_records(
+            chosen, keys=query.keys, header=query.header, topic_ids=topic_ids_of(view), on_progress=on_progress
+        )
+
+
+def topic_ids_of(view: ClusterView) -> dict[str, TopicId]:
+    """Returns the ids of topics: those that are created again under the same name are refused."""
+    return {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
+
+
+@contextmanager
+def search_progress() -> Iterator[OnProgress]:
+    """Shows the progress of a search on a terminal."""
     with progress("searching", 100) as bar:
         shown = 0
 
@@ -169,13 +198,7 @@ async def searched(
             bar.advance(max(percent - shown, 0))
             shown = max(shown, percent)
 
-        return await call.client.find_records(
-            chosen,
-            keys=query.keys,
-            header=query.header,
-            topic_ids=topic_ids,
-            on_progress=on_progress,
-        )
+        yield on_progress
 
 
 def shortened(offsets: Sequence[OffsetRange], *, has_more: bool = False) -> str:

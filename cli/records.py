@@ -1,4 +1,4 @@
-"""`lowtide records`: deletes records, sweeps many partitions, finds, shows and writes records."""
+"""`lowtide records`: deletes records, sweeps many partitions, finds, erases, shows and writes records."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from lowtide.cli.delete_plan import (
     summary,
     target_of,
 )
+from lowtide.cli.erase import erase as erase_command
 from lowtide.cli.find import find
 from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.printing import Output, print_json, print_table
@@ -35,6 +36,7 @@ from lowtide.protocol.types import TopicPartition
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 app.command("find")(find)
+app.command("erase")(erase_command)
 app.command("sweep")(sweep)
 app.command("show")(show)
 app.command("produce")(produce)

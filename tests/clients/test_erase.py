@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
@@ -21,10 +19,10 @@ from lowtide.admin import (
     NewTopic,
     TopicPartition,
 )
-from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.testing.cluster import LowtideCluster
 
 from .command_lines import run
+from .replica_files import files_with
 
 RECORDS, START = 500, 237
 DELETED, KEPT = b"-this-was-deleted-", b"-this-is-kept-"
@@ -61,23 +59,6 @@ def consumed(cluster: LowtideCluster, topic: str, count: int) -> list[bytes]:
     return [value for message in messages if (value := message.value()) is not None]
 
 
-def files_with(cluster: LowtideCluster, marker: bytes, topic: str) -> list[str]:
-    """Returns the files of all brokers' replicas that have these bytes, as they lie there or compressed."""
-    found = []
-    for path in sorted(Path(cluster.data_directory).rglob(f"{topic}-*/*")):
-        content = path.read_bytes() if path.is_file() else b""
-        values = [record.value or b"" for record in records_in(content)] if ".log" in path.name else []
-        if marker in content or any(marker in value for value in values):
-            found.append(str(path.relative_to(cluster.data_directory)))
-    return found
-
-
-def records_in(content: bytes) -> Iterator[Any]:
-    for position, header in iterate_batches(content):
-        if not header.is_control and header.record_count:
-            yield from iterate_records(content[position : position + header.size_bytes], max_bytes=1 << 24)
-
-
 @pytest.mark.parametrize("kind", ["none", "gzip", "zstd", "transactional"])
 def test_no_file_of_any_replica_has_a_deleted_record(
     cluster: LowtideCluster, admin: BlockingAdminClient, kind: str
@@ -100,11 +81,11 @@ def test_no_file_of_any_replica_has_a_deleted_record(
     produce(producer, topic, 0, RECORDS)
     if kind == "transactional":
         producer.commit_transaction(30)
-    assert len(files_with(cluster, DELETED, topic)) == len(ALL)
+    assert len(files_with(cluster, DELETED, f"{topic}-*")) == len(ALL)
     result = admin.delete_records({TopicPartition(topic, 0): START}, erase=True, timeout=60)[TopicPartition(topic, 0)]
     assert isinstance(result, ErasedRecords), result
     assert (result.low_watermark, sorted(result.erased_by), result.not_erased_by) == (START, list(ALL), {})
-    assert files_with(cluster, DELETED, topic) == []
+    assert files_with(cluster, DELETED, f"{topic}-*") == []
     if kind == "transactional":
         producer.begin_transaction()
     produce(producer, topic, RECORDS, RECORDS + 10)
@@ -130,12 +111,12 @@ def test_a_replica_that_moved_away_and_back_leaves_no_folder_with_deleted_record
         while key in admin.list_reassignments(timeout=60):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-    assert any("-delete/" in path for path in files_with(cluster, DELETED, topic))
+    assert any("-delete/" in path for path in files_with(cluster, DELETED, f"{topic}-*"))
     result = admin.delete_records({key: START}, erase=True, timeout=60)[key]
     assert isinstance(result, ErasedRecords), result
     assert (sorted(result.erased_by), result.not_erased_by) == (list(ALL), {})
-    assert files_with(cluster, DELETED, topic) == []
-    assert files_with(cluster, KEPT, topic)
+    assert files_with(cluster, DELETED, f"{topic}-*") == []
+    assert files_with(cluster, KEPT, f"{topic}-*")
 
 
 def test_the_command_names_the_brokers_that_have_not_erased(
@@ -150,7 +131,7 @@ def test_the_command_names_the_brokers_that_have_not_erased(
         ran = run(*words, bootstrap=cluster.bootstrap, code=1)
         assert "not erased at broker 3 (1 partition: it is not live)" in ran.stderr
         assert ran.stdout.rstrip().endswith("  1, 2")
-        assert len(files_with(cluster, DELETED, topic)) == 1
+        assert len(files_with(cluster, DELETED, f"{topic}-*")) == 1
     finally:
         cluster.start_broker(3)
     deadline = time.monotonic() + 60
@@ -159,7 +140,7 @@ def test_the_command_names_the_brokers_that_have_not_erased(
     ][0]["not_erased_by"]:
         assert time.monotonic() < deadline, told
     assert (told["erase"], sorted(told["partitions"][0]["erased_by"])) == (True, list(ALL))
-    assert files_with(cluster, DELETED, topic) == []
+    assert files_with(cluster, DELETED, f"{topic}-*") == []
     assert "exclude each other" in run(*words, "--leader-only", bootstrap=cluster.bootstrap, code=2).stderr
 
 
@@ -173,5 +154,5 @@ def test_a_topic_that_says_so_erases_by_itself(cluster: LowtideCluster, admin: B
     # A second request finds nothing left to do, or waits for the first.
     result = admin.delete_records({TopicPartition(topic, 0): START}, erase=True, timeout=60)[TopicPartition(topic, 0)]
     assert isinstance(result, ErasedRecords), result
-    assert files_with(cluster, DELETED, topic) == []
+    assert files_with(cluster, DELETED, f"{topic}-*") == []
     assert consumed(cluster, topic, RECORDS - START) == [value_of(number) for number in range(START, RECORDS)]

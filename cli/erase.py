@@ -1,0 +1,228 @@
+"""`lowtide records erase`: erases the records of a person, and keeps all others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+import typer
+
+from lowtide.admin.cluster_view import ClusterView
+from lowtide.admin.configs import ConfigResource, ResourceType
+from lowtide.admin.deletion import EraseUnsupportedError
+from lowtide.admin.erasing import PartitionErasure
+from lowtide.admin.errors import AdminError
+from lowtide.admin.finding import RecordQuery
+from lowtide.cli.call import NetworkCall, Yes, network
+from lowtide.cli.confirmation import check_terminal, confirm
+from lowtide.cli.delete_plan import brokers_with_reasons
+from lowtide.cli.find import (
+    SelectorOptions,
+    check_selectors,
+    named_partitions,
+    search_progress,
+    selector_of,
+    topic_ids_of,
+)
+from lowtide.cli.outcome import CommandError, ExitCode, misused
+from lowtide.cli.printing import Output, plural, remark
+from lowtide.protocol.offset_ranges import OffsetRanges
+from lowtide.protocol.types import TopicPartition
+
+Results = Mapping[TopicPartition, PartitionErasure | AdminError]
+
+FOUND_COLUMNS: Final = ("topic", "partition", "searched from", "searched to", "records found", "error")
+COLUMNS: Final = (*FOUND_COLUMNS[:-1], "erased by", "not yet by", "error")
+
+_OFFSETS: Final = re.compile(r"(\d{1,10}):(\d{1,19}(?:-\d{1,19})?(?:,\d{1,19}(?:-\d{1,19})?)*)")
+
+_PATTERN_HELP: Final = "exact records: 0:17,90410-90411 are three of partition 0; may be repeated"
+
+
+@network
+async def erase(
+    call: NetworkCall,
+    partitions: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC[:PARTITIONS]…", help="flights, or flights:0,2-4")
+    ] = None,
+    *,
+    selector: SelectorOptions,
+    offsets: Annotated[list[str] | None, typer.Option("--offsets", metavar="P:O,O-O,…", help=_PATTERN_HELP)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="find the records, and erase nothing")] = False,
+    erasure_id: Annotated[
+        UUID | None,
+        typer.Option("--erasure-id", metavar="UUID", help="continues an erasure whose outcome is unknown"),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="erase by offset in compacted topics too: older records may reappear")
+    ] = False,
+    yes: Yes = False,
+) -> ExitCode:
+    """Erase a person's records: all that have a key, one of many keys, or a header; or records at offsets.
+
+    The leaders search their logs up to the current end. Then nobody can read the records any more, and all brokers with
+    a replica remove them from their files. Offsets do not change, and all other records stay. The exit code is 0 only
+    if every replica is clean; otherwise run the command again when the brokers that it names are back. Give keys with
+    --keys-from: --key shows them in the list of processes.
+    """
+    texts, patterns = partitions or [], selector.topics_matching or []
+    by_offset = _offsets_of(offsets or [], selector, texts)
+    query = (
+        None if by_offset else selector_of(selector.key or [], selector.keys_from, selector.header, selector.key_format)
+    )
+    if not (yes or dry_run):
+        check_terminal()
+    if by_offset:
+        texts = [f"{texts[0]}:{number}" for number in by_offset]
+    chosen, view = await named_partitions(call, texts, patterns)
+    if query is None:
+        query = RecordQuery(offsets={key: by_offset[key.partition] for key in chosen})
+        if not (force or dry_run):
+            await _check_not_compacted(call, chosen[0].topic)
+    if not dry_run and not yes:
+        found = await _erased(call, query, chosen, view, dry_run=True)
+        _check_searched(call, chosen, found)
+        count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
+        confirm(
+            f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers?",
+            None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
+        )
+    results = await _erased(call, query, chosen, view, dry_run=dry_run, erasure_id=erasure_id)
+    return _shown(call, chosen, results, dry_run=dry_run)
+
+
+def _offsets_of(texts: Sequence[str], selector: SelectorOptions, topics: Sequence[str]) -> dict[int, OffsetRanges]:
+    """Returns the offsets by partition; none if another option says what to erase. Errors: CommandError."""
+    given = check_selectors(
+        {"--key": selector.key, "--keys-from": selector.keys_from, "--header": selector.header, "--offsets": texts}
+    )
+    if given != "--offsets":
+        return {}
+    if len(topics) != 1 or ":" in topics[0] or selector.topics_matching:
+        raise misused("--offsets needs exactly one topic, without partitions: it names them itself.")
+    found: dict[int, list[tuple[int, int]]] = {}
+    for text in texts:
+        match = _OFFSETS.fullmatch(text.strip())
+        if match is None:
+            raise misused(f"--offsets {text!r} is invalid: write a partition and its offsets, as in 0:17,90410-90411.")
+        pairs = [part.partition("-") for part in match[2].split(",")]
+        found.setdefault(int(match[1]), []).extend((int(first), int(last or first)) for first, _, last in pairs)
+    try:
+        return {partition: OffsetRanges(ranges) for partition, ranges in sorted(found.items())}
+    except ValueError as error:
+        raise misused(f"--offsets: {error}.") from None
+
+
+async def _check_not_compacted(call: NetworkCall, topic: str) -> None:
+    """Errors: CommandError if a key's older record may become its current one."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    configs = (await call.client.describe_configs([resource], keys=["cleanup.policy"]))[resource]
+    remedy = "erase by key, or give --force. Nothing was erased"
+    if isinstance(configs, AdminError):
+        raise misused(f"whether topic {topic} is compacted is unknown ({configs}): {remedy}.")
+    policy = configs.get("cleanup.policy")
+    if policy is not None and "compact" in (policy.value or ""):
+        raise misused(
+            f"topic {topic} is compacted: without the newest record of a key an older one would be current: {remedy}."
+        )
+
+
+async def _erased(
+    call: NetworkCall,
+    query: RecordQuery,
+    chosen: list[TopicPartition],
+    view: ClusterView,
+    *,
+    dry_run: bool,
+    erasure_id: UUID | None = None,
+) -> Results:
+    """Erases or only searches, with a progress bar on a terminal. Errors: AdminError; CommandError if no broker can."""
+    offsets = None if query.offsets is None else {key: each.ranges() for key, each in query.offsets.items()}
+    with search_progress() as on_progress:
+        results = await call.client.erase_records(
+            chosen,
+            keys=query.keys,
+            header=query.header,
+            offsets=offsets,
+            erasure_id=erasure_id,
+            dry_run=dry_run,
+            topic_ids=topic_ids_of(view),
+            on_progress=on_progress,
+        )
+    for result in results.values():
+        if isinstance(result, EraseUnsupportedError):
+            raise CommandError(f"{result.reason}.")
+    return results
+
+
+def _check_searched(call: NetworkCall, chosen: list[TopicPartition], found: Results) -> None:
+    """Shows a search that failed. Errors: CommandError."""
+    failed = [each for each in found.values() if isinstance(each, AdminError)]
+    if failed:
+        call.show(_document(chosen, found, dry_run=True), FOUND_COLUMNS, _rows(chosen, found, dry_run=True))
+        raise CommandError(f"{plural(len(failed), 'partition')} could not be searched. Nothing was erased.")
+
+
+def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> ExitCode:
+    """Prints the results, and on standard error what is missing. Returns the exit code."""
+    columns = FOUND_COLUMNS if dry_run else COLUMNS
+    call.show(_document(chosen, results, dry_run=dry_run), columns, _rows(chosen, results, dry_run=dry_run))
+    failed = sum(isinstance(each, AdminError) for each in results.values())
+    done = [each for each in results.values() if isinstance(each, PartitionErasure)]
+    if dry_run:
+        if call.output is Output.TEXT:
+            print(f"{plural(sum(each.count for each in done), 'record')} would be erased. Nothing was erased.")
+        if failed:
+            raise CommandError(f"{plural(failed, 'partition')} could not be searched.")
+        return ExitCode.DONE
+    missing = brokers_with_reasons(each.not_erased_by for each in done)
+    if missing:
+        remark(f"Not erased yet at {missing}: run the same command again when the cause is gone.")
+    if failed:
+        raise CommandError(f"{plural(failed, 'partition')} failed: run the same command again when the cause is gone.")
+    return ExitCode.FAILED if missing else ExitCode.DONE
+
+
+def _rows(chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for key in chosen:
+        result = results[key]
+        if isinstance(result, AdminError):
+            values: tuple[object, ...] = (None,) * (3 if dry_run else 5)
+            rows.append((*key, *values, str(result).removeprefix(f"{key}: ")))
+            continue
+        brokers = (
+            ", ".join(map(str, result.erased_by)),
+            ", ".join(f"{broker} ({reason})" for broker, reason in sorted(result.not_erased_by.items())),
+        )
+        found = (*key, result.searched_from, result.searched_to, result.count)
+        rows.append((*found, *(() if dry_run else brokers), ""))
+    return rows
+
+
+def _document(chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> dict[str, Any]:
+    ids = [str(each.erasure_id) for each in results.values() if isinstance(each, PartitionErasure)]
+    return {
+        "dry_run": dry_run,
+        "erasure_id": ids[0] if ids and not dry_run else None,
+        "partitions": [_value(key, results[key]) for key in chosen],
+    }
+
+
+def _value(key: TopicPartition, result: PartitionErasure | AdminError) -> dict[str, Any]:
+    if isinstance(result, AdminError):
+        return {**key._asdict(), "error": {"message": str(result)}}
+    return {
+        **key._asdict(),
+        "searched_from": result.searched_from,
+        "searched_to": result.searched_to,
+        "records": result.count,
+        "erasures_end": None if result.erasures_end < 0 else result.erasures_end,
+        "erased_by": list(result.erased_by),
+        "not_erased_by": [
+            {"broker": broker, "message": reason} for broker, reason in sorted(result.not_erased_by.items())
+        ],
+        "error": None,
+    }
