@@ -18,7 +18,7 @@ from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.records import check_crc, read_batch_header
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.storage.errors import DamagedSegmentError
-from lowtide.storage.log.log_erasures import RewrittenBatches
+from lowtide.storage.log.log_erasures import LogErasures, RewrittenBatches
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import BatchPlace, FileSlice, is_slice_of, place_at
 from lowtide.storage.log.segments.segment_list import NOTHING_READ, LogRead, SegmentList
@@ -135,3 +135,13 @@ class ErasedReads:
             )
         except ProtocolError as error:
             raise DamagedSegmentError(segment.path, f"the batch at byte {place.position}: {error}") from error
+
+
+def around_erased(
+    segments: SegmentList, erasures: LogErasures, high_watermark: Offset, end_offset: Offset
+) -> tuple[SegmentList | ErasedReads, Offset]:
+    """Returns what reads a log without erased records, and the end up to which it may read, at most `end_offset`."""
+    if end_offset <= high_watermark:
+        end_offset = erasures.readable_end(end_offset, high_watermark)
+    hidden = erasures.hidden(high_watermark)
+    return ErasedReads(segments, hidden, erasures.rewritten) if hidden else segments, end_offset

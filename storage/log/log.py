@@ -15,12 +15,11 @@ from typing import Any, Final
 from lowtide.protocol.control_records import read_control_record
 from lowtide.protocol.erasure_record import ErasureRecord
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import CONTROL_BIT
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.runtime.filesystem import Buffer
 from lowtide.storage.checkpoint import parent_directory
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
-from lowtide.storage.log.erased_reads import ErasedReads
+from lowtide.storage.log.erased_reads import ErasedReads, around_erased
 from lowtide.storage.log.log_erasures import stored_erasure
 from lowtide.storage.log.log_files import LogFiles, LogParts, LogPlace
 from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend, LogConfig
@@ -179,8 +178,7 @@ class Log(LogOffsets):
             completed = remember_producer(self.producer_state, batch, base_offset, now_ms)
             if completed is not None:
                 self._on_transaction_ended(segment, completed)
-        elif batch.attributes & CONTROL_BIT:
-            assert isinstance(batch, ErasureBatch)
+        elif type(batch) is ErasureBatch:
             self._note_erasure(batch.record, base_offset, leader_epoch)
         self.move_log_end(last_offset + 1)
         append_time = max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1
@@ -358,18 +356,10 @@ class Log(LogOffsets):
             return READ_OUT_OF_RANGE
         reader: SegmentList | ErasedReads = self.segments
         if self.erasures.pending:
-            reader, end_offset = self._reads_around_erased(end_offset)
+            reader, end_offset = around_erased(self.segments, self.erasures, self.high_watermark, end_offset)
         if offset >= end_offset or offset == self.log_end_offset:
             return NOTHING_READ
         return reader.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch, seeks_records)
-
-    def _reads_around_erased(self, end_offset: Offset) -> tuple[SegmentList | ErasedReads, Offset]:
-        """Returns what reads without erased records, and the end up to which it may read."""
-        erasures, high_watermark = self.erasures, self.high_watermark
-        if end_offset <= high_watermark:
-            end_offset = erasures.readable_end(end_offset, high_watermark)
-        hidden = erasures.hidden(high_watermark)
-        return ErasedReads(self.segments, hidden, erasures.rewritten) if hidden else self.segments, end_offset
 
     def aborted_transactions(self, read: FileSlice, offset: Offset, end_offset: Offset) -> list[CompletedTransaction]:
         """Returns those with records in a slice from `offset` to `end_offset` (exclusive), and maybe a few others."""
@@ -391,5 +381,5 @@ class Log(LogOffsets):
         """
         if self.erasures.pending:
             offset = self.erasures.hidden(self.high_watermark).next_outside(offset)
-            _, end_offset = self._reads_around_erased(end_offset)
+            _, end_offset = around_erased(self.segments, self.erasures, self.high_watermark, end_offset)
         return self.segments.bytes_between(offset, end_offset, self.log_end_offset, limit)

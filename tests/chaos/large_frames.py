@@ -77,7 +77,7 @@ class LargeFrames:
             )
         if isinstance(element, Entity):
             return [self._struct(element, 1) for _ in range(rows)]
-        if not isinstance(element, Text) and fixed_format(element) != "b":
+        if not isinstance(element, Text | Blob) and fixed_format(element) != "b":
             return [next(self._numbers) for _ in range(rows)]
         return [self._value(name, element, 0) for _ in range(rows)]
 

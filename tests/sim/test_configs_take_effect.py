@@ -33,6 +33,7 @@ TEXTS = {
     "min.cleanable.dirty.ratio": "0.25",
     "preallocate": "true",
     "lowtide.delete.erase": "true",
+    "lowtide.erasure.key.filter": "none",
 }
 FIELDS = [field.name for field in fields(LogConfig)]
 
@@ -196,6 +197,7 @@ def test_no_key_that_can_be_set_is_left_out() -> None:
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.io.max.bytes.per.second",
     }
+    elsewhere |= {"lowtide.erasure.io.max.bytes.per.second"}
     elsewhere |= {"replica.alter.log.dirs.io.max.bytes.per.second", "cordoned.log.dirs"}
     elsewhere |= {"errors.deadletterqueue.auto.create.topics.enable", "errors.deadletterqueue.topic.name.prefix"}
     elsewhere |= {

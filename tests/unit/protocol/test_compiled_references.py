@@ -124,6 +124,7 @@ def cases() -> dict[str, list[tuple[Any, ...]]]:
     )
     batch = (records, 2, 0, 1, 0, None, 0, 10)
     return {
+        "add_keys": [(bytearray(60), SECRET, keyed, 3)],
         "append_records": [(batch, 0, empty, 0, None), ((*batch[:5], 7, *batch[6:]), 0, empty, 0, lists)],
         "append_rows": [
             (bytearray(), rows, (None, 0, 2, 1000, 7)),
@@ -132,6 +133,8 @@ def cases() -> dict[str, list[tuple[Any, ...]]]:
         "copy_keys": [(array("q", [7, 1] + [0] * 6), array("q", bytes(128)))],
         "find_record": [(records, 2, 1, 0), (records, 2, 9, 0)],
         "hash_key": [(SECRET, b"key")],
+        "match_header": [(records, 2, b"n", None), (records, 2, b"n", b"c")],
+        "match_keys": [(keyed, 3, frozenset({b"a"}), 2)],
         "note_keys": [(array("q", bytes(128)), SECRET, keyed, 3, 1, 0, 5, 0)],
         "produce_answers": [(9, (1, 2), "t", 0, (5, 6), -1, 0), (13, (), b"i" * 16, 0, (), -1, 0)],
         "read_produce": [
