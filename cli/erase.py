@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 
 from lowtide.admin.cluster_view import ClusterView
-from lowtide.admin.configs import ConfigResource, ResourceType
+from lowtide.admin.configs import ConfigResource, ConfigResourceType
 from lowtide.admin.deletion import EraseUnsupportedError
 from lowtide.admin.erasing import PartitionErasure
 from lowtide.admin.errors import AdminError
@@ -117,7 +117,7 @@ def _offsets_of(texts: Sequence[str], selector: SelectorOptions, topics: Sequenc
 
 async def _check_not_compacted(call: NetworkCall, topic: str) -> None:
     """Errors: CommandError if a key's older record may become its current one."""
-    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
     configs = (await call.client.describe_configs([resource], keys=["cleanup.policy"]))[resource]
     remedy = "erase by key, or give --force. Nothing was erased"
     if isinstance(configs, AdminError):

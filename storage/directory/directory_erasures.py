@@ -331,6 +331,9 @@ class DirectoryErasures:
                 self._answer(
                     log, request, EraseFailedError(f"a truncation has lowered the log start to {log.log_start_offset}")
                 )
+        if any(log.recovery_point < each.goal.erasures_end <= log.log_end_offset for each in waiting):
+            log.flush_wanted = True  # An erasure below may be in memory only.
+            log.upkeep_queue[log] = None
         done = [each for each in waiting if each.goal.offset <= gone_offset and _has_erased(log, each.goal)]
         if not done or (any(each.goal.offset for each in done) and has_segments_below_start(log)):
             return

@@ -86,7 +86,7 @@ def read_by_confluent(bootstrap: str, topic: str, isolation: str, _end: int) -> 
             if error is not None:
                 assert error.code() == KafkaError._PARTITION_EOF
                 return PeopleRead(records, message.offset() or 0)
-            records.append((message.offset() or 0, message.key() or b""))  # type: ignore[arg-type]
+            records.append((message.offset() or 0, message.key() or b""))
 
 
 def read_by_kafka_python(bootstrap: str, topic: str, isolation: str, end: int) -> PeopleRead:
