@@ -51,7 +51,7 @@ class PartitionErasure:
     searched_to: Offset
     """Exclusive: the log end when the search began. Records that were written later stay."""
     count: int
-    """How many records were found."""
+    """How many records were found, by this call and by earlier ones with the same id."""
     erasures_end: Offset = UNKNOWN_OFFSET
     """The exclusive end of the erasures that the brokers have confirmed; -1 after a dry run."""
     erased_by: tuple[BrokerId, ...] = ()
@@ -132,24 +132,21 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)
-    results = {
-        partition: _searched(used_id, each) if isinstance(each, SearchedPartition) else each
-        for partition, each in found.items()
-    }
-    if dry_run:
-        return results
-    erasures = {
-        # Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
-        key: replace(each, erasures_end=each.erasures_end if each.erasures_end > 0 else each.searched_to)
-        for key, each in results.items()
-        if isinstance(each, PartitionErasure)
-    }
-    goals = {key: CleanBelow(0, each.erasures_end) for key, each in erasures.items()}
-    cleaned = await clean_replicas(call, goals, view)
-    return results | {
-        key: replace(each, erased_by=cleaned[key].erased_by, not_erased_by=cleaned[key].not_erased_by)
-        for key, each in erasures.items()
-    }
+    results: dict[TopicPartition, PartitionErasure | AdminError] = {}
+    goals: dict[TopicPartition, CleanBelow] = {}
+    for key, each in found.items():
+        results[key] = _searched(used_id, each) if isinstance(each, SearchedPartition) else each
+        if isinstance(each, SearchedPartition) and not dry_run:
+            # Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
+            end = each.erasures_end if each.erasures_end > 0 else each.searched_to
+            goals[key] = CleanBelow(max(each.log_start_offset, 0), end)
+    for key, (erased_by, not_erased_by) in (await clean_replicas(call, goals, view)).items():
+        result = results[key]
+        assert isinstance(result, PartitionErasure)
+        results[key] = replace(
+            result, erasures_end=goals[key].erasures_end, erased_by=erased_by, not_erased_by=not_erased_by
+        )
+    return results
 
 
 def _searched(erasure_id: UUID, found: SearchedPartition) -> PartitionErasure:
@@ -158,5 +155,4 @@ def _searched(erasure_id: UUID, found: SearchedPartition) -> PartitionErasure:
         searched_from=found.searched_from,
         searched_to=found.searched_to,
         count=found.count,
-        erasures_end=found.erasures_end,
     )

@@ -70,6 +70,8 @@ class SearchedPartition:
     """Whether there are more ranges than `offsets` has."""
     erasures_end: Offset = UNKNOWN_OFFSET
     """After an erasure: the exclusive end of the erasures that name the records, which are committed; otherwise -1."""
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    """After an erasure: the leader's. Followers may have records below it, which were not searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,7 @@ def _searched(broker_id: BrokerId, row: FoundPartition) -> SearchedPartition:
         offsets=tuple(OffsetRange(each.first_offset, each.last_offset) for each in row.offsets),
         has_more=row.has_more,
         erasures_end=row.erasures_end,
+        log_start_offset=row.log_start_offset,
     )
 
 

@@ -10,7 +10,6 @@ from uuid import UUID
 import typer
 
 from lowtide.admin.cluster_view import ClusterView
-from lowtide.admin.configs import ConfigResource, ConfigResourceType
 from lowtide.admin.deletion import EraseUnsupportedError
 from lowtide.admin.erasing import PartitionErasure
 from lowtide.admin.errors import AdminError
@@ -55,9 +54,6 @@ async def erase(
         UUID | None,
         typer.Option("--erasure-id", metavar="UUID", help="continues an erasure whose outcome is unknown"),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="erase by offset in compacted topics too: older records may reappear")
-    ] = False,
     yes: Yes = False,
 ) -> ExitCode:
     """Erase a person's records: all that have a key, one of many keys, or a header; or records at offsets.
@@ -79,8 +75,6 @@ async def erase(
     chosen, view = await named_partitions(call, texts, patterns)
     if query is None:
         query = RecordQuery(offsets={key: by_offset[key.partition] for key in chosen})
-        if not (force or dry_run):
-            await _check_not_compacted(call, chosen[0].topic)
     if not dry_run and not yes:
         found = await _erased(call, query, chosen, view, dry_run=True)
         _check_searched(call, chosen, found)
@@ -113,20 +107,6 @@ def _offsets_of(texts: Sequence[str], selector: SelectorOptions, topics: Sequenc
         return {partition: OffsetRanges(ranges) for partition, ranges in sorted(found.items())}
     except ValueError as error:
         raise misused(f"--offsets: {error}.") from None
-
-
-async def _check_not_compacted(call: NetworkCall, topic: str) -> None:
-    """Errors: CommandError if a key's older record may become its current one."""
-    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-    configs = (await call.client.describe_configs([resource], keys=["cleanup.policy"]))[resource]
-    remedy = "erase by key, or give --force. Nothing was erased"
-    if isinstance(configs, AdminError):
-        raise misused(f"whether topic {topic} is compacted is unknown ({configs}): {remedy}.")
-    policy = configs.get("cleanup.policy")
-    if policy is not None and "compact" in (policy.value or ""):
-        raise misused(
-            f"topic {topic} is compacted: without the newest record of a key an older one would be current: {remedy}."
-        )
 
 
 async def _erased(

@@ -331,9 +331,6 @@ class DirectoryErasures:
                 self._answer(
                     log, request, EraseFailedError(f"a truncation has lowered the log start to {log.log_start_offset}")
                 )
-        if any(log.recovery_point < each.goal.erasures_end <= log.log_end_offset for each in waiting):
-            log.flush_wanted = True  # An erasure below may be in memory only.
-            log.upkeep_queue[log] = None
         done = [each for each in waiting if each.goal.offset <= gone_offset and _has_erased(log, each.goal)]
         if not done or (any(each.goal.offset for each in done) and has_segments_below_start(log)):
             return
@@ -357,6 +354,10 @@ class DirectoryErasures:
 
 
 def _has_erased(log: Log, goal: EraseGoal) -> bool:
-    """Returns whether the log has the goal's erasures, in effect and on the disk, and nothing of them is left."""
+    """Returns whether the log has the goal's erasures, in effect and on the disk, and nothing of them is left.
+
+    Records above the last of them need not be on the disk.
+    """
     end_offset = goal.erasures_end
-    return min(log.high_watermark, log.recovery_point) >= end_offset and log.erasures.is_done(end_offset)
+    last = max((each.end_offset for each in log.erasures.known if each.end_offset <= end_offset), default=0)
+    return log.high_watermark >= end_offset and log.recovery_point >= last and log.erasures.is_done(end_offset)

@@ -21,7 +21,7 @@ from .scripted import HANG_UP, ScriptedBroker, ScriptedCluster, simulated
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ALL = (1, 2, 3)
 ID = UUID(int=7)
-SEARCHED_TO, ERASURES_END = 90, 93
+LOG_START, SEARCHED_TO, ERASURES_END = 4, 90, 93
 
 
 def finding(*codes: int, count: int = 2, erasures_end: int = ERASURES_END, message: str | None = None) -> Any:
@@ -44,6 +44,7 @@ def finding(*codes: int, count: int = 2, erasures_end: int = ERASURES_END, messa
                         searched_to=SEARCHED_TO,
                         record_count=count,
                         erasures_end=erasures_end if request.erase else -1,
+                        log_start_offset=LOG_START if request.erase and count else -1,
                     )
                     for row in topic.partitions
                 ],
@@ -104,7 +105,7 @@ def test_all_brokers_can_before_the_leader_erases_and_all_replicas_confirm() -> 
         assert await erase(cluster) == PartitionErasure(
             erasure_id=ID, searched_from=3, searched_to=90, count=2, erasures_end=93, erased_by=ALL, not_erased_by={}
         )
-        assert sorted(erases(cluster)) == [(broker, 0, ERASURES_END) for broker in ALL]
+        assert sorted(erases(cluster)) == [(broker, LOG_START, ERASURES_END) for broker in ALL]
         (asked,) = searches(cluster)
         assert (asked.erase, asked.search_id, asked.keys, asked.ranges_max) == (True, ID.bytes, [b"one"], 0)
         own = (ApiKey.FIND_RECORDS, ApiKey.ERASE_RECORDS)

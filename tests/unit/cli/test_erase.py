@@ -6,7 +6,6 @@ import io
 import json
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from types import SimpleNamespace
 from typing import Any, Self
 from unittest.mock import patch
 from uuid import UUID
@@ -39,7 +38,6 @@ class ErasingClient:
         self.asked: list[dict[str, Any]] = []
         self.results: dict[TopicPartition, AdminError] = {}
         self.not_erased_by: dict[int, str] = {}
-        self.policy: object = "delete"
 
     async def __aenter__(self) -> Self:
         return self
@@ -54,14 +52,6 @@ class ErasingClient:
         topics = {each.name: each for each in (described("orders"), described("own", is_internal=True))}
         found = topics if names is None else {name: topics[name] for name in names if name in topics}
         return ClusterView(cluster_id="c", controller_id=1, brokers={}, topics=found, errors={})
-
-    async def describe_configs(self, resources: Any, *, keys: Any) -> Any:
-        assert keys == ["cleanup.policy"]
-        found = self.policy
-        return {
-            each: found if isinstance(found, AdminError) else {"cleanup.policy": SimpleNamespace(value=found)}
-            for each in resources
-        }
 
     async def erase_records(self, partitions: Any, **given: Any) -> Any:
         self.asked.append({"partitions": partitions, **given})
@@ -202,23 +192,6 @@ def test_exact_offsets_are_of_their_partitions() -> None:
         TopicPartition("orders", 1): ((3, 5), (7, 7)),
     }
     assert client.asked[0]["partitions"] == [TopicPartition("orders", 0), TopicPartition("orders", 1)]
-
-
-@pytest.mark.parametrize(
-    ("policy", "force", "code"),
-    [
-        ("compact,delete", (), ExitCode.MISUSED),
-        (BrokerAnsweredError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders"), (), ExitCode.MISUSED),
-        ("compact,delete", ("--force",), ExitCode.DONE),
-    ],
-)
-def test_offsets_of_a_compacted_topic_need_force(policy: object, force: tuple[str, ...], code: ExitCode) -> None:
-    """Protects readers from an older record of a key, which would be current again."""
-    client = ErasingClient()
-    client.policy = policy
-    ended, _, error = run(client, "orders", "--offsets", "0:1", "--yes", *force)
-    assert (ended, len(client.asked)) == (code, int(bool(force)))
-    assert force or ("compacted" in error and "erase by key, or give --force" in error)
 
 
 def test_a_broker_that_is_too_old_is_one_sentence() -> None:
