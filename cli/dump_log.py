@@ -21,12 +21,16 @@ from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, plural, print_json_line, printable
 from lowtide.cli.record_format import Form, marker_name, record_text, record_value
 from lowtide.protocol.control_records import read_control_record
+from lowtide.protocol.erasure_record import read_erasure
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import CURRENT_MAGIC, RECORD_BATCH_OVERHEAD, Record, iterate_records, read_batch_header
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
 from lowtide.storage.log.segments.segment_names import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX
 
 app = typer.Typer(add_completion=False)
+
+ERASED_SHOWN: Final = 8
+"""The most ranges of erased offsets in a line."""
 
 SMALL_FILE_BYTES_MAX: Final = 1 << 30
 """The largest file that is read whole; the log start journal is the largest of these."""
@@ -201,6 +205,7 @@ def _batch(found: DumpedBatch, topic: str, wanted: DumpRequest) -> Iterator[Row]
         "is_transactional": header.is_transactional,
         "is_control": header.is_control,
         "marker": _marker(found) if header.is_control and found.fault is None else None,
+        "erasure": _erasure(found) if header.is_control and header.producer_id < 0 and found.fault is None else None,
         "crc": header.crc,
     }
     fault = None if found.fault is None else f"byte {found.position}: {found.fault}"
@@ -229,6 +234,15 @@ def _marker(batch: DumpedBatch) -> str | None:
         return None
 
 
+def _erasure(batch: DumpedBatch) -> dict[str, Any] | None:
+    """Returns what a control batch erases; None if it is no erasure that can be read."""
+    try:
+        found = read_erasure(batch.content, max_bytes=RECORD_BYTES_MAX)
+    except ProtocolError:
+        return None
+    return None if found is None else {"id": str(found.erasure_id), "offsets": [list(each) for each in found.ranges]}
+
+
 def in_line(row: Row) -> str:
     """Formats a row in one line."""
     values = row.values
@@ -247,10 +261,18 @@ def in_line(row: Row) -> str:
     return text if row.fault is None else f"{text}  FAULT: {row.fault}"
 
 
+def shown_offsets(ranges: list[list[int]]) -> str:
+    """Returns ranges of offsets as text, the first eight of them."""
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:ERASED_SHOWN]]
+    return f"offsets {', '.join([*shown, '…'] if len(ranges) > ERASED_SHOWN else shown)}"
+
+
 def _batch_line(values: dict[str, Any]) -> str:
-    kind = (
-        f"{values['marker'] or 'control'} marker" if values["is_control"] else plural(values["record_count"], "record")
-    )
+    kind = plural(values["record_count"], "record")
+    if values["erasure"] is not None:
+        kind = f"erasure {values['erasure']['id']} of {shown_offsets(values['erasure']['offsets'])}"
+    elif values["is_control"]:
+        kind = f"{values['marker'] or 'control'} marker"
     parts = [
         f"byte {values['position']}",
         f"offsets {values['base_offset']} to {values['last_offset']}",

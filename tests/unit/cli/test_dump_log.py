@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -13,7 +15,9 @@ from lowtide.cli.record_format import Form
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType
+from lowtide.protocol.erasure_record import ErasureRecord
 from lowtide.protocol.group_records import OffsetCommitValue, encode_offset_commit
+from lowtide.protocol.offset_ranges import OffsetRange
 from lowtide.protocol.transaction_records import TransactionLogValue, encode_transaction
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
@@ -24,6 +28,7 @@ from lowtide.storage.checkpoint import (
     encode_offsets,
     encode_partition_metadata,
 )
+from lowtide.storage.log.markers import make_erasure
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log.producers.transaction_index import encode_aborted
@@ -105,6 +110,7 @@ def test_programs_get_a_line_for_each_object(partition, capsys):
         "is_transactional": False,
         "is_control": False,
         "marker": None,
+        "erasure": None,
         "crc": told["crc"],
         "fault": None,
     }
@@ -115,6 +121,17 @@ def test_programs_get_a_line_for_each_object(partition, capsys):
         "v100",
         [],
     )
+
+
+def test_an_erasure_shows_what_it_names(partition, capsys):
+    """Protects whoever must show, from a copy of the files, which records were erased."""
+    record = ErasureRecord(UUID(int=7), 0, (OffsetRange(3, 3), OffsetRange(8, 12)))
+    batch = make_erasure(record, TIME_MS)
+    prefix = struct.pack(">qii", 100, batch.size_bytes - 12, 2)
+    (partition / SEGMENT).write_bytes(prefix + b"".join(batch.tail))
+    (row,) = rows(capsys, partition)
+    assert row["erasure"] == {"id": str(UUID(int=7)), "offsets": [[3, 3], [8, 12]]}
+    assert f"erasure {UUID(int=7)} of offsets 3, 8-12" in dump(capsys, partition)
 
 
 def test_markers_show_how_a_transaction_ended(partition, capsys):

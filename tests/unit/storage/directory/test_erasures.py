@@ -472,3 +472,16 @@ def test_a_broken_disk_takes_the_directory_offline() -> None:
     assert [path for path, _ in world.failed] == [ONE]
     assert isinstance(answers[0], EraseFailedError)
     del work
+
+
+def test_a_request_for_erasures_does_not_wait_for_later_records_on_the_disk() -> None:
+    """Protects a repeated request that finds nothing more: it isn't held until the log happens to be flushed."""
+    world = World()
+    log = filled(world)
+    log.advance_high_watermark(log.log_end_offset)
+    assert log.recovery_point < log.log_end_offset
+    answers: list[EraseFailedError | None] = []
+    world.manager.erase(log, EraseGoal(0, log.log_end_offset), answers.append)
+    for _ in range(30):
+        world.tick(100)
+    assert answers == [None]
