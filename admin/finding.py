@@ -69,9 +69,9 @@ class SearchedPartition:
     has_more: bool
     """Whether there are more ranges than `offsets` has."""
     erasures_end: Offset = UNKNOWN_OFFSET
-    """After an erasure: the exclusive end of the erasures that name the records, which are committed; otherwise -1."""
+    """The exclusive end of the erasures that name the records, which are committed; -1 if there is none."""
     log_start_offset: Offset = UNKNOWN_OFFSET
-    """After an erasure: the leader's. Followers may have records below it, which were not searched."""
+    """The leader's, if the search was to erase; otherwise -1. Followers may have records below it, which were not searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -242,11 +242,11 @@ class FindRecordsHandler:
         waiting: list[tuple[FoundPartition, asyncio.Future[ErrorCode]]] = []
         for row, kept in found:
             refusal = self._append_erasures(erasure_id, row, kept)
+            row.log_start_offset = kept.running.partition.log.log_start_offset
             if refusal is not None:
                 row.error_code, row.error_message = refusal.error_code, refusal.message or None
             elif kept.erasures_end is not None and kept.erasures_end >= 0:
                 row.erasures_end, row.error_code = kept.erasures_end, ErrorCode.REQUEST_TIMED_OUT
-                row.log_start_offset = kept.running.partition.log.log_start_offset
                 done = loop.create_future()
                 waiting.append((row, done))
                 timeout_ms = max(int((deadline - loop.time()) * 1000), 0)
@@ -274,6 +274,8 @@ class FindRecordsHandler:
                 end_offset = append_erasures(replicas, partition, erasure_id, left, self._broker.clock.wall_ms())
                 if isinstance(end_offset, ErrorCode):
                     return Refusal(end_offset, "")
+            elif known:  # Others name the records, perhaps since the search: they must be committed and done too.
+                end_offset = known[-1].end_offset
             kept.erasures_end = end_offset
         row.record_count = sum(each.count for each in partition.log.erasures.known if each.erasure_id == erasure_id)
         return None

@@ -214,3 +214,25 @@ def test_other_parts_of_the_broker_can_search() -> None:
         assert (list(found.records.offsets), len(searches)) == ([at], 0)
 
     simulate(run)
+
+
+def test_what_another_erasure_names_has_its_end() -> None:
+    """Protects a person from "done" while replicas still have records that another request erases, or has erased."""
+
+    async def run(world: Leading) -> None:
+        await begin(world)
+        at = await produce(world, b"a", b"person", b"person", b"b")
+        row = await find(world, keys=[b"nobody"], erase=True, search_id=b"0" * 16)
+        start = world.partition().log.log_start_offset
+        assert (row.error_code, row.erasures_end, row.log_start_offset) == (NONE, -1, start)
+        waits = ErrorCode.REQUEST_TIMED_OUT  # No follower fetches, so it isn't committed.
+        first = await find(world, keys=[b"person"], erase=True, timeout_ms=100)
+        end = world.partition().log.log_end_offset
+        assert (first.error_code, first.record_count, first.erasures_end) == (waits, 2, end)
+        assert end > at + 4
+        for search_id in (ID, b"1" * 16):
+            again = await find(world, keys=[b"person"], erase=True, search_id=search_id, timeout_ms=100)
+            assert (again.error_code, again.erasures_end, again.log_start_offset) == (waits, end, start)
+        assert world.partition().log.log_end_offset == end
+
+    simulate(run)
