@@ -246,7 +246,6 @@ class FindRecordsHandler:
                 row.error_code, row.error_message = refusal.error_code, refusal.message or None
             elif kept.erasures_end is not None and kept.erasures_end >= 0:
                 row.erasures_end, row.error_code = kept.erasures_end, ErrorCode.REQUEST_TIMED_OUT
-                row.log_start_offset = kept.running.partition.log.log_start_offset
                 done = loop.create_future()
                 waiting.append((row, done))
                 timeout_ms = max(int((deadline - loop.time()) * 1000), 0)
@@ -268,6 +267,9 @@ class FindRecordsHandler:
             if not kept.running.is_current() or not partition.is_leader:
                 return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
             assert isinstance(kept.running.outcome, SearchedLog)
+            if partition.leadership is not None:
+                # A replica that is away may have records below the log start, which the search doesn't see.
+                partition.leadership.note_acknowledged(partition.log.log_start_offset)
             left = kept.running.outcome.records.ranges().without(OffsetRanges.union_of(each.left for each in known))
             end_offset: Offset | ErrorCode = named_end(partition, erasure_id)
             if left:
@@ -275,6 +277,7 @@ class FindRecordsHandler:
                 if isinstance(end_offset, ErrorCode):
                     return Refusal(end_offset, "")
             kept.erasures_end = end_offset
+        row.log_start_offset = partition.log.log_start_offset
         row.record_count = sum(each.count for each in partition.log.erasures.known if each.erasure_id == erasure_id)
         return None
 

@@ -52,9 +52,6 @@ def append_erasures(
     Returns the exclusive end of the last erasure. After an error some may have been appended; a repetition with the
     same id appends the rest. Errors: those of `Log.append_as_leader`.
     """
-    if partition.leadership is not None:
-        # A replica that is away may have records below the log start, which the search doesn't see.
-        partition.leadership.note_acknowledged(partition.log.log_start_offset)
     config = partition.log.config
     ranges_max = max(min(config.max_message_bytes, config.segment_bytes) // 2 // RANGE_BYTES_MAX, 1)
     ranges: tuple[OffsetRange, ...] = found.ranges()

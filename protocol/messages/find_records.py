@@ -76,7 +76,7 @@ class FoundPartition(Message, kw_only=True):
     has_more: Bool = False
     """Whether there are more offsets than were returned."""
     log_start_offset: Int64 = UNKNOWN_OFFSET
-    """Of the leader when the erasure was appended. Followers may have records below it, which aren't searched."""
+    """Of the leader, if records are erased. Followers may have records below it, which aren't searched."""
     erasures_end: Int64 = UNKNOWN_OFFSET
     """The exclusive end of the erasures that name the records, which are committed; -1 if there is none."""
 

@@ -65,13 +65,13 @@ async def records_of(cluster: ClusterProcesses) -> dict[int, bytes]:
     return records
 
 
-async def erase(cluster: ClusterProcesses, offsets: list[int], erasure_id: UUID, timeout: float) -> object:
+async def erase(cluster: ClusterProcesses, offsets: list[int], erasure_id: UUID, seconds: float) -> object:
     async with AdminClient(cluster.bootstrap) as admin:
         found = await admin.erase_records(
             [PARTITION],
             offsets={PARTITION: [(each, each) for each in offsets]},
             erasure_id=erasure_id,
-            timeout=timeout,
+            timeout=seconds,
         )
     return found[PARTITION]
 
@@ -93,14 +93,14 @@ async def test_brokers_are_killed_while_records_are_erased(tmp_path: Path) -> No
             erasure_id = UUID(int=choice.getrandbits(128))
             leader = int((await cluster.until_partition(TOPIC, lambda row: row.leader_id >= 0)).leader_id)
             victims = choice.choice(([leader], [each for each in cluster.ids if each != leader][:1], cluster.ids))
-            erasing = asyncio.create_task(erase(cluster, offsets, erasure_id, timeout=10))
+            erasing = asyncio.create_task(erase(cluster, offsets, erasure_id, seconds=10))
             await asyncio.wait([erasing], timeout=choice.uniform(0.0, 0.8))
             await cluster.kill(*victims)
             with contextlib.suppress(Exception):  # Whatever it says, the call is repeated.
                 await erasing
             await cluster.start(*victims)
             await cluster.until_in_sync(TOPIC)
-            result = await erase(cluster, offsets, erasure_id, timeout=60)
+            result = await erase(cluster, offsets, erasure_id, seconds=60)
             assert isinstance(result, PartitionErasure), result
             assert (sorted(result.erased_by), result.not_erased_by) == (sorted(cluster.ids), {})
             for offset in offsets:
