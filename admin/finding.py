@@ -71,7 +71,8 @@ class SearchedPartition:
     erasures_end: Offset = UNKNOWN_OFFSET
     """The exclusive end of the erasures that name the records, which are committed; -1 if there is none."""
     log_start_offset: Offset = UNKNOWN_OFFSET
-    """The leader's, if the search was to erase; otherwise -1. Followers may have records below it, which were not searched."""
+    """The leader's, if the search was to erase; otherwise -1. Followers may have records below it, which were not
+    searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.partitions.erasures import append_erasures, named_end, why_not_erasable
+from lowtide.broker.partitions.erasures import append_erasures, why_not_erasable
 from lowtide.broker.partitions.log_searches import LogSearches, PartitionSearch
 from lowtide.broker.places import WaitingPlaces, client_of
 from lowtide.broker.request_context import RequestContext
@@ -49,7 +49,7 @@ from lowtide.protocol.messages.find_records import (
     RecordOffsets,
 )
 from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
-from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import INTERNAL_TOPICS
@@ -242,7 +242,6 @@ class FindRecordsHandler:
         waiting: list[tuple[FoundPartition, asyncio.Future[ErrorCode]]] = []
         for row, kept in found:
             refusal = self._append_erasures(erasure_id, row, kept)
-            row.log_start_offset = kept.running.partition.log.log_start_offset
             if refusal is not None:
                 row.error_code, row.error_message = refusal.error_code, refusal.message or None
             elif kept.erasures_end is not None and kept.erasures_end >= 0:
@@ -268,15 +267,18 @@ class FindRecordsHandler:
             if not kept.running.is_current() or not partition.is_leader:
                 return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
             assert isinstance(kept.running.outcome, SearchedLog)
+            if partition.leadership is not None:
+                # A replica that is away may have records below the log start, which the search doesn't see.
+                partition.leadership.note_acknowledged(partition.log.log_start_offset)
             left = kept.running.outcome.records.ranges().without(OffsetRanges.union_of(each.left for each in known))
-            end_offset: Offset | ErrorCode = named_end(partition, erasure_id)
+            # What others name, perhaps since the search, must be committed and done too.
+            end_offset: Offset | ErrorCode = known[-1].end_offset if known else UNKNOWN_OFFSET
             if left:
                 end_offset = append_erasures(replicas, partition, erasure_id, left, self._broker.clock.wall_ms())
                 if isinstance(end_offset, ErrorCode):
                     return Refusal(end_offset, "")
-            elif known:  # Others name the records, perhaps since the search: they must be committed and done too.
-                end_offset = known[-1].end_offset
             kept.erasures_end = end_offset
+        row.log_start_offset = partition.log.log_start_offset
         row.record_count = sum(each.count for each in partition.log.erasures.known if each.erasure_id == erasure_id)
         return None
 

@@ -38,12 +38,6 @@ def why_not_erasable(replicas: ReplicaManager, partition: Partition) -> Refusal 
     return None if partition.has_enough_in_sync else Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, TOO_FEW)
 
 
-def named_end(partition: Partition, erasure_id: UUID) -> Offset:
-    """Returns the exclusive end of the erasures in the log that have this id; -1 if there is none."""
-    known = partition.log.erasures.erasure_of(erasure_id)
-    return -1 if known is None else known.end_offset
-
-
 def append_erasures(
     replicas: ReplicaManager, partition: Partition, erasure_id: UUID, found: OffsetRanges, now_ms: int
 ) -> Offset | ErrorCode:
@@ -52,9 +46,6 @@ def append_erasures(
     Returns the exclusive end of the last erasure. After an error some may have been appended; a repetition with the
     same id appends the rest. Errors: those of `Log.append_as_leader`.
     """
-    if partition.leadership is not None:
-        # A replica that is away may have records below the log start, which the search doesn't see.
-        partition.leadership.note_acknowledged(partition.log.log_start_offset)
     config = partition.log.config
     ranges_max = max(min(config.max_message_bytes, config.segment_bytes) // 2 // RANGE_BYTES_MAX, 1)
     ranges: tuple[OffsetRange, ...] = found.ranges()

@@ -76,7 +76,7 @@ class FoundPartition(Message, kw_only=True):
     has_more: Bool = False
     """Whether there are more offsets than were returned."""
     log_start_offset: Int64 = UNKNOWN_OFFSET
-    """With `erase`, the leader's. Followers may have records below it, which aren't searched."""
+    """Of the leader, if records are erased. Followers may have records below it, which aren't searched."""
     erasures_end: Int64 = UNKNOWN_OFFSET
     """The exclusive end of the erasures that name the records, which are committed. If the search found nothing that
     none of them names, it is the end of the last erasure in the log; -1 if there is none."""

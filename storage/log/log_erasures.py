@@ -143,10 +143,6 @@ class LogErasures:
         """Notes that no file has a deleted record below `end_offset`."""
         self.deleted_to = max(self.deleted_to, end_offset)
 
-    def erasure_of(self, erasure_id: UUID) -> KnownErasure | None:
-        """Returns the last erasure with this id."""
-        return next((each for each in reversed(self.known) if each.erasure_id == erasure_id), None)
-
     def note(self, record: ErasureRecord, offset: Offset, leader_epoch: LeaderEpoch) -> None:
         """Adds the erasure at `offset`, the end of the log."""
         ranges = OffsetRanges(record.ranges)

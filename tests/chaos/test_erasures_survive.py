@@ -1,0 +1,114 @@
+"""Brokers are killed again and again while single records are erased: no live record is lost or changed, no erased one
+is served after the acknowledgement, and none is left in a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from lowtide.admin import AdminClient, TopicPartition
+from lowtide.admin.erasing import PartitionErasure
+from tests.etcd import missing
+
+from .cluster_processes import ClusterProcesses
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+
+TOPIC = "people"
+PARTITION = TopicPartition(TOPIC, 0)
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+BATCHES, PER_BATCH, ERASED = 8, 7, 9
+SEED = int(os.environ.get("SEED", "1"))
+
+
+def value_of(number: int) -> bytes:
+    return b"-record-%09d-" % number + b"." * 300
+
+
+def files_with(cluster: ClusterProcesses, numbers: set[int]) -> list[str]:
+    """Returns the files of all brokers that have one of these records.
+
+    Brokers run, and give files other names: then it is looked again.
+    """
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return [
+                str(path.relative_to(cluster.directory))
+                for directory in cluster.directories.values()
+                for path in sorted(directory.rglob(f"{TOPIC}-0*/*"))
+                if any(b"-record-%09d-" % number in path.read_bytes() for number in numbers)
+            ]
+
+
+async def records_of(cluster: ClusterProcesses) -> dict[int, bytes]:
+    """Reads the partition from its leader, from one answer on to the next."""
+    leader = int((await cluster.until_partition(TOPIC, lambda row: row.leader_id >= 0)).leader_id)
+    bounds = await cluster.bounds(leader, TOPIC)
+    assert isinstance(bounds, tuple), bounds
+    offset, end = bounds
+    records: dict[int, bytes] = {}
+    while offset < end:
+        row, more = await cluster.fetch(leader, TOPIC, offset)
+        assert row.error_code == 0, row
+        if not more:
+            break
+        # Clients skip control batches, but this reader doesn't.
+        records |= {each: value for each, value in more.items() if value.startswith(b"-record-")}
+        offset = max(more) + 1
+    return records
+
+
+async def erase(cluster: ClusterProcesses, offsets: list[int], erasure_id: UUID, seconds: float) -> object:
+    async with AdminClient(cluster.bootstrap) as admin:
+        found = await admin.erase_records(
+            [PARTITION],
+            offsets={PARTITION: [(each, each) for each in offsets]},
+            erasure_id=erasure_id,
+            timeout=seconds,
+        )
+    return found[PARTITION]
+
+
+async def test_brokers_are_killed_while_records_are_erased(tmp_path: Path) -> None:
+    choice = random.Random(SEED)
+    async with ClusterProcesses(tmp_path, "log.roll.ms=2000") as cluster:
+        await cluster.create_topic(TOPIC, [cluster.ids])
+        live: dict[int, bytes] = {}
+        gone: set[int] = set()
+        number = 0
+        for _ in range(ROUNDS):
+            for _ in range(BATCHES):
+                values = [value_of(number + each) for each in range(PER_BATCH)]
+                number += PER_BATCH
+                base = await cluster.append(TOPIC, values)
+                live |= dict(enumerate(values, base))
+            offsets = sorted(choice.sample(sorted(live), ERASED))
+            erasure_id = UUID(int=choice.getrandbits(128))
+            leader = int((await cluster.until_partition(TOPIC, lambda row: row.leader_id >= 0)).leader_id)
+            victims = choice.choice(([leader], [each for each in cluster.ids if each != leader][:1], cluster.ids))
+            erasing = asyncio.create_task(erase(cluster, offsets, erasure_id, seconds=10))
+            await asyncio.wait([erasing], timeout=choice.uniform(0.0, 0.8))
+            await cluster.kill(*victims)
+            with contextlib.suppress(Exception):  # Whatever it says, the call is repeated.
+                await erasing
+            await cluster.start(*victims)
+            await cluster.until_in_sync(TOPIC)
+            result = await erase(cluster, offsets, erasure_id, seconds=60)
+            assert isinstance(result, PartitionErasure), result
+            assert (sorted(result.erased_by), result.not_erased_by) == (sorted(cluster.ids), {})
+            for offset in offsets:
+                gone.add(int(live.pop(offset)[8:17]))
+            assert files_with(cluster, gone) == []
+            assert await records_of(cluster) == live
+        await cluster.restart(*cluster.ids)
+        await cluster.until_in_sync(TOPIC)
+        assert files_with(cluster, gone) == []
+        assert await records_of(cluster) == live
+        cluster.check_no_faults()
