@@ -28,7 +28,7 @@ from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_settings import DeletionListener, PrefixDeletion
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.segments.segment_files import RemovedSegment
-from lowtide.storage.log.segments.unfreed import MUCH_BYTES
+from lowtide.storage.log.segments.unfreed import BLOCK_BYTES, MUCH_BYTES
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 from lowtide.storage.log_start.journal_format import LogStartEntry
 
@@ -112,7 +112,8 @@ class DirectoryLogStarts:
         if removed:
             self._removal.remove_segments(removed, self._clock.monotonic_ms() + log.config.file_delete_delay_ms)
         if log.log_start_offset > before:
-            self._holes.risen[log] = None
+            if log.segments.may_free(BLOCK_BYTES):
+                self._holes.schedule(log)
             if log.frees_many_bytes:
                 self._holes.mark_urgent(log)
             if log.config.lowtide_delete_erase:
@@ -132,9 +133,8 @@ def make_log_start_visible(log: Log, offset: Offset) -> list[RemovedSegment]:
         return []
     log.leader_epochs.truncate_from_start(offset)
     # Producers stay known without records: they continue, and a retry of the last batch is recognised (KAFKA-7190).
-    segments = log.segments
-    bases, active = segments.bases, segments.active
-    may_free_many = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
+    segments, bases = log.segments, log.segments.bases
+    may_free_many = segments.may_free(MUCH_BYTES)
     removed = [] if len(bases) == 1 or bases[1] > offset else log.files.remove_below(offset, log.config)
     log.frees_many_bytes = may_free_many and segments.unfreed_bytes(offset, log.log_end_offset) >= MUCH_BYTES
     return removed
