@@ -79,7 +79,7 @@ class DirectoryLogStarts:
         for log, offset in increments:
             log.request_log_start(offset)
         # The last entry in the journal wins, so a lower start must not follow a higher one that is there or under way.
-        entries = [LogStartIncrement(log, log.log_start_pending).entry for log, _ in increments]
+        entries = [(log.topic_id, log.topic_partition.partition, log.log_start_pending) for log, _ in increments]
         self._journal.request_log_starts(entries, partial(self._on_log_starts_durable, increments, on_durable))
 
     def _on_log_starts_durable(
@@ -111,16 +111,19 @@ class DirectoryLogStarts:
         before, removed = log.log_start_offset, make_log_start_visible(log, offset)
         if removed:
             self._removal.remove_segments(removed, self._clock.monotonic_ms() + log.config.file_delete_delay_ms)
-        if log.log_start_offset > before:
-            if log.segments.may_free(BLOCK_BYTES):
+        after = log.log_start_offset
+        if after > before:
+            segments = log.segments
+            active = segments.active
+            if active.size - active.punched >= BLOCK_BYTES or len(segments.bases) > 1:
                 self._holes.schedule(log)
-            if log.frees_many_bytes:
-                self._holes.mark_urgent(log)
+                if log.frees_many_bytes:
+                    self._holes.mark_urgent(log)
             if log.config.lowtide_delete_erase:
                 self._erased[log] = None
-        if not log.is_future and (removed or log.log_start_offset > before):
-            deleted.append(PrefixDeletion(log, before, log.log_start_offset, removed))
-        return log.log_start_offset >= offset
+        if not log.is_future and (removed or after > before):
+            deleted.append(PrefixDeletion(log, before, after, removed))
+        return after >= offset
 
 
 def make_log_start_visible(log: Log, offset: Offset) -> list[RemovedSegment]:
@@ -133,8 +136,9 @@ def make_log_start_visible(log: Log, offset: Offset) -> list[RemovedSegment]:
         return []
     log.leader_epochs.truncate_from_start(offset)
     # Producers stay known without records: they continue, and a retry of the last batch is recognised (KAFKA-7190).
-    segments, bases = log.segments, log.segments.bases
-    may_free_many = segments.may_free(MUCH_BYTES)
+    segments = log.segments
+    bases, active = segments.bases, segments.active
+    may_free_many = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
     removed = [] if len(bases) == 1 or bases[1] > offset else log.files.remove_below(offset, log.config)
     log.frees_many_bytes = may_free_many and segments.unfreed_bytes(offset, log.log_end_offset) >= MUCH_BYTES
     return removed

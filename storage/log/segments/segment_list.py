@@ -76,11 +76,6 @@ class SegmentList(Sequence[Segment]):
         """The bytes of all `.log` files, without the hole at the beginning."""
         return sum(segment.size for segment in self._segments) - self._segments[0].punched
 
-    def may_free(self, size_bytes: int) -> bool:
-        """Returns whether deletes below the log end may free at least this much. Quick: it may say yes in vain."""
-        active = self.active
-        return active.size - active.punched >= size_bytes or len(self.bases) > 1
-
     def unfreed_bytes(self, log_start_offset: Offset, log_end_offset: Offset) -> int:
         """About how many bytes of the first segment are deleted and still there.
 
