@@ -32,9 +32,9 @@ def count_punches(world: World) -> list[str]:
 
 def test_many_deletes_make_few_holes() -> None:
     world = World()
-    filled(world, deleted=100)
+    filled(world, deleted=200)
     punches = count_punches(world)
-    for offset in range(5, 501, 5):
+    for offset in range(10, 1001, 10):
         world.delete_to((A0, offset))
         world.free()
         world.clock.now_ms += 50
