@@ -29,7 +29,7 @@ from lowtide.storage.checkpoint import joined
 from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
 from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segments.unfreed import BLOCK_BYTES, MUCH_BYTES, SOME_BYTES, UnfreedReason, UnfreedRoom
+from lowtide.storage.log.segments.unfreed import BLOCK_BYTES, MUCH_BYTES, UnfreedReason, UnfreedRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,9 +49,6 @@ LOGS_PER_STEP: Final = 4
 QUIET_MS: Final = 800
 """The time between two holes of a log, unless `MUCH_BYTES` wait: with the round and the worker that is within a second.
 """
-
-LONG_QUIET_MS: Final = 8000
-"""The same while less than `SOME_BYTES` wait: a hole costs some 100 us."""
 
 PIECES_AT_ONCE: Final = 2
 """Holes that the worker makes at a time."""
@@ -73,7 +70,7 @@ class DirectoryHoles:
         *,
         frees: bool,
     ) -> None:
-        """`on_freed` are called when a hole is made. Unless `frees`, none is made."""
+        """`on_freed` are called when a hole is made. Unless `frees`, no hole is made."""
         self.can_punch = True
         """Whether the file system makes holes, as far as is known."""
         self.noted: dict[tuple[TopicId, int], Hole] = {}
@@ -88,8 +85,9 @@ class DirectoryHoles:
         self._risen: dict[Log, int] = {}
         """Logs whose start has risen, durably and visibly, and the fewest bytes that make a hole of it."""
         self._queue: list[tuple[int, int, Log]] = []
-        """A heap of when a log of `_risen` is due at the earliest, and its turn; `_queued` has the same logs."""
-        self._queued, self._turns = set[Log](), count()
+        """A heap of when a log of `_risen` is due at the earliest, with a number for its turn."""
+        self._queued: set[Log] = set()
+        self._turns = count()
         self.urgent: dict[Log, None] = {}
         """Those of `_risen` with much to free: they don't wait for a round."""
         self._begun_ms: dict[Log, int] = {}
@@ -150,8 +148,7 @@ class DirectoryHoles:
 
     def _enqueue(self, log: Log, earliest_ms: int) -> None:
         self._queued.add(log)
-        due_ms = max(self._begun_ms.get(log, -QUIET_MS) + QUIET_MS, earliest_ms)
-        heappush(self._queue, (due_ms, next(self._turns), log))
+        heappush(self._queue, (max(self._due_ms(log), earliest_ms), next(self._turns), log))
 
     def mark_urgent(self, log: Log) -> None:
         """Marks a scheduled log with much to free. The caller then calls `begin_urgent`, once for all of them."""
@@ -208,7 +205,10 @@ class DirectoryHoles:
         Called some twenty times a second, and always iterated to the end.
         """
         self._make()
-        if self._is_round or not self._risen or not self._frees():
+        if self._is_round or not self._risen:
+            return
+        if not self._frees():
+            self._risen.clear()
             return
         self._is_round = True
         now_ms = self._ports.clock.monotonic_ms()
@@ -234,7 +234,7 @@ class DirectoryHoles:
             _, _, log = heappop(self._queue)
             self._queued.discard(log)
             if log in self._risen and not self._is_due(log, now_ms):
-                self._enqueue(log, now_ms + QUIET_MS)
+                self._enqueue(log, now_ms)  # An urgent hole was begun meanwhile.
             elif log in self._risen:
                 due.append(log)
         return due
@@ -272,13 +272,14 @@ class DirectoryHoles:
         return LogHoles(log).are_allowed and log in self._risen and self._is_due(log, self._ports.clock.monotonic_ms())
 
     def _is_due(self, log: Log, now_ms: int) -> bool:
-        begun_ms, size_bytes = self._begun_ms.get(log), LogHoles(log).unfreed_bytes
+        return now_ms >= self._due_ms(log)
+
+    def _due_ms(self, log: Log) -> int:
+        begun_ms = self._begun_ms.get(log)
         if begun_ms is None:
-            return True
+            return 0
         apart_ms = len(log.producer_state.producers) // PRODUCERS_PER_MS
-        is_small = size_bytes < SOME_BYTES and self._risen.get(log) == BLOCK_BYTES
-        quiet_ms = LONG_QUIET_MS if is_small else QUIET_MS if size_bytes < MUCH_BYTES else 0
-        return now_ms - begun_ms >= max(apart_ms, quiet_ms)
+        return begun_ms + max(apart_ms, 0 if LogHoles(log).unfreed_bytes >= MUCH_BYTES else QUIET_MS)
 
     def _is_here(self, log: Log) -> bool:
         """Returns whether this log is still the directory's: another one may have its name by now."""

@@ -13,9 +13,6 @@ MUCH_BYTES: Final = 1 << 20
 BLOCK_BYTES: Final = 4096
 """A hole of fewer bytes seldom frees a block of the file system, and never more than one."""
 
-SOME_BYTES: Final = 1 << 14
-"""Worth a hole within a second; less waits for some seconds."""
-
 
 class UnfreedReason(Enum):
     """What must happen before the room of deleted bytes is free."""
