@@ -254,12 +254,15 @@ class ReplicaManager:
         try:
             then()
         finally:
+            fetches = self.waiting.follower_fetches
             for log, _ in increments:
                 key = log.topic_partition
                 partition = self.partitions.get(key)
                 if partition is not None and partition.topic_id == log.topic_id:  # The log may have moved.
-                    partition.tell(PartitionChange.LOG_START)
-                    self.waiting.follower_fetches.release(key)
+                    if partition.watchers:
+                        partition.tell(PartitionChange.LOG_START)
+                    if key in fetches.watched:
+                        fetches.release(key)
             leaving = [log for log, _ in increments if log.frees_many_bytes]
             if leaving:
                 self.log_manager.directories.answers.hold(leaving, partial(self._wake_deletes, increments))
@@ -267,10 +270,13 @@ class ReplicaManager:
                 self._wake_deletes(increments)
 
     def _wake_deletes(self, increments: Sequence[LogStartIncrement]) -> None:
+        deletes = self.waiting.log_starts
         for log, _ in increments:
-            partition = self.partitions.get(log.topic_partition)
-            if partition is not None and partition.topic_id == log.topic_id:
-                self.waiting.log_starts.advance(log.topic_partition, partition.log.log_start_offset)
+            key = log.topic_partition
+            if key in deletes.watched:
+                partition = self.partitions.get(key)
+                if partition is not None and partition.topic_id == log.topic_id:
+                    deletes.advance(key, partition.log.log_start_offset)
 
     def follow(self, image: MetadataImage) -> MetadataImage | None:
         """Puts metadata in force. Returns the previous ones."""

@@ -143,10 +143,26 @@ class DeletionLedger:
         )
 
     def count(self) -> None:
-        """Counts and logs the deletions since the last call."""
-        for log, before, after, removed in self.uncounted:
-            self._count(log.topic_partition, before, after, removed)
+        """Counts and logs the deletions since the last call, those by requests of a topic together."""
+        requested: dict[str, list[PrefixDeletion]] = {}
+        for deletion in self.uncounted:
+            log, before, after, removed = deletion
+            key = log.topic_partition
+            partition = self._partitions.get(key)
+            if removed or partition is None or not partition.is_leader or key in self._expected:
+                self._count_requested(requested)
+                self._count(key, before, after, removed)
+            elif after > before:
+                requested.setdefault(key.topic, []).append(deletion)
+        self._count_requested(requested)
         self.uncounted.clear()
+
+    def _count_requested(self, requested: dict[str, list[PrefixDeletion]]) -> None:
+        for topic, deletions in requested.items():
+            offsets = sum([after - before for _, before, after, _ in deletions])
+            keys = [log.topic_partition for log, _, _, _ in deletions]
+            self._add(topic, keys, Reason.REQUEST, (), offsets, deletions[-1].log_start_offset)
+        requested.clear()
 
     def _count(self, key: TopicPartition, before: Offset, after: Offset, removed: list[RemovedSegment]) -> None:
         for deletion in self._expected.get(key, _NOTHING).deletions:
@@ -157,32 +173,35 @@ class DeletionLedger:
                 for segment in removed:
                     is_meant = deletion.first_offset <= segment.base_offset < deletion.end_offset
                     (gone if is_meant else others).append(segment)
-                self.add(key, deletion.reason, gone, end - start, after)
+                self._add(key.topic, (key,), deletion.reason, gone, end - start, after)
                 if deletion.reason is Reason.CONSUMED:
                     self._audit_consumed(key, start, end, self._expected[key].release)
                 removed = others
                 before = end
         if after > before or removed:
-            self.add(key, self._other_reason(key, rises=after > before), removed, after - before, after)
+            reason = self._other_reason(key, rises=after > before)
+            self._add(key.topic, (key,), reason, removed, after - before, after)
         if key in self._expected and after >= self._expected[key].deletions[-1].end_offset:
             del self._expected[key]
 
-    def add(
+    def _add(
         self,
-        key: TopicPartition,
+        topic: str,
+        keys: Sequence[TopicPartition],
         reason: Reason,
         removed: Sequence[RemovedSegment],
         offsets: int,
         log_start_offset: Offset,
     ) -> None:
-        size_bytes = sum(segment.size for segment in removed)
-        self._count_of(key.topic, reason).add(len(removed), size_bytes, offsets)
-        name = key.topic, reason
+        """Counts deletions in partitions of a topic; `log_start_offset` is the last one's."""
+        size_bytes = sum([segment.size for segment in removed])
+        self._count_of(topic, reason).add(len(removed), size_bytes, offsets)
+        name = topic, reason
         is_new = name not in self._untold
-        untold = self._untold.setdefault(name, _UnloggedDeletes(key, log_start_offset, set(), DeletedCount()))
-        untold.partitions.add(key)
+        untold = self._untold.setdefault(name, _UnloggedDeletes(keys[0], log_start_offset, set(), DeletedCount()))
+        untold.partitions.update(keys)
         untold.count.add(len(removed), size_bytes, offsets)
-        if untold.partition == key:
+        if untold.partition == keys[-1]:
             untold.log_start_offset = log_start_offset
         quiet_s = 0.0 if removed else self._quiet_until.get(name, 0.0) - self._loop.time()
         if quiet_s <= 0:

@@ -35,7 +35,7 @@ class LoopLagHistogram(Message, kw_only=True):
 class UnfreedBytes(Message, kw_only=True):
     """Deleted bytes that still use disk space, by cause.
 
-    The causes are `round`, `reader`, `batch`, `file-system`, `compacted`, `switched-off`.
+    The causes are `round`, `reader`, `batch`, `block`, `file-system`, `compacted`, `switched-off`.
     """
 
     waits_for: String

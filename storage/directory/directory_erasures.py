@@ -268,7 +268,7 @@ class DirectoryErasures:
                 log.roll(self._ports.clock.wall_ms())
             self._remove(log, log.files.remove_below(log.log_start_offset, log.config))
         elif step is ErasureStep.PUNCH:
-            self._holes.risen[log] = None
+            self._holes.schedule(log, 1)
         else:
             self._rewrite(log, log.segments[0], now_ms)
 

@@ -1,7 +1,8 @@
 """Frees the room of deleted records in segments that are kept: the part below the log start becomes a hole.
 
-Each round checks the logs whose start has risen. A log gets a hole about once a second, however many deletes there
-were, or at once if a delete frees much:
+Each round checks the logs whose start has risen and which may have a block to free. A log gets a hole about once a
+second, however many deletes there were, or at once if a delete frees much. Less than a block is left for the next hole,
+unless an erasure needs it:
 
 | step | a crash then leaves |
 |---|---|
@@ -18,7 +19,8 @@ first attempt shows it. Then a segment that is deleted whole is closed, so that 
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
+from heapq import heappop, heappush
+from itertools import count, islice
 from typing import TYPE_CHECKING, Final
 
 from lowtide.runtime.committer import Barrier
@@ -27,7 +29,7 @@ from lowtide.storage.checkpoint import joined
 from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
 from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segments.unfreed import MUCH_BYTES, UnfreedReason, UnfreedRoom
+from lowtide.storage.log.segments.unfreed import BLOCK_BYTES, MUCH_BYTES, UnfreedReason, UnfreedRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,12 +82,16 @@ class DirectoryHoles:
         self._on_freed = on_freed
         self._is_active = frees
         self._sequence = 0
-        self.risen: dict[Log, None] = {}
-        """Logs whose start has risen, durably and visibly."""
+        self._risen: dict[Log, int] = {}
+        """Logs whose start has risen, durably and visibly, and the fewest bytes that make a hole of it."""
+        self._queue: list[tuple[int, int, Log]] = []
+        """A heap of when a log of `_risen` is due at the earliest, with a number for its turn."""
+        self._queued: set[Log] = set()
+        self._turns = count()
         self.urgent: dict[Log, None] = {}
-        """Those of `risen` with much to free: they don't wait for a round."""
+        """Those of `_risen` with much to free: they don't wait for a round."""
         self._begun_ms: dict[Log, int] = {}
-        """When a log's last hole was begun."""
+        """When a log's last hole was begun, or found to be too small."""
         self._pending: dict[PendingHole, Log] = {}
         """Holes that are noted durably and not made yet."""
         self._running = 0
@@ -94,7 +100,7 @@ class DirectoryHoles:
 
     def __len__(self) -> int:
         """How many logs have room to free."""
-        return len(self.risen) + len(self._pending) + self._running
+        return len(self._risen) + len(self._pending) + self._running
 
     @property
     def makes_holes(self) -> bool:
@@ -115,8 +121,9 @@ class DirectoryHoles:
         pending = LogHoles(log).pending
         if pending is not None and pending.is_read():
             return UnfreedRoom(size_bytes, UnfreedReason.READER)
-        is_waiting = pending is not None or log in self.risen
-        return UnfreedRoom(size_bytes, UnfreedReason.ROUND if is_waiting else UnfreedReason.BATCH)
+        if pending is not None or log in self._risen:
+            return UnfreedRoom(size_bytes, UnfreedReason.ROUND)
+        return UnfreedRoom(size_bytes, UnfreedReason.BLOCK if size_bytes < BLOCK_BYTES else UnfreedReason.BATCH)
 
     def read(self) -> None:
         self._sequence, self.noted = read_notes(self._ports.filesystem, self._path)
@@ -130,10 +137,21 @@ class DirectoryHoles:
     def on_loaded(self, log: Log) -> None:
         """Schedules a loaded log: deleted records may still take room."""
         if log.log_start_offset > log.segments[0].base_offset and self._is_active:
-            self.risen[log] = None
+            self.schedule(log)
+
+    def schedule(self, log: Log, least_bytes: int = BLOCK_BYTES) -> None:
+        """Schedules a hole of a log whose start has risen, durably and visibly, if it has `least_bytes` or more."""
+        if least_bytes < self._risen.get(log, BLOCK_BYTES + 1):
+            self._risen[log] = least_bytes
+        if log not in self._queued:
+            self._enqueue(log, 0)
+
+    def _enqueue(self, log: Log, earliest_ms: int) -> None:
+        self._queued.add(log)
+        heappush(self._queue, (max(self._due_ms(log), earliest_ms), next(self._turns), log))
 
     def mark_urgent(self, log: Log) -> None:
-        """Marks a log of `risen` with much to free. The caller then calls `begin_urgent`, once for all of them."""
+        """Marks a scheduled log with much to free. The caller then calls `begin_urgent`, once for all of them."""
         if LogHoles(log).unfreed_bytes >= MUCH_BYTES:
             self.urgent[log] = None
 
@@ -167,7 +185,7 @@ class DirectoryHoles:
                 self._note(begun, barriers)
 
     def forget(self, log: Log) -> None:
-        self.risen.pop(log, None)
+        self._risen.pop(log, None)
         self.urgent.pop(log, None)
         self._begun_ms.pop(log, None)
         self.noted.pop((log.topic_id, log.topic_partition.partition), None)
@@ -175,7 +193,7 @@ class DirectoryHoles:
     def stop(self) -> None:
         """Makes no more holes. Bytes that are left out and not punched stay in the files."""
         self._is_active = False
-        self.risen.clear()
+        self._risen.clear()
         self.urgent.clear()
         self._pending.clear()
         for log in self._logs.values():
@@ -187,14 +205,14 @@ class DirectoryHoles:
         Called some twenty times a second, and always iterated to the end.
         """
         self._make()
-        if self._is_round or not self.risen:
+        if self._is_round or not self._risen:
             return
         if not self._frees():
-            self.risen.clear()
+            self._risen.clear()
             return
         self._is_round = True
         now_ms = self._ports.clock.monotonic_ms()
-        due = list(islice((log for log in self.risen if self._is_due(log, now_ms)), LOGS_PER_ROUND))
+        due = self._take_due(now_ms)
         begun: list[tuple[PendingHole, Log]] = []
         barriers: list[Barrier] = []
         for first in range(0, len(due), LOGS_PER_STEP):
@@ -204,8 +222,22 @@ class DirectoryHoles:
             if not self._frees():
                 break
         self._is_round = False
+        for log in due:
+            if log in self._risen and log not in self._queued:
+                self._enqueue(log, now_ms)
         if begun and self._frees():
             self._note(begun, barriers)
+
+    def _take_due(self, now_ms: int) -> list[Log]:
+        due: list[Log] = []
+        while self._queue and self._queue[0][0] <= now_ms and len(due) < LOGS_PER_ROUND:
+            _, _, log = heappop(self._queue)
+            self._queued.discard(log)
+            if log in self._risen and not self._is_due(log, now_ms):
+                self._enqueue(log, now_ms)  # An urgent hole was begun meanwhile.
+            elif log in self._risen:
+                due.append(log)
+        return due
 
     def _begin_some(
         self, logs: list[Log], now_ms: int, begun: list[tuple[PendingHole, Log]], barriers: list[Barrier]
@@ -227,7 +259,7 @@ class DirectoryHoles:
         return True
 
     def _frees(self) -> bool:
-        """Returns whether holes are still made. Checked after each step: `stop` may have been called meanwhile."""
+        """Returns whether holes are made. Checked after each step: `stop` may have been called meanwhile."""
         return self._is_active
 
     def is_freeing(self, log: Log) -> bool:
@@ -237,14 +269,17 @@ class DirectoryHoles:
         pending = LogHoles(log).pending
         if pending is not None:
             return not pending.is_read()
-        return LogHoles(log).are_allowed and log in self.risen and self._is_due(log, self._ports.clock.monotonic_ms())
+        return LogHoles(log).are_allowed and log in self._risen and self._is_due(log, self._ports.clock.monotonic_ms())
 
     def _is_due(self, log: Log, now_ms: int) -> bool:
+        return now_ms >= self._due_ms(log)
+
+    def _due_ms(self, log: Log) -> int:
         begun_ms = self._begun_ms.get(log)
         if begun_ms is None:
-            return True
+            return 0
         apart_ms = len(log.producer_state.producers) // PRODUCERS_PER_MS
-        return now_ms - begun_ms >= max(apart_ms, 0 if LogHoles(log).unfreed_bytes >= MUCH_BYTES else QUIET_MS)
+        return begun_ms + max(apart_ms, 0 if LogHoles(log).unfreed_bytes >= MUCH_BYTES else QUIET_MS)
 
     def _is_here(self, log: Log) -> bool:
         """Returns whether this log is still the directory's: another one may have its name by now."""
@@ -253,20 +288,20 @@ class DirectoryHoles:
     def _begin(self, log: Log, now_ms: int, barriers: list[Barrier]) -> PendingHole | None:
         if not self._is_here(log) or log.offline:
             # Its note stays: it may be that of another log of the same partition.
-            self.risen.pop(log, None)
+            self._risen.pop(log, None)
             self._begun_ms.pop(log, None)
             return None
         if LogHoles(log).pending is not None or log.swaps.is_taken:
             return None
         pending = None
         if self.can_punch:
-            pending = LogHoles(log).begin()
+            pending = LogHoles(log).begin(self._risen.get(log, BLOCK_BYTES))
             barriers += self._snapshot(log) if pending is not None else ()
         elif log.log_start_offset == log.log_end_offset and LogHoles(log).are_allowed:
             log.roll(self._ports.clock.wall_ms())  # The upkeep then removes what is below the log start.
-        self.risen.pop(log, None)
+        self._risen.pop(log, None)
+        self._begun_ms[log] = now_ms
         if pending is not None:
-            self._begun_ms[log] = now_ms
             self.noted[log.topic_id, log.topic_partition.partition] = pending.hole
         return pending
 
@@ -283,12 +318,8 @@ class DirectoryHoles:
             if not is_passing(error):
                 self._on_failure(error)
             return []
-        return [
-            Barrier(
-                files=tuple(FileToSync(self._ports.filesystem, path) for path in paths),
-                directories=(log.directory,) if paths else (),
-            )
-        ]
+        files = tuple(FileToSync(self._ports.filesystem, path) for path in paths)
+        return [Barrier(files=files, directories=(log.directory,) if paths else ())]
 
     def _note(self, begun: list[tuple[PendingHole, Log]], barriers: list[Barrier]) -> None:
         try:
@@ -308,7 +339,7 @@ class DirectoryHoles:
         for pending, log in begun:
             if self._is_here(log):
                 LogHoles(log).give_up(pending)
-                self.risen[log] = None
+                self.schedule(log, 1)
 
     def _on_noted(self, begun: list[tuple[PendingHole, Log]], error: OSError | None) -> None:
         self._is_round = False
@@ -332,16 +363,14 @@ class DirectoryHoles:
             if not pending.is_read():
                 del self._pending[pending]
                 self._running += 1
-                self._submit(pending, log)
-
-    def _submit(self, pending: PendingHole, log: Log) -> None:
-        self._ports.worker.submit(partial(_make, self._ports.filesystem, pending), partial(self._on_made, pending, log))
+                work = partial(_make, self._ports.filesystem, pending)
+                self._ports.worker.submit(work, partial(self._on_made, pending, log))
 
     def _on_made(self, pending: PendingHole, log: Log, outcome: object) -> None:
         self._running -= 1
         if outcome is True:
             LogHoles(log).on_made(pending)
-            if log in self.risen:
+            if log in self._risen:
                 self.mark_urgent(log)
                 self.begin_urgent()
         elif outcome is False:

@@ -50,7 +50,7 @@ class DirectoryUpkeep:
                     if removed := log.files.remove_below(log.log_start_offset, log.config):
                         parts.removal.remove_segments(removed, now_ms + log.config.file_delete_delay_ms)
                         self._listeners.on_removed(log, removed)
-                        parts.holes.risen[log] = None
+                        parts.holes.schedule(log)
             yield
         if not self._is_served():
             return

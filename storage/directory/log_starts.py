@@ -28,7 +28,7 @@ from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_settings import DeletionListener, PrefixDeletion
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.segments.segment_files import RemovedSegment
-from lowtide.storage.log.segments.unfreed import MUCH_BYTES
+from lowtide.storage.log.segments.unfreed import BLOCK_BYTES, MUCH_BYTES
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 from lowtide.storage.log_start.journal_format import LogStartEntry
 
@@ -79,7 +79,7 @@ class DirectoryLogStarts:
         for log, offset in increments:
             log.request_log_start(offset)
         # The last entry in the journal wins, so a lower start must not follow a higher one that is there or under way.
-        entries = [LogStartIncrement(log, log.log_start_pending).entry for log, _ in increments]
+        entries = [(log.topic_id, log.topic_partition.partition, log.log_start_pending) for log, _ in increments]
         self._journal.request_log_starts(entries, partial(self._on_log_starts_durable, increments, on_durable))
 
     def _on_log_starts_durable(
@@ -111,15 +111,19 @@ class DirectoryLogStarts:
         before, removed = log.log_start_offset, make_log_start_visible(log, offset)
         if removed:
             self._removal.remove_segments(removed, self._clock.monotonic_ms() + log.config.file_delete_delay_ms)
-        if log.log_start_offset > before:
-            self._holes.risen[log] = None
-            if log.frees_many_bytes:
-                self._holes.mark_urgent(log)
+        after = log.log_start_offset
+        if after > before:
+            segments = log.segments
+            active = segments.active
+            if active.size - active.punched >= BLOCK_BYTES or len(segments.bases) > 1:
+                self._holes.schedule(log)
+                if log.frees_many_bytes:
+                    self._holes.mark_urgent(log)
             if log.config.lowtide_delete_erase:
                 self._erased[log] = None
-        if not log.is_future and (removed or log.log_start_offset > before):
-            deleted.append(PrefixDeletion(log, before, log.log_start_offset, removed))
-        return log.log_start_offset >= offset
+        if not log.is_future and (removed or after > before):
+            deleted.append(PrefixDeletion(log, before, after, removed))
+        return after >= offset
 
 
 def make_log_start_visible(log: Log, offset: Offset) -> list[RemovedSegment]:

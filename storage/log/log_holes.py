@@ -37,10 +37,10 @@ class LogHoles:
         """The approximate number of deleted bytes in the first segment: see `SegmentList.unfreed_bytes`."""
         return self._log.segments.unfreed_bytes(self._log.log_start_offset, self._log.log_end_offset)
 
-    def begin(self) -> PendingHole | None:
+    def begin(self, least_bytes: int = 1) -> PendingHole | None:
         """Leaves out the deleted part of the first segment, which holds the log start.
 
-        Returns None if nothing new is deleted. Errors: StorageError.
+        Returns None if less than `least_bytes` is newly deleted. Errors: StorageError.
         """
         log = self._log
         segment, log_start_offset = log.segments[0], log.log_start_offset
@@ -55,7 +55,7 @@ class LogHoles:
             position, end_offset = segment.size, log.log_end_offset
         next_offset = min(end_offset, log_start_offset)
         if (
-            position <= segment.punched
+            position - segment.punched < least_bytes
             or next_offset <= segment.base_offset
             or (place is None and next_offset < end_offset)
         ):

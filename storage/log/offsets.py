@@ -12,8 +12,7 @@ watermark and the open transactions.
 Every method changes what must change together and ends in `check_order`, except the three that appends call, whose
 assertions keep the order. Nothing here touches files or knows segments.
 
-Sources: KAFKA-5634, KAFKA-8306, KAFKA-9491 and KAFKA-10101: a log start moved without the others, in every possible
-way.
+Sources: KAFKA-5634, KAFKA-8306, KAFKA-9491 and KAFKA-10101: a log start moved without the others.
 """
 
 from __future__ import annotations
@@ -109,9 +108,12 @@ class LogOffsets:
             return False
         assert offset <= self.log_end_offset, (offset, self.describe())
         self.log_start_offset = offset
-        self.log_start_pending = max(self.log_start_pending, offset)
-        self.high_watermark = max(self.high_watermark, offset)
-        self.recovery_point = max(self.recovery_point, offset)
+        if self.log_start_pending < offset:
+            self.log_start_pending = offset
+        if self.high_watermark < offset:
+            self.high_watermark = offset
+        if self.recovery_point < offset:
+            self.recovery_point = offset
         self.check_order()
         return True
 
@@ -127,8 +129,7 @@ class LogOffsets:
         """Moves the exclusive log end down to `log_end_offset`, after a truncation.
 
         Below the log start that moves too: log start, high watermark and log end are then equal. A pending log start
-        above the new end is cancelled: the records that it was requested for are gone, and others may take their
-        offsets.
+        above the new end is cancelled: the records are gone, and others may take their offsets.
         """
         assert 0 <= log_end_offset <= self.log_end_offset, (log_end_offset, self.describe())
         self.log_end_offset = log_end_offset

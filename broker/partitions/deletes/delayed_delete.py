@@ -16,7 +16,7 @@ itself. A refusal because the topic is unknown or not allowed is not kept: its n
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -35,7 +35,7 @@ from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.directory.log_starts import LogStartIncrement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.broker.request_context import RequestContext
@@ -61,7 +61,7 @@ _TOLD_REFUSALS: Final = frozenset(
 """Refusals of existing partitions."""
 
 
-class DeleteRow(msgspec.Struct, kw_only=True):
+class DeleteRow(msgspec.Struct, kw_only=True, gc=False):
     """One partition of a request: the accepted offset and leader epoch, or the error.
 
     The other offsets are those of the response, once the row is `done`. `durable_ms` is when the leader's disk had the
@@ -79,6 +79,10 @@ class DeleteRow(msgspec.Struct, kw_only=True):
     old_log_start_offset: Offset = UNKNOWN_OFFSET
     durable_ms: int = NOT_YET
     replicated_ms: int = NOT_YET
+
+    @property
+    def is_durable(self) -> bool:
+        return self.partition is not None and self.partition.log.log_start_offset >= self.offset
 
 
 class DeleteRequest(msgspec.Struct, kw_only=True):
@@ -105,6 +109,13 @@ class DeleteTimes(msgspec.Struct):
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * 64)
     total_ms: int = 0
 
+    def add(self, rows: Mapping[int, int], asked_ms: int) -> None:
+        """Counts rows of a request, given by when they were done."""
+        for at_ms, count in rows.items():
+            if at_ms != NOT_YET:
+                self.counts[(at_ms - asked_ms).bit_length()] += count
+                self.total_ms += count * (at_ms - asked_ms)
+
 
 class RecentDeletes:
     """The requests that ended last, with at most `ROWS_KEPT` rows together, or one request with more."""
@@ -128,11 +139,9 @@ class RecentDeletes:
         rows = [row for row in request.rows if row.offset != UNKNOWN_OFFSET or row.error_code in _TOLD_REFUSALS]
         if not rows:
             return
+        self.durable.add(Counter([row.durable_ms for row in rows]), request.asked_ms)
+        self.replicated.add(Counter([row.replicated_ms for row in rows]), request.asked_ms)
         for row in rows:
-            for times, at_ms in ((self.durable, row.durable_ms), (self.replicated, row.replicated_ms)):
-                if at_ms != NOT_YET:
-                    times.counts[(at_ms - request.asked_ms).bit_length()] += 1
-                    times.total_ms += at_ms - request.asked_ms
             if not row.done:
                 row.error_code, row.done = unfinished, True
                 if row.partition is not None:
@@ -241,8 +250,8 @@ class DelayedDeleteRecords(DelayedOperation):
         ]
         if increments:
             self._replicas.request_log_starts(increments)
-        if self._settle_rows() or not self._watch():
-            return self._end()
+        if (not increments and self._settle_rows()) or not self._watch():
+            return self._end()  # What is to be journalled isn't durable yet, so nothing is settled in vain.
         self._pending.on_abandoned = self._forget
         return self._pending
 
@@ -291,36 +300,41 @@ class DelayedDeleteRecords(DelayedOperation):
         Returns whether all are settled.
         """
         waiting, durable, now_ms = False, True, self._clock.monotonic_ms()
+        # Nothing happens between two rows: if the broker may act for one, it may for all.
+        may_act = not isinstance(self._replicas.find(*self._rows[0].key), ErrorCode)
         for row in self._rows:
             if not row.done:
-                self._settle(row)
-                is_durable = row.partition is not None and row.partition.log.log_start_offset >= row.offset
-                if is_durable and row.durable_ms < 0:
-                    row.durable_ms = now_ms
-                if row.low_watermark >= row.offset:
-                    row.replicated_ms = now_ms
+                self._settle(row, now_ms, may_act=may_act)
                 if not row.done:
                     waiting = True
-                    durable = durable and is_durable
+                    durable = durable and row.is_durable
         if waiting and durable and not self._leader_only and self._queue is self._replicas.waiting.log_starts:
             self._queue = self._replicas.waiting.deletes
             self.deadline_ms = self.asked.deadline_ms = min(self._commit_deadline_ms, now_ms + self.asked.timeout_ms)
         return not waiting
 
-    def _settle(self, row: DeleteRow) -> None:
-        current = self._replicas.find(*row.key)
-        if isinstance(current, ErrorCode):
-            row.error_code, row.done = current, True
-            return
+    def _settle(self, row: DeleteRow, now_ms: int, *, may_act: bool) -> None:
+        replicas, key = self._replicas, row.key
+        current = replicas.partitions.get(key) if may_act else None
+        if row.durable_ms < 0 and row.is_durable:
+            row.durable_ms = now_ms
+        if current is None or current.log.offline:
+            found = replicas.find(*key)
+            if isinstance(found, ErrorCode):
+                row.error_code, row.done = found, True
+                return
+            current = found
         if current is not row.partition or not current.is_leader or current.leader_epoch != row.leader_epoch:
             row.error_code, row.done = ErrorCode.NOT_LEADER_OR_FOLLOWER, True
             return
         own = current.log.log_start_offset
         if own < row.offset:
             return
-        low_watermark = self._replicas.low_watermark(current)
-        if self._leader_only or (low_watermark >= row.offset and self._replicas.reports_log_starts):
+        low_watermark = replicas.low_watermark(current)
+        if self._leader_only or (low_watermark >= row.offset and replicas.reports_log_starts):
             row.done, row.low_watermark, row.log_start_offset = True, low_watermark, own
+            if low_watermark >= row.offset:
+                row.replicated_ms = now_ms
             if not self._leader_only and current.leadership is not None:
                 current.leadership.note_acknowledged(row.offset)
 

@@ -10,6 +10,9 @@ import msgspec
 MUCH_BYTES: Final = 1 << 20
 """Worth a hole at once: it costs a fraction of a millisecond of CPU, and a sync for all that are noted together."""
 
+BLOCK_BYTES: Final = 4096
+"""A hole of fewer bytes seldom frees a block of the file system, and never more than one."""
+
 
 class UnfreedReason(Enum):
     """What must happen before the room of deleted bytes is free."""
@@ -20,6 +23,8 @@ class UnfreedReason(Enum):
     """An answer is being sent from the file."""
     BATCH = "batch"
     """They share a batch with records that are kept."""
+    BLOCK = "block"
+    """They are less than a block of the file system; they become part of the next hole."""
     FILE_SYSTEM = "file-system"
     """The file system makes no holes: the room is freed with the whole segment."""
     COMPACTED = "compacted"

@@ -163,13 +163,13 @@ def test_a_hole_is_on_the_disk_before_the_answer_though_its_segment_leaves_the_l
     """
     for seed in range(20):
         world = World(seed=seed)
-        log = filled(world, 4)
+        log = filled(world, 20)
         world.manager.flush(log)
-        world.delete_to((A0, 20))
+        world.delete_to((A0, 100))
         world.free()
-        assert log.segments[0].gone_offset == 20
+        assert log.segments[0].gone_offset == 100
         answers: list[EraseFailedError | None] = []
-        world.manager.erase(log, EraseGoal(20), answers.append)
+        world.manager.erase(log, EraseGoal(100), answers.append)
         if not leaves_late:
             log.roll(world.clock.now_ms)
         world.begin_round()
@@ -184,4 +184,4 @@ def test_a_hole_is_on_the_disk_before_the_answer_though_its_segment_leaves_the_l
                 world.tick(100)
         assert answers == [None]
         world.filesystem.power_cut()
-        assert found(world, 20) == set(), seed
+        assert found(world, 100) == set(), seed

@@ -126,27 +126,6 @@ def test_the_batch_at_the_log_start_is_whole() -> None:
     assert slice_at(log, 98).position == log.segments[0].floor
 
 
-def test_many_deletes_make_few_holes() -> None:
-    world = World()
-    filled(world)
-    punches = []
-    begin = world.filesystem.begin
-
-    def counted(operation: str, path: str) -> None:
-        if operation == "punch":
-            punches.append(path)
-        begin(operation, path)
-
-    world.filesystem.begin = counted
-    for offset in range(1, 101):
-        world.delete_to((A0, offset))
-        world.free()
-        world.clock.now_ms += 50
-    settle(world)
-    assert 6 <= len(punches) <= 8, "one each 800 ms, of five seconds"
-    assert DELETED not in raw(world)
-
-
 def test_where_much_waits_a_hole_comes_at_once() -> None:
     world = World()
     log = world.manager.create_log(A0, b"topic-a-16-bytes", msgspec.structs.replace(LARGE, segment_bytes=1 << 26))
@@ -433,7 +412,7 @@ def test_what_is_not_freed_has_a_reason() -> None:
     assert unfreed(world) is None
     world.delete_to((A0, 98))
     settle(world)
-    assert unfreed(world) == (False, UnfreedReason.BATCH)
+    assert unfreed(world) == (False, UnfreedReason.BLOCK)
     log.configure(msgspec.structs.replace(LARGE, cleanup_policy=frozenset({"compact", "delete"})))
     world.delete_to((A0, 110))
     settle(world)
