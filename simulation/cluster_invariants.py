@@ -335,7 +335,9 @@ class ClusterInvariants:
         """
         if "compact" in log.config.cleanup_policy:
             return True
-        return is_across_start and (known[0], known[2]) == (here[0], here[2])
+        load = self.promises.load_of(log.topic_partition.topic, log.topic_partition.partition)
+        has_erasures = load is not None and load.history.named_keys is not None
+        return (is_across_start or has_erasures) and (known[0], known[2]) == (here[0], here[2])
 
     # The members of an ISR
 

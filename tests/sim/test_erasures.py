@@ -1,0 +1,24 @@
+"""Records of a key are erased despite all faults (E1 to E4)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Final
+
+import pytest
+
+from lowtide.simulation.cluster_simulation import simulate_cluster
+
+SEEDS: Final = int(os.environ.get("ERASURES_SEEDS", "3"))
+KINDS: Final = ("partitions", "erasures")
+
+pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass runs them")
+
+
+def test_erased_records_stay_away_and_others_stay() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        counts += simulate_cluster(seed, kinds=KINDS).forgetting.counts
+    assert counts["acknowledged"] >= SEEDS
+    assert counts["looked at"] >= SEEDS
