@@ -9,6 +9,8 @@ from typing import Final
 import pytest
 
 from lowtide.simulation.cluster_simulation import simulate_cluster
+from lowtide.simulation.history import HistoryError
+from lowtide.storage.log.log_erasures import LogErasures
 
 SEEDS: Final = int(os.environ.get("ERASURES_SEEDS", "3"))
 KINDS: Final = ("partitions", "erasures")
@@ -22,3 +24,10 @@ def test_erased_records_stay_away_and_others_stay() -> None:
         counts += simulate_cluster(seed, kinds=KINDS).forgetting.counts
     assert counts["acknowledged"] >= SEEDS
     assert counts["looked at"] >= SEEDS
+
+
+def test_a_broker_that_confirms_before_its_files_are_clean_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogErasures, "is_done", lambda _self, _end_offset: True)
+    with pytest.raises(HistoryError, match="E3: .* has confirmed an erasure"):
+        for seed in range(10):
+            simulate_cluster(seed, kinds=KINDS)
